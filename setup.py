@@ -1,0 +1,47 @@
+"""Builds the compiled kernels; everything else about the package is in pyproject.toml.
+
+PENSTOCK_DEBUG_KERNELS=1 builds with bounds checks and assertions on.
+PENSTOCK_KERNELS=frames,subjects builds only those (used by `make kernel K=...`).
+"""
+
+import os
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).parent
+DEBUG = os.environ.get("PENSTOCK_DEBUG_KERNELS") == "1"
+ONLY = set(filter(None, os.environ.get("PENSTOCK_KERNELS", "").split(",")))
+
+
+def kernels() -> list[Extension]:
+    sources = sorted((ROOT / "src/penstock/kernels").glob("*.pyx"))
+    return [
+        Extension(
+            f"penstock.kernels.{source.stem}",
+            [str(source.relative_to(ROOT))],
+            extra_compile_args=["-O1", "-g"] if DEBUG else ["-O3", "-g0"],
+            define_macros=[] if DEBUG else [("CYTHON_WITHOUT_ASSERTIONS", "1")],
+        )
+        for source in sources
+        if not ONLY or source.stem in ONLY
+    ]
+
+
+setup(
+    ext_modules=cythonize(
+        kernels(),
+        language_level=3,
+        annotate=False,
+        build_dir="build/cython",
+        compiler_directives={
+            "boundscheck": DEBUG,
+            "wraparound": False,  # kernels never index from the end, in either build
+            "cdivision": not DEBUG,
+            "initializedcheck": DEBUG,
+            "embedsignature": True,
+            "freethreading_compatible": False,
+        },
+    ),
+)

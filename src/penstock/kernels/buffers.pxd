@@ -1,0 +1,17 @@
+"""Growable output buffer: what kernels write frames, acks and records into."""
+from libc.stdint cimport uint64_t
+
+# Writes v in decimal at d and returns the number of digits (1..20).
+cdef size_t put_uint(char* d, uint64_t v) noexcept nogil
+
+cdef class OutBuffer:
+    cdef char* data
+    cdef readonly size_t size        # bytes written and not yet taken
+    cdef size_t capacity
+    # Room for n more bytes; the pointer is where they go. The caller then adds to `size` what it wrote.
+    # Pointers into the buffer die at the next reserve.
+    cdef char* reserve(self, size_t n) except NULL
+    cdef int append(self, const char* p, size_t n) except -1
+    cpdef int write(self, const unsigned char[:] data) except -1
+    cpdef bytes take(self)           # everything written so far, and the buffer is empty again
+    cpdef clear(self)

@@ -1,0 +1,43 @@
+"""The hot path of routing: from a connection's read buffer to every interested sink."""
+from libc.stdint cimport uint64_t
+from penstock.kernels.buffers cimport OutBuffer
+from penstock.kernels.frames cimport Frame, FrameParser
+from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
+from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
+
+# The receiving half of a connection: encodes MSG/HMSG into `out`, marks itself dirty.
+cdef class ClientSink(Sink):
+    cdef readonly OutBuffer out
+    cdef DirtyList dirty_list
+    cdef bint is_dirty
+    cdef public bint echo               # CONNECT echo
+    cdef public bint headers            # CONNECT headers: without it messages go out as MSG, header stripped
+    cdef public bint closed
+    cdef public uint64_t out_msgs, out_bytes
+    cdef public uint64_t in_msgs, in_bytes
+    cdef public object owner            # the Python session; owner.on_auto_unsubscribe(sub) at UNSUB max
+    cdef int mark_dirty(self) except -1
+
+# A Python callable as a sink, for what is rare: API requests, system services.
+# callback(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None)
+# Before it is called, `before()` runs (what is pending for streams is applied).
+cdef class ServiceSink(Sink):
+    cdef object callback
+    cdef object before
+
+# The sending half of a connection.
+cdef class Inlet:
+    cdef readonly FrameParser parser
+    cdef readonly ClientSink sink
+    cdef public SubscriptionIndex index
+    cdef public bint verbose, pedantic, no_responders
+    cdef public object publish_check    # None, or callable(subject: bytes) -> bool; False = drop (it has sent -ERR)
+    cdef Frame frame                    # the control frame process() stopped at
+    # Dispatches PUB/HPUB frames; returns 0 when the buffer needs more, else the Op of the control
+    # frame (or OP_ERROR) it stopped at; the caller reads it by control() and calls process() again.
+    cpdef int process(self) except -1
+
+# Routes one message to everybody interested; returns how many took it.
+cdef int route(SubscriptionIndex index, const Message* m, Sink origin) except -1
+# The same for Python callers.
+cpdef int publish(SubscriptionIndex index, bytes subject, bytes reply, bytes header, bytes payload, Sink origin=*) except -1
