@@ -1,0 +1,362 @@
+"""A neutral load generator: raw sockets, frames built beforehand, replies counted as bytes.
+
+The same code drives penstock and the official server, so what differs between two rows of the table is
+the server. It does as little per message as Python allows (one `sendall` for hundreds of frames, one
+`bytes.count` for a whole read): a client library would measure itself.
+Every function returns one figure; its name carries the unit.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+READ_BYTES = 1 << 20
+CHUNK_MESSAGES = 250
+CONNECT = (
+    b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,'
+    b'"lang":"bench","version":"1","protocol":1}\r\n'
+)
+
+
+class LoadError(RuntimeError):
+    """The server answered something the scenario did not expect."""
+
+
+class Wire:
+    """One raw connection."""
+
+    def __init__(self, port: int, timeout_s: float = 30.0) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.tail = b""
+        self.sock.sendall(CONNECT)
+        self.ping()
+
+    def ping(self) -> None:
+        """Returns when everything sent so far was processed."""
+        self.sock.sendall(b"PING\r\n")
+        data = b""
+        while b"PONG\r\n" not in data:
+            data = data[-8:] + self.read()
+
+    def read(self) -> bytes:
+        data = self.sock.recv(READ_BYTES)
+        if not data:
+            raise LoadError("the server closed the connection")
+        return data
+
+    def count(self, mark: bytes) -> int:
+        """Reads once and says how often `mark` came, also when a read splits it."""
+        data = self.tail + self.read()
+        if b"-ERR" in data:
+            at = data.index(b"-ERR")
+            raise LoadError(data[at : at + 80].decode(errors="replace"))
+        keep = len(mark) - 1
+        self.tail = data[len(data) - keep :] if keep else b""
+        return data.count(mark)
+
+    def request(self, subject: str, body: bytes = b"") -> dict[str, object]:
+        """One JetStream API request; raises LoadError with the server's error."""
+        self.sock.sendall(b"SUB _R.one r1\r\nUNSUB r1 1\r\nPUB %s _R.one %d\r\n%s\r\n" % (subject.encode(), len(body), body))
+        data = b""
+        while True:
+            data += self.read()
+            at = data.find(b"MSG _R.one r1 ")
+            if at < 0:
+                continue
+            line_end = data.find(b"\r\n", at)
+            if line_end < 0:
+                continue
+            size = int(data[at:line_end].split()[3])
+            if len(data) >= line_end + 2 + size + 2:
+                answer = json.loads(data[line_end + 2 : line_end + 2 + size])
+                break
+        if "error" in answer:
+            raise LoadError(f"{subject}: {answer['error']}")
+        return answer
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+@contextmanager
+def wire(port: int) -> Iterator[Wire]:
+    connection = Wire(port)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def create_stream(port: int, name: str, subject: str, storage: str = "file") -> None:
+    """A fresh stream: one of that name goes first."""
+    with wire(port) as control:
+        try:
+            control.request(f"$JS.API.STREAM.DELETE.{name}")
+        except LoadError:
+            pass
+        config = {
+            "name": name,
+            "subjects": [subject],
+            "retention": "limits",
+            "storage": storage,
+            "discard": "old",
+            "num_replicas": 1,
+            "max_consumers": -1,
+            "max_msgs": -1,
+            "max_bytes": -1,
+            "max_age": 0,
+            "max_msgs_per_subject": -1,
+            "max_msg_size": -1,
+        }
+        control.request(f"$JS.API.STREAM.CREATE.{name}", json.dumps(config).encode())
+
+
+def core_msgs_per_s(port: int, *, subscribers: int, messages: int, size_bytes: int = 128) -> float:
+    """One publisher, `subscribers` subscribers, until the last has everything; messages/s published."""
+    body = b"x" * size_bytes
+    frame = b"PUB bench.core %d\r\n%s\r\n" % (size_bytes, body)
+    delivered = b"MSG bench.core 1 %d\r\n%s\r\n" % (size_bytes, body)
+    wires = [Wire(port) for _ in range(subscribers)]
+    try:
+        for each in wires:
+            each.sock.sendall(b"SUB bench.core 1\r\n")
+            each.ping()
+        with wire(port) as publisher:
+            started = time.perf_counter()
+            sender = threading.Thread(target=_send_all, args=(publisher.sock, frame, messages))
+            sender.start()
+            _receive_bytes(wires, len(delivered) * messages)
+            took_s = time.perf_counter() - started
+            sender.join()
+    finally:
+        for each in wires:
+            each.close()
+    return messages / took_s
+
+
+def _send_all(sock: socket.socket, frame: bytes, messages: int) -> None:
+    chunk = frame * CHUNK_MESSAGES
+    full, rest = divmod(messages, CHUNK_MESSAGES)
+    for _ in range(full):
+        sock.sendall(chunk)
+    if rest:
+        sock.sendall(frame * rest)
+
+
+def _receive_bytes(wires: list[Wire], bytes_each: int) -> None:
+    """Reads until every connection got `bytes_each` bytes (keep-alive PINGs answered by nobody: runs are short)."""
+    left = {each.sock.fileno(): bytes_each for each in wires}
+    scratch = bytearray(READ_BYTES)
+    with selectors.DefaultSelector() as selector:
+        for each in wires:
+            selector.register(each.sock, selectors.EVENT_READ)
+        while left:
+            for key, _ in selector.select(timeout=30):
+                got = key.fileobj.recv_into(scratch)  # type: ignore[union-attr]
+                if not got:
+                    raise LoadError("the server closed a subscriber's connection")
+                left[key.fd] -= got
+                if left[key.fd] <= 0:
+                    selector.unregister(key.fileobj)
+                    del left[key.fd]
+
+
+def request_reply_median_us(port: int, *, requests: int, size_bytes: int = 128) -> float:
+    """Round trip of request and reply with one in flight, microseconds."""
+    body = b"x" * size_bytes
+    request = b"PUB bench.rr _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body)
+    reply = b"PUB _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body)
+    times_s = []
+    with wire(port) as requester, wire(port) as responder:
+        responder.sock.sendall(b"SUB bench.rr 1\r\n")
+        responder.ping()
+        requester.sock.sendall(b"SUB _INBOX.rr.* 1\r\n")
+        requester.ping()
+        to_responder = len(b"MSG bench.rr 1 _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body))
+        to_requester = len(b"MSG _INBOX.rr.1 1 %d\r\n%s\r\n" % (size_bytes, body))
+        for _ in range(requests):
+            started = time.perf_counter()
+            requester.sock.sendall(request)
+            _read_exactly(responder.sock, to_responder)
+            responder.sock.sendall(reply)
+            _read_exactly(requester.sock, to_requester)
+            times_s.append(time.perf_counter() - started)
+    return statistics.median(times_s) * 1e6
+
+
+def _read_exactly(sock: socket.socket, size: int) -> None:
+    while size > 0:
+        got = len(sock.recv(size))
+        if not got:
+            raise LoadError("the server closed the connection")
+        size -= got
+
+
+def acked_publishes_per_s(
+    port: int, *, messages: int, window: int, size_bytes: int = 128, storage: str = "file"
+) -> float:
+    """JetStream publishes, each acked, at most `window` unacknowledged; acks/s."""
+    create_stream(port, "BENCH", "bench.js.>", storage)
+    body = b"x" * size_bytes
+    with wire(port) as publisher:
+        publisher.sock.sendall(b"SUB _INBOX.ack.* 1\r\n")
+        publisher.ping()
+        if window == 1:
+            return _acked_one_by_one(publisher, body, messages)
+        return _acked_windowed(publisher, body, messages, window)
+
+
+def _acked_one_by_one(publisher: Wire, body: bytes, messages: int) -> float:
+    frame = b"PUB bench.js.a _INBOX.ack.1 %d\r\n%s\r\n" % (len(body), body)
+    started = time.perf_counter()
+    for _ in range(messages):
+        publisher.sock.sendall(frame)
+        while not publisher.count(b'"seq":'):
+            pass
+    return messages / (time.perf_counter() - started)
+
+
+def _acked_windowed(publisher: Wire, body: bytes, messages: int, window: int) -> float:
+    step = min(CHUNK_MESSAGES, window)
+    chunk = b"".join(b"PUB bench.js.a _INBOX.ack.%d %d\r\n%s\r\n" % (i, len(body), body) for i in range(step))
+    acked = 0
+    room = threading.Condition()
+
+    def read_acks() -> None:
+        nonlocal acked
+        got = 0
+        while got < messages:
+            got += publisher.count(b'"seq":')
+            with room:
+                acked = got
+                room.notify()
+
+    reader = threading.Thread(target=read_acks)
+    started = time.perf_counter()
+    reader.start()
+    sent = 0
+    while sent < messages:
+        with room:
+            room.wait_for(lambda: sent - acked + step <= window, timeout=30)
+        publisher.sock.sendall(chunk)
+        sent += step
+    reader.join()
+    return messages / (time.perf_counter() - started)
+
+
+def fill_stream(port: int, *, messages: int, size_bytes: int = 128, name: str = "FILL") -> None:
+    """A file stream with `messages` messages over ten subjects."""
+    create_stream(port, name, f"fill.{name}.>")
+    body = b"x" * size_bytes
+    with wire(port) as publisher:
+        publisher.sock.sendall(b"SUB _INBOX.fill 1\r\n")
+        publisher.ping()
+        step = 1000
+        chunk = b"".join(
+            b"PUB fill.%s.s%d _INBOX.fill %d\r\n%s\r\n" % (name.encode(), i % 10, size_bytes, body) for i in range(step)
+        )
+        for _ in range(messages // step):
+            publisher.sock.sendall(chunk)
+            got = 0
+            while got < step:
+                got += publisher.count(b'"seq":')
+
+
+@dataclass(frozen=True)
+class ConsumerRun:
+    """What the delivery scenarios share: the stream they read and how much is in it."""
+
+    port: int
+    messages: int
+    stream: str = "FILL"
+
+
+def ordered_consumer_msgs_per_s(run: ConsumerRun) -> float:
+    """A push consumer as clients' ordered consumers make it: ack none, flow control, heartbeats."""
+    with wire(run.port) as consumer:
+        consumer.sock.sendall(b"SUB _INBOX.ordered 1\r\n")
+        consumer.ping()
+        config = {
+            "stream_name": run.stream,
+            "config": {
+                "deliver_subject": "_INBOX.ordered",
+                "deliver_policy": "all",
+                "ack_policy": "none",
+                "max_deliver": 1,
+                "flow_control": True,
+                "idle_heartbeat": 5_000_000_000,
+                "mem_storage": True,
+                "num_replicas": 1,
+                "replay_policy": "instant",
+            },
+        }
+        body = json.dumps(config).encode()
+        subject = f"$JS.API.CONSUMER.CREATE.{run.stream}".encode()
+        started = time.perf_counter()
+        consumer.sock.sendall(b"PUB %s _INBOX.nowhere %d\r\n%s\r\n" % (subject, len(body), body))
+        got, tail = 0, b""
+        while got < run.messages:
+            data = tail + consumer.read()
+            end = data.rfind(b"\r\n") + 2
+            if end < 2:
+                tail = data
+                continue
+            whole, tail = data[:end], data[end:]
+            # Every delivered message carries its ack subject once; a split one stays in `tail`.
+            got += whole.count(b" $JS.ACK.")
+            _answer_flow_control(consumer, whole)
+        return run.messages / (time.perf_counter() - started)
+
+
+def _answer_flow_control(consumer: Wire, data: bytes) -> None:
+    at = data.find(b" $JS.FC.")
+    while at >= 0:
+        reply = data[at + 1 : data.index(b" ", at + 1)]
+        consumer.sock.sendall(b"PUB %s 0\r\n\r\n" % reply)
+        at = data.find(b" $JS.FC.", at + 1)
+
+
+def fetch_msgs_per_s(run: ConsumerRun, *, batch: int = 500) -> float:
+    """A durable pull consumer, explicit acks: fetch `batch`, ack each, fetch again."""
+    with wire(run.port) as consumer:
+        name = f"bench{time.time_ns()}"
+        body = json.dumps(
+            {
+                "stream_name": run.stream,
+                "config": {"durable_name": name, "ack_policy": "explicit", "deliver_policy": "all", "max_ack_pending": -1},
+            }
+        ).encode()
+        consumer.request(f"$JS.API.CONSUMER.DURABLE.CREATE.{run.stream}.{name}", body)
+        consumer.sock.sendall(b"SUB _INBOX.pull 1\r\n")
+        ask = json.dumps({"batch": batch, "expires": 5_000_000_000}).encode()
+        pull = b"PUB $JS.API.CONSUMER.MSG.NEXT.%s.%s _INBOX.pull %d\r\n%s\r\n" % (
+            run.stream.encode(),
+            name.encode(),
+            len(ask),
+            ask,
+        )
+        started = time.perf_counter()
+        for _ in range(run.messages // batch):
+            consumer.sock.sendall(pull)
+            data, got = b"", 0
+            while got < batch:
+                data += consumer.read()
+                got = data.count(b" $JS.ACK.")
+            while not data.endswith(b"\r\n"):
+                data += consumer.read()
+            # MSG <subject> <sid> $JS.ACK.... <size>
+            acks = [line.split(b" ", 4)[3] for line in data.split(b"\r\n") if b" $JS.ACK." in line]
+            consumer.sock.sendall(b"".join([b"PUB %s 0\r\n\r\n" % ack for ack in acks]))
+        took_s = time.perf_counter() - started
+        consumer.ping()
+        consumer.request(f"$JS.API.CONSUMER.DELETE.{run.stream}.{name}")
+    return run.messages / took_s

@@ -1,0 +1,240 @@
+"""`make bench`: penstock beside the official server, interleaved, medians and ratios, also as JSON.
+
+Both servers run as processes of their own with file storage on the same disk; every scenario runs
+`--rounds` times, in each round once against each server, so that noise of the machine hits both.
+The ratio is oriented so that above 1 is better for penstock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import load
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from servers import ROOT, ServerProcess, official_server, penstock_server
+
+FILL_MESSAGES = 300_000
+RECOVERY_MESSAGES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One row: `measure(server)` gives the figure; `goal` is the least ratio aimed at."""
+
+    name: str
+    unit: str
+    measure: Callable[[ServerProcess], float]
+    bigger_is_better: bool = True
+    goal: float | None = None
+    rounds_max: int | None = None
+
+
+@dataclass
+class Row:
+    scenario: Scenario
+    figures: dict[str, list[float]] = field(default_factory=dict)
+
+    def median(self, server: str) -> float | None:
+        values = self.figures.get(server)
+        return statistics.median(values) if values else None
+
+    def ratio(self) -> float | None:
+        ours, theirs = self.median("penstock"), self.median("nats-server")
+        if ours is None or theirs is None:
+            return None
+        return ours / theirs if self.scenario.bigger_is_better else theirs / ours
+
+
+def start_time_ms(server: ServerProcess) -> float:
+    server.stop()
+    took_s = server.start()
+    return took_s * 1e3
+
+
+def memory_at_rest_mib(server: ServerProcess) -> float:
+    server.stop()
+    server.start()
+    with load.wire(server.port):
+        return server.resident_mib()
+
+
+def recovery_ms(server: ServerProcess) -> float:
+    """SIGKILL, then from exec until STREAM.INFO shows all messages."""
+    import time
+
+    server.stop(signal.SIGKILL)
+    started = time.perf_counter()
+    server.start()
+    server.until_jetstream_answers("RECOVER", RECOVERY_MESSAGES)
+    return (time.perf_counter() - started) * 1e3
+
+
+def scenarios(quick: bool) -> list[Scenario]:
+    share = 5 if quick else 1
+
+    def consumer_run(server: ServerProcess, messages: int) -> load.ConsumerRun:
+        return load.ConsumerRun(server.port, messages)
+
+    return [
+        Scenario(
+            "core 1:1, 128 B",
+            "msg/s",
+            lambda s: load.core_msgs_per_s(s.port, subscribers=1, messages=1_000_000 // share),
+            goal=1.0,
+        ),
+        Scenario(
+            "core 1:4, 128 B",
+            "msg/s published",
+            lambda s: load.core_msgs_per_s(s.port, subscribers=4, messages=400_000 // share),
+            goal=1.0,
+        ),
+        Scenario(
+            "request/reply, 1 in flight",
+            "us",
+            lambda s: load.request_reply_median_us(s.port, requests=5_000 // share),
+            bigger_is_better=False,
+        ),
+        Scenario(
+            "acked publish, 1 in flight, file",
+            "acks/s",
+            lambda s: load.acked_publishes_per_s(s.port, messages=10_000 // share, window=1),
+        ),
+        Scenario(
+            "acked publish, 2000 in flight, file",
+            "acks/s",
+            lambda s: load.acked_publishes_per_s(s.port, messages=500_000 // share, window=2000),
+            goal=4.0,
+        ),
+        Scenario(
+            "ordered consumer, 128 B",
+            "msg/s",
+            lambda s: load.ordered_consumer_msgs_per_s(consumer_run(s, FILL_MESSAGES)),
+            goal=1.5,
+        ),
+        Scenario(
+            "pull fetch 500, explicit acks",
+            "msg/s",
+            lambda s: load.fetch_msgs_per_s(consumer_run(s, FILL_MESSAGES // 3 // share)),
+        ),
+    ]
+
+
+def process_scenarios() -> list[Scenario]:
+    """Rows that start servers anew; they come last."""
+    return [
+        Scenario("start-up, empty store", "ms", start_time_ms, bigger_is_better=False),
+        Scenario("memory at rest", "MiB", memory_at_rest_mib, bigger_is_better=False),
+        Scenario(
+            f"recovery of {RECOVERY_MESSAGES:,} messages after SIGKILL",
+            "ms",
+            recovery_ms,
+            bigger_is_better=False,
+        ),
+    ]
+
+
+def measure(rows: list[Row], servers: list[ServerProcess], rounds: int, console: Console) -> None:
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("measuring", total=len(rows) * rounds * len(servers))
+        for row in rows:
+            for turn in range(rounds):
+                # Who goes first alternates: a warm page cache or a noisy neighbour favours nobody.
+                order = servers if turn % 2 == 0 else servers[::-1]
+                for server in order:
+                    progress.update(task, description=f"{row.scenario.name}: {server.name}")
+                    row.figures.setdefault(server.name, []).append(row.scenario.measure(server))
+                    progress.advance(task)
+
+
+def spark_read(rounds: int) -> list[float]:
+    """Rows a second and core of the Spark source over a 128 B stream (penstock only)."""
+    figures = []
+    for _ in range(rounds):
+        ran = subprocess.run(
+            [sys.executable, str(ROOT / "bench" / "spark_read.py")], capture_output=True, text=True, check=True
+        )
+        figures.append(float(json.loads(ran.stdout.strip().splitlines()[-1])["rows_per_s"]))
+    return figures
+
+
+def table(rows: list[Row]) -> Table:
+    out = Table(title="penstock beside the official server: medians")
+    out.add_column("scenario")
+    out.add_column("unit")
+    for name in ("penstock", "nats-server", "ratio", "goal"):
+        out.add_column(name, justify="right")
+    for row in rows:
+        ours, theirs, ratio, goal = row.median("penstock"), row.median("nats-server"), row.ratio(), row.scenario.goal
+        missed = goal is not None and ratio is not None and ratio < goal
+        out.add_row(
+            row.scenario.name,
+            row.scenario.unit,
+            *("-" if figure is None else f"{figure:,.0f}" for figure in (ours, theirs)),
+            "-" if ratio is None else f"[{'red' if missed else 'green'}]{ratio:.2f}[/]",
+            "" if goal is None else f">= {goal:g}",
+        )
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="a fifth of the messages, three rounds")
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--no-spark", action="store_true")
+    parser.add_argument("--json", type=Path, default=ROOT / "out" / "bench.json")
+    options = parser.parse_args()
+    rounds = 3 if options.quick else options.rounds
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=os.environ.get("TMPDIR")) as name:
+        folder = Path(name)
+        servers = [s for s in (penstock_server(folder), official_server(folder)) if s is not None]
+        if len(servers) == 1:
+            console.print("no nats-server on PATH and no go to install it: penstock is measured alone")
+        rows = [Row(s) for s in scenarios(options.quick) if options.only in s.name]
+        process_rows = [Row(s) for s in process_scenarios() if options.only in s.name]
+        try:
+            for server in servers:
+                server.start()
+                load.fill_stream(server.port, messages=FILL_MESSAGES)
+            measure(rows, servers, rounds, console)
+            if process_rows:
+                for server in servers:
+                    load.fill_stream(server.port, messages=RECOVERY_MESSAGES, name="RECOVER")
+                measure([r for r in process_rows if "recovery" in r.scenario.name], servers, rounds, console)
+                for server in servers:
+                    server.stop()
+                    server.store_dir = server.store_dir.with_name(server.store_dir.name + "-empty")
+                measure([r for r in process_rows if "recovery" not in r.scenario.name], servers, rounds, console)
+        finally:
+            for server in servers:
+                server.stop()
+    rows += process_rows
+    console.print(table(rows))
+    result: dict[str, object] = {
+        row.scenario.name: {"unit": row.scenario.unit, "figures": row.figures, "ratio": row.ratio(), "goal": row.scenario.goal}
+        for row in rows
+    }
+    if not options.no_spark and not options.only:
+        figures = spark_read(rounds)
+        console.print(f"Spark batch read, 128 B: median {statistics.median(figures):,.0f} rows/s a core (goal 300,000)")
+        result["Spark batch read, 128 B"] = {"unit": "rows/s/core", "figures": {"penstock": figures}, "goal": 300_000}
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(result, indent=2) + "\n")
+    console.print(f"written: {options.json}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Starts and stops the servers that the benchmark compares, each on its own port and store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from load import LoadError, wire
+
+OFFICIAL_VERSION = "v2.15.2"
+ROOT = Path(__file__).resolve().parent.parent
+START_TIMEOUT_S = 60.0
+
+
+def official_binary() -> Path | None:
+    """`nats-server` from PATH or the cache folder, else installed there by `go`; None when there is no way."""
+    found = shutil.which("nats-server")
+    if found:
+        return Path(found)
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / "bin"
+    binary = cache / "nats-server"
+    if binary.exists():
+        return binary
+    go = shutil.which("go")
+    if go is None:
+        return None
+    cache.mkdir(parents=True, exist_ok=True)
+    made = subprocess.run(
+        [go, "install", f"github.com/nats-io/nats-server/v2@{OFFICIAL_VERSION}"],
+        env={**os.environ, "GOBIN": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode != 0:
+        print(f"no official server: go install failed: {made.stderr.strip()[-300:]}", file=sys.stderr)
+        return None
+    return binary
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class ServerProcess:
+    """One server process; `start` returns how long it took until it greeted a connection."""
+
+    name: str
+    command: list[str]
+    store_dir: Path
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> float:
+        self.port = self.port or free_port()
+        arguments = ["-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.store_dir)]
+        log = (self.store_dir.parent / f"{self.name}.log").open("ab")
+        started = time.perf_counter()
+        with log:
+            self.process = subprocess.Popen([*self.command, *arguments], stdout=log, stderr=log)
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=5) as probe:
+                    if probe.recv(4) == b"INFO":
+                        return time.perf_counter() - started
+            except OSError:
+                pass
+            if self.process.poll() is not None:
+                raise LoadError(f"{self.name} ended with {self.process.returncode}: see {log.name}")
+            if time.perf_counter() - started > START_TIMEOUT_S:
+                raise LoadError(f"{self.name} did not listen within {START_TIMEOUT_S:.0f} s: see {log.name}")
+            time.sleep(0.002)
+
+    def until_jetstream_answers(self, stream: str, messages: int) -> None:
+        """Polls STREAM.INFO until the stream is there with all its messages."""
+        deadline = time.perf_counter() + START_TIMEOUT_S
+        while time.perf_counter() < deadline:
+            try:
+                with wire(self.port) as control:
+                    info = control.request(f"$JS.API.STREAM.INFO.{stream}")
+            except (LoadError, OSError, ValueError, KeyError):
+                time.sleep(0.005)
+                continue
+            state = info["state"]
+            if isinstance(state, dict) and state["messages"] == messages:
+                return
+        raise LoadError(f"{self.name}: stream {stream} did not come back with {messages} messages")
+
+    def resident_mib(self) -> float:
+        assert self.process is not None
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+        raise LoadError("no VmRSS in /proc: memory can be measured on Linux only")
+
+    def stop(self, sig: signal.Signals = signal.SIGTERM) -> None:
+        if self.process is None:
+            return
+        self.process.send_signal(sig)
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+
+def penstock_server(folder: Path) -> ServerProcess:
+    script = Path(sys.executable).with_name("penstock")
+    return ServerProcess("penstock", [str(script), "serve"], folder / "penstock-store")
+
+
+def official_server(folder: Path) -> ServerProcess | None:
+    binary = official_binary()
+    return None if binary is None else ServerProcess("nats-server", [str(binary)], folder / "official-store")
