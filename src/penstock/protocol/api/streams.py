@@ -1,0 +1,295 @@
+"""Streams: configuration, state, and the requests and responses of `$JS.API.STREAM.>`.
+
+Field names, and which fields are written when zero, are the official server's. A configuration is frozen:
+normalise it with `msgspec.structs.replace`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from penstock.protocol.api.base import (
+    TYPE_PREFIX,
+    ZERO_TIME,
+    ApiError,
+    DurationNs,
+    Rfc3339,
+    always,
+    always_list,
+)
+
+
+class RetentionPolicy(StrEnum):
+    LIMITS = "limits"
+    INTEREST = "interest"
+    WORKQUEUE = "workqueue"
+
+
+class DiscardPolicy(StrEnum):
+    OLD = "old"
+    NEW = "new"
+
+
+class StorageType(StrEnum):
+    FILE = "file"
+    MEMORY = "memory"
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    S2 = "s2"
+
+
+class PersistMode(StrEnum):
+    DEFAULT = "default"
+    ASYNC = "async"
+
+
+class _Config(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Base of configurations: frozen, keyword-only, defaults left out of the JSON."""
+
+
+class Placement(_Config):
+    """Where in a cluster an asset should live."""
+
+    cluster: str = ""
+    tags: list[str] = []
+    preferred: str = ""
+
+
+class SubjectTransform(_Config):
+    """A subject mapping, wire_facts section 13's grammar."""
+
+    src: str = always("")
+    dest: str = always("")
+
+
+class Republish(_Config):
+    """Stored messages are published again under another subject."""
+
+    src: str = ""
+    dest: str = always("")
+    headers_only: bool = False
+
+
+class ExternalStream(_Config):
+    """Reaches a stream in another account or domain."""
+
+    api: str = always("")  # API subject prefix
+    deliver: str = always("")  # prefix of the delivery subject
+
+
+class StreamConsumerSource(_Config):
+    """A durable consumer used for mirroring or sourcing."""
+
+    name: str = ""
+    deliver_subject: str = ""
+
+
+class StreamSource(_Config):
+    """One origin of a mirror or of a sourced stream."""
+
+    name: str = always("")
+    opt_start_seq: int = 0
+    opt_start_time: Rfc3339 | None = None
+    filter_subject: str = ""
+    subject_transforms: list[SubjectTransform] = []
+    external: ExternalStream | None = None
+    consumer: StreamConsumerSource | None = None
+
+
+class StreamConsumerLimits(_Config):
+    """Bounds and defaults for consumers of a stream."""
+
+    inactive_threshold: DurationNs = 0
+    max_ack_pending: int = 0
+
+
+class StreamConfig(_Config):
+    """A stream's configuration. -1 (or 0 in a request) means "no limit"; durations in ns."""
+
+    name: str = always("")
+    description: str = ""
+    subjects: list[str] = []
+    retention: RetentionPolicy = always(RetentionPolicy.LIMITS)
+    max_consumers: int = always(0)
+    max_msgs: int = always(0)
+    max_bytes: int = always(0)
+    max_age: DurationNs = always(0)
+    max_msgs_per_subject: int = always(0)
+    max_msg_size: int = 0
+    discard: DiscardPolicy = always(DiscardPolicy.OLD)
+    storage: StorageType = always(StorageType.FILE)
+    num_replicas: int = always(0)
+    no_ack: bool = False
+    duplicate_window: DurationNs = 0
+    placement: Placement | None = None
+    mirror: StreamSource | None = None
+    sources: list[StreamSource] = []
+    compression: Compression = always(Compression.NONE)
+    first_seq: int = 0
+    subject_transform: SubjectTransform | None = None
+    republish: Republish | None = None
+    allow_direct: bool = always(False)
+    mirror_direct: bool = always(False)
+    discard_new_per_subject: bool = False
+    sealed: bool = always(False)
+    deny_delete: bool = always(False)
+    deny_purge: bool = always(False)
+    allow_rollup_hdrs: bool = always(False)
+    consumer_limits: StreamConsumerLimits = always(StreamConsumerLimits())
+    allow_msg_ttl: bool = always(False)
+    subject_delete_marker_ttl: DurationNs = 0
+    allow_msg_counter: bool = False
+    allow_atomic: bool = False
+    allow_msg_schedules: bool = False
+    persist_mode: PersistMode = PersistMode.DEFAULT
+    allow_batched: bool = False
+    metadata: dict[str, str] = {}
+
+
+class StreamConfigRequest(StreamConfig):
+    """STREAM.CREATE and STREAM.UPDATE bodies: a configuration, and whether to correct nothing silently."""
+
+    pedantic: bool = False
+
+    def config(self) -> StreamConfig:
+        """The configuration alone."""
+        return StreamConfig(**{name: getattr(self, name) for name in StreamConfig.__struct_fields__})
+
+
+class LostStreamData(msgspec.Struct, omit_defaults=True, kw_only=True):
+    msgs: list[int] = []
+    bytes: int = always(0)
+
+
+class StreamState(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What a stream holds. Times are ZERO_TIME when there is no message."""
+
+    messages: int = always(0)
+    bytes: int = always(0)
+    first_seq: int = always(0)
+    first_ts: Rfc3339 = always(ZERO_TIME)
+    last_seq: int = always(0)
+    last_ts: Rfc3339 = always(ZERO_TIME)
+    num_subjects: int = 0
+    subjects: dict[str, int] = {}  # subject -> messages; only when a subjects_filter asked
+    num_deleted: int = 0
+    deleted: list[int] = []  # only when deleted_details asked
+    lost: LostStreamData | None = None
+    consumer_count: int = always(0)
+
+
+class PeerInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+    name: str = always("")
+    current: bool = always(False)
+    offline: bool = False
+    active: DurationNs = always(0)
+    lag: int = 0
+    peer: str = ""
+    pending: int = 0
+
+
+class ClusterInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+    name: str = ""
+    raft_group: str = ""
+    leader: str = ""
+    leader_since: Rfc3339 | None = None
+    system_account: bool = False
+    traffic_account: str = ""
+    replicas: list[PeerInfo] = []
+
+
+class StreamSourceInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """How far a mirror or source is. active: ns since it last received, -1 when never."""
+
+    name: str = always("")
+    external: ExternalStream | None = None
+    lag: int = always(0)
+    active: DurationNs = always(-1)
+    error: ApiError | None = None
+    filter_subject: str = ""
+    subject_transforms: list[SubjectTransform] = []
+
+
+class StreamAlternate(msgspec.Struct, omit_defaults=True, kw_only=True):
+    name: str = always("")
+    domain: str = ""
+    cluster: str = ""
+
+
+class StreamInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+    config: StreamConfig
+    created: Rfc3339 = always(ZERO_TIME)
+    state: StreamState
+    domain: str = ""
+    cluster: ClusterInfo | None = None
+    mirror: StreamSourceInfo | None = None
+    sources: list[StreamSourceInfo] = []
+    alternates: list[StreamAlternate] = []
+    ts: Rfc3339 = ""
+
+
+class StreamCreateResponse(StreamInfo):
+    type: str = always(TYPE_PREFIX + "stream_create_response")
+    did_create: bool = False
+
+
+class StreamUpdateResponse(StreamInfo):
+    type: str = always(TYPE_PREFIX + "stream_update_response")
+
+
+class StreamInfoRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    offset: int = 0
+    deleted_details: bool = False
+    subjects_filter: str = ""
+
+
+class StreamInfoResponse(StreamInfo):
+    """total, offset and limit page through `state.subjects`; all 0 when no filter asked for subjects."""
+
+    type: str = always(TYPE_PREFIX + "stream_info_response")
+    total: int = always(0)
+    offset: int = always(0)
+    limit: int = always(0)
+
+
+class StreamNamesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Body of STREAM.NAMES and STREAM.LIST. subject: only streams whose subjects overlap it."""
+
+    offset: int = 0
+    subject: str = ""
+
+
+class StreamNamesResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
+    type: str = always(TYPE_PREFIX + "stream_names_response")
+    total: int = always(0)
+    offset: int = always(0)
+    limit: int = always(1024)
+    streams: list[str] = always_list()
+
+
+class StreamListResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
+    type: str = always(TYPE_PREFIX + "stream_list_response")
+    total: int = always(0)
+    offset: int = always(0)
+    limit: int = always(256)
+    streams: list[StreamInfo] = always_list()
+    missing: list[str] = []
+    offline: dict[str, str] = {}  # name -> reason
+
+
+class StreamPurgeRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """filter: only these subjects; seq: only below it (exclusive); keep: all but the newest `keep`."""
+
+    filter: str = ""
+    seq: int = 0
+    keep: int = 0
+
+
+class StreamPurgeResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
+    type: str = always(TYPE_PREFIX + "stream_purge_response")
+    success: bool = False
+    purged: int = always(0)
