@@ -1,7 +1,7 @@
 """Every exception penstock raises on purpose.
 
     PenstockError
-     ├─ MisuseError                  our caller's fault: wrong argument, wrong order of calls (also a ValueError)
+     ├─ MisuseError                  our caller's fault: wrong argument or order of calls (a ValueError)
      │   └─ InvalidSubjectError      a subject, filter or asset name that the grammar refuses
      ├─ ConfigError                  a configuration file or option says something it may not (file:line:col)
      ├─ StoreError                   the disk or what is on it
@@ -235,15 +235,9 @@ class JetStreamApiError(JetStreamError):
         super().__init__(f"{description} [{code}, err_code {err_code}]{asked}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Spark carries exceptions between processes; keyword arguments need this to survive pickling.
-        return _rebuild_api_error, (
-            type(self),
-            self.code,
-            self.err_code,
-            self.description,
-            self.stream,
-            self.request,
-        )
+        # Spark carries exceptions between processes; without this the keyword arguments would be lost.
+        arguments = (self.code, self.err_code, self.description)
+        return type(self), arguments, {"stream": self.stream, "request": self.request}
 
     @staticmethod
     def of(
@@ -307,17 +301,6 @@ class PullError(JetStreamError):
 
 class ConsumerGoneError(JetStreamError):
     """The consumer was deleted, or its heartbeats stopped coming."""
-
-
-def _rebuild_api_error(
-    kind: type[JetStreamApiError],
-    code: int,
-    err_code: int,
-    description: str,
-    stream: str | None,
-    request: str | None,
-) -> JetStreamApiError:
-    return kind(code, err_code, description, stream=stream, request=request)
 
 
 _BY_ERR_CODE: dict[int, type[JetStreamApiError]] = {

@@ -13,6 +13,7 @@ Rejected: pydantic (ten times slower to decode, seconds of import time), datetim
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,6 +28,8 @@ Rfc3339 = str
 DurationNs = int
 
 T = TypeVar("T")
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class DecodeError(ProtocolError):
@@ -52,18 +55,16 @@ class ApiError(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def format(self, **values: object) -> ApiError:
         """This template with its `{placeholders}` filled in."""
-        text = self.description
-        for name, value in values.items():
-            text = text.replace("{" + name + "}", str(value))
+        text = _PLACEHOLDER.sub(lambda found: str(values[found[1]]), self.description)
         return ApiError(self.code, self.err_code, text)
 
     def exception(
         self, *, stream: str | None = None, request: str | None = None, **values: object
     ) -> JetStreamApiError:
         """The exception to raise, placeholders filled in: `raise codes.STREAM_NOT_FOUND.exception()`."""
-        filled = self.format(**values) if values else self
+        body = self.format(**values) if values else self
         return JetStreamApiError.of(
-            filled.code, filled.err_code, filled.description, stream=stream, request=request
+            body.code, body.err_code, body.description, stream=stream, request=request
         )
 
     @staticmethod

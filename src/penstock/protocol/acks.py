@@ -1,0 +1,157 @@
+"""Acknowledgements of consumers' messages: the reply subject that names a delivery, and the ack bodies.
+
+    v1  $JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<ts ns>.<pending>                  9 tokens
+    v2  $JS.ACK.<domain or _>.<account hash>.<stream>.<consumer>.<...as above>[.<extra>...]    11 or more
+
+The server sends v1 and takes both (wire_facts 6.1).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from penstock.errors import MisuseError
+from penstock.protocol.api.base import DecodeError, decode
+from penstock.protocol.api.consumers import PullRequest
+from penstock.protocol.durations import INT64_MAX, parse_duration
+
+PREFIX = "$JS.ACK."
+
+ACK = b"+ACK"
+OK = b"+OK"
+NAK = b"-NAK"
+PROGRESS = b"+WPI"
+NEXT = b"+NXT"
+TERM = b"+TERM"
+
+
+class Delivery(NamedTuple):
+    """What an ack reply subject says about one delivery."""
+
+    stream: str
+    consumer: str
+    delivered: int  # how often it was delivered, this time included
+    stream_seq: int
+    consumer_seq: int
+    timestamp_ns: int
+    pending: int
+    domain: str = ""
+    account_hash: str = ""
+
+
+def build_reply(
+    stream: str,
+    consumer: str,
+    delivered: int,
+    stream_seq: int,
+    consumer_seq: int,
+    timestamp_ns: int,
+    pending: int,
+) -> str:
+    """The ack reply subject of a delivery, version 1."""
+    return f"$JS.ACK.{stream}.{consumer}.{delivered}.{stream_seq}.{consumer_seq}.{timestamp_ns}.{pending}"
+
+
+def build_reply_v2(delivery: Delivery) -> str:
+    """The ack reply subject of a delivery, version 2."""
+    return f"$JS.ACK.{delivery.domain or '_'}.{delivery.account_hash}." + ".".join(map(str, delivery[:7]))
+
+
+def parse_reply(subject: str) -> Delivery | None:
+    """What the reply subject of a delivered message says; None when it is no ack subject."""
+    if not subject.startswith(PREFIX):
+        return None
+    tokens = subject.split(".")
+    if len(tokens) == 9:
+        domain = account_hash = ""
+        names, numbers = tokens[2:4], tokens[4:9]
+    elif len(tokens) >= 11:
+        domain, account_hash = ("" if tokens[2] == "_" else tokens[2]), tokens[3]
+        names, numbers = tokens[4:6], tokens[6:11]
+    else:
+        return None
+    if not all(number.isascii() and number.isdigit() and len(number) <= 20 for number in numbers):
+        return None
+    values = [int(number) for number in numbers]
+    return Delivery(
+        names[0], names[1], values[0], values[1], values[2], values[3], values[4], domain, account_hash
+    )
+
+
+class AckKind(Enum):
+    ACK = "ack"
+    NAK = "nak"
+    PROGRESS = "progress"
+    NEXT = "next"
+    TERM = "term"
+
+
+class AckBody(NamedTuple):
+    """A parsed ack. delay_ns belongs to NAK, pull to NEXT, reason to TERM."""
+
+    kind: AckKind
+    delay_ns: int = 0
+    pull: PullRequest | None = None
+    reason: str = ""
+
+
+_PLAIN_ACK = AckBody(AckKind.ACK)
+
+
+def parse_body(body: bytes) -> AckBody | None:
+    """What an ack says; None for a body that is no ack and is to be ignored.
+
+    As the official server does: a delay that can't be read makes a plain NAK.
+    """
+    if not body or body == ACK or body == OK:
+        return _PLAIN_ACK
+    if body == PROGRESS:
+        return AckBody(AckKind.PROGRESS)
+    if body.startswith(NAK):
+        return AckBody(AckKind.NAK, delay_ns=_nak_delay_ns(body[len(NAK) :].strip()))
+    if body.startswith(NEXT):
+        try:
+            return AckBody(AckKind.NEXT, pull=parse_pull(body[len(NEXT) :]))
+        except DecodeError:
+            return AckBody(AckKind.NEXT, pull=PullRequest(batch=1))
+    if body.startswith(TERM):
+        return AckBody(AckKind.TERM, reason=body[len(TERM) :].strip().decode("utf-8", "replace"))
+    return None
+
+
+def build_nak(delay_ns: int = 0) -> bytes:
+    """A negative ack; with a delay the message comes again that much later."""
+    return b'-NAK {"delay": %d}' % delay_ns if delay_ns > 0 else NAK
+
+
+def build_term(reason: str = "") -> bytes:
+    """Never deliver this message again; the reason goes into the server's advisory."""
+    return b"+TERM " + reason.encode() if reason else TERM
+
+
+def parse_pull(body: bytes) -> PullRequest:
+    """The body of a pull request: empty is one message, a number that many, else JSON.
+
+    As the official server does: text that is no number asks for one message. The batch of a JSON body is
+    left as it is (0 when absent). Raises DecodeError for broken JSON.
+    """
+    text = body.strip()
+    if text.startswith(b"{"):
+        return decode(PullRequest, text)
+    if text.isdigit() and len(text) <= 18:
+        return PullRequest(batch=int(text))
+    return PullRequest(batch=1)
+
+
+def _nak_delay_ns(text: bytes) -> int:
+    if not text:
+        return 0
+    try:
+        if text.startswith(b"{"):
+            delay_ns = decode(dict[str, object], text).get("delay", 0)
+            valid = isinstance(delay_ns, int) and 0 < delay_ns <= INT64_MAX
+            return delay_ns if valid and isinstance(delay_ns, int) else 0
+        return max(0, parse_duration(text.decode("utf-8", "replace")))
+    except (DecodeError, MisuseError):
+        return 0

@@ -1,0 +1,125 @@
+"""Durations and times between their text on the wire and whole nanoseconds.
+
+Durations have Go's form (`1h2m3.5s`, `-1.5ms`, `0s`), times are RFC3339 with up to nine digits after the
+second. Invariant: `parse(format(ns)) == ns`. Rejected: float seconds and datetime, which lose nanoseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+
+from penstock.errors import MisuseError
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+NS_PER_MINUTE = 60 * NS_PER_S
+NS_PER_HOUR = 3600 * NS_PER_S
+INT64_MAX = 2**63 - 1
+
+ZERO_TIME = "0001-01-01T00:00:00Z"  # "no time", as the official server writes it
+
+_UNITS_NS = {
+    "ns": 1,
+    "us": NS_PER_US,
+    "µs": NS_PER_US,  # U+00B5
+    "μs": NS_PER_US,  # U+03BC
+    "ms": NS_PER_MS,
+    "s": NS_PER_S,
+    "m": NS_PER_MINUTE,
+    "h": NS_PER_HOUR,
+}
+_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?([a-zµμ]+)", re.ASCII)
+_TIME = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9})\d*)?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse_duration(text: str) -> int:
+    """`"1m30s"` -> 90_000_000_000. A bare `0` is allowed, any other number needs a unit.
+
+    Raises MisuseError when `text` is no Go duration or does not fit 64 bits.
+    """
+    sign, rest = 1, text
+    if rest[:1] in ("+", "-"):
+        sign, rest = (-1 if rest[0] == "-" else 1), rest[1:]
+    if rest == "0":
+        return 0
+    total = 0
+    position = 0
+    while position < len(rest):
+        part = _PART.match(rest, position)
+        if part is None or not (part[1] or part[2]) or part[3] not in _UNITS_NS:
+            raise MisuseError(f"{text!r} is no duration: write it like 1h30m, 2.5s or 100ms")
+        unit_ns = _UNITS_NS[part[3]]
+        total += int(part[1] or 0) * unit_ns
+        if part[2]:
+            total += int(part[2]) * unit_ns // 10 ** len(part[2])
+        position = part.end()
+    if not rest or total > INT64_MAX:
+        raise MisuseError(f"{text!r} is no duration" if not rest else f"{text!r} is more than 292 years")
+    return sign * total
+
+
+def format_duration(ns: int) -> str:
+    """90_000_000_000 -> `"1m30s"`, as Go prints it: the largest unit below a second, else h, m and s."""
+    if ns == 0:
+        return "0s"
+    sign, value = ("-", -ns) if ns < 0 else ("", ns)
+    if value < NS_PER_S:
+        for unit, unit_ns in (("ms", NS_PER_MS), ("µs", NS_PER_US), ("ns", 1)):
+            if value >= unit_ns:
+                return f"{sign}{_decimal(value, unit_ns)}{unit}"
+    minutes, rest = divmod(value, NS_PER_MINUTE)
+    hours, minutes = divmod(minutes, 60)
+    seconds = _decimal(rest, NS_PER_S) + "s"
+    if hours:
+        return f"{sign}{hours}h{minutes}m{seconds}"
+    return f"{sign}{minutes}m{seconds}" if minutes else sign + seconds
+
+
+def parse_time(text: str) -> int:
+    """`"2024-01-02T03:04:05.000000006Z"` -> ns since 1970. Any offset is allowed; beyond ns is cut.
+
+    Raises MisuseError when `text` is no RFC3339 time.
+    """
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise MisuseError(f"{text!r} is no time: write it like 2024-01-02T03:04:05.123456789Z")
+    year, month, day, hour, minute, second = (int(found[i]) for i in range(1, 7))
+    zone = UTC
+    try:
+        if found[8]:
+            offset = timedelta(hours=int(found[9]), minutes=int(found[10]))
+            zone = timezone(-offset if found[8] == "-" else offset)
+        moment = datetime(year, month, day, hour, minute, second, tzinfo=zone)
+    except ValueError as error:
+        raise MisuseError(f"{text!r} is no time: {error}") from None
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * NS_PER_S + int((found[7] or "").ljust(9, "0"))
+
+
+def format_time(ns: int) -> str:
+    """Ns since 1970 -> RFC3339Nano in UTC: trailing zeros of the fraction are left out."""
+    seconds, fraction = divmod(ns, NS_PER_S)
+    moment = _EPOCH + timedelta(seconds=seconds)
+    text = moment.replace(tzinfo=None).isoformat()
+    return f"{text}.{fraction:09d}".rstrip("0") + "Z" if fraction else text + "Z"
+
+
+def format_time_or_zero(ns: int) -> str:
+    """Like format_time, and 0 (penstock's "no time") is ZERO_TIME."""
+    return format_time(ns) if ns else ZERO_TIME
+
+
+def parse_time_or_zero(text: str | None) -> int:
+    """Like parse_time; absent, empty and ZERO_TIME are 0."""
+    return parse_time(text) if text and text != ZERO_TIME else 0
+
+
+def _decimal(value: int, unit: int) -> str:
+    whole, fraction = divmod(value, unit)
+    digits = len(str(unit)) - 1
+    return f"{whole}.{fraction:0{digits}d}".rstrip("0") if fraction else str(whole)

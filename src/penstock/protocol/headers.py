@@ -1,0 +1,239 @@
+"""Header blocks: `NATS/1.0[ code[ text]]` CRLF, `Name: value` CRLF ..., CRLF.
+
+Names keep their case and are compared with it; a name may come several times. The lookups on raw blocks
+(`value_of`, `without`, `with_value`) serve the server, which rarely wants a whole block parsed; `Headers`
+serves the client. Text is UTF-8; bytes that are none survive a round trip.
+
+Rejected: `email.parser` and HTTP header classes (case-folding, slow, they normalise names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from typing import NamedTuple
+
+from penstock.errors import MisuseError, ProtocolError
+
+VERSION_LINE = b"NATS/1.0\r\n"
+_VERSION = b"NATS/1.0"
+_END = b"\r\n\r\n"
+
+MSG_ID = "Nats-Msg-Id"
+EXPECTED_STREAM = "Nats-Expected-Stream"
+EXPECTED_LAST_SEQUENCE = "Nats-Expected-Last-Sequence"
+EXPECTED_LAST_SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
+EXPECTED_LAST_MSG_ID = "Nats-Expected-Last-Msg-Id"
+STREAM_SOURCE = "Nats-Stream-Source"
+LAST_CONSUMER = "Nats-Last-Consumer"
+LAST_STREAM = "Nats-Last-Stream"
+CONSUMER_STALLED = "Nats-Consumer-Stalled"
+ROLLUP = "Nats-Rollup"
+MSG_SIZE = "Nats-Msg-Size"
+RESPONSE_TYPE = "Nats-Response-Type"
+TTL = "Nats-TTL"
+MARKER_REASON = "Nats-Marker-Reason"
+INCR = "Nats-Incr"
+COUNTER_SOURCES = "Nats-Counter-Sources"
+BATCH_ID = "Nats-Batch-Id"
+BATCH_SEQUENCE = "Nats-Batch-Sequence"
+BATCH_COMMIT = "Nats-Batch-Commit"
+SCHEDULE = "Nats-Schedule"
+SCHEDULE_TIME_ZONE = "Nats-Schedule-Time-Zone"
+SCHEDULE_TTL = "Nats-Schedule-TTL"
+SCHEDULE_ROLLUP = "Nats-Schedule-Rollup"
+SCHEDULE_TARGET = "Nats-Schedule-Target"
+SCHEDULE_SOURCE = "Nats-Schedule-Source"
+SCHEDULER = "Nats-Scheduler"
+SCHEDULE_NEXT = "Nats-Schedule-Next"
+STREAM = "Nats-Stream"
+SEQUENCE = "Nats-Sequence"
+TIME_STAMP = "Nats-Time-Stamp"
+SUBJECT = "Nats-Subject"
+LAST_SEQUENCE = "Nats-Last-Sequence"
+NUM_PENDING = "Nats-Num-Pending"
+UP_TO_SEQUENCE = "Nats-UpTo-Sequence"
+PENDING_MESSAGES = "Nats-Pending-Messages"
+PENDING_BYTES = "Nats-Pending-Bytes"
+PIN_ID = "Nats-Pin-Id"
+REQUIRED_API_LEVEL = "Nats-Required-Api-Level"
+STREAM_IDENTITY = "Nats-Stream-Identity"
+REQUEST_INFO = "Nats-Request-Info"
+TRACE_DEST = "Nats-Trace-Dest"
+TRACE_HOP = "Nats-Trace-Hop"
+TRACE_ORIGIN_ACCOUNT = "Nats-Trace-Origin-Account"
+TRACE_ONLY = "Nats-Trace-Only"
+SERVER_XKEY = "Nats-Server-Xkey"
+NO_MASKING = "Nats-No-Masking"
+SERVICE_ERROR = "Nats-Service-Error"
+SERVICE_ERROR_CODE = "Nats-Service-Error-Code"
+KV_OPERATION = "KV-Operation"
+
+
+class Headers(MutableMapping[str, str]):
+    """Headers of a message: a mapping of names to their first value, which keeps order and repeats.
+
+    Setting a name replaces all its values; `add` appends one; `get_all` and `pairs` give every value.
+    Raises MisuseError for a name or value that would break the block.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, str | list[str]] | Iterable[tuple[str, str]] = ()) -> None:
+        self._values: dict[str, list[str]] = {}
+        items = values.items() if isinstance(values, Mapping) else values
+        for name, value in items:
+            for one in [value] if isinstance(value, str) else value:
+                self.add(name, one)
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name][0]
+
+    def __setitem__(self, name: str, value: str) -> None:
+        _check(name, value)
+        self._values[name] = [value]
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Headers):
+            return self._values == other._values
+        return isinstance(other, Mapping) and dict(self) == dict(other)
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        return f"Headers({list(self.pairs())!r})"
+
+    def add(self, name: str, value: str) -> None:
+        """Appends a value; others of that name stay."""
+        _check(name, value)
+        self._values.setdefault(name, []).append(value)
+
+    def get_all(self, name: str) -> list[str]:
+        """Every value of a name, in order; [] when there is none."""
+        return list(self._values.get(name, ()))
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """(name, value) of every value."""
+        for name, values in self._values.items():
+            for value in values:
+                yield name, value
+
+    def encode(self) -> bytes:
+        """The header block."""
+        return build(self.pairs())
+
+
+class Block(NamedTuple):
+    """A parsed header block. status is None when the first line has no code."""
+
+    status: int | None
+    description: str
+    headers: Headers
+
+
+def build(
+    pairs: Iterable[tuple[str, str]] = (), *, status: int | None = None, description: str = ""
+) -> bytes:
+    """A header block. Names and values must be sound: `Headers` checks what a caller gives."""
+    first = "NATS/1.0"
+    if status is not None:
+        first += f" {status:03d}"
+        if description:
+            first += f" {description}"
+    lines = [first, *(f"{name}: {value}" for name, value in pairs), "", ""]
+    return "\r\n".join(lines).encode("utf-8", "surrogateescape")
+
+
+def parse(block: bytes) -> Block:
+    """The parts of a header block.
+
+    Raises ProtocolError when it is none.
+    """
+    if not block.startswith(_VERSION) or not block.endswith(b"\r\n"):
+        raise ProtocolError(f"a header block starts with NATS/1.0 and ends with CRLF; got {block[:40]!r}")
+    first, *lines = block.decode("utf-8", "surrogateescape").split("\r\n")
+    status, description = _status_of(first[len(_VERSION) :])
+    headers = Headers()
+    for line in lines:
+        if not line:
+            continue
+        name, colon, value = line.partition(":")
+        if not colon or not name:
+            raise ProtocolError(f"a header line is `Name: value`; got {line[:80]!r}")
+        headers._values.setdefault(name, []).append(value.strip(" \t"))
+    return Block(status, description, headers)
+
+
+def status_of(block: bytes) -> tuple[int | None, str]:
+    """Code and text of the first line; (None, "") for an ordinary block."""
+    if len(block) < 12 or block[8] != 0x20:
+        return None, ""
+    end = block.find(b"\r\n")
+    return _status_of(block[len(_VERSION) : end if end >= 0 else len(block)].decode("utf-8", "replace"))
+
+
+def value_of(block: bytes, name: str) -> bytes | None:
+    """The first value of a name, or None: one search, nothing parsed."""
+    needle = _needle(name)
+    at = block.find(needle)
+    if at < 0:
+        return None
+    start = at + len(needle)
+    end = block.find(b"\r\n", start)
+    return block[start : end if end >= 0 else len(block)].strip(b" \t")
+
+
+def without(block: bytes, *names: str) -> bytes:
+    """The block without these headers; b"" when none is left (and no status)."""
+    for name in names:
+        needle = _needle(name)
+        while (at := block.find(needle)) >= 0:
+            end = block.find(b"\r\n", at + len(needle))
+            block = block[:at] + block[end if end >= 0 else len(block) :]
+    return b"" if block in (b"", VERSION_LINE + b"\r\n") else block
+
+
+def with_value(block: bytes, name: str, value: str | bytes) -> bytes:
+    """The block with one header set: replaced where it was, else appended. An empty block is begun."""
+    text = value.encode() if isinstance(value, str) else value
+    rest = without(block, name) or VERSION_LINE + b"\r\n"
+    if not rest.endswith(_END):
+        raise ProtocolError(f"a header block ends with an empty line; got {rest[-40:]!r}")
+    return rest[:-2] + name.encode() + b": " + text + _END
+
+
+_needles: dict[str, bytes] = {}
+
+
+def _needle(name: str) -> bytes:
+    needle = _needles.get(name)
+    if needle is None:
+        if len(_needles) >= 1024:  # names come from code, but nothing here may grow without end
+            _needles.clear()
+        needle = _needles[name] = b"\r\n" + name.encode() + b":"
+    return needle
+
+
+def _status_of(rest: str) -> tuple[int | None, str]:
+    code, _, description = rest.strip(" ").partition(" ")
+    if not code.isascii() or not code.isdigit():
+        return None, rest.strip(" ") if code else ""
+    return int(code), description.strip(" ")
+
+
+def _check(name: str, value: str) -> None:
+    if not name or any(not "!" <= char <= "~" or char == ":" for char in name):
+        raise MisuseError(f"{name!r} can not be a header name: printable ASCII without spaces and colons")
+    if not isinstance(value, str):
+        raise MisuseError(f"header {name}: a value is text, got {type(value).__name__}")
+    if "\r" in value or "\n" in value:
+        raise MisuseError(f"header {name}: a value can not hold line breaks, got {value!r}")
