@@ -1,16 +1,49 @@
 """From the router into a stream: a batch of publishes waiting for the stream's apply()."""
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
+from penstock.kernels.streamlog cimport StreamLog
+from penstock.kernels.subjects cimport SubscriptionIndex
+
+cdef enum:
+    PUBLISH_HAS_REPLY = 1
+    PUBLISH_IS_SPECIAL = 2          # its header block may change behaviour: Python decides
+
+# What stands before a publish in a batch; subject, reply and body follow, the whole padded to 8 bytes.
+cdef struct PublishHead:
+    uint32_t size                   # head, subject, reply, body and padding
+    uint32_t flags
+    uint32_t subject_len
+    uint32_t reply_len
+    uint32_t header_len
+    uint32_t body_len               # header and payload together
 
 # A run of publishes, copied once from the read buffer. This is also what a replicated log carries.
 cdef class IngestBatch:
     cdef OutBuffer buf
     cdef readonly size_t count
+    cdef readonly size_t position   # offset of the first publish not yet applied
+    cdef int put(self, const Message* m) except -1
+    cpdef clear(self)
 
 # The sink of a stream's subjects: collects publishes and marks the stream dirty.
 cdef class StreamSink(Sink):
     cdef readonly IngestBatch batch
+    cdef IngestBatch spare
     cdef DirtyList dirty_list
     cdef object stream
     cdef public bint is_dirty
+
+# Pub acks waiting until their records are written: (reply, text) pairs.
+cdef class AckBatch:
+    cdef OutBuffer buf
+    cdef readonly size_t count
+    cdef bytes prefix               # of the ack of a stored message: all up to its sequence
+    cdef int put_ack(self, const char* reply, size_t reply_len, uint64_t seq) except -1
+    cdef int put_text(self, const char* reply, size_t reply_len, const char* text, size_t n) except -1
+
+# The limits of a stream which the compiled run enforces itself.
+cdef class PlainLimits:
+    cdef readonly int64_t msgs_max, bytes_max, msg_size_max     # negative: no limit
+    cdef readonly uint64_t per_subject_max                      # 0: no limit
+    cdef readonly bint discard_new, per_message, no_ack

@@ -1,0 +1,87 @@
+"""From a `$JS.API.` subject to the function that answers it.
+
+An Endpoint names the verbs of its subject (`STREAM.MSG.GET`), how many tokens follow them, the response
+type and the handler. A handler returns the response struct, or None when it has answered by itself or
+nothing is to be said; it refuses by raising JetStreamApiError, which becomes the `error` of the endpoint's
+response type. Requests to subjects of no endpoint get error 10003 as a `system_response`.
+
+Handlers run inside a ServiceSink: whatever was published before the request is applied, and the response
+leaves in the same tick, after what it tells about was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.errors import JetStreamApiError
+from penstock.kernels.sinks import Sink
+from penstock.protocol import error_codes as codes
+from penstock.protocol.api import TYPE_PREFIX, ApiError, DecodeError, ErrorResponse, decode, encode
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+
+T = TypeVar("T")
+REQUIRED_API_LEVEL = b"Nats-Required-Api-Level"
+
+
+@dataclass(slots=True)
+class ApiRequest:
+    """One request. `args` are the tokens after the endpoint's verbs: ["ORDERS"] of STREAM.INFO.ORDERS."""
+
+    subject: str
+    args: list[str]
+    reply: bytes
+    header: bytes
+    payload: bytes
+    origin: Sink | None
+    now: int  # ns
+
+    def body(self, kind: type[T]) -> T:
+        """The payload as a `kind`; refuses with 10025 what is no such JSON."""
+        try:
+            return decode(kind, self.payload)
+        except DecodeError as error:
+            raise codes.INVALID_JSON.exception(err=str(error)) from None
+
+
+ApiHandler = Callable[["JetStream", ApiRequest], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """verbs: "STREAM.MSG.GET"; args_min, args_max: tokens that follow (args_max None: any number).
+
+    response: the type without its common prefix, "stream_msg_get_response".
+    audited: successful requests are reported as api_audit advisories; refused ones always are.
+    json_errors: False when refusals are status messages, which the handler sends itself (pull, direct get).
+    """
+
+    verbs: str
+    args_min: int
+    args_max: int | None
+    response: str
+    handler: ApiHandler
+    audited: bool = True
+    json_errors: bool = True
+
+
+class ApiTable:
+    """The endpoints by their verbs."""
+
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        self._by_verbs = {tuple(endpoint.verbs.split(".")): endpoint for endpoint in endpoints}
+        self._longest = max(len(verbs) for verbs in self._by_verbs)
+
+    def find(self, tokens: list[str]) -> tuple[Endpoint, list[str]] | None:
+        """The endpoint with the longest matching verbs and the tokens left over, or None."""
+        for length in range(min(self._longest, len(tokens)), 0, -1):
+            endpoint = self._by_verbs.get(tuple(tokens[:length]))
+            if endpoint is None:
+                continue
+            args = tokens[length:]
+            if endpoint.args_min <= len(args) and (endpoint.args_max is None or len(args) <= endpoint.args_max):
+                return endpoint, args
+        return None

@@ -1,0 +1,55 @@
+"""What a JetStream engine is told about its server: names, levels, limits. Frozen; -1 means "no limit"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SECOND_NS = 1_000_000_000
+MINUTE_NS = 60 * SECOND_NS
+
+NAME_MAX = 255  # characters of a stream's or consumer's name
+DESCRIPTION_MAX = 4096  # bytes
+METADATA_MAX = 128 * 1024  # bytes, keys and values together
+REPLICAS_MAX = 5
+AGE_MIN_NS = 100_000_000  # of max_age and duplicate_window
+HEADER_MAX = 0xFFFF  # bytes of a header block
+NAMES_PAGE = 1024  # entries of one STREAM.NAMES or CONSUMER.NAMES response
+LIST_PAGE = 256  # entries of one STREAM.LIST or CONSUMER.LIST response
+SUBJECTS_PAGE = 100_000  # subjects of one STREAM.INFO response
+DELETED_DETAILS_MAX = 100_000  # sequences listed by one STREAM.INFO response
+MULTI_LAST_MAX = 1024  # subjects one multi_last request may match
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """One account's JetStream, as its server configures it.
+
+    account: the account's name. Default "$G".
+    server_id, server_name: as in INFO. server_name is the `leader` in stream infos.
+    version: as in INFO; the `_nats.ver` of assets.
+    api_level: the JetStream API level advertised; requests that need more are refused with 10185.
+    domain: JetStream domain, "" for none; also served under `$JS.<domain>.API`.
+    max_memory, max_storage: bytes all memory, all file streams together may hold.
+    max_streams, max_consumers: assets of the account. consumers_per_stream_max: default of a stream's bound.
+    max_ack_pending: upper bound for consumers.
+    duplicate_window_ns: default dedupe window of a stream. Default two minutes.
+    max_pending: bytes one batched direct get may answer with when the request names no max_bytes.
+    sync_always: fsync before every ack. sync_interval_ns: else fsync this long after a first unsynced write.
+    """
+
+    account: str = "$G"
+    server_id: str = ""
+    server_name: str = ""
+    version: str = ""
+    api_level: int = 3
+    domain: str = ""
+    max_memory: int = -1
+    max_storage: int = -1
+    max_streams: int = -1
+    max_consumers: int = -1
+    consumers_per_stream_max: int = 1000
+    max_ack_pending: int = -1
+    duplicate_window_ns: int = 2 * MINUTE_NS
+    max_pending: int = 64 * 1024 * 1024
+    sync_always: bool = False
+    sync_interval_ns: int = 2 * MINUTE_NS

@@ -1,0 +1,341 @@
+"""Ingest: publishes on their way into a stream, and the run that stores them without Python.
+
+A publish is copied once, from the connection's read buffer into the stream's batch. apply_plain()
+stores a run of them and writes their acks; it stops before the first one that needs a decision
+(a behaviour-changing header, a limit that refuses it), which Python makes from `batch.take_one()`.
+
+Invariants: `position` is always the start of a publish or the end of the batch, and moves past a
+publish only once that publish was stored or handed to Python. An ack enters an AckBatch after its
+message entered the log; the tick lets it leave after the record was written.
+
+Rejected: one Python tuple per publish (0.4 M msgs/s); acking inside the run (an ack could then
+overtake its write).
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from penstock.kernels.buffers cimport OutBuffer, put_uint
+from penstock.kernels.dispatch cimport route
+from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
+from penstock.kernels.streamlog cimport StreamLog
+from penstock.kernels.subjects cimport SubscriptionIndex
+
+cdef enum:
+    # Larger than any max_payload the server accepts; keeps every length within 32 bits.
+    BODY_MAX = 0x7fff0000
+    SUBJECT_MAX = 0xffff            # a record stores the length of its subject in 16 bits
+    HEADER_MAX = 0xffff             # larger ones are refused by Python with error 10097
+    STATUS_LINE_SIZE = 10           # "NATS/1.0\r\n"
+
+
+cdef bint is_special_header(const char* p, size_t n) noexcept nogil:
+    """May this header block change what the stream does? (a `Nats-` name, or an odd status line)"""
+    cdef const char* end = p + n
+    cdef const char* line
+    if n < STATUS_LINE_SIZE or n > HEADER_MAX or memcmp(p, b"NATS/1.0\r\n", STATUS_LINE_SIZE) != 0:
+        return True
+    line = p + STATUS_LINE_SIZE
+    while end - line >= 5:
+        if memcmp(line, b"Nats-", 5) == 0:
+            return True
+        line = <const char*>memchr(line, c"\n", end - line)
+        if line == NULL:
+            return False
+        line += 1
+    return False
+
+
+cdef class IngestBatch:
+    """A run of publishes in the order in which they reached the stream."""
+
+    def __cinit__(self):
+        self.buf = OutBuffer()
+
+    cdef int put(self, const Message* m) except -1:
+        cdef size_t size = sizeof(PublishHead) + m.subject_len + m.reply_len + m.body_len
+        cdef size_t padded = (size + 7) & ~<size_t>7
+        cdef char* d
+        cdef PublishHead* head
+        d = self.buf.reserve(padded)
+        head = <PublishHead*>d
+        head.size = <uint32_t>padded
+        head.flags = 0
+        head.subject_len = <uint32_t>m.subject_len
+        head.reply_len = <uint32_t>m.reply_len
+        head.header_len = <uint32_t>m.header_len
+        head.body_len = <uint32_t>m.body_len
+        if m.reply_len:
+            head.flags |= PUBLISH_HAS_REPLY
+        if m.header_len and is_special_header(m.body, m.header_len):
+            head.flags |= PUBLISH_IS_SPECIAL
+        d += sizeof(PublishHead)
+        memcpy(d, m.subject, m.subject_len)
+        d += m.subject_len
+        if m.reply_len:
+            memcpy(d, m.reply, m.reply_len)
+            d += m.reply_len
+        if m.body_len:
+            memcpy(d, m.body, m.body_len)
+        memset(d + m.body_len, 0, padded - size)
+        self.buf.size += padded
+        self.count += 1
+        return 0
+
+    def append(self, bytes subject, bytes reply, bytes header, bytes payload):
+        """Adds one publish as if it had been routed here."""
+        cdef bytes body = header + payload
+        cdef Message m
+        m.subject = PyBytes_AS_STRING(subject)
+        m.subject_len = PyBytes_GET_SIZE(subject)
+        m.reply = PyBytes_AS_STRING(reply)
+        m.reply_len = PyBytes_GET_SIZE(reply)
+        m.body = PyBytes_AS_STRING(body)
+        m.header_len = PyBytes_GET_SIZE(header)
+        m.body_len = PyBytes_GET_SIZE(body)
+        if not fits(&m):
+            raise ValueError(
+                f"a publish of {len(subject)} bytes of subject, {len(reply)} of reply and {len(body)} of body"
+                f" does not fit a batch; subjects and replies end at {SUBJECT_MAX}, bodies at {BODY_MAX} bytes"
+            )
+        self.put(&m)
+
+    def take_one(self):
+        """The publish at `position` as (subject, reply, header, payload), or None at the end; moves past it."""
+        cdef const PublishHead* head
+        cdef const char* p
+        if self.position >= self.buf.size:
+            return None
+        head = <const PublishHead*>(self.buf.data + self.position)
+        p = <const char*>head + sizeof(PublishHead)
+        subject = PyBytes_FromStringAndSize(p, head.subject_len)
+        p += head.subject_len
+        reply = PyBytes_FromStringAndSize(p, head.reply_len)
+        p += head.reply_len
+        header = PyBytes_FromStringAndSize(p, head.header_len)
+        p += head.header_len
+        payload = PyBytes_FromStringAndSize(p, head.body_len - head.header_len)
+        self.position += head.size
+        return subject, reply, header, payload
+
+    cpdef clear(self):
+        """Empties the batch; its memory stays for the next run."""
+        self.buf.clear()
+        self.count = 0
+        self.position = 0
+
+    def rewind(self):
+        """Back to the first publish."""
+        self.position = 0
+
+    @property
+    def size(self):
+        """Bytes the batch holds."""
+        return self.buf.size
+
+    def __len__(self):
+        return self.count
+
+
+cdef bint fits(const Message* m) noexcept nogil:
+    return m.subject_len <= SUBJECT_MAX and m.reply_len <= SUBJECT_MAX and m.body_len <= BODY_MAX
+
+
+cdef class StreamSink(Sink):
+    """The receiving end of a stream's subjects. `stream` is what gets into the dirty list."""
+
+    def __cinit__(self, DirtyList dirty_list, object stream):
+        self.batch = IngestBatch()
+        self.spare = IngestBatch()
+        self.dirty_list = dirty_list
+        self.stream = stream
+
+    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+        if not fits(m):
+            return 0
+        self.batch.put(m)
+        if not self.is_dirty:
+            self.is_dirty = True
+            self.dirty_list.mark(self.stream)
+        return 1
+
+    def take(self):
+        """Everything collected since the last take; valid until the take after the next."""
+        cdef IngestBatch taken = self.batch
+        self.batch = self.spare
+        self.batch.clear()
+        self.spare = taken
+        self.is_dirty = False
+        return taken
+
+
+cdef class AckBatch:
+    """Acks of one stream that wait for their records to be written.
+
+    `prefix` is the JSON of a positive ack up to its sequence: b'{"stream":"ORDERS","seq":'.
+    """
+
+    def __cinit__(self, bytes prefix):
+        self.buf = OutBuffer()
+        self.prefix = prefix
+
+    cdef int put_ack(self, const char* reply, size_t reply_len, uint64_t seq) except -1:
+        cdef size_t prefix_len = PyBytes_GET_SIZE(self.prefix)
+        cdef char* d = self.buf.reserve(8 + reply_len + prefix_len + 21)
+        cdef char* text = d + 8 + reply_len
+        cdef uint32_t lengths[2]
+        memcpy(d + 8, reply, reply_len)
+        memcpy(text, PyBytes_AS_STRING(self.prefix), prefix_len)
+        prefix_len += put_uint(text + prefix_len, seq)
+        text[prefix_len] = c"}"
+        lengths[0] = <uint32_t>reply_len
+        lengths[1] = <uint32_t>(prefix_len + 1)
+        memcpy(d, lengths, 8)
+        self.buf.size += 8 + reply_len + prefix_len + 1
+        self.count += 1
+        return 0
+
+    cdef int put_text(self, const char* reply, size_t reply_len, const char* text, size_t n) except -1:
+        cdef char* d = self.buf.reserve(8 + reply_len + n)
+        cdef uint32_t lengths[2]
+        lengths[0] = <uint32_t>reply_len
+        lengths[1] = <uint32_t>n
+        memcpy(d, lengths, 8)
+        memcpy(d + 8, reply, reply_len)
+        memcpy(d + 8 + reply_len, text, n)
+        self.buf.size += 8 + reply_len + n
+        self.count += 1
+        return 0
+
+    def add_ack(self, bytes reply, uint64_t seq):
+        """The positive ack of the message stored at `seq`."""
+        self.put_ack(PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply), seq)
+
+    def add(self, bytes reply, bytes text):
+        """Any other answer to a publish: an error, a duplicate."""
+        self.put_text(
+            PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply), PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)
+        )
+
+    def route(self, SubscriptionIndex index):
+        """Sends every ack on its way and empties the batch; returns how many found a taker."""
+        cdef const char* p = self.buf.data
+        cdef const char* end = p + self.buf.size
+        cdef uint32_t lengths[2]
+        cdef Message m
+        cdef size_t taken = 0
+        m.reply = NULL
+        m.reply_len = 0
+        m.header_len = 0
+        while p < end:
+            memcpy(lengths, p, 8)
+            m.subject = p + 8
+            m.subject_len = lengths[0]
+            m.body = m.subject + m.subject_len
+            m.body_len = lengths[1]
+            if route(index, &m, None):
+                taken += 1
+            p = m.body + m.body_len
+        self.clear()
+        return taken
+
+    def items(self):
+        """[(reply, text)] of what waits."""
+        cdef const char* p = self.buf.data
+        cdef const char* end = p + self.buf.size
+        cdef uint32_t lengths[2]
+        cdef list result = []
+        while p < end:
+            memcpy(lengths, p, 8)
+            p += 8
+            result.append(
+                (PyBytes_FromStringAndSize(p, lengths[0]), PyBytes_FromStringAndSize(p + lengths[0], lengths[1]))
+            )
+            p += lengths[0] + lengths[1]
+        return result
+
+    def clear(self):
+        """Drops what waits."""
+        self.buf.clear()
+        self.count = 0
+
+    def __len__(self):
+        return self.count
+
+
+cdef class PlainLimits:
+    """The limits of a stream's configuration that apply_plain() enforces; negative and 0 mean none.
+
+    `per_message` sends every publish to Python: sealed streams, discard_new_per_subject.
+    """
+
+    def __cinit__(
+        self,
+        *,
+        int64_t msgs_max=-1,
+        int64_t bytes_max=-1,
+        int64_t msg_size_max=-1,
+        int64_t per_subject_max=-1,
+        bint discard_new=False,
+        bint per_message=False,
+        bint no_ack=False,
+    ):
+        self.msgs_max = msgs_max
+        self.bytes_max = bytes_max
+        self.msg_size_max = msg_size_max
+        self.per_subject_max = <uint64_t>per_subject_max if per_subject_max > 0 else 0
+        self.discard_new = discard_new
+        self.per_message = per_message
+        self.no_ack = no_ack
+
+
+cpdef size_t apply_plain(
+    IngestBatch batch, StreamLog log, PlainLimits limits, int64_t ts, AckBatch acks
+) except? 0:
+    """Stores publishes from `batch.position` on; returns how many.
+
+    Stops at the end of the batch or before the first publish that Python has to decide about.
+    `ts` (ns) is the time of every message of the run.
+    """
+    cdef const char* data = batch.buf.data
+    cdef size_t end = batch.buf.size
+    cdef size_t stored = 0
+    cdef const PublishHead* head
+    cdef Message m
+    cdef uint64_t seq
+    cdef size_t room
+    if limits.per_message:
+        return 0
+    while batch.position < end:
+        head = <const PublishHead*>(data + batch.position)
+        if head.flags & PUBLISH_IS_SPECIAL:
+            break
+        if limits.msg_size_max >= 0 and <int64_t>head.body_len > limits.msg_size_max:
+            break
+        m.subject = <const char*>head + sizeof(PublishHead)
+        m.subject_len = head.subject_len
+        m.reply = m.subject + head.subject_len
+        m.reply_len = head.reply_len
+        m.body = m.reply + head.reply_len
+        m.header_len = head.header_len
+        m.body_len = head.body_len
+        if limits.discard_new:
+            if limits.msgs_max > 0 and log.messages >= <uint64_t>limits.msgs_max:
+                break
+            if limits.bytes_max > 0:
+                # An upper bound of the record; near the limit Python works it out exactly.
+                room = sizeof(PublishHead) + 16 + m.subject_len + m.body_len
+                if log.bytes + room > <uint64_t>limits.bytes_max:
+                    break
+        seq = log.append_message(&m, ts)
+        batch.position += head.size
+        stored += 1
+        if limits.per_subject_max:
+            log.enforce_subject_limit(m.subject, m.subject_len, limits.per_subject_max)
+        if (limits.msgs_max > 0 and log.messages > <uint64_t>limits.msgs_max) or (
+            limits.bytes_max > 0 and log.bytes > <uint64_t>limits.bytes_max
+        ):
+            log.enforce_limits(limits.msgs_max, limits.bytes_max)
+        if m.reply_len and not limits.no_ack:
+            acks.put_ack(m.reply, m.reply_len, seq)
+    return stored
