@@ -3,13 +3,62 @@
 Invariants: ack_floor_stream < every pending stream sequence <= delivered_stream; the window is ordered
 by stream sequence.
 """
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from penstock.kernels.buffers cimport OutBuffer
+
+cpdef enum AckPolicy:
+    ACK_NONE = 0
+    ACK_ALL = 1
+    ACK_EXPLICIT = 2
+
+cdef struct Entry:
+    uint64_t seq            # stream sequence
+    uint64_t cseq           # consumer sequence of the first delivery: what the ack floor speaks of
+    int64_t ts              # last delivery (or +WPI), ns; its ack wait runs from here
+    uint32_t deliveries
+    uint8_t pending         # 0 = acked, kept only until it leaves the front of the window
+    uint8_t queued          # waits in the redelivery queue
 
 cdef class AckState:
     cdef readonly uint64_t delivered_consumer, delivered_stream
     cdef readonly uint64_t ack_floor_consumer, ack_floor_stream
     cdef readonly size_t num_pending        # delivered, not acked
+    cdef readonly size_t num_queued         # pending ones that wait for their redelivery
+    cdef readonly int policy                # AckPolicy
+    cdef readonly bint journaling
     # First or repeated delivery of stream_seq at ts (ns); returns the new consumer sequence.
     cdef uint64_t deliver(self, uint64_t stream_seq, int64_t ts) except 0
     # 1 when it was pending and now is acked, else 0.
     cdef int ack(self, uint64_t stream_seq, uint64_t consumer_seq) except -1
+    # Everything up to and with stream_seq (policy all): how many were pending.
+    cdef size_t ack_all(self, uint64_t stream_seq, uint64_t consumer_seq) except? 0
+    # The next sequence whose redelivery is due, 0 when none; it stays queued until it is delivered or leaves.
+    cdef uint64_t next_queued(self) except? 0
+    cdef uint32_t deliveries_of(self, uint64_t stream_seq) noexcept
+
+    cdef Entry* ring
+    cdef size_t capacity, head, count
+    cdef size_t redelivered                 # pending entries delivered more than once
+    cdef dict dead                          # stream seq -> deliveries: given up at max_deliver, never acked
+    cdef uint64_t* queue                    # redelivery queue, FIFO; items whose entry is not `queued` are stale
+    cdef size_t queue_capacity, queue_head, queue_count
+    cdef OutBuffer journal
+    cdef int run_kind
+    cdef uint64_t run_first, run_count
+    cdef int64_t journal_ts
+    cdef int64_t* waits                     # ack wait (ns) by number of deliveries - 1; the last one repeats
+    cdef size_t waits_count
+
+    cdef Entry* at(self, size_t i) noexcept
+    cdef Py_ssize_t find(self, uint64_t seq, uint64_t cseq) noexcept
+    cdef int grow(self) except -1
+    cdef void compact(self) noexcept
+    cdef void settle(self, Entry* e) noexcept
+    cdef void move_floor(self) noexcept
+    cdef int enqueue(self, Entry* e) except -1
+    cdef int64_t wait_of(self, Entry* e) noexcept
+    cdef int close_run(self) except -1
+    cdef int note_run(self, int kind, uint64_t seq) except -1
+    cdef int note_ts(self, int64_t ts) except -1
+    cdef int note_op(self, int op, uint64_t a, uint64_t b, int operands) except -1
+    cdef int replay_op(self, int op, uint64_t a, uint64_t b) except -1
