@@ -112,6 +112,13 @@ class Headers(MutableMapping[str, str]):
     def __repr__(self) -> str:
         return f"Headers({list(self.pairs())!r})"
 
+    @classmethod
+    def unchecked(cls, values: dict[str, list[str]]) -> Headers:
+        """From lists of values that came off the wire; keeps the dict."""
+        made = cls()
+        made._values = values
+        return made
+
     def add(self, name: str, value: str) -> None:
         """Appends a value; others of that name stay."""
         _check(name, value)
@@ -162,15 +169,15 @@ def parse(block: bytes) -> Block:
         raise ProtocolError(f"a header block starts with NATS/1.0 and ends with CRLF; got {block[:40]!r}")
     first, *lines = block.decode("utf-8", "surrogateescape").split("\r\n")
     status, description = _status_of(first[len(_VERSION) :])
-    headers = Headers()
+    values: dict[str, list[str]] = {}
     for line in lines:
         if not line:
             continue
         name, colon, value = line.partition(":")
         if not colon or not name:
             raise ProtocolError(f"a header line is `Name: value`; got {line[:80]!r}")
-        headers._values.setdefault(name, []).append(value.strip(" \t"))
-    return Block(status, description, headers)
+        values.setdefault(name, []).append(value.strip(" \t"))
+    return Block(status, description, Headers.unchecked(values))
 
 
 def status_of(block: bytes) -> tuple[int | None, str]:

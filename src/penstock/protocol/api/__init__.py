@@ -88,6 +88,8 @@ from penstock.protocol.api.streams import (
 )
 
 __all__ = [
+    "TYPE_PREFIX",
+    "ZERO_TIME",
     "AccountInfo",
     "AccountInfoResponse",
     "AccountLimits",
@@ -155,8 +157,6 @@ __all__ = [
     "StreamUpdateResponse",
     "SubjectTransform",
     "SuccessResponse",
-    "TYPE_PREFIX",
-    "ZERO_TIME",
     "decode",
     "decode_response",
     "encode",

@@ -50,5 +50,5 @@ class AccountInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
     tiers: dict[str, AccountTier] = {}
 
 
-class AccountInfoResponse(AccountInfo):
+class AccountInfoResponse(AccountInfo, omit_defaults=True, kw_only=True):
     type: str = always(TYPE_PREFIX + "account_info_response")

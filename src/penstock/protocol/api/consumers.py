@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from penstock.protocol.api.base import TYPE_PREFIX, ZERO_TIME, DurationNs, Rfc3339, always, always_list
-from penstock.protocol.api.streams import ClusterInfo, _Config
+from penstock.protocol.api.streams import ClusterInfo
 
 
 class DeliverPolicy(StrEnum):
@@ -46,7 +46,7 @@ class ConsumerAction(StrEnum):
     UPDATE = "update"
 
 
-class ConsumerConfig(_Config):
+class ConsumerConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A consumer's configuration. Durations in ns; 0 or absent means the server's default."""
 
     durable_name: str = ""
@@ -128,11 +128,11 @@ class ConsumerInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
     priority_groups: list[PriorityGroupState] = []
 
 
-class ConsumerCreateResponse(ConsumerInfo):
+class ConsumerCreateResponse(ConsumerInfo, omit_defaults=True, kw_only=True):
     type: str = always(TYPE_PREFIX + "consumer_create_response")
 
 
-class ConsumerInfoResponse(ConsumerInfo):
+class ConsumerInfoResponse(ConsumerInfo, omit_defaults=True, kw_only=True):
     type: str = always(TYPE_PREFIX + "consumer_info_response")
 
 
@@ -171,7 +171,7 @@ class ConsumerResetRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_o
     seq: int = 0  # 0: just above the ack floor
 
 
-class ConsumerResetResponse(ConsumerInfo):
+class ConsumerResetResponse(ConsumerInfo, omit_defaults=True, kw_only=True):
     type: str = always(TYPE_PREFIX + "consumer_reset_response")
     reset_seq: int = always(0)
 

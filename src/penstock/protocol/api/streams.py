@@ -47,11 +47,7 @@ class PersistMode(StrEnum):
     ASYNC = "async"
 
 
-class _Config(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Base of configurations: frozen, keyword-only, defaults left out of the JSON."""
-
-
-class Placement(_Config):
+class Placement(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Where in a cluster an asset should live."""
 
     cluster: str = ""
@@ -59,14 +55,14 @@ class Placement(_Config):
     preferred: str = ""
 
 
-class SubjectTransform(_Config):
+class SubjectTransform(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A subject mapping, wire_facts section 13's grammar."""
 
     src: str = always("")
     dest: str = always("")
 
 
-class Republish(_Config):
+class Republish(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Stored messages are published again under another subject."""
 
     src: str = ""
@@ -74,21 +70,21 @@ class Republish(_Config):
     headers_only: bool = False
 
 
-class ExternalStream(_Config):
+class ExternalStream(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Reaches a stream in another account or domain."""
 
     api: str = always("")  # API subject prefix
     deliver: str = always("")  # prefix of the delivery subject
 
 
-class StreamConsumerSource(_Config):
+class StreamConsumerSource(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A durable consumer used for mirroring or sourcing."""
 
     name: str = ""
     deliver_subject: str = ""
 
 
-class StreamSource(_Config):
+class StreamSource(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One origin of a mirror or of a sourced stream."""
 
     name: str = always("")
@@ -100,14 +96,14 @@ class StreamSource(_Config):
     consumer: StreamConsumerSource | None = None
 
 
-class StreamConsumerLimits(_Config):
+class StreamConsumerLimits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Bounds and defaults for consumers of a stream."""
 
     inactive_threshold: DurationNs = 0
     max_ack_pending: int = 0
 
 
-class StreamConfig(_Config):
+class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A stream's configuration. -1 (or 0 in a request) means "no limit"; durations in ns."""
 
     name: str = always("")
@@ -150,7 +146,7 @@ class StreamConfig(_Config):
     metadata: dict[str, str] = {}
 
 
-class StreamConfigRequest(StreamConfig):
+class StreamConfigRequest(StreamConfig, frozen=True, omit_defaults=True, kw_only=True):
     """STREAM.CREATE and STREAM.UPDATE bodies: a configuration, and whether to correct nothing silently."""
 
     pedantic: bool = False
@@ -232,12 +228,12 @@ class StreamInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
     ts: Rfc3339 = ""
 
 
-class StreamCreateResponse(StreamInfo):
+class StreamCreateResponse(StreamInfo, omit_defaults=True, kw_only=True):
     type: str = always(TYPE_PREFIX + "stream_create_response")
     did_create: bool = False
 
 
-class StreamUpdateResponse(StreamInfo):
+class StreamUpdateResponse(StreamInfo, omit_defaults=True, kw_only=True):
     type: str = always(TYPE_PREFIX + "stream_update_response")
 
 
@@ -247,7 +243,7 @@ class StreamInfoRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
     subjects_filter: str = ""
 
 
-class StreamInfoResponse(StreamInfo):
+class StreamInfoResponse(StreamInfo, omit_defaults=True, kw_only=True):
     """total, offset and limit page through `state.subjects`; all 0 when no filter asked for subjects."""
 
     type: str = always(TYPE_PREFIX + "stream_info_response")
