@@ -1,0 +1,12 @@
+"""What every test shares. Fixtures of the server come from the plugin `penstock.testing.plugin`."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# No deadline: two cores shared with a JVM make single examples slow for reasons of their own.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", parent=settings.get_profile("house"), max_examples=5_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
