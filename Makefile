@@ -16,7 +16,7 @@ K ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test demo bench fuzz kernel debug-kernels errors clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz kernel debug-kernels errors clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,12 +42,19 @@ $(STAMPS)/demo $(STAMPS)/fuzz: $(STAMPS)/%: pyproject.toml $(STAMPS)/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group $*
 	@touch $@
 
-check: setup  ## lint, formatting, types, import layers, Cython lint, generated files
+check: $(addprefix check-,lint format types layers cython generated)  ## lint, formatting, types, import layers, Cython lint, generated files
+
+check-lint: setup
 	$(BIN)/ruff check
+check-format: setup
 	$(BIN)/ruff format --check
+check-types: setup
 	$(BIN)/mypy
+check-layers: setup
 	$(BIN)/lint-imports --no-logo
+check-cython: setup
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint src/penstock/kernels
+check-generated: setup
 	$(BIN)/python tools/generate_errors.py --check
 
 format: setup  ## format the code
