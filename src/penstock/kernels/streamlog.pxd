@@ -1,8 +1,23 @@
 """The messages of one stream: blocks of records, per-subject state, counters. No files here:
 store/ gives blocks their bytes and writes what is new."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from penstock.kernels.msgblock cimport Entry, MessageBlock
 from penstock.kernels.records cimport Record
 from penstock.kernels.sinks cimport Message
+from penstock.kernels.subjectstate cimport Subject, SubjectState
+
+cdef class StoredMessage:
+    cdef readonly uint64_t seq
+    cdef readonly int64_t ts
+    cdef readonly bytes subject, header, payload
+
+# Where a subject's chain was walked to last, so that the next walk needn't start at its first message.
+cdef struct Hint:
+    uint64_t seq
+    uint32_t subject            # id + 1, 0 = unused
+
+cdef enum:
+    HINTS = 64
 
 cdef class StreamLog:
     cdef readonly uint64_t first_seq        # of the first live message; last_seq + 1 when empty
@@ -24,3 +39,49 @@ cdef class StreamLog:
     cdef uint64_t enforce_limits(self, int64_t msgs_max, int64_t bytes_max) except? 0
     # Keeps the newest `keep` of a subject: returns how many went.
     cdef uint64_t enforce_subject_limit(self, const char* s, size_t n, uint64_t keep) except? 0
+
+    cdef readonly size_t block_size         # a block is closed before it would grow beyond this
+    cdef readonly bint durable              # removals are noted in the blocks
+    cdef readonly uint64_t lost             # messages whose bytes turned out not to be what was written
+    cdef list blocks                        # MessageBlock, in order of sequence
+    cdef MessageBlock tail                  # the open block; None before the first
+    cdef MessageBlock here                  # the block read last
+    cdef MessageBlock chain                 # the block a chain was followed in last
+    cdef SubjectState state
+    cdef object load_block                  # callable(number) -> bytes-like; None: all blocks stay in memory
+    cdef object on_lost                     # callable(number, offset, seq, why), or None
+    cdef list warm, mapped                  # closed blocks with bytes: our own copy, given by the store
+    cdef list _closed, _dropped, _patches
+    cdef uint64_t next_number
+    cdef uint64_t noted_floor
+    cdef uint64_t* ranges                   # removed ranges not noted yet: pairs of first, last
+    cdef size_t range_count, range_capacity
+    cdef Hint hints[HINTS]
+
+    cdef int _roll(self) except -1
+    cdef size_t _block_from(self, uint64_t seq) noexcept
+    cdef MessageBlock _seek(self, uint64_t seq)
+    cdef int _load(self, MessageBlock block) except -1
+    cdef int _lose(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1
+    cdef int _decode(self, MessageBlock block, size_t at, Record* r) except -1
+    cdef Entry* _entry(self, uint64_t seq) noexcept
+    cdef int _link(self, uint64_t from_seq, uint64_t to_seq) noexcept
+    cdef uint64_t _next_live(self, uint64_t seq) noexcept
+    cdef uint64_t _scan(self, uint64_t seq, const char* filter, size_t n, uint64_t most) except? 0
+    cdef uint64_t _along(self, Subject* s, uint64_t seq) except? 0
+    cdef uint64_t _last_live(self, Subject* s, uint64_t gone) except? 0
+    cdef uint64_t _beyond(self, uint64_t seq, size_t count) noexcept
+    cdef uint64_t _previous_live(self, uint64_t seq) noexcept
+    cdef uint64_t _count_all_from(self, uint64_t seq) noexcept
+    cdef uint64_t _last_upto(self, uint32_t sid, uint64_t upto_seq) except? 0
+    cdef uint64_t _seq_at_time_in(self, MessageBlock block, int64_t ts) except? 0
+    cdef void _forget_hint(self, Subject* s) noexcept
+    cdef int _discard(self, size_t i) except -1
+    cdef int _remove(self, uint64_t seq, bint noted, bint secure) except -1
+    cdef int _overwrite(self, MessageBlock block, size_t at, const Record* r) except -1
+    cdef int _advance_first(self) except -1
+    cdef int _drop_heads(self) except -1
+    cdef int _note_range(self, uint64_t seq) except -1
+    cdef int _merge(self, MessageBlock block) except -1
+    cdef int _merge_subject(self, const char* s, size_t n, uint64_t first, uint64_t last, uint64_t count) except -1
+    cdef StoredMessage _stored(self, uint64_t seq)

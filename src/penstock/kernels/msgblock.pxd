@@ -1,0 +1,53 @@
+"""One block of a stream: its records' bytes, and where each sequence is in them."""
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from penstock.kernels.records cimport Record
+
+# One message: where it lies, and how far the next message of its subject is.
+cdef struct Entry:
+    uint32_t offset             # of its record in the block; ENTRY_DEAD when it was removed; ENTRY_NONE without record
+    uint32_t next_delta         # sequences to the next message of the same subject; 0 = none yet
+
+cdef enum:
+    ENTRY_DEAD = 0x80000000
+    ENTRY_OFFSET = 0x7FFFFFFF
+    ENTRY_NONE = 0xFFFFFFFF     # dead, and no record to look at
+    NEXT_FAR = 0xFFFFFFFF       # there is a next one, further away than a delta can say
+
+cdef class MessageBlock:
+    cdef readonly uint64_t number           # its file's number
+    cdef readonly uint64_t first_seq        # of the first entry; where the block begins when there is none
+    cdef readonly uint64_t last_seq         # of the last entry; first_seq - 1 when there is none
+    cdef readonly uint64_t live             # live messages
+    cdef readonly uint64_t live_bytes
+    cdef readonly int64_t first_ts, last_ts # of the first and last entry, 0 when there is none
+    cdef Entry* entries
+    cdef uint32_t* seqs                     # sparse block: sequence - first_seq of each entry; NULL: one entry a sequence
+    cdef size_t count, entry_capacity
+    cdef uint64_t reach                     # no entry links to a sequence above this one
+
+    cdef char* data                         # NULL while the bytes are only on disk
+    cdef object source                      # who owns `data` when it was given; None: we do
+    cdef readonly size_t size               # bytes of the block
+    cdef size_t capacity
+    cdef public size_t written              # bytes the store has handed to the operating system
+    cdef public bint closed                 # no more records come
+    cdef bint verify                        # bytes come from disk: check each record's hash when it is read
+    cdef uint64_t used                      # when its bytes were last wanted (the log's clock of loads)
+    # What notes the block's bytes hold: removed ranges, floor and least last sequence.
+    cdef readonly list removed
+    cdef readonly uint64_t floor, last_at_least
+    cdef Py_ssize_t views                   # memoryviews out; the bytes may not move meanwhile
+
+    cdef char* reserve(self, size_t n) except NULL
+    # Adds the entry of a message whose record begins at `offset`.
+    cdef int push(self, uint64_t seq, uint32_t offset, int64_t ts, size_t size) except -1
+    # Index of the entry of seq, or -1.
+    cdef Py_ssize_t find(self, uint64_t seq) noexcept
+    # Index of the first entry >= seq; count when none.
+    cdef Py_ssize_t find_from(self, uint64_t seq) noexcept
+    cdef uint64_t seq_at(self, size_t index) noexcept
+    cdef int _reserve_entry(self) except -1
+    cdef int _skip_to(self, uint64_t seq) except -1
+    cdef int _remember(self, int kind, uint64_t seq, int64_t ts) except -1
+    cdef int note(self, int kind, uint64_t seq, int64_t ts) except -1
+    cdef void release(self) noexcept

@@ -1,0 +1,32 @@
+"""One block of a stream as the store sees it."""
+
+from penstock.kernels.records import Buffer
+
+class MessageBlock:
+    """Bytes and entries of one block. Supports the buffer protocol: memoryview(block) is what it holds."""
+
+    number: int
+    first_seq: int
+    last_seq: int
+    live: int
+    live_bytes: int
+    first_ts: int
+    last_ts: int
+    size: int
+    written: int
+    closed: bool
+    removed: list[tuple[int, int]]
+    floor: int
+    last_at_least: int
+    def __init__(self, number: int, first_seq: int) -> None: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    @property
+    def resident(self) -> bool:
+        """Are its bytes in memory?"""
+
+    def scan(self, data: Buffer) -> tuple[int, str] | None:
+        """Fills a new block from a file's bytes, each record checked against its hash.
+
+        Returns None, or (offset, why) of the first bad record; what is before it is in the block.
+        """

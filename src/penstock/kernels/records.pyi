@@ -1,0 +1,33 @@
+"""Records of message blocks as Python sees them; the layout is told in records.pxd."""
+
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+# kind (0 message, 1 removed, 2 floor), sequence, timestamp in ns, subject, header block, payload
+RecordTuple: TypeAlias = tuple[int, int, int, bytes, bytes, bytes]
+
+def xxh64_digest(data: Buffer, seed: int = 0) -> int:
+    """XXH64 of `data`."""
+
+def encode(seq: int, ts: int, subject: bytes, header: bytes, payload: bytes, kind: int = 0) -> bytes:
+    """One record. `ts` is ns since epoch; an empty `header` takes no room.
+
+    Raises ValueError when it does not fit: a sequence of 2**48 or more, a subject above 65535 bytes,
+    2 GiB or more in all.
+    """
+
+class Corrupt:
+    """Where a reader stopped (byte offset in what it was given), and why."""
+
+    offset: int
+    why: str
+    def __init__(self, offset: int, why: str) -> None: ...
+
+class RecordReader:
+    """Reads records one after the other, each checked against its hash."""
+
+    offset: int
+    def __init__(self, data: Buffer, offset: int = 0) -> None: ...
+    def next(self) -> RecordTuple | Corrupt | None:
+        """The next record; None at the end; Corrupt where the bytes are none (the reader stays there)."""

@@ -1,0 +1,73 @@
+"""Per subject of a stream: first and last live sequence and how many; literal and wildcard look-ups."""
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+
+cdef struct Subject:
+    uint64_t first              # sequence of its first live message
+    uint64_t last               # of its last live message
+    uint64_t count              # live messages; 0 marks a free slot
+    uint32_t text               # offset of its text in the arena
+    uint32_t hash
+    uint32_t node               # its trie node; 0 = not in the trie yet
+    uint16_t text_len
+
+# One token of a subject. Node 0 is the root. A node without live subjects below stays until a rebuild.
+cdef struct Node:
+    uint32_t parent
+    uint32_t child              # first child, 0 = none
+    uint32_t sibling            # next child of the same parent, 0 = none
+    uint32_t token              # offset of its token in the arena
+    uint32_t live               # subjects at or below this node
+    uint32_t subject            # id + 1 of the subject that ends here, 0 = none
+    uint16_t token_len
+
+cdef class SubjectState:
+    cdef readonly size_t count          # subjects with live messages
+    cdef Subject* items
+    cdef size_t used, capacity          # slots handed out once, slots there are
+    cdef uint32_t* free_ids
+    cdef size_t free_count, free_capacity
+    cdef uint32_t* table                # id + 1 by hash, open addressing
+    cdef size_t table_mask
+    cdef char* arena
+    cdef size_t arena_size, arena_capacity, arena_garbage
+    cdef Node* nodes
+    cdef size_t node_count, node_capacity
+    cdef uint32_t* edges                # node by hash of (parent, token), open addressing
+    cdef size_t edge_mask
+    cdef size_t indexed                 # slots below this one are in the trie
+    cdef uint64_t seed
+    # Ids found by match(), valid until the next call.
+    cdef uint32_t* matched
+    cdef size_t matched_capacity
+    cdef uint64_t* stack
+    cdef size_t stack_capacity
+
+    # Pointers to a Subject die at the next intern().
+    cdef Subject* find(self, const char* s, size_t n) noexcept
+    # Found or made; made, its count is 0 and it must get one before any other call.
+    cdef Subject* intern(self, const char* s, size_t n) except NULL
+    # Forgets a subject whose last message went.
+    cdef int drop(self, Subject* subject) except -1
+    # Fills `matched` with the ids of the subjects a filter matches and returns how many.
+    cdef size_t match(self, const char* f, size_t n) except? 0xFFFFFFFF
+    cdef int clear(self) except -1
+
+    cdef void _release(self) noexcept
+    cdef int _reset(self) except -1
+    cdef int _start_trie(self) except -1
+    cdef int _grow_table(self) except -1
+    cdef void _insert_slot(self, uint32_t sid) noexcept
+    cdef uint32_t _put_text(self, const char* s, size_t n) except? 0xFFFFFFFF
+    cdef int _index(self, uint32_t sid) except -1
+    cdef int _catch_up(self) except -1
+    cdef uint32_t _find_edge(self, uint32_t parent, const char* token, size_t n) noexcept
+    cdef uint32_t _add_node(self, uint32_t parent, uint32_t token, size_t n) except 0
+    cdef int _grow_edges(self) except -1
+    cdef int _rebuild(self) except -1
+    cdef int _push(self, size_t depth, uint32_t node, uint32_t position) except -1
+    cdef int _emit(self, size_t at, uint32_t sid) except -1
+
+# Has the filter a wildcard token?
+cdef bint wild(const char* f, size_t n) noexcept nogil
+# Does filter f match literal subject s?
+cdef bint matches(const char* f, size_t fn, const char* s, size_t sn) noexcept nogil

@@ -1,0 +1,150 @@
+"""What keeps streams and consumers: the contracts that store/file.py and store/memory.py fulfil.
+
+Durable means: whatever write() returned for survives the death of the process; whatever sync() returned
+for survives the death of the machine. Meta and consumer state are opaque bytes, their owners' business.
+
+Invariants: one writer per stream; nothing here reads a clock or waits for anything but the disk.
+Rejected: futures (the end of the tick orders write before ack, and an append to a file doesn't wait long
+enough to be worth a thread) and per-message calls (a batch is one write).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from penstock.kernels.streamlog import StoredMessage, StreamLog
+
+__all__ = ["AccountStore", "ConsumerStore", "StorageType", "Store", "StoredMessage", "StreamLog", "StreamStore"]
+
+StorageType = Literal["file", "memory"]
+
+
+class ConsumerStore(Protocol):
+    """State of one consumer: a snapshot, and the entries appended since."""
+
+    @property
+    def name(self) -> str:
+        """The consumer's name."""
+
+    @property
+    def meta(self) -> bytes:
+        """What save_meta() was given last."""
+
+    @property
+    def journal_bytes(self) -> int:
+        """Bytes of entries since the snapshot, buffered ones included: when to take the next one."""
+
+    def save_meta(self, meta: bytes) -> None:
+        """Replaces the meta, atomically and at once. Raises StoreWriteError; the old one then stays."""
+
+    def load(self) -> tuple[bytes | None, list[bytes]]:
+        """The snapshot (None before the first) and the entries written since, in order.
+
+        A torn end of the journal is cut, with a warning in the log "penstock.store".
+        """
+
+    def append(self, entry: bytes) -> None:
+        """Buffers an entry for the next write()."""
+
+    def write(self) -> None:
+        """Hands the buffered entries to the operating system. Raises StoreWriteError and keeps what is left:
+        the next write() goes on where this one stopped."""
+
+    def sync(self) -> None:
+        """Everything written so far is on the disk. Raises StoreWriteError."""
+
+    def snapshot(self, state: bytes) -> None:
+        """Replaces snapshot and journal by `state`, atomically; buffered entries are covered by it.
+
+        Raises StoreWriteError; the old snapshot and its journal then stay.
+        """
+
+    def close(self) -> None:
+        """Writes what is buffered and lets go. Closing twice is fine."""
+
+    def delete(self) -> None:
+        """Forgets the consumer, files and all."""
+
+
+class StreamStore(Protocol):
+    """One stream: its log, its meta, its consumers."""
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+
+    @property
+    def storage(self) -> StorageType:
+        """Where it is kept."""
+
+    @property
+    def log(self) -> StreamLog:
+        """The messages. Change it freely; write() makes it last. The same object until close()."""
+
+    @property
+    def meta(self) -> bytes:
+        """What save_meta() was given last."""
+
+    def save_meta(self, meta: bytes) -> None:
+        """Replaces the meta, atomically and at once. Raises StoreWriteError; the old one then stays."""
+
+    def write(self) -> None:
+        """Hands all that is new in the log to the operating system, one write a file.
+
+        Raises StoreWriteError (disk full, for one) and keeps what is left: the next write() goes on where
+        this one stopped. Nothing appended meanwhile may be acked.
+        """
+
+    def sync(self) -> None:
+        """Everything written so far is on the disk. Raises StoreWriteError."""
+
+    def close(self) -> None:
+        """Writes what is new, syncs and lets go. Closing twice is fine."""
+
+    def delete(self) -> None:
+        """Forgets the stream with its messages and consumers, files and all."""
+
+    def consumer_names(self) -> list[str]:
+        """Names of the kept consumers, sorted."""
+
+    def open_consumer(self, name: str) -> ConsumerStore:
+        """A kept consumer. Raises StoreError when there is none of this name."""
+
+    def create_consumer(self, name: str, meta: bytes, memory: bool = False) -> ConsumerStore:
+        """A new consumer; with `memory` it is kept in memory only. Raises StoreError when the name is taken."""
+
+
+class AccountStore(Protocol):
+    """The streams of one account."""
+
+    @property
+    def name(self) -> str:
+        """The account's name."""
+
+    def stream_names(self) -> list[str]:
+        """Names of the kept streams, sorted."""
+
+    def open_stream(self, name: str) -> StreamStore:
+        """A kept stream, recovered. Raises StoreError when there is none of this name.
+
+        What could not be recovered is told in the log "penstock.store", with file and offset.
+        """
+
+    def create_stream(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
+        """A new stream. Raises StoreError when the name is taken, StoreWriteError when the disk refuses."""
+
+    def close(self) -> None:
+        """Closes every open stream."""
+
+
+class Store(Protocol):
+    """Everything one server keeps: the accounts' stores, under one lock."""
+
+    def account(self, name: str) -> AccountStore:
+        """The store of an account, made when it isn't there yet; the same object each time."""
+
+    def account_names(self) -> list[str]:
+        """Accounts that keep something, sorted."""
+
+    def close(self) -> None:
+        """Closes every account and gives the lock back. Closing twice is fine."""

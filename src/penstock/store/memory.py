@@ -1,0 +1,147 @@
+"""Streams and consumers kept in memory: gone with the process.
+
+Invariant: behaves as the file store does, but for what survives.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import StoreError
+from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE, StreamLog
+from penstock.store.interface import StorageType
+
+
+class MemoryConsumerStore:
+    """A consumer's state in memory; see interface.ConsumerStore."""
+
+    def __init__(self, owner: dict[str, MemoryConsumerStore], name: str, meta: bytes) -> None:
+        self.name = name
+        self.meta = meta
+        self.journal_bytes = 0
+        self._owner = owner
+        self._state: bytes | None = None
+        self._entries: list[bytes] = []
+
+    def save_meta(self, meta: bytes) -> None:
+        self.meta = meta
+
+    def load(self) -> tuple[bytes | None, list[bytes]]:
+        return self._state, list(self._entries)
+
+    def append(self, entry: bytes) -> None:
+        self._entries.append(entry)
+        self.journal_bytes += len(entry)
+
+    def write(self) -> None:
+        """Nothing to hand over."""
+
+    def sync(self) -> None:
+        """Nothing to wait for."""
+
+    def snapshot(self, state: bytes) -> None:
+        self._state = state
+        self._entries.clear()
+        self.journal_bytes = 0
+
+    def close(self) -> None:
+        """Nothing to let go."""
+
+    def delete(self) -> None:
+        if self._owner.get(self.name) is self:
+            del self._owner[self.name]
+
+
+class MemoryStreamStore:
+    """A stream in memory; see interface.StreamStore."""
+
+    storage: StorageType = "memory"
+
+    def __init__(
+        self,
+        owner: dict[str, MemoryStreamStore],
+        name: str,
+        meta: bytes,
+        *,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+    ) -> None:
+        self.name = name
+        self.meta = meta
+        self.log = StreamLog(block_size)
+        self._owner = owner
+        self._consumers: dict[str, MemoryConsumerStore] = {}
+
+    def save_meta(self, meta: bytes) -> None:
+        self.meta = meta
+
+    def write(self) -> None:
+        """Nothing to hand over."""
+
+    def sync(self) -> None:
+        """Nothing to wait for."""
+
+    def close(self) -> None:
+        """Nothing to let go."""
+
+    def delete(self) -> None:
+        if self._owner.get(self.name) is self:
+            del self._owner[self.name]
+
+    def consumer_names(self) -> list[str]:
+        return sorted(self._consumers)
+
+    def open_consumer(self, name: str) -> MemoryConsumerStore:
+        try:
+            return self._consumers[name]
+        except KeyError:
+            raise StoreError(f"stream {self.name!r} keeps no consumer {name!r}") from None
+
+    def create_consumer(self, name: str, meta: bytes, memory: bool = False) -> MemoryConsumerStore:
+        if name in self._consumers:
+            raise StoreError(f"stream {self.name!r} keeps a consumer {name!r} already")
+        consumer = self._consumers[name] = MemoryConsumerStore(self._consumers, name, meta)
+        return consumer
+
+
+class MemoryAccountStore:
+    """An account's streams in memory; see interface.AccountStore. `storage` of a stream is not looked at."""
+
+    def __init__(self, name: str = "$G", *, block_size: int = DEFAULT_BLOCK_SIZE) -> None:
+        self.name = name
+        self._block_size = block_size
+        self._streams: dict[str, MemoryStreamStore] = {}
+
+    def stream_names(self) -> list[str]:
+        return sorted(self._streams)
+
+    def open_stream(self, name: str) -> MemoryStreamStore:
+        try:
+            return self._streams[name]
+        except KeyError:
+            raise StoreError(f"account {self.name!r} keeps no stream {name!r}") from None
+
+    def create_stream(self, name: str, meta: bytes, storage: StorageType) -> MemoryStreamStore:
+        if name in self._streams:
+            raise StoreError(f"account {self.name!r} keeps a stream {name!r} already")
+        stream = MemoryStreamStore(self._streams, name, meta, block_size=self._block_size)
+        self._streams[name] = stream
+        return stream
+
+    def close(self) -> None:
+        """Nothing to let go."""
+
+
+class MemoryStore:
+    """Everything in memory; see interface.Store."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, MemoryAccountStore] = {}
+
+    def account(self, name: str) -> MemoryAccountStore:
+        if name not in self._accounts:
+            self._accounts[name] = MemoryAccountStore(name)
+        return self._accounts[name]
+
+    def account_names(self) -> list[str]:
+        return sorted(self._accounts)
+
+    def close(self) -> None:
+        """Nothing to let go."""
