@@ -1,0 +1,54 @@
+"""Kernel buffers as Arrow record batches, without a copy.
+
+The kernel's columns have no nulls; what differs between a user's schema and ours (field order, nullability)
+is only in the Arrow types, which come from Spark's own `to_arrow_schema`, as Spark compares them exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from penstock.kernels.columns import ColumnBuffer
+
+Buffers = Mapping[str, Sequence["ColumnBuffer"]]
+
+
+def record_batch(schema: pa.Schema, rows: int, buffers: Buffers, *, stream: str) -> pa.RecordBatch:
+    """The batch of `schema`, whose fields are any of stream, subject, seq, time, headers, data."""
+    arrays = [
+        pa.repeat(pa.scalar(stream, field.type), rows)
+        if field.name == "stream"
+        else _array(field.type, rows, [pa.py_buffer(b) for b in buffers[field.name]])
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(kind: pa.DataType, rows: int, buffers: list[pa.Buffer]) -> pa.Array:
+    if pa.types.is_map(kind):
+        return _headers(kind, rows, *buffers)
+    return pa.Array.from_buffers(kind, rows, [None, *buffers])
+
+
+def _headers(
+    kind: pa.MapType,
+    rows: int,
+    map_offsets: pa.Buffer,
+    name_offsets: pa.Buffer,
+    names: pa.Buffer,
+    list_offsets: pa.Buffer,
+    value_offsets: pa.Buffer,
+    values: pa.Buffer,
+) -> pa.Array:
+    """map<string, list<string>> from the inside out."""
+    entries = name_offsets.size // 4 - 1
+    items = value_offsets.size // 4 - 1
+    value_array = pa.Array.from_buffers(kind.item_type.value_type, items, [None, value_offsets, values])
+    lists = pa.Array.from_buffers(kind.item_type, entries, [None, list_offsets], children=[value_array])
+    keys = pa.Array.from_buffers(kind.key_type, entries, [None, name_offsets, names])
+    pairs = pa.StructArray.from_arrays([keys, lists], fields=[kind.key_field, kind.item_field])
+    return pa.Array.from_buffers(kind, rows, [None, map_offsets], children=[pairs])

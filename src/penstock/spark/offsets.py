@@ -1,0 +1,138 @@
+"""Where a query is in its streams: the offset Spark keeps in the checkpoint, and what it takes to move on.
+
+An offset is `{"v": 1, "streams": {"ORDERS": {"next": 123, "created": "2026-…Z"}}}`: per stream the next
+sequence to read and when the stream was created. Sequences, not counts: an offset means the same messages
+however often a query restarts, whoever deleted or filtered what in between. The creation time tells a stream
+from another one that was later made under the same name, whose sequences mean other messages.
+
+Invariants: an end offset is never before its start for the same stream (`created` alike), unless the stream
+itself went backwards and failOnDataLoss is off; ranges cover [start, end) exactly once, without overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import ConfigError, JetStreamError
+
+OFFSET_VERSION = 1
+
+
+class DataLossError(JetStreamError):
+    """Messages that the query still had to read are gone, and failOnDataLoss is on."""
+
+
+@dataclass(frozen=True)
+class StreamPosition:
+    """`next`: the first sequence not yet read. `created`: the stream's creation time, as the server writes it."""
+
+    next: int
+    created: str
+
+
+@dataclass(frozen=True)
+class StreamBounds:
+    """What a stream holds now. Empty streams have first_seq == last_seq + 1."""
+
+    name: str
+    created: str
+    first_seq: int
+    last_seq: int
+
+
+@dataclass(frozen=True)
+class SequenceRange:
+    """The sequences [start, end) of one stream: what one task reads."""
+
+    stream: str
+    created: str
+    start: int
+    end: int
+
+
+Offset = dict[str, StreamPosition]
+
+
+def encode_offset(offset: Mapping[str, StreamPosition]) -> dict[str, Any]:
+    return {
+        "v": OFFSET_VERSION,
+        "streams": {name: {"next": p.next, "created": p.created} for name, p in sorted(offset.items())},
+    }
+
+
+def decode_offset(raw: Mapping[str, Any]) -> Offset:
+    """ConfigError when it is not an offset of this source or of a later version."""
+    version = raw.get("v")
+    if version != OFFSET_VERSION:
+        raise ConfigError(
+            f"the checkpoint holds an offset of version {version!r}, this release reads version {OFFSET_VERSION}: "
+            "use the release that wrote it, or a new checkpoint"
+        )
+    try:
+        return {
+            str(name): StreamPosition(int(p["next"]), str(p["created"])) for name, p in raw["streams"].items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ConfigError(f"the checkpoint's offset can't be read: {raw!r}; use a new checkpoint") from None
+
+
+def resume_at(bounds: StreamBounds, position: StreamPosition | None, *, fail_on_data_loss: bool) -> int:
+    """The sequence to go on at; a stream the offset does not know is read from its first message.
+
+    Raises DataLossError when messages between the position and now are gone: the stream was made anew, was
+    purged or trimmed past the position, or ends before it. Without fail_on_data_loss: the nearest sequence
+    from which on everything is still to come.
+    """
+    if position is None:
+        return bounds.first_seq
+    loss = None
+    at = position.next
+    if position.created != bounds.created:
+        at = bounds.first_seq
+        loss = f"it was created {bounds.created}, the checkpoint is of the one created {position.created}"
+    elif position.next > bounds.last_seq + 1:
+        at = bounds.last_seq + 1
+        loss = f"its last sequence is {bounds.last_seq}, the checkpoint is at {position.next}"
+    elif position.next < bounds.first_seq:
+        at = bounds.first_seq
+        loss = f"its first sequence is {bounds.first_seq}, sequence {position.next} was still to be read"
+    if loss and fail_on_data_loss:
+        raise DataLossError(
+            f"stream {bounds.name!r} lost messages this query had not read: {loss}. "
+            "Set failOnDataLoss to false to go on with what is there, or start with a new checkpoint"
+        )
+    return at
+
+
+def cap(available: Mapping[str, tuple[int, int]], rows_max: int | None) -> dict[str, int]:
+    """Per stream the end of the next micro-batch, given (start, end) of what there is.
+
+    At most `rows_max` sequences in all (None: no limit), shared evenly; what one stream does not use goes to
+    the others; the largest backlog comes last and gets at least one. A span of sequences bounds its rows
+    from above.
+    """
+    if rows_max is None:
+        return {name: end for name, (_, end) in available.items()}
+    ends: dict[str, int] = {}
+    left = rows_max
+    by_size = sorted(available.items(), key=lambda item: item[1][1] - item[1][0])
+    for i, (name, (start, end)) in enumerate(by_size):
+        take = max(min(end - start, left // (len(by_size) - i)), min(end - start, 0))
+        ends[name] = start + take
+        left -= max(take, 0)
+    return ends
+
+
+def split(span: SequenceRange, *, parts_min: int, records_max: int) -> list[SequenceRange]:
+    """`span` cut into contiguous ranges of nearly equal length: at least parts_min (when there are as many
+    sequences), none longer than records_max."""
+    length = span.end - span.start
+    if length <= 0:
+        return []
+    parts = min(length, max(parts_min, -(-length // records_max)))
+    cuts = [span.start + length * i // parts for i in range(parts + 1)]
+    return [
+        SequenceRange(span.stream, span.created, a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)
+    ]

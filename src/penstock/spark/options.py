@@ -1,0 +1,329 @@
+"""Options of the `jetstream` data source: parsed and checked once, frozen, picklable.
+
+Invariants: every option a user gives is known (a typo is an error that names the nearest option, never a
+silent default); what is contradictory is refused before anything connects; secrets stay out of `repr`.
+Option names are case-insensitive, as everywhere in Spark.
+
+Where a read starts: at the oldest message (the default, for batch and streaming alike), or as
+`startingOffsets`, `startingSequence` or `startingTime` say. A sequence or time before the oldest message means
+the oldest message: what was gone before the query began is not a loss. A streaming query asks this only once;
+from then on its checkpoint says where it is.
+
+Rejected: Kafka's default of `latest` for streaming (a first run that silently skips what is stored surprises
+people); JSON maps of per-stream offsets as an option (name several sources and union them).
+"""
+
+from __future__ import annotations
+
+import difflib
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from penstock.errors import ConfigError
+
+T = TypeVar("T")
+
+DEFAULT_PORT = 4222
+BATCH_ROWS_MAX = 1 << 24
+BATCH_BYTES_MAX = 1 << 30
+SEQUENCE_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """One server to try. tls: the address asked for it."""
+
+    host: str
+    port: int
+    tls: bool = False
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """How to reach a server; all an executor needs to connect."""
+
+    servers: tuple[ServerAddress, ...]
+    """Option `servers`: comma-separated `nats://[user[:password]@]host[:port]`, `tls://…` or `host[:port]`.
+    Default nats://127.0.0.1:4222."""
+    user: str | None = None
+    """Option `user`, with `password`."""
+    password: str | None = field(default=None, repr=False)
+    """Option `password`."""
+    token: str | None = field(default=None, repr=False)
+    """Option `token`; not together with `user`."""
+    tls: bool = False
+    """Option `tls`: insist on TLS. A server that requires it gets it anyway. Default false."""
+    tls_ca: str | None = None
+    """Option `tlsCa`: PEM file of the authorities to trust, on every executor. Default: the machine's."""
+    tls_cert: str | None = None
+    """Option `tlsCert`: PEM file of the client certificate."""
+    tls_key: str | None = None
+    """Option `tlsKey`: PEM file of its key, when it is not in `tlsCert`."""
+    api_prefix: str = "$JS.API"
+    """Option `apiPrefix`, or `domain` (which stands for `$JS.<domain>.API`). Default $JS.API."""
+    connect_timeout_s: float = 5.0
+    """Option `connectTimeoutSeconds`: for one server, TCP, TLS and CONNECT together. Default 5."""
+    request_timeout_s: float = 10.0
+    """Option `requestTimeoutSeconds`: for one answer of the JetStream API. Default 10."""
+    retry_s: float = 60.0
+    """Option `retrySeconds`: how long a task goes on reconnecting without receiving anything. Default 60."""
+
+    def tls_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.tls_ca)
+        if self.tls_cert is not None:
+            context.load_cert_chain(self.tls_cert, self.tls_key)
+        return context
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What to read, from where to where, and in which portions."""
+
+    connection: ConnectionOptions
+    streams: tuple[str, ...]
+    """Option `stream` (or the argument of `load`): comma-separated names. Required."""
+    subjects: tuple[str, ...] = ()
+    """Option `subject`: comma-separated filters, wildcards allowed. Default: every subject."""
+    starting_offsets: str = "earliest"
+    """Option `startingOffsets`: `earliest`, or `latest` (streaming only). Default earliest."""
+    starting_sequence: int | None = None
+    """Option `startingSequence`: the first stream sequence to read, 1 or more."""
+    starting_time: str | None = None
+    """Option `startingTime`: ISO 8601 with an offset or Z (without: UTC), or milliseconds since the epoch."""
+    ending_sequence: int | None = None
+    """Option `endingSequence`: the last stream sequence to read (inclusive); batch only."""
+    min_partitions: int = 1
+    """Option `minPartitions`: cut into at least this many ranges, when there are as many sequences. Default 1."""
+    records_per_partition: int = 250_000
+    """Option `recordsPerPartition`: sequences in one range at most. Default 250000."""
+    max_records_per_trigger: int | None = None
+    """Option `maxRecordsPerTrigger`: sequences in one micro-batch at most. Default: all there are."""
+    fail_on_data_loss: bool = True
+    """Option `failOnDataLoss`: fail when messages the query still had to read are gone. Default true."""
+    include_headers: bool = False
+    """Option `includeHeaders`: a column `headers map<string, array<string>>`. Default false."""
+    batch_rows: int = 32_768
+    """Option `batchRows`: rows of an Arrow batch at most. Default 32768."""
+    batch_bytes: int = 16 * 1024 * 1024
+    """Option `batchBytes`: an Arrow batch is cut at this size; one message more may go in. Default 16 MiB."""
+    pull_records: int = 10_000
+    """Option `pullRecords`: messages one pull request asks for; two are outstanding. Default 10000."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> SourceOptions:
+        """The options as Spark hands them over.
+
+        Raises ConfigError: an unknown name (with the nearest known one), a value that can't be read or is out
+        of bounds, a contradiction, no stream.
+        """
+        return _Parser(given).source()
+
+
+# Every known option; the order is the one of the error that lists them.
+_KNOWN = (
+    "servers",
+    "stream",
+    "subject",
+    "startingOffsets",
+    "startingSequence",
+    "startingTime",
+    "endingSequence",
+    "user",
+    "password",
+    "token",
+    "tls",
+    "tlsCa",
+    "tlsCert",
+    "tlsKey",
+    "apiPrefix",
+    "domain",
+    "minPartitions",
+    "recordsPerPartition",
+    "maxRecordsPerTrigger",
+    "failOnDataLoss",
+    "includeHeaders",
+    "batchRows",
+    "batchBytes",
+    "pullRecords",
+    "connectTimeoutSeconds",
+    "requestTimeoutSeconds",
+    "retrySeconds",
+)
+_ALIASES = {"path": "stream"}  # spark.read.format("jetstream").load("ORDERS")
+
+
+class _Parser:
+    """Reads one set of options; what it reads it takes out, so nothing is read twice under two names."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        known = {name.lower(): name for name in _KNOWN}
+        self.values: dict[str, str] = {}
+        for key, value in given.items():
+            name = known.get(key.lower()) or _ALIASES.get(key.lower())
+            if name is None:
+                raise ConfigError(_unknown_option(key))
+            if name in self.values and self.values[name] != value:
+                raise ConfigError(f"option {name!r} is given twice: {self.values[name]!r} and {value!r}")
+            self.values[name] = value
+
+    def source(self) -> SourceOptions:
+        streams = self.names("stream")
+        if not streams:
+            raise ConfigError('option \'stream\' is missing: .option("stream", "ORDERS") or .load("ORDERS")')
+        starts = [n for n in ("startingOffsets", "startingSequence", "startingTime") if n in self.values]
+        if len(starts) > 1:
+            raise ConfigError(f"options {' and '.join(starts)} contradict each other: give one of them")
+        starting_sequence = self.integer("startingSequence", None, 1, SEQUENCE_MAX)
+        ending_sequence = self.integer("endingSequence", None, 0, SEQUENCE_MAX - 1)
+        offsets = self.values.get("startingOffsets", "earliest").strip().lower()
+        if offsets not in ("earliest", "latest"):
+            raise ConfigError(f"option 'startingOffsets' is {offsets!r}: earliest or latest")
+        time_text = self.values.get("startingTime")
+        return SourceOptions(
+            connection=self.connection(),
+            streams=streams,
+            subjects=self.filters(),
+            starting_offsets=offsets,
+            starting_sequence=starting_sequence,
+            starting_time=None if time_text is None else parse_time(time_text),
+            ending_sequence=ending_sequence,
+            min_partitions=self.integer("minPartitions", 1, 1, 100_000),
+            records_per_partition=self.integer("recordsPerPartition", 250_000, 1, SEQUENCE_MAX),
+            max_records_per_trigger=self.integer("maxRecordsPerTrigger", None, 1, SEQUENCE_MAX),
+            fail_on_data_loss=self.boolean("failOnDataLoss", True),
+            include_headers=self.boolean("includeHeaders", False),
+            batch_rows=self.integer("batchRows", 32_768, 1, BATCH_ROWS_MAX),
+            batch_bytes=self.integer("batchBytes", 16 * 1024 * 1024, 1, BATCH_BYTES_MAX),
+            pull_records=self.integer("pullRecords", 10_000, 1, 1_000_000),
+        )
+
+    def connection(self) -> ConnectionOptions:
+        servers = tuple(parse_server(text) for text in self.items("servers")) or (
+            ServerAddress("127.0.0.1", DEFAULT_PORT),
+        )
+        user, password, token = (self.values.get(name) for name in ("user", "password", "token"))
+        if user is not None and token is not None:
+            raise ConfigError("options 'user' and 'token' contradict each other: give one of them")
+        if password is not None and user is None:
+            raise ConfigError("option 'password' is given without 'user'")
+        if "tlsKey" in self.values and "tlsCert" not in self.values:
+            raise ConfigError("option 'tlsKey' is given without 'tlsCert'")
+        if "domain" in self.values and "apiPrefix" in self.values:
+            raise ConfigError("options 'domain' and 'apiPrefix' contradict each other: give one of them")
+        prefix = self.values.get("apiPrefix", "$JS.API")
+        if "domain" in self.values:
+            prefix = f"$JS.{self.values['domain']}.API"
+        return ConnectionOptions(
+            servers=servers,
+            user=user,
+            password=password,
+            token=token,
+            tls=self.boolean("tls", False),
+            tls_ca=self.values.get("tlsCa"),
+            tls_cert=self.values.get("tlsCert"),
+            tls_key=self.values.get("tlsKey"),
+            api_prefix=_check_subject("apiPrefix", prefix.removesuffix("."), wildcards=False),
+            connect_timeout_s=self.seconds("connectTimeoutSeconds", 5.0),
+            request_timeout_s=self.seconds("requestTimeoutSeconds", 10.0),
+            retry_s=self.seconds("retrySeconds", 60.0),
+        )
+
+    def items(self, name: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(filter(None, (s.strip() for s in self.values.get(name, "").split(",")))))
+
+    def names(self, name: str) -> tuple[str, ...]:
+        for item in self.items(name):
+            if any(c in ' \t\r\n\f.*>/\\"' for c in item):
+                raise ConfigError(f"option {name!r}: {item!r} is no stream name (no spaces, '.', '*', '>', '/', '\\')")
+        return self.items(name)
+
+    def filters(self) -> tuple[str, ...]:
+        return tuple(_check_subject("subject", item, wildcards=True) for item in self.items("subject"))
+
+    def boolean(self, name: str, default: bool) -> bool:
+        text = self.values.get(name, str(default)).strip().lower()
+        if text not in ("true", "false"):
+            raise ConfigError(f"option {name!r} is {text!r}: true or false")
+        return text == "true"
+
+    def seconds(self, name: str, default: float) -> float:
+        value = self.number(name, float, default)
+        if not 0 < value <= 86_400:
+            raise ConfigError(f"option {name!r} is {value:g}: more than 0 and at most 86400 seconds")
+        return value
+
+    def integer(self, name: str, default: Any, low: int, high: int) -> Any:
+        value = self.number(name, int, default)
+        if value is not None and not low <= value <= high:
+            raise ConfigError(f"option {name!r} is {value}: it must be {low} to {high}")
+        return value
+
+    def number(self, name: str, kind: Callable[[str], T], default: T) -> T:
+        text = self.values.get(name)
+        if text is None:
+            return default
+        try:
+            return kind(text.strip())
+        except ValueError:
+            raise ConfigError(f"option {name!r} is {text!r}: not a number") from None
+
+
+def parse_server(text: str) -> ServerAddress:
+    """`nats://user:password@host:port`, `tls://token@host`, `host:port` or `host`; ConfigError otherwise."""
+    parts = urlsplit(text if "://" in text else f"nats://{text}")
+    try:
+        port = parts.port or DEFAULT_PORT
+    except ValueError:
+        raise ConfigError(f"option 'servers': the port of {parts.hostname!r} is not a number up to 65535") from None
+    if parts.scheme not in ("nats", "tls"):
+        raise ConfigError(f"option 'servers': scheme {parts.scheme!r} is not known; nats:// or tls://")
+    if not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
+        raise ConfigError("option 'servers': an address is nats://[user[:password]@]host[:port], comma-separated")
+    user = unquote(parts.username) if parts.username else None
+    password = unquote(parts.password) if parts.password is not None else None
+    if user is not None and password is None:
+        return ServerAddress(parts.hostname, port, parts.scheme == "tls", token=user)
+    return ServerAddress(parts.hostname, port, parts.scheme == "tls", user, password)
+
+
+def parse_time(text: str) -> str:
+    """A `startingTime` as RFC3339 in UTC, which the server understands; ConfigError when it is no time."""
+    text = text.strip()
+    try:
+        if text.lstrip("-").isdigit():
+            when = datetime.fromtimestamp(int(text) / 1000, UTC)
+        else:
+            when = datetime.fromisoformat(text)
+    except (ValueError, OverflowError, OSError):
+        raise ConfigError(
+            f"option 'startingTime' is {text!r}: ISO 8601 (2026-01-31T12:00:00Z) or milliseconds since the epoch"
+        ) from None
+    when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _check_subject(option: str, text: str, *, wildcards: bool) -> str:
+    tokens = text.split(".")
+    bad = any(not token or any(c.isspace() or c == "\0" for c in token) for token in tokens)
+    bad = bad or ">" in tokens[:-1] or (not wildcards and bool({"*", ">"} & set(tokens)))
+    if bad:
+        kind = "subject filter" if wildcards else "subject"
+        raise ConfigError(f"option {option!r}: {text!r} is no valid {kind}")
+    return text
+
+
+def _unknown_option(key: str) -> str:
+    lowered = {name.lower(): name for name in _KNOWN}
+    near = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.5)
+    hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known options: {', '.join(_KNOWN)}"
+    return f"unknown option {key!r} of the jetstream source: {hint}"

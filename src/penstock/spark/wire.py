@@ -1,0 +1,274 @@
+"""A small blocking NATS connection for Spark's driver and executor processes.
+
+Spark's Python workers are plain synchronous processes that live for one task after another: a socket with a
+timeout fits them, an event loop would only be in the way. Frames are cut by the same kernel as everywhere.
+
+Invariants: nothing connects before it is used (Spark pickles readers from process to process); every wait has
+a deadline; PINGs are answered whenever the connection is read; an exception of this module says which server
+was asked for what. A connection that raised DisconnectedError is closed and not used again: whoever owns it
+makes a new one.
+
+Rejected: the asyncio client on a private loop (three thread hops and a Python object per message).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import socket
+import ssl
+import time
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock import errors
+from penstock.kernels.frames import FrameParser, Op, PyFrame
+from penstock.protocol import api
+from penstock.spark.options import ConnectionOptions, ServerAddress
+
+T = TypeVar("T")
+
+READ_BYTES = 512 * 1024
+SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
+FRAME_BYTES_MAX = 1 << 29  # a server's max_payload is at most 64 MiB; this only bounds a broken peer
+INFO_BYTES_MAX = 1 << 20  # INFO lists a cluster's addresses
+REQUEST_SID = b"1"
+
+_AUTHORIZATION_ERRORS = ("authorization", "authentication", "account authentication", "user authentication")
+
+
+class ServerInfo(msgspec.Struct, kw_only=True):
+    """What the source needs of a server's INFO."""
+
+    server_name: str = ""
+    version: str = ""
+    headers: bool = False
+    auth_required: bool = False
+    tls_required: bool = False
+    tls_available: bool = False
+    max_payload: int = 1024 * 1024
+    jetstream: bool = False
+
+
+class Connection:
+    """One connection to one server. Use `Connection.open`; close it, or use it as a context manager."""
+
+    def __init__(self, address: ServerAddress, sock: socket.socket, options: ConnectionOptions) -> None:
+        self.address = address
+        self.options = options
+        self.info = ServerInfo()
+        self.parser = FrameParser(INFO_BYTES_MAX, FRAME_BYTES_MAX)
+        self._sock = sock
+        self._pongs = 0
+        self._requests = 0
+        self._inbox = f"_INBOX.{secrets.token_hex(11)}"
+
+    @classmethod
+    def open(cls, options: ConnectionOptions) -> Connection:
+        """Connects to the first server that answers, in random order so that tasks spread over a cluster.
+
+        Raises AuthorizationError when a server refuses the credentials, NoServersError (with every server's
+        answer) when none could be reached.
+        """
+        attempts: list[tuple[str, str]] = []
+        for address in random.sample(options.servers, len(options.servers)):
+            try:
+                return cls._connect(address, options)
+            except (OSError, errors.DisconnectedError, errors.RequestTimeoutError, errors.ProtocolError) as error:
+                attempts.append((str(address), str(error) or type(error).__name__))
+        raise errors.NoServersError("no NATS server could be reached", attempts=attempts)
+
+    @classmethod
+    def _connect(cls, address: ServerAddress, options: ConnectionOptions) -> Connection:
+        deadline = time.monotonic() + options.connect_timeout_s
+        sock = socket.create_connection((address.host, address.port), timeout=options.connect_timeout_s)
+        connection = cls(address, sock, options)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
+            connection._handshake(deadline)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _handshake(self, deadline: float) -> None:
+        greeting = self._next_frame(deadline)
+        if greeting.op != Op.OP_INFO:
+            raise errors.ProtocolError(f"{self.address} greeted with something else than INFO")
+        self.handle_control(greeting.op, greeting.payload or b"")
+        if self.options.tls or self.address.tls or self.info.tls_required:
+            self._start_tls()
+        self.send(b"CONNECT " + self._connect_body() + b"\r\nPING\r\n")
+        while self._pongs == 0:
+            frame = self._next_frame(deadline)
+            self.handle_control(frame.op, frame.payload or b"")
+        self.send(b"SUB %s.* %s\r\n" % (self._inbox.encode(), REQUEST_SID))
+
+    def _start_tls(self) -> None:
+        if not (self.info.tls_required or self.info.tls_available):
+            raise errors.DisconnectedError("TLS is asked for, but the server offers none")
+        self._sock = self.options.tls_context().wrap_socket(self._sock, server_hostname=self.address.host)
+
+    def _connect_body(self) -> bytes:
+        body: dict[str, Any] = {
+            "verbose": False,
+            "pedantic": False,
+            "echo": False,
+            "headers": True,
+            "no_responders": True,
+            "protocol": 1,
+            "lang": "python",
+            "name": "penstock-spark",
+            "version": "0.1.0",
+            "tls_required": isinstance(self._sock, ssl.SSLSocket),
+        }
+        address, options = self.address, self.options
+        token = address.token if address.token is not None else options.token
+        if address.user is not None:
+            body |= {"user": address.user, "pass": address.password or ""}
+        elif options.user is not None:
+            body |= {"user": options.user, "pass": options.password or ""}
+        elif token is not None:
+            body["auth_token"] = token
+        return msgspec.json.encode(body)
+
+    def _read_info(self, body: bytes) -> None:
+        try:
+            self.info = msgspec.json.decode(body, type=ServerInfo)
+        except msgspec.DecodeError as error:
+            raise errors.ProtocolError(f"the INFO of {self.address} can't be read: {error}") from None
+
+    # --- frames -------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Writes all of `data`. Raises DisconnectedError."""
+        try:
+            self._sock.settimeout(self.options.request_timeout_s)
+            self._sock.sendall(data)
+        except OSError as error:
+            raise self._lost(f"could not write: {error}") from error
+
+    def receive(self, timeout_s: float) -> bool:
+        """Reads what has come into the parser; False when nothing came in `timeout_s`.
+
+        Raises DisconnectedError when the server closed the connection.
+        """
+        if timeout_s <= 0:
+            return False
+        try:
+            self._sock.settimeout(timeout_s)
+            with self.parser.get_buffer(READ_BYTES) as buffer:
+                size = self._sock.recv_into(buffer)
+        except TimeoutError:
+            return False
+        except OSError as error:
+            raise self._lost(f"could not read: {error}") from error
+        if size == 0:
+            raise self._lost("the server closed the connection")
+        self.parser.buffer_updated(size)
+        return True
+
+    def handle_control(self, op: int, body: bytes) -> None:
+        """PING, PONG, INFO, +OK and -ERR. Raises what an -ERR means."""
+        if op == Op.OP_PING:
+            self.send(b"PONG\r\n")
+        elif op == Op.OP_PONG:
+            self._pongs += 1
+        elif op == Op.OP_INFO:
+            self._read_info(body)
+        elif op == Op.OP_ERR:
+            raise self._refusal(body.decode(errors="replace").strip().strip("'"))
+
+    def broken(self) -> errors.ProtocolError:
+        """The error of a parser that stopped; the connection is closed."""
+        self.close()
+        return errors.ProtocolError(f"{self.address} sent what is no NATS frame (parse error {self.parser.error})")
+
+    def _next_frame(self, deadline: float) -> PyFrame:
+        """Raises RequestTimeoutError at the deadline, ProtocolError, DisconnectedError."""
+        while True:
+            frame = self.parser.next_frame()
+            if frame is not None:
+                if frame.op == Op.OP_ERROR:
+                    raise self.broken()
+                return frame
+            if not self.receive(deadline - time.monotonic()):
+                raise errors.RequestTimeoutError(f"{self.address} did not answer in time")
+
+    def _lost(self, why: str) -> errors.DisconnectedError:
+        self.close()
+        return errors.DisconnectedError(f"connection to {self.address}: {why}")
+
+    def _refusal(self, text: str) -> errors.ClientError:
+        lowered = text.lower()
+        if lowered.startswith("permissions violation"):
+            subject = text.partition('"')[2].partition('"')[0]
+            return errors.PermissionsError(f"{self.address}: {text}", operation=text, subject=subject)
+        self.close()
+        if lowered.startswith(_AUTHORIZATION_ERRORS):
+            return errors.AuthorizationError(
+                f"{self.address}: {text}; check the options user, password and token, or the server's address"
+            )
+        if lowered.startswith(("stale connection", "server shutdown")):
+            return errors.DisconnectedError(f"connection to {self.address}: {text}")
+        return errors.ServerRefusedError(text)
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def request(self, subject: str, payload: bytes, timeout_s: float | None = None) -> bytes:
+        """The payload of the first answer. Messages of other subscriptions that come meanwhile are dropped:
+        only call it when none of them is wanted any more, or not yet.
+
+        Raises NoRespondersError, RequestTimeoutError, DisconnectedError, PermissionsError.
+        """
+        timeout = self.options.request_timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + timeout
+        self._requests += 1
+        reply = f"{self._inbox}.{self._requests}".encode()
+        self.send(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply, len(payload), payload))
+        try:
+            while True:
+                frame = self._next_frame(deadline)
+                if frame.op not in (Op.OP_MSG, Op.OP_HMSG):
+                    self.handle_control(frame.op, frame.payload or b"")
+                elif frame.subject == reply:
+                    break
+        except errors.RequestTimeoutError:
+            raise errors.RequestTimeoutError(
+                f"{self.address} did not answer on {subject!r} within {timeout:g} s",
+                subject=subject,
+                timeout_s=timeout,
+            ) from None
+        if frame.header is not None and frame.header.startswith(b"NATS/1.0 503"):
+            raise errors.NoRespondersError(subject)
+        return frame.payload or b""
+
+    def api(self, kind: type[T], endpoint: str, body: Any = None) -> T:
+        """A request to the JetStream API: `endpoint` as in STREAM.INFO.ORDERS, the answer as a `kind`.
+
+        Raises JetStreamApiError (or a subclass) when the server refuses, and what `request` raises.
+        """
+        subject = f"{self.options.api_prefix}.{endpoint}"
+        try:
+            answer = self.request(subject, b"" if body is None else api.encode(body))
+        except errors.NoRespondersError as error:
+            raise errors.JetStreamNotEnabledError(
+                503, 10076, f"no JetStream answers at {self.address} under {self.options.api_prefix!r}", request=subject
+            ) from error
+        return api.decode_response(kind, answer, request=subject)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
