@@ -1,0 +1,33 @@
+"""NATS with JetStream for the Python world: server, client, Spark source.
+
+    import penstock
+
+    async with penstock.Server(jetstream=True) as server:
+        nc = await penstock.connect(server.url)
+
+Importing the package loads neither the server nor the client; using one of these names does.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.client import connect
+    from penstock.server.server import Server
+
+__all__ = ["Server", "connect"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Server":
+        from penstock.server.server import Server
+
+        return Server
+    if name == "connect":
+        from penstock.client import connect
+
+        return connect
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
