@@ -15,3 +15,4 @@ cdef class OutBuffer:
     cpdef int write(self, const unsigned char[:] data) except -1
     cpdef bytes take(self)           # everything written so far, and the buffer is empty again
     cpdef clear(self)
+    cdef int grow(self, size_t n) except -1

@@ -16,6 +16,8 @@ cdef class ClientSink(Sink):
     cdef public uint64_t out_msgs, out_bytes
     cdef public uint64_t in_msgs, in_bytes
     cdef public object owner            # the Python session; owner.on_auto_unsubscribe(sub) at UNSUB max
+    cdef public size_t stall_threshold  # backlog of `out`, bytes, above which publishers should wait
+    cdef bint fed_slow                  # as a publisher: has delivered to a sink above its threshold
     cdef int mark_dirty(self) except -1
 
 # A Python callable as a sink, for what is rare: API requests, system services.
@@ -32,10 +34,16 @@ cdef class Inlet:
     cdef public SubscriptionIndex index
     cdef public bint verbose, pedantic, no_responders
     cdef public object publish_check    # None, or callable(subject: bytes) -> bool; False = drop (it has sent -ERR)
+    cdef dict allowed                   # {subject: True}: what publish_check let through
     cdef Frame frame                    # the control frame process() stopped at
+    cdef uint64_t frame_epoch           # parser.epoch while `frame` is alive
+    cdef bint has_frame, busy
     # Dispatches PUB/HPUB frames; returns 0 when the buffer needs more, else the Op of the control
     # frame (or OP_ERROR) it stopped at; the caller reads it by control() and calls process() again.
     cpdef int process(self) except -1
+    cdef int run(self) except -1
+    cdef int publish_frame(self) except -1
+    cdef bint is_allowed(self, const Message* m) except -1
 
 # Routes one message to everybody interested; returns how many took it.
 cdef int route(SubscriptionIndex index, const Message* m, Sink origin) except -1

@@ -51,3 +51,26 @@ cdef class FrameParser:
     cdef readonly int error     # ParseError
     # Next frame into f, or OP_NEED_MORE, or OP_ERROR. The one call the hot loops make.
     cdef int next(self, Frame* f) except -1
+    cdef readonly int stopped_op        # the Op at which next_batch() stopped
+    cdef size_t line_scanned    # bytes from `start` already searched for the end of a control line
+    cdef uint64_t epoch         # grows whenever pointers of frames die
+    cdef bytes last_subject     # of next_batch(): most messages repeat the one before
+    cdef int fail(self, Frame* f, ParseError error) noexcept
+    cdef int next_in_line(self, Frame* f) noexcept
+    cdef int parse_arguments(self, Frame* f, int op, const char* p, const char* end) noexcept
+    cdef int take_body(self, Frame* f, const char* body, size_t header_len, size_t body_len) noexcept
+    cdef int make_room(self, size_t room) except -1
+    cdef object view_of_room(self)
+
+# A frame as Python sees it; absent parts are None. For SUB, `reply` is the queue group.
+cdef class PyFrame:
+    cdef readonly int op
+    cdef readonly bytes subject, reply, sid, header, payload
+    cdef readonly uint64_t max_msgs
+
+cdef PyFrame to_python(const Frame* f)
+
+# Encoders. Lengths are bytes; reply may be NULL when reply_len is 0; body is header and payload, contiguous.
+cdef int put_msg(OutBuffer out, const char* subject, size_t subject_len, const char* sid, size_t sid_len,
+                 const char* reply, size_t reply_len,
+                 const char* body, size_t header_len, size_t body_len) except -1

@@ -24,6 +24,7 @@ cdef class Subscription:
     cdef public uint64_t max_msgs   # UNSUB max; 0 = no maximum
     cdef public uint64_t delivered
     cdef public bint closed
+    cdef bint indexed               # sits in a SubscriptionIndex
 
 # Things with work left for the end of the tick. The first mark of a tick calls `wake`.
 cdef class DirtyList:

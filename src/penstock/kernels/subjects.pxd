@@ -15,13 +15,64 @@ cdef class MatchResult:
     cdef readonly list plain        # [Subscription] without queue group
     cdef readonly list groups       # [[Subscription, ...], ...] one list a queue group, never empty lists
 
+# The subscriptions of one filter, and what they amount to as a result.
+cdef class FilterState:
+    cdef list members               # [Subscription] in the order of insertion
+    cdef MatchResult result         # None while it has to be built anew
+    cdef size_t slot                # its place in SubscriptionIndex.states
+
+# A node of the trie of wildcard filters (key = one token), or an entry of the table of literal filters
+# (key = the whole subject).
+cdef struct Node:
+    uint64_t hash
+    char* key
+    size_t key_len
+    Node* parent
+    Node* star                      # child for the token *
+    Node* tail                      # child for the token >
+    Table* children                 # children for literal tokens; NULL while there are none
+    void* state                     # FilterState of the filter that ends here, owned by `states`; or NULL
+
+# Open addressing, linear probing, at most half full.
+cdef struct Table:
+    Node** slots
+    size_t capacity                 # a power of two
+    size_t count
+
+cdef struct CacheEntry:
+    uint64_t hash
+    char* key
+    uint32_t key_len                # 0: nothing cached here
+    uint32_t key_capacity
+    uint32_t bucket                 # by the first token of the key, see SubscriptionIndex.in_bucket
+
+cdef enum:
+    BUCKETS = 256
+
 cdef class SubscriptionIndex:
     cdef readonly uint64_t generation       # grows at every insert and remove
     cdef readonly size_t count
-    # Private tables follow; add fields freely.
-    cdef object root
-    cdef dict literals
+    cdef public uint64_t random_state       # picks queue group members; set it for a repeatable choice
+    cdef uint64_t seed                      # of the hashes
+    cdef dict members                       # {Subscription: None} in the order of insertion
+    cdef list states                        # [FilterState | None]: keeps alive what nodes point to
+    cdef list free_slots                    # of `states`
+    cdef Table literals
+    cdef Node* root
+    cdef CacheEntry* cache
+    cdef list cached                        # [MatchResult | None], beside `cache`
+    cdef size_t in_cache
+    cdef uint32_t in_bucket[BUCKETS]        # entries cached, by the first token of their subject
     # Never None; an empty result when nobody is interested. Cached on the raw bytes.
     cdef MatchResult lookup(self, const char* subject, size_t n)
     cpdef int insert(self, Subscription sub) except -1
     cpdef bint remove(self, Subscription sub) except -1
+    cdef uint64_t random(self) noexcept
+    cdef MatchResult find(self, const char* subject, size_t n, uint64_t key_hash)
+    cdef int remember(self, const char* subject, size_t n, uint64_t key_hash, MatchResult result) except -1
+    cdef int forget(self, size_t i) except -1
+    cdef int invalidate(self, const char* f, size_t n, bint wildcard) except -1
+    cdef Node* node_of(self, const char* f, size_t n, bint wildcard, bint create) except? NULL
+    cdef Node* child_of(self, Node* node, const char* token, size_t n, bint create) except? NULL
+    cdef int prune(self, Node* node) except -1
+    cdef uint32_t bucket_of(self, const char* s, size_t n) noexcept

@@ -1,0 +1,102 @@
+# cython: auto_pickle=False
+"""Growable output buffer: what kernels write frames, acks and records into.
+
+Invariants: size <= capacity; `data` is NULL only while capacity is 0. A taken buffer keeps at most
+`CAPACITY_KEPT` bytes, so that one burst does not stay in memory for the life of a connection.
+
+Rejected: growing a bytes object in place and handing it out (the next write then starts on cold memory,
+which costs more than the one copy made here).
+"""
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+cdef enum:
+    CAPACITY_FIRST = 4096
+    CAPACITY_KEPT = 1 << 20
+
+cdef size_t SIZE_MAX_HALF = (<size_t>-1) >> 1
+
+
+cdef size_t put_uint(char* d, uint64_t v) noexcept nogil:
+    cdef char digits[20]
+    cdef size_t n = 0
+    cdef size_t i
+    while True:
+        digits[n] = <char>(c'0' + <int>(v % 10))
+        n += 1
+        v = v // 10
+        if v == 0:
+            break
+    for i in range(n):
+        d[i] = digits[n - 1 - i]
+    return n
+
+
+cdef class OutBuffer:
+    """Bytes on their way out; grows by doubling."""
+
+    def __dealloc__(self):
+        free(self.data)
+
+    def __len__(self):
+        return <Py_ssize_t>self.size
+
+    cdef int grow(self, size_t n) except -1:
+        """Makes the capacity at least size + n, doubling."""
+        cdef size_t capacity = self.capacity if self.capacity else CAPACITY_FIRST
+        cdef char* data
+        if n > SIZE_MAX_HALF - self.size:
+            raise MemoryError(f"an output buffer of {self.size} bytes can't take {n} more")
+        while capacity < self.size + n:
+            capacity *= 2
+        data = <char*>realloc(self.data, capacity)
+        if data == NULL:
+            raise MemoryError(f"no memory for an output buffer of {capacity} bytes")
+        self.data = data
+        self.capacity = capacity
+        return 0
+
+    cdef char* reserve(self, size_t n) except NULL:
+        if n > self.capacity - self.size or self.data == NULL:
+            self.grow(n)
+        return self.data + self.size
+
+    cdef int append(self, const char* p, size_t n) except -1:
+        if n:
+            memcpy(self.reserve(n), p, n)
+            self.size += n
+        return 0
+
+    cpdef int write(self, const unsigned char[:] data) except -1:
+        """Appends `data`, any contiguous or strided buffer of bytes."""
+        cdef Py_ssize_t n = data.shape[0]
+        cdef Py_ssize_t i
+        cdef char* d
+        if n == 0:
+            return 0
+        d = self.reserve(<size_t>n)
+        if data.strides[0] == 1:
+            memcpy(d, &data[0], <size_t>n)
+        else:
+            for i in range(n):
+                d[i] = <char>data[i]
+        self.size += <size_t>n
+        return 0
+
+    cpdef bytes take(self):
+        """Everything written since the last take; the buffer is empty afterwards."""
+        cdef bytes taken = PyBytes_FromStringAndSize(self.data, <Py_ssize_t>self.size)
+        self.clear()
+        return taken
+
+    cpdef clear(self):
+        """Drops what was written, and the memory above what is worth keeping."""
+        cdef char* data
+        self.size = 0
+        if self.capacity > CAPACITY_KEPT:
+            data = <char*>realloc(self.data, CAPACITY_KEPT)
+            if data != NULL:  # a failed shrink leaves the larger buffer as it is
+                self.data = data
+                self.capacity = CAPACITY_KEPT

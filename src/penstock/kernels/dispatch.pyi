@@ -1,0 +1,94 @@
+"""What Python sees of the hot path of routing."""
+
+from collections.abc import Callable
+
+from typing_extensions import Buffer
+
+from penstock.kernels.buffers import OutBuffer
+from penstock.kernels.frames import FrameParser, PyFrame
+from penstock.kernels.sinks import DirtyList, Sink
+from penstock.kernels.subjects import SubscriptionIndex
+
+class ClientSink(Sink):
+    """The receiving half of a connection: encodes messages into `out` and marks itself in `dirty_list`.
+
+    echo -- does it get its own publishes? (CONNECT echo; default True)
+    headers -- does the client take HMSG? Otherwise the header block is stripped. (default False)
+    closed -- nothing is delivered any more, and Inlet.process() stops.
+    owner -- has on_auto_unsubscribe(sub), called when a subscription reached its maximum (sub.closed is
+    set by then; the owner removes it from the index).
+    stall_threshold -- bytes waiting in `out` above which a publisher's Inlet.fed_slow is set.
+    out_bytes, in_bytes -- header and payload, without the protocol around them.
+    """
+
+    echo: bool
+    headers: bool
+    closed: bool
+    out_msgs: int
+    out_bytes: int
+    in_msgs: int
+    in_bytes: int
+    owner: object
+    stall_threshold: int
+    def __init__(self, dirty_list: DirtyList, owner: object = None) -> None: ...
+    @property
+    def out(self) -> OutBuffer: ...
+    def write(self, data: Buffer) -> None:
+        """Appends protocol text (INFO, PONG, -ERR, ...) and marks the sink dirty."""
+
+    def take(self) -> bytes:
+        """What is to be sent; the sink is clean afterwards and will mark itself anew."""
+
+class ServiceSink(Sink):
+    """A Python callable as a sink: before(), then callback(subject, reply, header, payload, origin)."""
+
+    def __init__(
+        self,
+        callback: Callable[[bytes, bytes, bytes, bytes, Sink | None], object],
+        before: Callable[[], object] | None = None,
+    ) -> None: ...
+
+class Inlet:
+    """The sending half of a connection.
+
+    index -- the account's subscriptions; set it before the first publish.
+    verbose, pedantic, no_responders -- as in CONNECT; all False at first.
+    publish_check -- callable(subject) -> bool, False = drop (it has sent its -ERR); allowed subjects are
+    remembered until forget_permissions(). None = all allowed.
+    fed_slow -- has it delivered to a sink above its stall_threshold? Set it False to watch anew.
+    """
+
+    index: SubscriptionIndex | None
+    verbose: bool
+    pedantic: bool
+    no_responders: bool
+    publish_check: Callable[[bytes], bool] | None
+    fed_slow: bool
+    def __init__(
+        self, sink: ClientSink, index: SubscriptionIndex | None = None, parser: FrameParser | None = None
+    ) -> None: ...
+    @property
+    def parser(self) -> FrameParser: ...
+    @property
+    def sink(self) -> ClientSink: ...
+    def process(self) -> int:
+        """Dispatches publishes; OP_NEED_MORE, or the Op of the frame it stopped at, or OP_ERROR."""
+
+    def control(self) -> PyFrame:
+        """The frame process() stopped at. Raises RuntimeError when there is none or more was read since."""
+
+    def forget_permissions(self) -> None:
+        """Asks publish_check anew about every subject."""
+
+def publish(
+    index: SubscriptionIndex,
+    subject: bytes,
+    reply: bytes,
+    header: bytes,
+    payload: bytes,
+    origin: Sink | None = None,
+) -> int:
+    """Routes one message; b"" for an absent reply or header. Returns how many took it.
+
+    A subject with empty tokens reaches nobody. Raises ValueError for whitespace in subject or reply.
+    """

@@ -1,0 +1,342 @@
+# cython: auto_pickle=False
+"""The hot path of routing: from a connection's read buffer to every interested sink.
+
+Invariants: a message is copied once for each receiver, from the read buffer into its out buffer; nothing of
+it is kept after process() or route() returned; while process() runs, the read buffer can't move, so that a
+service called from there may do what it likes with other connections.
+
+A publish is treated as the official server (2.15) does, in this order: count it, refuse subjects and
+replies that are reserved, ask publish_check, write +OK (verbose), route, answer 503 when nobody took it.
+
+Rejected: handing PUB frames to Python when pedantic or verbose are on (the answers are two fixed texts);
+counting the 503 as a delivery (the official server doesn't either: UNSUB max is about messages).
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport uint64_t
+from libc.string cimport memcmp, memcpy
+
+from penstock.kernels.buffers cimport OutBuffer
+from penstock.kernels.frames cimport (
+    ERROR_MALFORMED, OP_ERROR, OP_HPUB, OP_NEED_MORE, OP_PUB, Frame, FrameParser, put_msg, to_python,
+)
+from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
+from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex, is_literal_subject
+
+cdef enum:
+    ALLOWED_MAX = 1024              # decisions of publish_check that are remembered
+    STALL_THRESHOLD = 8 << 20       # bytes
+
+
+cdef class ClientSink(Sink):
+    """The receiving half of a connection.
+
+    dirty_list -- where it marks itself when there is something to send.
+    owner -- the session; its on_auto_unsubscribe(sub) is called when a subscription reached its maximum.
+    """
+
+    def __init__(self, DirtyList dirty_list not None, owner=None):
+        self.out = OutBuffer()
+        self.dirty_list = dirty_list
+        self.owner = owner
+        self.echo = True
+        self.stall_threshold = STALL_THRESHOLD
+
+    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+        cdef const char* body = m.body
+        cdef size_t header_len = m.header_len
+        cdef size_t body_len = m.body_len
+        if self.closed or sub.closed or (origin is self and not self.echo):
+            return 0
+        if header_len and not self.headers:
+            body += header_len
+            body_len -= header_len
+            header_len = 0
+        put_msg(
+            self.out, m.subject, m.subject_len, PyBytes_AS_STRING(sub.sid), <size_t>PyBytes_GET_SIZE(sub.sid),
+            m.reply, m.reply_len, body, header_len, body_len,
+        )
+        self.out_msgs += 1
+        self.out_bytes += body_len
+        if not self.is_dirty:
+            self.mark_dirty()
+        if self.out.size > self.stall_threshold and isinstance(origin, ClientSink):
+            (<ClientSink>origin).fed_slow = True
+        sub.delivered += 1
+        if sub.max_msgs and sub.delivered >= sub.max_msgs:
+            sub.closed = True
+            if self.owner is not None:
+                self.owner.on_auto_unsubscribe(sub)
+        return 1
+
+    cdef int mark_dirty(self) except -1:
+        if not self.is_dirty:
+            self.is_dirty = True
+            self.dirty_list.mark(self)
+        return 0
+
+    def write(self, const unsigned char[:] data):
+        """Appends protocol text (INFO, PONG, -ERR, ...) behind what is there, and marks the sink dirty."""
+        self.out.write(data)
+        self.mark_dirty()
+
+    def take(self):
+        """What is to be sent; the sink is clean afterwards and will mark itself anew."""
+        self.is_dirty = False
+        return self.out.take()
+
+
+cdef class ServiceSink(Sink):
+    """A Python callable as a sink: callback(subject, reply, header, payload, origin).
+
+    reply and header are b"" when absent, origin is the publisher's Sink or None. before() runs first.
+    What either raises ends the routing of this message and comes out of process() or publish().
+    """
+
+    def __init__(self, callback, before=None):
+        self.callback = callback
+        self.before = before
+
+    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+        cdef bytes subject, reply, header, payload
+        if sub.closed:
+            return 0
+        subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
+        reply = PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b""
+        header = PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len) if m.header_len else b""
+        payload = PyBytes_FromStringAndSize(
+            m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len)
+        )
+        sub.delivered += 1
+        if self.before is not None:
+            self.before()
+        self.callback(subject, reply, header, payload, origin)
+        return 1
+
+
+# --- routing
+
+cdef int route_to_group(SubscriptionIndex index, list group, const Message* m, Sink origin) except -1:
+    """To one member chosen at random, or the next one that takes it."""
+    cdef size_t n = <size_t>len(group)
+    cdef size_t first = 0
+    cdef size_t i
+    cdef Subscription sub
+    if n > 1:
+        first = <size_t>(index.random() % n)
+    for i in range(n):
+        sub = <Subscription>group[(first + i) % n]
+        if not sub.closed and sub.sink.deliver(sub, m, origin):
+            return 1
+    return 0
+
+
+cdef int route(SubscriptionIndex index, const Message* m, Sink origin) except -1:
+    cdef MatchResult result = index.lookup(m.subject, m.subject_len)
+    cdef list plain = result.plain
+    cdef list groups = result.groups
+    cdef Subscription sub
+    cdef Py_ssize_t i
+    cdef int taken = 0
+    for i in range(len(plain)):
+        sub = <Subscription>plain[i]
+        if not sub.closed:
+            taken += sub.sink.deliver(sub, m, origin)
+    for i in range(len(groups)):
+        taken += route_to_group(index, <list>groups[i], m, origin)
+    return taken
+
+
+cdef bint has_space(bytes subject) noexcept:
+    cdef const char* s = PyBytes_AS_STRING(subject)
+    cdef Py_ssize_t i
+    for i in range(PyBytes_GET_SIZE(subject)):
+        if s[i] == c' ' or s[i] == c'\t' or s[i] == c'\r' or s[i] == c'\n':
+            return True
+    return False
+
+
+cpdef int publish(
+    SubscriptionIndex index, bytes subject, bytes reply, bytes header, bytes payload, Sink origin=None,
+) except -1:
+    """Routes one message from Python; b"" for an absent reply or header. Returns how many took it.
+
+    A subject with empty tokens (some client's odd reply, say) reaches nobody. Whitespace would break the
+    frames of the receivers: ValueError.
+    """
+    cdef Message m
+    cdef bytes body = header + payload if header else payload
+    if has_space(subject) or (reply and has_space(reply)):
+        raise ValueError(f"can't publish to {subject!r} with reply {reply!r}: subjects hold no whitespace")
+    m.subject, m.subject_len = PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject)
+    m.reply, m.reply_len = NULL, 0
+    if reply:
+        m.reply, m.reply_len = PyBytes_AS_STRING(reply), <size_t>PyBytes_GET_SIZE(reply)
+    m.body, m.body_len = PyBytes_AS_STRING(body), <size_t>PyBytes_GET_SIZE(body)
+    m.header_len = <size_t>PyBytes_GET_SIZE(header) if header else 0
+    return route(index, &m, origin)
+
+
+cdef inline bint starts_with(const char* s, size_t n, const char* prefix, size_t k) noexcept nogil:
+    return n > k and memcmp(s, prefix, k) == 0
+
+
+cdef bint is_reserved_subject(const char* s, size_t n) noexcept nogil:
+    """Subjects between servers; clients may not publish there."""
+    if n == 0 or (s[0] != c'$' and s[0] != c'_'):
+        return False
+    return (
+        starts_with(s, n, b"$NRG.", 5) or starts_with(s, n, b"_GR_.", 5) or starts_with(s, n, b"$GR.", 4)
+    )
+
+
+cdef bint is_reserved_reply(const char* s, size_t n) noexcept nogil:
+    """Replies that only servers may name: service imports, consumer acks, gateways."""
+    if n == 0 or (s[0] != c'$' and s[0] != c'_'):
+        return False
+    return (
+        starts_with(s, n, b"_R_.", 4) or starts_with(s, n, b"$JS.ACK.", 8)
+        or starts_with(s, n, b"_GR_.", 5) or starts_with(s, n, b"$GR.", 4)
+    )
+
+
+cdef int answer_no_responders(SubscriptionIndex index, ClientSink sink, const Message* m) except -1:
+    """The 503 status to the publisher's own subscription to the reply, if it has one."""
+    cdef MatchResult result = index.lookup(m.reply, m.reply_len)
+    cdef Subscription sub
+    cdef bytes header
+    cdef size_t n
+    for sub in result.plain:
+        if sub.sink is sink and not sub.closed:
+            header = (
+                b"NATS/1.0 503\r\nNats-Subject: "
+                + PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
+                + b"\r\n\r\n"
+            )
+            n = <size_t>PyBytes_GET_SIZE(header)
+            put_msg(
+                sink.out, m.reply, m.reply_len, PyBytes_AS_STRING(sub.sid),
+                <size_t>PyBytes_GET_SIZE(sub.sid), NULL, 0, PyBytes_AS_STRING(header), n, n,
+            )
+            sink.mark_dirty()
+            return 1
+    return 0
+
+
+cdef class Inlet:
+    """The sending half of a connection: what its parser reads is routed through `index`.
+
+    sink -- the same connection's receiving half: answers and counters go there.
+    index -- the account's subscriptions; None until the connection belongs to an account, and then
+    publishing is refused as Python code's mistake (RuntimeError).
+    """
+
+    def __init__(self, ClientSink sink not None, SubscriptionIndex index=None, FrameParser parser=None):
+        self.sink = sink
+        self.index = index
+        self.parser = FrameParser() if parser is None else parser
+        self.allowed = {}
+
+    @property
+    def fed_slow(self):
+        """Has it delivered to a sink above its stall_threshold? Set it False to watch anew."""
+        return self.sink.fed_slow
+
+    @fed_slow.setter
+    def fed_slow(self, bint value):
+        self.sink.fed_slow = value
+
+    def forget_permissions(self):
+        """Asks publish_check anew about every subject."""
+        self.allowed.clear()
+
+    def control(self):
+        """The frame at which process() stopped, as a PyFrame. Call it before more is read.
+
+        Raises RuntimeError when there is none, or when the read buffer was touched since.
+        """
+        if not self.has_frame or self.frame_epoch != self.parser.epoch:
+            raise RuntimeError("no control frame: call control() right after process() returned an Op")
+        return to_python(&self.frame)
+
+    cpdef int process(self) except -1:
+        """Dispatches publishes; returns OP_NEED_MORE, or the Op of the frame it stopped at, or OP_ERROR.
+
+        After an Op: read the frame with control(), then call process() again. A closed sink stops it
+        with OP_NEED_MORE. Whatever a ServiceSink raises comes out here; the frame that led there is
+        consumed.
+        """
+        if self.busy:
+            raise RuntimeError("process() was called from within itself")
+        self.busy = True
+        self.has_frame = False
+        self.parser.exports += 1        # pins the read buffer
+        try:
+            return self.run()
+        finally:
+            self.parser.exports -= 1
+            self.busy = False
+
+    cdef int run(self) except -1:
+        cdef FrameParser parser = self.parser
+        cdef int op
+        while not self.sink.closed:
+            op = parser.next(&self.frame)
+            if op == OP_PUB or (op == OP_HPUB and self.sink.headers):
+                self.publish_frame()
+                continue
+            if op == OP_NEED_MORE:
+                return op
+            if op == OP_HPUB:
+                op = parser.fail(&self.frame, ERROR_MALFORMED)
+            self.has_frame = True
+            self.frame_epoch = parser.epoch
+            return op
+        return OP_NEED_MORE
+
+    cdef int publish_frame(self) except -1:
+        """Routes the PUB or HPUB in `frame`."""
+        cdef Message m
+        cdef ClientSink sink = self.sink
+        cdef int taken
+        m.subject, m.subject_len = self.frame.subject, self.frame.subject_len
+        m.reply, m.reply_len = self.frame.reply, self.frame.reply_len
+        m.body, m.body_len = self.frame.body, self.frame.body_len
+        m.header_len = self.frame.header_len
+        sink.in_msgs += 1
+        sink.in_bytes += m.body_len
+        if self.pedantic and not is_literal_subject(m.subject, m.subject_len):
+            sink.write(b"-ERR 'Invalid Publish Subject'\r\n")     # and it is routed all the same
+        if not self.is_allowed(&m):
+            return 0
+        if self.verbose:
+            sink.out.append(b"+OK\r\n", 5)
+            sink.mark_dirty()
+        if self.index is None:
+            raise RuntimeError("a publish arrived on an Inlet without an index")
+        taken = route(self.index, &m, sink)
+        if taken == 0 and m.reply_len and self.no_responders:
+            answer_no_responders(self.index, sink, &m)
+        return taken
+
+    cdef bint is_allowed(self, const Message* m) except -1:
+        """Refuses reserved subjects and replies, then asks publish_check; a refusal has its -ERR."""
+        cdef bytes subject
+        if is_reserved_subject(m.subject, m.subject_len):
+            subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
+            self.sink.write(b"-ERR 'Permissions Violation for Publish to \"" + subject + b"\"'\r\n")
+            return False
+        if self.publish_check is not None:
+            subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
+            if subject not in self.allowed:
+                if not self.publish_check(subject):
+                    return False
+                if len(self.allowed) >= ALLOWED_MAX:
+                    self.allowed.clear()
+                self.allowed[subject] = True
+        if m.reply_len and is_reserved_reply(m.reply, m.reply_len):
+            subject = PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len)
+            self.sink.write(
+                b"-ERR 'Permissions Violation for Publish with Reply of \"" + subject + b"\"'\r\n"
+            )
+            return False
+        return True

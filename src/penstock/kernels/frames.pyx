@@ -1,0 +1,664 @@
+# cython: auto_pickle=False
+"""Incremental parser of NATS protocol frames, both directions, and the encoders.
+
+Theory of operation. The parser owns one growable read buffer, `data[start:end]` being what was read and
+not yet consumed. A frame is a control line, for PUB, HPUB, MSG and HMSG followed by a body and CRLF.
+next() has three outcomes: a frame, OP_NEED_MORE, OP_ERROR. While the body of a frame is still on its way
+`need` holds the size of the whole frame, and next() compares two numbers; while a control line is on its
+way `line_scanned` remembers how far it was searched, so that no byte is looked at again for each read.
+
+Invariants: start <= end <= capacity; the buffer moves or grows only in get_buffer() and feed(), and never
+while a view of it is alive or it is pinned (`exports` > 0); after an error the parser stays stopped; what
+a stream of bytes parses to doesn't depend on how it was cut into reads.
+
+Verbs are checked as soon as their bytes are there, as the official server does: rubbish is refused without
+waiting for a line end. A control line ends with LF, the CR before it is optional; a CR anywhere else among
+arguments is refused, so that it can't be smuggled into a subject.
+
+Rejected: a state machine over single bytes (memchr and whole-line parsing measured three times as fast);
+keeping the parsed arguments of a frame that waits for its body (its control line is parsed once more when
+the body is there, at most once a frame).
+"""
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
+)
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
+)
+from cpython.memoryview cimport PyMemoryView_FromObject
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memmove
+
+from penstock.kernels.buffers cimport OutBuffer, put_uint
+
+cdef enum:
+    READ_ROOM = 1 << 16             # least room a read is given
+    CAPACITY_FIRST = 1 << 17
+    CAPACITY_KEPT = 1 << 20         # an empty buffer larger than this is given back
+    # A control line is its arguments, at most max_control_line bytes, and the verb, blanks and CR before
+    # and after them, for which this much is allowed.
+    LINE_SLACK = 16
+    ARGUMENTS_MAX = 4               # HPUB and HMSG have the most: 3 or 4, and 4 or 5
+    ARGUMENTS_SPACE = 6             # one more than any verb takes, so that too many are noticed
+    SIZE_DIGITS_MAX = 9
+
+# The members of both enums are names of the module as well: `frames.OP_PUB`.
+globals().update(Op.__members__)
+globals().update(ParseError.__members__)
+
+
+cdef struct Span:
+    const char* p
+    size_t n
+
+
+cdef inline bint is_blank(char c) noexcept nogil:
+    return c == c' ' or c == c'\t'
+
+
+cdef inline const char* skip_blanks(const char* p, const char* end) noexcept nogil:
+    while p < end and is_blank(p[0]):
+        p += 1
+    return p
+
+
+cdef inline int split(const char* p, const char* end, Span* spans) noexcept nogil:
+    """Splits by blanks into at most ARGUMENTS_SPACE spans; -1 when there is a CR among them."""
+    cdef int count = 0
+    cdef const char* token
+    while True:
+        while p < end and (p[0] == c' ' or p[0] == c'\t'):
+            p += 1
+        if p == end or count == ARGUMENTS_SPACE:
+            return count
+        token = p
+        while p < end and p[0] != c' ' and p[0] != c'\t':
+            if p[0] == c'\r':
+                return -1
+            p += 1
+        spans[count].p = token
+        spans[count].n = <size_t>(p - token)
+        count += 1
+
+
+cdef inline bint parse_size(const Span* span, size_t* size) noexcept nogil:
+    """Decimal digits only, at most nine: no sign, no overflow."""
+    cdef size_t i
+    cdef size_t v = 0
+    cdef unsigned char digit
+    if span.n == 0 or span.n > SIZE_DIGITS_MAX:
+        return False
+    for i in range(span.n):
+        digit = <unsigned char>(span.p[i] - c'0')
+        if digit > 9:
+            return False
+        v = v * 10 + digit
+    size[0] = v
+    return True
+
+
+# Which verbs there are, by their upper-case letters. `blank`: must a blank follow the verb? Otherwise
+# anything may (PING, PONG and +OK ignore the rest of their line; JSON may follow CONNECT and INFO at once).
+cdef struct Verb:
+    const char* name
+    size_t n
+    int op
+    bint blank
+
+cdef Verb VERBS[12]
+VERBS[0] = Verb(b"PUB", 3, OP_PUB, True)
+VERBS[1] = Verb(b"HPUB", 4, OP_HPUB, True)
+VERBS[2] = Verb(b"SUB", 3, OP_SUB, True)
+VERBS[3] = Verb(b"UNSUB", 5, OP_UNSUB, True)
+VERBS[4] = Verb(b"MSG", 3, OP_MSG, True)
+VERBS[5] = Verb(b"HMSG", 4, OP_HMSG, True)
+VERBS[6] = Verb(b"PING", 4, OP_PING, False)
+VERBS[7] = Verb(b"PONG", 4, OP_PONG, False)
+VERBS[8] = Verb(b"CONNECT", 7, OP_CONNECT, False)
+VERBS[9] = Verb(b"INFO", 4, OP_INFO, False)
+VERBS[10] = Verb(b"+OK", 3, OP_OK, False)
+VERBS[11] = Verb(b"-ERR", 4, OP_ERR, True)
+
+
+cdef int match_verb(const char* p, size_t n, bint whole, size_t* verb_len) noexcept nogil:
+    """The Op of the verb at p; OP_NEED_MORE when n bytes are a beginning of one; OP_ERROR for any other.
+
+    whole -- all of the line is there: a mere beginning is no verb.
+    """
+    cdef int i
+    cdef size_t k, shared
+    cdef char c
+    cdef Verb* verb
+    for i in range(12):
+        verb = &VERBS[i]
+        shared = n if n < verb.n else verb.n
+        for k in range(shared):
+            c = p[k]
+            if c'a' <= c <= c'z':
+                c -= 32
+            if c != verb.name[k]:
+                break
+        else:
+            if n < verb.n or (n == verb.n and verb.blank):
+                # -ERR alone on its line is let through: there is nothing in it to misread.
+                if not whole or (n == verb.n and verb.op == OP_ERR):
+                    verb_len[0] = verb.n
+                    return verb.op if whole else OP_NEED_MORE
+                return OP_ERROR
+            if verb.blank and not is_blank(p[verb.n]):
+                if not (verb.op == OP_ERR and p[verb.n] == c'\r'):
+                    return OP_ERROR
+            verb_len[0] = verb.n
+            return verb.op
+    return OP_ERROR
+
+
+cdef inline int fast_verb(const char* p, const char* end, size_t* verb_len) noexcept nogil:
+    """The verbs of messages in capitals, without the table; 0 for all others. `end - p` is checked."""
+    if end - p >= 5:
+        if p[0] == c'P' and p[1] == c'U' and p[2] == c'B' and p[3] == c' ':
+            verb_len[0] = 3
+            return OP_PUB
+        if p[0] == c'M' and p[1] == c'S' and p[2] == c'G' and p[3] == c' ':
+            verb_len[0] = 3
+            return OP_MSG
+        if p[0] == c'H' and p[4] == c' ':
+            verb_len[0] = 4
+            if p[1] == c'P' and p[2] == c'U' and p[3] == c'B':
+                return OP_HPUB
+            if p[1] == c'M' and p[2] == c'S' and p[3] == c'G':
+                return OP_HMSG
+    return OP_NEED_MORE
+
+
+cdef class FrameParser:
+    """Bytes in, frames out. See the module docstring for how, FrameParser.next for the outcomes."""
+
+    def __init__(self, size_t max_control_line=4096, size_t max_payload=0):
+        self.max_control_line = max_control_line
+        self.max_payload = max_payload
+
+    def __dealloc__(self):
+        free(self.data)
+
+    # --- the read buffer
+
+    cdef int make_room(self, size_t room) except -1:
+        """Room for that many bytes behind `end`. Pointers of frames die here."""
+        cdef size_t kept = self.end - self.start
+        cdef size_t capacity
+        cdef char* data
+        self.epoch += 1
+        if self.exports == 0:
+            if kept == 0:
+                self.start = self.end = 0
+                if self.capacity > CAPACITY_KEPT and room <= CAPACITY_FIRST:
+                    free(self.data)
+                    self.data = NULL
+                    self.capacity = 0
+            if self.capacity - self.end < room and self.start and self.capacity - kept >= room:
+                memmove(self.data, self.data + self.start, kept)
+                self.start = 0
+                self.end = kept
+        if self.data != NULL and self.capacity - self.end >= room:
+            return 0
+        if self.exports:
+            raise BufferError("the read buffer can't grow while a view of it is alive or frames are in use")
+        if room > (<size_t>-1) // 4 - kept:
+            raise MemoryError(f"a read buffer can't take {room} more bytes")
+        capacity = self.capacity if self.capacity else CAPACITY_FIRST
+        while capacity < kept + room:
+            capacity *= 2
+        data = <char*>malloc(capacity)
+        if data == NULL:
+            raise MemoryError(f"no memory for a read buffer of {capacity} bytes")
+        if kept:
+            memcpy(data, self.data + self.start, kept)
+        free(self.data)
+        self.data = data
+        self.capacity = capacity
+        self.start = 0
+        self.end = kept
+        return 0
+
+    cdef object view_of_room(self):
+        return PyMemoryView_FromObject(self)
+
+    def get_buffer(self, Py_ssize_t size_hint=-1):
+        """A writable view of the room for the next read: at least `size_hint` bytes, and at least 64 KiB.
+
+        For asyncio's BufferedProtocol. A frame larger than the buffer makes it grow by doubling, never at
+        once to the size that the peer claims. Pointers and `control()` frames from before are dead.
+        Raises BufferError when the buffer would have to move while an earlier view is still alive.
+        """
+        cdef size_t room = READ_ROOM
+        cdef size_t kept = self.end - self.start
+        if size_hint > READ_ROOM:
+            room = <size_t>size_hint
+        if self.need > kept and self.need - kept > room:
+            # Up to as much again as is there already; the next call gives more.
+            room = min(self.need - kept, max(room, self.capacity))
+        self.make_room(room)
+        return self.view_of_room()
+
+    def buffer_updated(self, Py_ssize_t n):
+        """Says that `n` bytes were read into the last view of get_buffer()."""
+        if n < 0 or <size_t>n > self.capacity - self.end:
+            raise ValueError(f"buffer_updated({n}), but the view had room for {self.capacity - self.end} bytes")
+        self.end += <size_t>n
+
+    def feed(self, data):
+        """Appends bytes (any contiguous buffer), for sources that are no BufferedProtocol."""
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if view.len:
+                self.make_room(<size_t>view.len)
+                memcpy(self.data + self.end, view.buf, <size_t>view.len)
+                self.end += <size_t>view.len
+        finally:
+            PyBuffer_Release(&view)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.data + self.end, <Py_ssize_t>(self.capacity - self.end), 0, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer* view):
+        self.exports -= 1
+
+    @property
+    def pending(self):
+        """Bytes read and not yet consumed."""
+        return self.end - self.start
+
+    # --- frames
+
+    cdef int fail(self, Frame* f, ParseError error) noexcept:
+        self.error = error
+        f.op = OP_ERROR
+        return OP_ERROR
+
+    cdef int next(self, Frame* f) except -1:
+        if self.error:
+            return self.fail(f, <ParseError>self.error)
+        if self.end - self.start < self.need or self.start == self.end:
+            f.op = OP_NEED_MORE
+            return OP_NEED_MORE
+        return self.next_in_line(f)
+
+    cdef int next_in_line(self, Frame* f) noexcept:
+        """Finds the control line at `start` and parses it."""
+        cdef const char* line = self.data + self.start
+        cdef size_t n = self.end - self.start
+        cdef const char* eol = <const char*>memchr(line + self.line_scanned, c'\n', n - self.line_scanned)
+        cdef const char* p
+        cdef int op
+        cdef size_t verb_len = 0
+        f.op = OP_NEED_MORE
+        if eol == NULL:
+            if match_verb(line, n, False, &verb_len) == OP_ERROR:
+                return self.fail(f, ERROR_UNKNOWN_OPERATION)
+            if n > LINE_SLACK and n - LINE_SLACK > self.max_control_line:
+                return self.fail(f, ERROR_CONTROL_LINE)
+            self.line_scanned = n
+            return OP_NEED_MORE
+        self.line_scanned = <size_t>(eol - line)
+        op = fast_verb(line, eol, &verb_len)
+        if op == OP_NEED_MORE:
+            op = match_verb(line, <size_t>(eol - line), True, &verb_len)
+            if op == OP_ERROR:
+                return self.fail(f, ERROR_UNKNOWN_OPERATION)
+        p = skip_blanks(line + verb_len, eol)
+        if <size_t>(eol - line) > LINE_SLACK and <size_t>(eol - line) - LINE_SLACK > self.max_control_line:
+            return self.fail(f, ERROR_CONTROL_LINE)
+        if eol > p and (eol - 1)[0] == c'\r':
+            eol -= 1
+        if <size_t>(eol - p) > self.max_control_line:
+            return self.fail(f, ERROR_CONTROL_LINE)
+        return self.parse_arguments(f, op, p, eol)
+
+    cdef int parse_arguments(self, Frame* f, int op, const char* p, const char* end) noexcept:
+        """`p` to `end` are the arguments of a whole control line; `line_scanned` is where its LF stands."""
+        cdef Span a[ARGUMENTS_SPACE]
+        cdef int count
+        cdef size_t header_len = 0, body_len = 0
+        cdef const char* body = self.data + self.start + self.line_scanned + 1
+        cdef bint has_header = op == OP_HPUB or op == OP_HMSG
+        cdef int fixed      # arguments without the optional one
+
+        f.subject = f.reply = f.sid = f.body = NULL
+        f.subject_len = f.reply_len = f.sid_len = f.header_len = f.body_len = 0
+        f.max_msgs = 0
+        if op == OP_PUB or op == OP_MSG or has_header:
+            count = split(p, end, a)
+            fixed = 2 + <int>has_header + <int>(op == OP_MSG or op == OP_HMSG)
+            if count != fixed and count != fixed + 1:
+                return self.fail(f, ERROR_MALFORMED)
+            if not parse_size(&a[count - 1], &body_len):
+                return self.fail(f, ERROR_MALFORMED)
+            if has_header and (not parse_size(&a[count - 2], &header_len) or header_len > body_len):
+                return self.fail(f, ERROR_MALFORMED)
+            if self.max_payload and body_len > self.max_payload:
+                return self.fail(f, ERROR_PAYLOAD)
+            f.subject, f.subject_len = a[0].p, a[0].n
+            if op == OP_MSG or op == OP_HMSG:
+                f.sid, f.sid_len = a[1].p, a[1].n
+            if count > fixed:
+                count = fixed - 1 - <int>has_header     # the reply stands right before the sizes
+                f.reply, f.reply_len = a[count].p, a[count].n
+            f.op = op
+            return self.take_body(f, body, header_len, body_len)
+
+        if op == OP_SUB or op == OP_UNSUB:
+            count = split(p, end, a)
+            if op == OP_SUB:
+                if count != 2 and count != 3:
+                    return self.fail(f, ERROR_MALFORMED)
+                f.subject, f.subject_len = a[0].p, a[0].n
+                if count == 3:
+                    f.reply, f.reply_len = a[1].p, a[1].n
+                f.sid, f.sid_len = a[count - 1].p, a[count - 1].n
+            else:
+                if count != 1 and count != 2:
+                    return self.fail(f, ERROR_MALFORMED)
+                f.sid, f.sid_len = a[0].p, a[0].n
+                # A maximum which is no number means "now", as the official server has it.
+                if count == 2 and parse_size(&a[1], &body_len):
+                    f.max_msgs = body_len
+        elif op == OP_CONNECT or op == OP_INFO or op == OP_ERR:
+            while end > p and is_blank((end - 1)[0]):
+                end -= 1
+            if op == OP_ERR and end - p >= 2 and p[0] == c"'" and (end - 1)[0] == c"'":
+                p += 1
+                end -= 1
+            f.body = p
+            f.body_len = <size_t>(end - p)
+        # PING, PONG and +OK ignore the rest of their line.
+        f.op = op
+        self.start = <size_t>(body - self.data)
+        self.line_scanned = 0
+        self.need = 0
+        return op
+
+    cdef int take_body(self, Frame* f, const char* body, size_t header_len, size_t body_len) noexcept:
+        """Consumes the frame when its body and the CRLF behind it are there."""
+        cdef size_t need = <size_t>(body - self.data) - self.start + body_len + 2
+        cdef size_t have = self.end - self.start
+        if have < need:
+            # The bytes that should be CR and LF are judged when both are there.
+            self.need = need
+            f.op = OP_NEED_MORE
+            return OP_NEED_MORE
+        if body[body_len] != c'\r' or body[body_len + 1] != c'\n':
+            return self.fail(f, ERROR_MALFORMED)
+        f.body = body
+        f.header_len = header_len
+        f.body_len = body_len
+        self.start += need
+        self.line_scanned = 0
+        self.need = 0
+        return f.op
+
+    def next_frame(self):
+        """The next frame, or None when it is not all there yet.
+
+        Nothing is raised for what the peer does: a breach of the protocol is a frame with op OP_ERROR,
+        now and at every further call, and `error` says which.
+        """
+        cdef Frame f
+        if self.next(&f) == OP_NEED_MORE:
+            return None
+        return to_python(&f)
+
+    def next_batch(self, Py_ssize_t limit=-1):
+        """All MSG and HMSG frames up to the first other frame: [(sid, subject, reply, header, payload), ...].
+
+        sid is an int, reply and header are None when absent, the others bytes. `stopped_op` then says
+        what comes next: OP_NEED_MORE, the Op of a frame (read it with next_frame()) or OP_ERROR; OP_MSG or
+        OP_HMSG only when `limit` messages were taken. A sid that is no number is ERROR_MALFORMED.
+        """
+        cdef list batch = []
+        cdef Frame f
+        cdef size_t start
+        cdef size_t sid = 0
+        cdef Span digits
+        cdef bytes reply, header
+        cdef Py_ssize_t count = 0
+        cdef int op
+        while True:
+            start = self.start
+            op = self.next(&f)
+            if op != OP_MSG and op != OP_HMSG:
+                if op != OP_ERROR:
+                    self.start = start          # not ours: next_frame() will see it
+                break
+            if count == limit:
+                self.start = start
+                break
+            digits.p, digits.n = f.sid, f.sid_len
+            if not parse_size(&digits, &sid):
+                op = self.fail(&f, ERROR_MALFORMED)
+                break
+            if (
+                self.last_subject is None
+                or <size_t>PyBytes_GET_SIZE(self.last_subject) != f.subject_len
+                or memcmp(PyBytes_AS_STRING(self.last_subject), f.subject, f.subject_len) != 0
+            ):
+                self.last_subject = PyBytes_FromStringAndSize(f.subject, <Py_ssize_t>f.subject_len)
+            reply = None
+            if f.reply != NULL:
+                reply = PyBytes_FromStringAndSize(f.reply, <Py_ssize_t>f.reply_len)
+            header = None
+            if op == OP_HMSG:
+                header = PyBytes_FromStringAndSize(f.body, <Py_ssize_t>f.header_len)
+            batch.append((
+                sid, self.last_subject, reply, header,
+                PyBytes_FromStringAndSize(f.body + f.header_len, <Py_ssize_t>(f.body_len - f.header_len)),
+            ))
+            count += 1
+        self.stopped_op = op
+        return batch
+
+
+cdef class PyFrame:
+    """One frame: op, subject, reply, sid, header, payload (bytes, None when absent) and max_msgs.
+
+    SUB has its queue group in `reply` (also as `queue`); CONNECT and INFO their JSON and -ERR its text,
+    without quotes, in `payload`.
+    """
+
+    @property
+    def queue(self):
+        """The queue group of a SUB."""
+        return self.reply
+
+    def __repr__(self):
+        return (
+            f"PyFrame(op={self.op}, subject={self.subject!r}, reply={self.reply!r}, sid={self.sid!r}, "
+            f"header={self.header!r}, payload={self.payload!r}, max_msgs={self.max_msgs})"
+        )
+
+
+cdef bytes bytes_or_none(const char* p, size_t n):
+    return None if p == NULL else PyBytes_FromStringAndSize(p, <Py_ssize_t>n)
+
+
+cdef PyFrame to_python(const Frame* f):
+    """Copies a frame out of the read buffer. Only `op` is looked at for OP_ERROR."""
+    cdef PyFrame frame = PyFrame.__new__(PyFrame)
+    frame.op = f.op
+    if f.op == OP_ERROR:
+        return frame
+    frame.subject = bytes_or_none(f.subject, f.subject_len)
+    frame.reply = bytes_or_none(f.reply, f.reply_len)
+    frame.sid = bytes_or_none(f.sid, f.sid_len)
+    if f.op == OP_HPUB or f.op == OP_HMSG:
+        frame.header = PyBytes_FromStringAndSize(f.body, <Py_ssize_t>f.header_len)
+    if f.body != NULL:
+        frame.payload = PyBytes_FromStringAndSize(
+            f.body + f.header_len, <Py_ssize_t>(f.body_len - f.header_len)
+        )
+    frame.max_msgs = f.max_msgs
+    return frame
+
+
+# --- encoders
+
+cdef inline char* put(char* d, const char* p, size_t n) noexcept nogil:
+    memcpy(d, p, n)
+    return d + n
+
+
+cdef inline char* put_word(char* d, const char* p, size_t n) noexcept nogil:
+    """The word and the blank behind it."""
+    memcpy(d, p, n)
+    d[n] = c' '
+    return d + n + 1
+
+
+cdef inline char* put_crlf(char* d) noexcept nogil:
+    d[0] = c'\r'
+    d[1] = c'\n'
+    return d + 2
+
+
+cdef inline char* put_sizes(char* d, size_t header_len, size_t body_len) noexcept nogil:
+    if header_len:
+        d += put_uint(d, header_len)
+        d[0] = c' '
+        d += 1
+    d += put_uint(d, body_len)
+    return put_crlf(d)
+
+
+cdef enum:
+    FRAME_SLACK = 64    # verb, blanks, two sizes of up to 20 digits, two CRLF
+
+
+cdef int put_msg(
+    OutBuffer out, const char* subject, size_t subject_len, const char* sid, size_t sid_len,
+    const char* reply, size_t reply_len, const char* body, size_t header_len, size_t body_len,
+) except -1:
+    cdef char* d = out.reserve(subject_len + sid_len + reply_len + body_len + FRAME_SLACK)
+    if header_len:
+        d = put(d, b"HMSG ", 5)
+    else:
+        d = put(d, b"MSG ", 4)
+    d = put_word(d, subject, subject_len)
+    d = put_word(d, sid, sid_len)
+    if reply_len:
+        d = put_word(d, reply, reply_len)
+    d = put_sizes(d, header_len, body_len)
+    d = put(d, body, body_len)
+    d = put_crlf(d)
+    out.size = <size_t>(d - out.data)
+    return 0
+
+
+cdef class _View:
+    """A contiguous buffer for the time of one call."""
+    cdef Py_buffer view
+    cdef const char* p
+    cdef size_t n
+    cdef bint held
+
+    def __cinit__(self, data):
+        if data is None:
+            self.p, self.n = NULL, 0
+        elif PyBytes_CheckExact(data):
+            self.p, self.n = PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data)
+        else:
+            PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
+            self.held = True
+            self.p, self.n = <const char*>self.view.buf, <size_t>self.view.len
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+
+cdef inline const char* text_of(bytes data) noexcept:
+    return NULL if data is None else PyBytes_AS_STRING(data)
+
+
+cdef inline size_t size_of(bytes data) noexcept:
+    return 0 if data is None else <size_t>PyBytes_GET_SIZE(data)
+
+
+cdef int put_body(OutBuffer out, char* d, bytes header, const char* payload, size_t payload_len) except -1:
+    """Sizes, header, payload and CRLF at d, which has room for them."""
+    cdef size_t header_len = size_of(header)
+    d = put_sizes(d, header_len, header_len + payload_len)
+    if header_len:
+        d = put(d, text_of(header), header_len)
+    d = put(d, payload, payload_len)
+    d = put_crlf(d)
+    out.size = <size_t>(d - out.data)
+    return 0
+
+
+def encode_pub(OutBuffer out not None, bytes subject not None, bytes reply, bytes header, payload not None):
+    """PUB, or HPUB when there is a header block (its CRLF CRLF included). The caller checked the subjects."""
+    cdef _View view = None
+    cdef const char* p
+    cdef size_t n
+    cdef char* d
+    if PyBytes_CheckExact(payload):
+        p, n = PyBytes_AS_STRING(payload), <size_t>PyBytes_GET_SIZE(payload)
+    else:
+        view = _View(payload)
+        p, n = view.p, view.n
+    d = out.reserve(size_of(subject) + size_of(reply) + size_of(header) + n + FRAME_SLACK)
+    if size_of(header):
+        d = put(d, b"HPUB ", 5)
+    else:
+        d = put(d, b"PUB ", 4)
+    d = put_word(d, text_of(subject), size_of(subject))
+    if size_of(reply):
+        d = put_word(d, text_of(reply), size_of(reply))
+    put_body(out, d, header, p, n)
+
+
+def encode_msg(
+    OutBuffer out not None, bytes subject not None, bytes sid not None, bytes reply, bytes header,
+    payload not None,
+):
+    """MSG, or HMSG when there is a header block."""
+    cdef _View view = _View(payload)
+    cdef char* d = out.reserve(
+        size_of(subject) + size_of(sid) + size_of(reply) + size_of(header) + view.n + FRAME_SLACK
+    )
+    if size_of(header):
+        d = put(d, b"HMSG ", 5)
+    else:
+        d = put(d, b"MSG ", 4)
+    d = put_word(d, text_of(subject), size_of(subject))
+    d = put_word(d, text_of(sid), size_of(sid))
+    if size_of(reply):
+        d = put_word(d, text_of(reply), size_of(reply))
+    put_body(out, d, header, view.p, view.n)
+
+
+def encode_sub(OutBuffer out not None, bytes subject not None, bytes queue, bytes sid not None):
+    """SUB subject [queue] sid."""
+    cdef char* d = out.reserve(size_of(subject) + size_of(queue) + size_of(sid) + FRAME_SLACK)
+    d = put(d, b"SUB ", 4)
+    d = put_word(d, text_of(subject), size_of(subject))
+    if size_of(queue):
+        d = put_word(d, text_of(queue), size_of(queue))
+    d = put(d, text_of(sid), size_of(sid))
+    d = put_crlf(d)
+    out.size = <size_t>(d - out.data)
+
+
+def encode_unsub(OutBuffer out not None, bytes sid not None, uint64_t max_msgs=0):
+    """UNSUB sid [max_msgs]; 0 = now."""
+    cdef char* d = out.reserve(size_of(sid) + FRAME_SLACK)
+    d = put(d, b"UNSUB ", 6)
+    d = put(d, text_of(sid), size_of(sid))
+    if max_msgs:
+        d[0] = c' '
+        d += 1 + put_uint(d + 1, max_msgs)
+    d = put_crlf(d)
+    out.size = <size_t>(d - out.data)

@@ -1,0 +1,40 @@
+"""What Python sees of sinks and subscriptions."""
+
+from collections.abc import Callable
+
+class Sink:
+    """Base of everything that takes messages; subclasses are compiled."""
+
+class Subscription:
+    """Interest of one sink in one subject filter.
+
+    sink -- who gets the messages.
+    subject -- the filter, wildcards allowed; checked when it is inserted in a SubscriptionIndex.
+    queue -- queue group, b"" for none.
+    sid -- the client's subscription id.
+    max_msgs -- UNSUB max: closes itself after that many messages; 0 = no maximum.
+    """
+
+    max_msgs: int
+    delivered: int
+    closed: bool
+    def __init__(
+        self, sink: Sink, subject: bytes, queue: bytes = b"", sid: bytes = b"", max_msgs: int = 0
+    ) -> None: ...
+    @property
+    def sink(self) -> Sink: ...
+    @property
+    def subject(self) -> bytes: ...
+    @property
+    def queue(self) -> bytes: ...
+    @property
+    def sid(self) -> bytes: ...
+
+class DirtyList:
+    """What has work left for the end of the tick. The first mark after a take calls `wake()`."""
+
+    wake: Callable[[], object] | None
+    def __init__(self, wake: Callable[[], object] | None = None) -> None: ...
+    def __len__(self) -> int: ...
+    def take(self) -> list[object]:
+        """What was marked since the last take, in that order."""

@@ -1,0 +1,61 @@
+"""What Python sees of the subject grammar and the subscription index."""
+
+from penstock.kernels.sinks import Subscription
+
+def is_literal_subject(subject: bytes) -> bool:
+    """May this be published to: non-empty tokens, no wildcards, no whitespace or NUL?"""
+
+def is_valid_filter(f: bytes) -> bool:
+    """May this be subscribed to: like a subject, with * as a whole token and > as the whole last token?"""
+
+def has_wildcard(f: bytes) -> bool:
+    """Is any token of the filter * or >?"""
+
+def filter_matches(f: bytes, subject: bytes) -> bool:
+    """Does the filter match the literal subject?"""
+
+def filters_overlap(a: bytes, b: bytes) -> bool:
+    """Is there a subject that both filters match? Raises ValueError for what is no filter."""
+
+def filter_is_subset(a: bytes, b: bytes) -> bool:
+    """Does b match everything that a matches? Raises ValueError for what is no filter."""
+
+class MatchResult:
+    """Who gets a subject: a snapshot that never changes; don't change the lists."""
+
+    @property
+    def plain(self) -> list[Subscription]:
+        """Subscriptions without a queue group: each gets the message."""
+
+    @property
+    def groups(self) -> list[list[Subscription]]:
+        """One list a queue group, never empty: one member of each gets the message."""
+
+class SubscriptionIndex:
+    """All subscriptions of one account.
+
+    random_state -- seeds the choice of queue group members (64 bits; 0 = the default).
+    """
+
+    random_state: int
+    @property
+    def generation(self) -> int:
+        """Grows at every insert and remove."""
+
+    @property
+    def count(self) -> int: ...
+    def __len__(self) -> int: ...
+    def insert(self, sub: Subscription) -> int:
+        """Adds a subscription. Raises ValueError for an invalid filter and for one that is in an index."""
+
+    def remove(self, sub: Subscription) -> bool:
+        """Takes a subscription out; False when it isn't here."""
+
+    def match(self, subject: bytes) -> MatchResult:
+        """Who gets a message on this literal subject."""
+
+    def has_interest(self, subject: bytes) -> bool:
+        """Would anybody get a message on this literal subject?"""
+
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions, in the order in which they were inserted."""

@@ -1,0 +1,772 @@
+# cython: auto_pickle=False
+"""Subject grammar, and the index that says who is interested in a subject.
+
+Theory of operation. Literal filters live in one hash table keyed by the whole subject; wildcard filters in
+a trie of tokens. A lookup probes the cache, then the table, then walks the trie; none of this makes a
+Python object. Each filter keeps its prebuilt MatchResult, so that a subject which exactly one filter
+matches (a reply to `_INBOX.<id>.<n>`, never seen before and never again) costs a walk and no allocation.
+Only results put together from several filters, or found by a long walk, are worth a place in the cache.
+
+Invariants: a MatchResult never changes once it was handed out; a cached result equals what a fresh walk
+would give, since insert and remove drop exactly the entries whose subject their filter matches; nodes
+without a filter, without children are removed, so that memory follows what is subscribed now; all Python
+objects that nodes point to are owned by `states`, where the garbage collector sees them.
+
+Order of a result: the literal filter first, then by the trie (`>` before `*` before the token itself);
+within a filter by insertion. It depends on neither hashes nor addresses.
+
+Rejected: a dict of bytes as the table (a bytes object and a SipHash for every token of every lookup: 300 ns
+against 60); a generation number that makes every change flush the cache (each connection subscribes to its
+own inbox); one cache a connection (fan-in would multiply memory for nothing gained).
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from penstock.kernels.sinks cimport Subscription
+
+cdef enum:
+    CACHE_SIZE = 2048               # entries; a power of two
+    CACHED_SUBJECT_MAX = 255        # longer subjects are looked up each time
+    WALK_SHORT = 8                  # nodes visited; a longer walk is worth caching on its own
+    TABLE_FIRST = 8
+    FILTER_MAX = 1 << 15            # bytes; bounds the depth of the walk
+    FOUND_INLINE = 32
+
+# Differs from run to run (unless PYTHONHASHSEED is set), so that nobody can aim at one slot from outside.
+cdef uint64_t PROCESS_SEED = <uint64_t><Py_ssize_t>hash(b"penstock subject index")
+
+
+# --- grammar
+
+cdef inline bint is_space_or_nul(char c) noexcept nogil:
+    return c == c' ' or c == c'\t' or c == c'\r' or c == c'\n' or c == c'\f' or c == 0
+
+
+cdef bint is_valid(const char* s, size_t n, bint wildcards) noexcept nogil:
+    """Are there only non-empty tokens without blanks, and wildcards only when allowed and where allowed?"""
+    cdef size_t i
+    cdef size_t token = 0           # where the token under way starts
+    cdef char c
+    cdef bint tail = False
+    if n == 0:
+        return False
+    for i in range(n + 1):
+        c = c'.' if i == n else s[i]
+        if c == c'.':
+            if i == token or tail:
+                return False
+            if i == token + 1 and (s[token] == c'*' or s[token] == c'>'):
+                if not wildcards:
+                    return False
+                tail = s[token] == c'>'
+            token = i + 1
+        elif is_space_or_nul(c):
+            return False
+    return True
+
+
+cdef bint is_literal_subject(const char* s, size_t n) noexcept nogil:
+    return is_valid(s, n, False)
+
+
+cdef bint is_valid_filter(const char* s, size_t n) noexcept nogil:
+    return is_valid(s, n, True)
+
+
+cdef bint has_wildcard(const char* s, size_t n) noexcept nogil:
+    cdef size_t i
+    for i in range(n):
+        if (
+            (s[i] == c'*' or s[i] == c'>')
+            and (i == 0 or s[i - 1] == c'.')
+            and (i + 1 == n or s[i + 1] == c'.')
+        ):
+            return True
+    return False
+
+
+cdef inline const char* token_end(const char* p, const char* end) noexcept nogil:
+    cdef const char* dot = <const char*>memchr(p, c'.', <size_t>(end - p))
+    return end if dot == NULL else dot
+
+
+cdef inline bint is_token(const char* p, const char* end, char c) noexcept nogil:
+    return end - p == 1 and p[0] == c
+
+
+cdef bint filter_matches(const char* f, size_t fn, const char* s, size_t sn) noexcept nogil:
+    cdef const char* f_end = f + fn
+    cdef const char* s_end = s + sn
+    cdef const char* ft
+    cdef const char* st
+    if fn == 0 or sn == 0:
+        return False
+    while True:
+        ft = token_end(f, f_end)
+        st = token_end(s, s_end)
+        if st == s:
+            return False            # an empty token matches nothing
+        if is_token(f, ft, c'>') and ft == f_end:
+            return not has_empty_token(s, <size_t>(s_end - s))
+        if not is_token(f, ft, c'*') and (ft - f != st - s or memcmp(f, s, <size_t>(st - s)) != 0):
+            return False
+        if ft == f_end or st == s_end:
+            return ft == f_end and st == s_end
+        f = ft + 1
+        s = st + 1
+
+
+cdef bint has_empty_token(const char* s, size_t n) noexcept nogil:
+    cdef const char* end = s + n
+    cdef const char* dot
+    while True:
+        dot = token_end(s, end)
+        if dot == s:
+            return True
+        if dot == end:
+            return False
+        s = dot + 1
+
+
+cdef bint overlap(const char* a, size_t an, const char* b, size_t bn) noexcept nogil:
+    """Is there a subject that both valid filters match?"""
+    cdef const char* a_end = a + an
+    cdef const char* b_end = b + bn
+    cdef const char* at
+    cdef const char* bt
+    while True:
+        at = token_end(a, a_end)
+        bt = token_end(b, b_end)
+        if is_token(a, at, c'>') or is_token(b, bt, c'>'):
+            return True
+        if not is_token(a, at, c'*') and not is_token(b, bt, c'*'):
+            if at - a != bt - b or memcmp(a, b, <size_t>(at - a)) != 0:
+                return False
+        if at == a_end or bt == b_end:
+            return at == a_end and bt == b_end
+        a = at + 1
+        b = bt + 1
+
+
+cdef bint subset(const char* a, size_t an, const char* b, size_t bn) noexcept nogil:
+    """Does valid filter b match everything that valid filter a matches?"""
+    cdef const char* a_end = a + an
+    cdef const char* b_end = b + bn
+    cdef const char* at
+    cdef const char* bt
+    while True:
+        at = token_end(a, a_end)
+        bt = token_end(b, b_end)
+        if is_token(b, bt, c'>'):
+            return True
+        if is_token(a, at, c'>'):
+            return False
+        if not is_token(b, bt, c'*') and (at - a != bt - b or memcmp(a, b, <size_t>(at - a)) != 0):
+            return False
+        if at == a_end or bt == b_end:
+            return at == a_end and bt == b_end
+        a = at + 1
+        b = bt + 1
+
+
+# What Python calls. The C functions above bear the names that other kernels cimport, hence the detour.
+def _is_literal_subject(bytes subject not None):
+    """May this be published to: non-empty tokens, no wildcards, no whitespace or NUL?"""
+    return is_literal_subject(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
+
+
+def _is_valid_filter(bytes f not None):
+    """May this be subscribed to: like a subject, with * as a whole token and > as the whole last token?"""
+    return is_valid_filter(PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f))
+
+
+def _has_wildcard(bytes f not None):
+    """Is any token of the filter * or >?"""
+    return has_wildcard(PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f))
+
+
+def _filter_matches(bytes f not None, bytes subject not None):
+    """Does the filter match the literal subject?"""
+    return filter_matches(
+        PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f),
+        PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject),
+    )
+
+
+cdef int check_filter(bytes f) except -1:
+    if not is_valid_filter(PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f)):
+        raise ValueError(
+            f"{f!r} is no subject filter: tokens split by dots, none empty, no whitespace, > only at the end"
+        )
+    return 0
+
+
+def filters_overlap(bytes a not None, bytes b not None):
+    """Is there a subject that both filters match? Raises ValueError for what is no filter."""
+    check_filter(a)
+    check_filter(b)
+    return overlap(
+        PyBytes_AS_STRING(a), <size_t>PyBytes_GET_SIZE(a), PyBytes_AS_STRING(b), <size_t>PyBytes_GET_SIZE(b)
+    )
+
+
+def filter_is_subset(bytes a not None, bytes b not None):
+    """Does b match everything that a matches? Raises ValueError for what is no filter."""
+    check_filter(a)
+    check_filter(b)
+    return subset(
+        PyBytes_AS_STRING(a), <size_t>PyBytes_GET_SIZE(a), PyBytes_AS_STRING(b), <size_t>PyBytes_GET_SIZE(b)
+    )
+
+
+globals().update(
+    is_literal_subject=_is_literal_subject,
+    is_valid_filter=_is_valid_filter,
+    has_wildcard=_has_wildcard,
+    filter_matches=_filter_matches,
+)
+
+
+# --- hashing and tables
+
+cdef inline uint64_t mix(uint64_t h) noexcept nogil:
+    h ^= h >> 32
+    h *= <uint64_t>0x9E3779B97F4A7C15
+    h ^= h >> 29
+    return h
+
+
+cdef inline uint64_t hash_bytes(const char* p, size_t n, uint64_t seed) noexcept nogil:
+    """Eight bytes a step; made for keys of 5 to 100 bytes."""
+    cdef uint64_t h = seed ^ (<uint64_t>n * <uint64_t>0xD6E8FEB86659FD93)
+    cdef uint64_t word
+    while n >= 8:
+        memcpy(&word, p, 8)
+        h = (h ^ word) * <uint64_t>0xFF51AFD7ED558CCD
+        h ^= h >> 32
+        p += 8
+        n -= 8
+    if n:
+        word = 0
+        while n:
+            n -= 1
+            word = (word << 8) | <unsigned char>p[n]
+        h = (h ^ word) * <uint64_t>0xC4CEB9FE1A85EC53
+    return mix(h)
+
+
+cdef inline Node* table_get(const Table* t, uint64_t key_hash, const char* key, size_t n) noexcept nogil:
+    cdef size_t i
+    cdef Node* node
+    if t.count == 0:
+        return NULL
+    i = key_hash & (t.capacity - 1)
+    while True:
+        node = t.slots[i]
+        if node == NULL:
+            return NULL
+        if node.hash == key_hash and node.key_len == n and memcmp(node.key, key, n) == 0:
+            return node
+        i = (i + 1) & (t.capacity - 1)
+
+
+cdef void table_place(Table* t, Node* node) noexcept nogil:
+    cdef size_t i = node.hash & (t.capacity - 1)
+    while t.slots[i] != NULL:
+        i = (i + 1) & (t.capacity - 1)
+    t.slots[i] = node
+
+
+cdef int table_put(Table* t, Node* node) except -1:
+    """Adds a node whose key isn't there yet."""
+    cdef Table larger
+    cdef size_t i
+    if 2 * (t.count + 1) > t.capacity:
+        larger.capacity = 2 * t.capacity if t.capacity else TABLE_FIRST
+        larger.count = t.count
+        larger.slots = <Node**>calloc(larger.capacity, sizeof(Node*))
+        if larger.slots == NULL:
+            raise MemoryError(f"no memory for a table of {larger.capacity} subjects")
+        for i in range(t.capacity):
+            if t.slots[i] != NULL:
+                table_place(&larger, t.slots[i])
+        free(t.slots)
+        t[0] = larger
+    table_place(t, node)
+    t.count += 1
+    return 0
+
+
+cdef void table_drop(Table* t, Node* node) noexcept nogil:
+    """Takes out a node that is there, and closes the gap so that probing never meets a tombstone."""
+    cdef size_t mask = t.capacity - 1
+    cdef size_t gap = node.hash & mask
+    cdef size_t i
+    while t.slots[gap] != node:
+        gap = (gap + 1) & mask
+    i = gap
+    while True:
+        i = (i + 1) & mask
+        if t.slots[i] == NULL:
+            break
+        # A node may move into the gap unless its own place lies behind the gap (cyclically).
+        if ((i - (t.slots[i].hash & mask)) & mask) >= ((i - gap) & mask):
+            t.slots[gap] = t.slots[i]
+            gap = i
+    t.slots[gap] = NULL
+    t.count -= 1
+
+
+cdef Node* node_new(const char* key, size_t n, uint64_t key_hash, Node* parent) except NULL:
+    cdef Node* node = <Node*>calloc(1, sizeof(Node))
+    if node == NULL:
+        raise MemoryError("no memory for a node of the subscription index")
+    if n:
+        node.key = <char*>malloc(n)
+        if node.key == NULL:
+            free(node)
+            raise MemoryError(f"no memory for a subject of {n} bytes")
+        memcpy(node.key, key, n)
+    node.key_len = n
+    node.hash = key_hash
+    node.parent = parent
+    return node
+
+
+cdef void node_free(Node* node) noexcept nogil:
+    """Frees one node, not what hangs below it."""
+    if node.children != NULL:
+        free(node.children.slots)
+        free(node.children)
+    free(node.key)
+    free(node)
+
+
+cdef Node* first_child(Node* node) noexcept nogil:
+    cdef size_t i
+    if node.star != NULL:
+        return node.star
+    if node.tail != NULL:
+        return node.tail
+    if node.children != NULL and node.children.count:
+        for i in range(node.children.capacity):
+            if node.children.slots[i] != NULL:
+                return node.children.slots[i]
+    return NULL
+
+
+cdef void unlink(Node* node) noexcept nogil:
+    """Takes a node of the trie off its parent."""
+    cdef Node* parent = node.parent
+    if parent.star == node:
+        parent.star = NULL
+    elif parent.tail == node:
+        parent.tail = NULL
+    else:
+        table_drop(parent.children, node)
+
+
+# --- walking the trie
+
+cdef struct Found:
+    void** states
+    size_t count
+    size_t capacity
+    size_t visited
+    bint out_of_memory
+    void* inline_states[FOUND_INLINE]
+
+
+cdef void add_found(Found* found, void* state) noexcept nogil:
+    cdef void** states
+    if found.count == found.capacity:
+        states = <void**>malloc(2 * found.capacity * sizeof(void*))
+        if states == NULL:
+            found.out_of_memory = True
+            return
+        memcpy(states, found.states, found.count * sizeof(void*))
+        if found.states != &found.inline_states[0]:
+            free(found.states)
+        found.states = states
+        found.capacity *= 2
+    found.states[found.count] = state
+    found.count += 1
+
+
+cdef void walk(Node* node, const char* p, const char* end, uint64_t seed, Found* found) noexcept nogil:
+    """Collects the filters below `node` that match the tokens from p to end. Empty tokens are not noticed."""
+    cdef const char* t
+    cdef Node* child
+    while True:
+        found.visited += 1
+        if node.tail != NULL and node.tail.state != NULL:
+            add_found(found, node.tail.state)
+        if node.star == NULL and node.children == NULL:
+            return
+        t = token_end(p, end)
+        child = NULL
+        if node.children != NULL:
+            child = table_get(node.children, hash_bytes(p, <size_t>(t - p), seed), p, <size_t>(t - p))
+        if t == end:
+            if node.star != NULL and node.star.state != NULL:
+                add_found(found, node.star.state)
+            if child != NULL and child.state != NULL:
+                add_found(found, child.state)
+            return
+        p = t + 1
+        if child == NULL:
+            child = node.star
+            if child == NULL:
+                return
+        elif node.star != NULL:
+            walk(node.star, p, end, seed, found)
+        node = child
+
+
+cdef class MatchResult:
+    """Who gets a subject: `plain` subscriptions, and `groups`, each a list of queue group members.
+
+    Both are snapshots that never change; don't change them either.
+    """
+
+    def __repr__(self):
+        return f"MatchResult(plain={self.plain!r}, groups={self.groups!r})"
+
+
+cdef MatchResult new_result(list plain, list groups):
+    cdef MatchResult result = MatchResult.__new__(MatchResult)
+    result.plain = plain
+    result.groups = groups
+    return result
+
+
+cdef MatchResult NOBODY = new_result([], [])
+
+
+cdef MatchResult result_of_members(list members):
+    cdef list plain = []
+    cdef dict groups = {}
+    cdef Subscription sub
+    for sub in members:
+        if sub.queue:
+            groups.setdefault(sub.queue, []).append(sub)
+        else:
+            plain.append(sub)
+    return new_result(plain, list(groups.values()))
+
+
+cdef inline MatchResult result_of(FilterState state):
+    if state.result is None:
+        state.result = result_of_members(state.members)
+    return state.result
+
+
+cdef MatchResult merged(Found* found):
+    """One result out of several filters; a queue group spans all filters its members subscribed to."""
+    cdef list members = []
+    cdef size_t i
+    for i in range(found.count):
+        members.extend((<FilterState>found.states[i]).members)
+    return result_of_members(members)
+
+
+cdef class SubscriptionIndex:
+    """All subscriptions of one account.
+
+    random_state -- seeds the choice of queue group members.
+    """
+
+    def __cinit__(self):
+        self.seed = mix(PROCESS_SEED)
+        self.random_state = <uint64_t>0x2545F4914F6CDD1D
+        self.members = {}
+        self.states = []
+        self.free_slots = []
+        self.cached = [None] * CACHE_SIZE
+        self.cache = <CacheEntry*>calloc(CACHE_SIZE, sizeof(CacheEntry))
+        if self.cache == NULL:
+            raise MemoryError("no memory for a subscription index")
+        self.root = node_new(b"", 0, 0, NULL)
+
+    def __dealloc__(self):
+        cdef size_t i
+        cdef Node* node = self.root
+        cdef Node* child
+        if self.cache != NULL:
+            for i in range(<size_t>CACHE_SIZE):
+                free(self.cache[i].key)
+            free(self.cache)
+        for i in range(self.literals.capacity):
+            if self.literals.slots[i] != NULL:
+                node_free(self.literals.slots[i])
+        free(self.literals.slots)
+        while node != NULL:         # bottom up, without recursion: filters may be deep
+            child = first_child(node)
+            if child == NULL:
+                child = node.parent
+                if child != NULL:
+                    unlink(node)
+                node_free(node)
+            node = child
+
+    def __len__(self):
+        return <Py_ssize_t>self.count
+
+    cdef uint64_t random(self) noexcept:
+        """Xorshift, 64 bits, never zero."""
+        cdef uint64_t x = self.random_state
+        if x == 0:
+            x = <uint64_t>0x2545F4914F6CDD1D
+        x ^= x >> 12
+        x ^= x << 25
+        x ^= x >> 27
+        self.random_state = x
+        return x
+
+    # --- lookup
+
+    cdef MatchResult lookup(self, const char* subject, size_t n):
+        cdef uint64_t key_hash
+        cdef CacheEntry* entry
+        cdef size_t i
+        if n == 0:
+            return NOBODY
+        key_hash = hash_bytes(subject, n, self.seed)
+        if self.in_cache:
+            i = key_hash & (CACHE_SIZE - 1)
+            entry = &self.cache[i]
+            if entry.hash == key_hash and entry.key_len == n and memcmp(entry.key, subject, n) == 0:
+                return <MatchResult>self.cached[i]
+        return self.find(subject, n, key_hash)
+
+    cdef MatchResult find(self, const char* subject, size_t n, uint64_t key_hash):
+        """The lookup without the cache; puts there what is worth it."""
+        cdef Found found
+        cdef Node* literal = table_get(&self.literals, key_hash, subject, n)
+        cdef MatchResult result
+        found.states = &found.inline_states[0]
+        found.capacity = FOUND_INLINE
+        found.count = found.visited = 0
+        found.out_of_memory = False
+        if literal != NULL and literal.state != NULL:
+            add_found(&found, literal.state)
+        walk(self.root, subject, subject + n, self.seed, &found)
+        try:
+            if found.out_of_memory:
+                raise MemoryError("no memory to collect the filters that match a subject")
+            if found.count == 0 or (literal == NULL and has_empty_token(subject, n)):
+                result = NOBODY
+            elif found.count == 1:
+                result = result_of(<FilterState>found.states[0])
+            else:
+                result = merged(&found)
+        finally:
+            if found.states != &found.inline_states[0]:
+                free(found.states)
+        if found.count > 1 or found.visited > WALK_SHORT:
+            self.remember(subject, n, key_hash, result)
+        return result
+
+    cdef int remember(self, const char* subject, size_t n, uint64_t key_hash, MatchResult result) except -1:
+        cdef size_t i = key_hash & (CACHE_SIZE - 1)
+        cdef CacheEntry* entry = &self.cache[i]
+        cdef char* key
+        cdef object old = self.cached[i]    # dies only when the entry is whole again
+        if n > CACHED_SUBJECT_MAX:
+            return 0
+        self.forget(i)
+        if entry.key_capacity < n:
+            key = <char*>realloc(entry.key, n)
+            if key == NULL:
+                raise MemoryError("no memory to cache a subject")
+            entry.key = key
+            entry.key_capacity = <uint32_t>n
+        memcpy(entry.key, subject, n)
+        entry.key_len = <uint32_t>n
+        entry.hash = key_hash
+        entry.bucket = self.bucket_of(subject, n)
+        self.in_cache += 1
+        self.in_bucket[entry.bucket] += 1
+        self.cached[i] = result
+        return 0
+
+    cdef int forget(self, size_t i) except -1:
+        cdef CacheEntry* entry = &self.cache[i]
+        if entry.key_len:
+            entry.key_len = 0
+            self.in_cache -= 1
+            self.in_bucket[entry.bucket] -= 1
+            self.cached[i] = None
+        return 0
+
+    cdef uint32_t bucket_of(self, const char* s, size_t n) noexcept:
+        return <uint32_t>(hash_bytes(s, <size_t>(token_end(s, s + n) - s), self.seed) & (BUCKETS - 1))
+
+    cdef int invalidate(self, const char* f, size_t n, bint wildcard) except -1:
+        """Drops the cached results of all subjects that filter f matches, and no others."""
+        cdef size_t i
+        cdef uint32_t bucket = BUCKETS      # any
+        cdef uint64_t key_hash
+        cdef CacheEntry* entry
+        if self.in_cache == 0:
+            return 0
+        if not wildcard:
+            key_hash = hash_bytes(f, n, self.seed)
+            i = key_hash & (CACHE_SIZE - 1)
+            entry = &self.cache[i]
+            if entry.hash == key_hash and entry.key_len == n and memcmp(entry.key, f, n) == 0:
+                self.forget(i)
+            return 0
+        if f[0] != c'>' and not is_token(f, token_end(f, f + n), c'*'):
+            bucket = self.bucket_of(f, n)
+            if self.in_bucket[bucket] == 0:
+                return 0
+        for i in range(<size_t>CACHE_SIZE):
+            entry = &self.cache[i]
+            if entry.key_len and (bucket == BUCKETS or entry.bucket == bucket):
+                if filter_matches(f, n, entry.key, entry.key_len):
+                    self.forget(i)
+        return 0
+
+    # --- changes
+
+    cdef Node* node_of(self, const char* f, size_t n, bint wildcard, bint create) except? NULL:
+        """The node where filter f ends; NULL when there is none and none is to be created."""
+        cdef uint64_t key_hash
+        cdef Node* node
+        cdef Node* child
+        cdef const char* end = f + n
+        cdef const char* t
+        if not wildcard:
+            key_hash = hash_bytes(f, n, self.seed)
+            node = table_get(&self.literals, key_hash, f, n)
+            if node == NULL and create:
+                node = node_new(f, n, key_hash, NULL)
+                table_put(&self.literals, node)
+            return node
+        node = self.root
+        while True:
+            t = token_end(f, end)
+            if is_token(f, t, c'*'):
+                if node.star == NULL and create:
+                    node.star = node_new(f, 1, 0, node)
+                child = node.star
+            elif is_token(f, t, c'>'):
+                if node.tail == NULL and create:
+                    node.tail = node_new(f, 1, 0, node)
+                child = node.tail
+            else:
+                child = self.child_of(node, f, <size_t>(t - f), create)
+            if child == NULL or t == end:
+                return child
+            node = child
+            f = t + 1
+
+    cdef Node* child_of(self, Node* node, const char* token, size_t n, bint create) except? NULL:
+        cdef uint64_t key_hash = hash_bytes(token, n, self.seed)
+        cdef Node* child = NULL
+        if node.children != NULL:
+            child = table_get(node.children, key_hash, token, n)
+        if child != NULL or not create:
+            return child
+        if node.children == NULL:
+            node.children = <Table*>calloc(1, sizeof(Table))
+            if node.children == NULL:
+                raise MemoryError("no memory for a node of the subscription index")
+        child = node_new(token, n, key_hash, node)
+        table_put(node.children, child)
+        return child
+
+    cpdef int insert(self, Subscription sub) except -1:
+        """Adds a subscription. Raises ValueError for an invalid filter and for one that is in an index."""
+        cdef const char* f = PyBytes_AS_STRING(sub.subject)
+        cdef size_t n = <size_t>PyBytes_GET_SIZE(sub.subject)
+        cdef bint wildcard = has_wildcard(f, n)
+        cdef Node* node
+        cdef FilterState state
+        check_filter(sub.subject)
+        if n > FILTER_MAX:
+            raise ValueError(f"a subject filter has {n} bytes, at most {FILTER_MAX} are allowed")
+        if sub.indexed:
+            raise ValueError(f"{sub!r} is in an index already; make a new Subscription")
+        node = self.node_of(f, n, wildcard, True)
+        if node.state == NULL:
+            state = FilterState.__new__(FilterState)
+            state.members = []
+            if self.free_slots:
+                state.slot = self.free_slots.pop()
+                self.states[state.slot] = state
+            else:
+                state.slot = <size_t>len(self.states)
+                self.states.append(state)
+            node.state = <void*>state
+        else:
+            state = <FilterState>node.state
+        state.members.append(sub)
+        state.result = None
+        self.members[sub] = None
+        sub.indexed = True
+        self.count += 1
+        self.generation += 1
+        self.invalidate(f, n, wildcard)
+        return 0
+
+    cpdef bint remove(self, Subscription sub) except -1:
+        """Takes a subscription out; False when it isn't here."""
+        cdef const char* f = PyBytes_AS_STRING(sub.subject)
+        cdef size_t n = <size_t>PyBytes_GET_SIZE(sub.subject)
+        cdef bint wildcard = has_wildcard(f, n)
+        cdef Node* node
+        cdef FilterState state
+        if sub not in self.members:
+            return False
+        node = self.node_of(f, n, wildcard, False)
+        state = <FilterState>node.state
+        state.members.remove(sub)
+        state.result = None
+        del self.members[sub]
+        sub.indexed = False
+        self.count -= 1
+        self.generation += 1
+        self.invalidate(f, n, wildcard)
+        if not state.members:
+            node.state = NULL
+            self.states[state.slot] = None
+            self.free_slots.append(state.slot)
+            if wildcard:
+                self.prune(node)
+            else:
+                table_drop(&self.literals, node)
+                node_free(node)
+        return True
+
+    cdef int prune(self, Node* node) except -1:
+        """Removes a node of the trie, and those above it, as far as nothing is left in them."""
+        cdef Node* parent
+        while node.parent != NULL and node.state == NULL and first_child(node) == NULL:
+            parent = node.parent
+            unlink(node)
+            node_free(node)
+            if parent.children != NULL and parent.children.count == 0:
+                free(parent.children.slots)
+                free(parent.children)
+                parent.children = NULL
+            node = parent
+        return 0
+
+    # --- for Python
+
+    def match(self, bytes subject not None):
+        """Who gets a message on this literal subject."""
+        return self.lookup(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
+
+    def has_interest(self, bytes subject not None):
+        """Would anybody get a message on this literal subject?"""
+        cdef MatchResult result = self.lookup(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
+        return bool(result.plain) or bool(result.groups)
+
+    def subscriptions(self):
+        """All subscriptions, in the order in which they were inserted."""
+        return list(self.members)
