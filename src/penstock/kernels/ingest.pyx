@@ -330,12 +330,48 @@ cpdef size_t apply_plain(
         seq = log.append_message(&m, ts)
         batch.position += head.size
         stored += 1
-        if limits.per_subject_max:
-            log.enforce_subject_limit(m.subject, m.subject_len, limits.per_subject_max)
-        if (limits.msgs_max > 0 and log.messages > <uint64_t>limits.msgs_max) or (
-            limits.bytes_max > 0 and log.bytes > <uint64_t>limits.bytes_max
-        ):
-            log.enforce_limits(limits.msgs_max, limits.bytes_max)
+        enforce(log, limits, &m)
         if m.reply_len and not limits.no_ack:
             acks.put_ack(m.reply, m.reply_len, seq)
     return stored
+
+
+cpdef uint64_t store_one(
+    StreamLog log, PlainLimits limits, bytes subject, bytes header, bytes payload, int64_t ts
+) except 0:
+    """Stores one message that Python decided about, enforces the limits, returns its sequence."""
+    cdef bytes body = header + payload if header else payload
+    cdef Message m
+    cdef uint64_t seq
+    m.subject = PyBytes_AS_STRING(subject)
+    m.subject_len = PyBytes_GET_SIZE(subject)
+    m.reply = NULL
+    m.reply_len = 0
+    m.body = PyBytes_AS_STRING(body)
+    m.header_len = PyBytes_GET_SIZE(header)
+    m.body_len = PyBytes_GET_SIZE(body)
+    seq = log.append_message(&m, ts)
+    enforce(log, limits, &m)
+    return seq
+
+
+cdef int enforce(StreamLog log, PlainLimits limits, const Message* m) except -1:
+    """Makes room after a message was stored: its subject's limit first, then the stream's."""
+    if limits.per_subject_max:
+        log.enforce_subject_limit(m.subject, m.subject_len, limits.per_subject_max)
+    if (limits.msgs_max > 0 and log.messages > <uint64_t>limits.msgs_max) or (
+        limits.bytes_max > 0 and log.bytes > <uint64_t>limits.bytes_max
+    ):
+        log.enforce_limits(limits.msgs_max, limits.bytes_max)
+    return 0
+
+
+def enforce_all(StreamLog log, PlainLimits limits):
+    """Makes the log hold limits that were changed. Subjects' limits are enforced subject by subject."""
+    cdef bytes subject
+    if limits.per_subject_max:
+        for subject in log.subjects():
+            log.enforce_subject_limit(
+                PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject), limits.per_subject_max
+            )
+    log.enforce_limits(limits.msgs_max, limits.bytes_max)

@@ -3,10 +3,7 @@
 An Endpoint names the verbs of its subject (`STREAM.MSG.GET`), how many tokens follow them, the response
 type and the handler. A handler returns the response struct, or None when it has answered by itself or
 nothing is to be said; it refuses by raising JetStreamApiError, which becomes the `error` of the endpoint's
-response type. Requests to subjects of no endpoint get error 10003 as a `system_response`.
-
-Handlers run inside a ServiceSink: whatever was published before the request is applied, and the response
-leaves in the same tick, after what it tells about was written.
+response type. Requests to subjects of no endpoint get error 10003 as a `system_response` (api/service.py).
 """
 
 from __future__ import annotations
@@ -15,16 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.errors import JetStreamApiError
 from penstock.kernels.sinks import Sink
 from penstock.protocol import error_codes as codes
-from penstock.protocol.api import TYPE_PREFIX, ApiError, DecodeError, ErrorResponse, decode, encode
+from penstock.protocol import headers
+from penstock.protocol.api import DecodeError, decode
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
 
 T = TypeVar("T")
-REQUIRED_API_LEVEL = b"Nats-Required-Api-Level"
 
 
 @dataclass(slots=True)
@@ -66,6 +62,12 @@ class Endpoint:
     handler: ApiHandler
     audited: bool = True
     json_errors: bool = True
+
+
+def api_level_suffices(header: bytes, level: int) -> bool:
+    """Is the level that a request's header requires, if any, at most `level`? What is no number never is."""
+    required = headers.value_of(header, headers.REQUIRED_API_LEVEL) if header else None
+    return required is None or (required.isdigit() and int(required) <= level)
 
 
 class ApiTable:

@@ -1,0 +1,62 @@
+"""Advisories: JSON events about assets and API requests, published only where somebody listens.
+
+Subjects and types are wire_facts section 7's. The publisher is handed the means (publish, ids, time), so
+that the same run makes the same advisories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock.kernels.dispatch import publish
+from penstock.kernels.subjects import SubscriptionIndex
+from penstock.protocol.api import encode
+from penstock.protocol.durations import format_time
+
+PREFIX = "$JS.EVENT.ADVISORY."
+TYPE_PREFIX = "io.nats.jetstream.advisory.v1."
+
+
+class Advisories:
+    """Publishes into one account. clock: ns since epoch; new_id: an unused id."""
+
+    def __init__(
+        self, index: SubscriptionIndex, *, clock: Callable[[], int], new_id: Callable[[], str], domain: str = ""
+    ) -> None:
+        self._index = index
+        self._clock = clock
+        self._new_id = new_id
+        self._domain = domain
+
+    def wanted(self, suffix: str) -> bool:
+        """Does anybody listen on `$JS.EVENT.ADVISORY.<suffix>`?"""
+        return self._index.has_interest((PREFIX + suffix).encode())
+
+    def publish(self, suffix: str, kind: str, fields: Mapping[str, Any]) -> None:
+        """One advisory of type `kind` (without the common prefix) on `$JS.EVENT.ADVISORY.<suffix>`."""
+        if not self.wanted(suffix):
+            return
+        body = {
+            "type": TYPE_PREFIX + kind,
+            "id": self._new_id(),
+            "timestamp": format_time(self._clock()),
+            **fields,
+        }
+        if self._domain:
+            body["domain"] = self._domain
+        publish(self._index, (PREFIX + suffix).encode(), b"", b"", encode(body))
+
+    def stream_action(self, stream: str, action: str) -> None:
+        """A stream was made ("create"), changed ("modify") or removed ("delete")."""
+        suffix = {"create": "CREATED", "modify": "UPDATED", "delete": "DELETED"}[action]
+        self.publish(f"STREAM.{suffix}.{stream}", "stream_action", {"stream": stream, "action": action})
+
+    def consumer_action(self, stream: str, consumer: str, action: str) -> None:
+        """A consumer was made ("create") or removed ("delete")."""
+        suffix = {"create": "CREATED", "delete": "DELETED"}[action]
+        self.publish(
+            f"CONSUMER.{suffix}.{stream}.{consumer}",
+            "consumer_action",
+            {"stream": stream, "consumer": consumer, "action": action},
+        )

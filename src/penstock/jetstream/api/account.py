@@ -1,0 +1,21 @@
+"""`$JS.API.INFO`: what the account uses and may use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
+from penstock.protocol.api import AccountInfoResponse
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+
+
+def info(engine: JetStream, request: ApiRequest) -> AccountInfoResponse:
+    """INFO. A payload is ignored, as the official server does."""
+    present = engine.account_info()
+    return AccountInfoResponse(**msgspec.structs.asdict(present))
+
+ENDPOINTS = (Endpoint("INFO", 0, 0, "account_info_response", info, audited=False),)

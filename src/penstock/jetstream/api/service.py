@@ -1,0 +1,120 @@
+"""The listener on `$JS.API.>` (and `$JS.<domain>.API.>`): requests in, responses and audit advisories out.
+
+It is a ServiceSink, so whatever was published before a request is applied when the request runs, and the
+response leaves in the same tick, after what it tells about was written.
+
+Invariant: every request with a reply subject is answered exactly once, by its handler or from here.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import JetStreamApiError, StoreError
+from penstock.jetstream.api import account, consumers, direct, streams
+from penstock.jetstream.api.dispatch import ApiRequest, ApiTable, Endpoint, api_level_suffices
+from penstock.kernels.dispatch import ServiceSink, publish
+from penstock.kernels.sinks import Sink, Subscription
+from penstock.protocol import error_codes as codes
+from penstock.protocol.api import TYPE_PREFIX, ApiError, ErrorResponse, encode
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+
+log = logging.getLogger("penstock.jetstream")
+
+PREFIX = "$JS.API."
+SYSTEM_RESPONSE = "system_response"
+
+TABLE = ApiTable([*account.ENDPOINTS, *streams.ENDPOINTS, *direct.ENDPOINTS, *consumers.ENDPOINTS])
+
+
+class ApiService:
+    """Answers the API of one engine."""
+
+    def __init__(self, engine: JetStream) -> None:
+        self._engine = engine
+        self._prefixes = [PREFIX]
+        if engine.config.domain:
+            self._prefixes.append(f"$JS.{engine.config.domain}.API.")
+        self._sink = ServiceSink(self._on_request, self._apply_pending)
+        self._subscriptions: list[Subscription] = []
+
+    def start(self) -> None:
+        """Listens."""
+        for prefix in self._prefixes:
+            subscription = Subscription(self._sink, f"{prefix}>".encode())
+            self._engine.index.insert(subscription)
+            self._subscriptions.append(subscription)
+
+    def stop(self) -> None:
+        """Listens no more."""
+        for subscription in self._subscriptions:
+            self._engine.index.remove(subscription)
+        self._subscriptions.clear()
+
+    def _apply_pending(self) -> None:
+        self._engine.apply(self._engine.clock())
+
+    def _on_request(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        engine = self._engine
+        text = subject.decode("utf-8", "surrogateescape")
+        prefix = next(prefix for prefix in self._prefixes if text.startswith(prefix))
+        found = TABLE.find(text[len(prefix) :].split("."))
+        engine.api_stats.total += 1
+        if found is None:
+            refused: Any = ErrorResponse(type=TYPE_PREFIX + SYSTEM_RESPONSE, error=codes.BAD_REQUEST)
+            engine.api_stats.errors += 1
+            self._respond(reply, encode(refused))
+            return
+        endpoint, args = found
+        request = ApiRequest(text, args, reply, header, payload, origin, engine.clock())
+        self._answer(endpoint, request)
+
+    def _answer(self, endpoint: Endpoint, request: ApiRequest) -> None:
+        engine = self._engine
+        failed = False
+        try:
+            if endpoint.json_errors and not api_level_suffices(request.header, engine.config.api_level):
+                raise codes.REQUIRED_API_LEVEL.exception()
+            response = endpoint.handler(engine, request)
+        except JetStreamApiError as error:
+            failed = True
+            response = ErrorResponse(
+                type=TYPE_PREFIX + endpoint.response, error=ApiError.from_exception(error)
+            )
+        except StoreError as error:
+            log.error("request %s failed in the store: %s", request.subject, error)
+            failed = True
+            description = codes.STREAM_GENERAL_ERROR.format(err=str(error))
+            response = ErrorResponse(type=TYPE_PREFIX + endpoint.response, error=description)
+        if failed:
+            engine.api_stats.errors += 1
+        if response is None:
+            return
+        text = encode(response)
+        self._respond(request.reply, text)
+        if endpoint.audited or failed:
+            self._audit(request, text)
+
+    def _respond(self, reply: bytes, text: bytes) -> None:
+        if reply:
+            publish(self._engine.index, reply, b"", b"", text)
+
+    def _audit(self, request: ApiRequest, response: bytes) -> None:
+        advisories = self._engine.advisories
+        if not advisories.wanted("API"):
+            return
+        fields: dict[str, Any] = {"server": self._engine.config.server_name}
+        describe = self._engine.describe_client
+        client = describe(request.origin) if describe is not None and request.origin is not None else None
+        if client:
+            fields["client"] = client
+        fields["subject"] = request.subject
+        if request.payload:
+            fields["request"] = request.payload.decode("utf-8", "replace")
+        fields["response"] = response.decode("utf-8", "replace")
+        advisories.publish("API", "api_audit", fields)

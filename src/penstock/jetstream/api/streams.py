@@ -1,0 +1,233 @@
+"""`$JS.API.STREAM.>`: streams and their messages, by request.
+
+Every handler answers with the struct of its endpoint's response type or raises JetStreamApiError. Fields
+and codes are wire_facts section 2's; where the official server differs on something accidental (a purge
+whose body is no JSON purges everything), the request is refused instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.errors import MisuseError
+from penstock.jetstream import config as stream_config
+from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
+from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE, SUBJECTS_PAGE
+from penstock.jetstream.stream.stream import Stream
+from penstock.kernels.streamlog import StoredMessage
+from penstock.protocol import error_codes as codes
+from penstock.protocol import subjects
+from penstock.protocol.api import (
+    ClusterInfo,
+    MsgDeleteRequest,
+    MsgGetRequest,
+    MsgGetResponse,
+    StoredMessageBody,
+    StreamCreateResponse,
+    StreamInfo,
+    StreamInfoRequest,
+    StreamInfoResponse,
+    StreamListResponse,
+    StreamNamesRequest,
+    StreamNamesResponse,
+    StreamPurgeRequest,
+    StreamPurgeResponse,
+    StreamUpdateResponse,
+    SuccessResponse,
+    TYPE_PREFIX,
+)
+from penstock.protocol.durations import format_time, parse_time
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+
+T = TypeVar("T")
+
+
+def create(engine: JetStream, request: ApiRequest) -> StreamCreateResponse:
+    """STREAM.CREATE. A stream which exists with the same configuration is answered like a new one."""
+    body = _config_request(request)
+    stream = engine.create_stream(body, request.now)
+    return StreamCreateResponse(**_info(engine, stream, request.now), did_create=True)
+
+
+def update(engine: JetStream, request: ApiRequest) -> StreamUpdateResponse:
+    """STREAM.UPDATE."""
+    body = _config_request(request)
+    stream = engine.update_stream(body, request.now)
+    return StreamUpdateResponse(**_info(engine, stream, request.now))
+
+
+def info(engine: JetStream, request: ApiRequest) -> StreamInfoResponse:
+    """STREAM.INFO, with a page of subjects and their counts when a subjects_filter asks for them."""
+    body = request.body(StreamInfoRequest)
+    stream = engine.stream(request.args[0])
+    fields = _info(engine, stream, request.now, deleted=body.deleted_details)
+    fields["cluster"] = ClusterInfo(leader=engine.config.server_name)
+    total = offset = limit = 0
+    if body.subjects_filter:
+        counts = sorted(stream.log.subjects(body.subjects_filter.encode()).items())
+        total, offset, limit = len(counts), max(0, body.offset), SUBJECTS_PAGE
+        page = counts[offset : offset + limit]
+        fields["state"].subjects = {name.decode("utf-8", "replace"): count for name, count in page}
+    return StreamInfoResponse(**fields, total=total, offset=offset, limit=limit)
+
+
+def names(engine: JetStream, request: ApiRequest) -> StreamNamesResponse:
+    """STREAM.NAMES, in pages of 1024."""
+    streams, offset, total = _page(engine, request, NAMES_PAGE)
+    return StreamNamesResponse(total=total, offset=offset, streams=[stream.name for stream in streams])
+
+
+def listing(engine: JetStream, request: ApiRequest) -> StreamListResponse:
+    """STREAM.LIST, in pages of 256."""
+    streams, offset, total = _page(engine, request, LIST_PAGE)
+    infos = [
+        StreamInfo(
+            config=stream.config,
+            created=format_time(stream.created),
+            state=stream.state(),
+            domain=engine.config.domain,
+            ts=format_time(request.now),
+        )
+        for stream in streams
+    ]
+    return StreamListResponse(total=total, offset=offset, streams=infos)
+
+
+def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
+    """STREAM.DELETE."""
+    if request.payload.strip() not in (b"", b"{}"):
+        raise codes.NOT_EMPTY_REQUEST.exception()
+    engine.delete_stream(request.args[0])
+    return SuccessResponse(type=TYPE_PREFIX + "stream_delete_response", success=True)
+
+
+def purge(engine: JetStream, request: ApiRequest) -> StreamPurgeResponse:
+    """STREAM.PURGE, all of it or what filter, seq and keep leave over."""
+    body = request.body(StreamPurgeRequest)
+    stream = engine.stream(request.args[0])
+    if body.seq > 0 and body.keep > 0:
+        raise codes.BAD_REQUEST.exception()
+    if body.seq < 0 or body.keep < 0:
+        raise codes.BAD_REQUEST.exception()
+    purged = stream.purge(body.filter.encode() or None, body.seq, body.keep)
+    engine.touch_stream(stream)
+    return StreamPurgeResponse(success=True, purged=purged)
+
+
+def get_message(engine: JetStream, request: ApiRequest) -> MsgGetResponse:
+    """STREAM.MSG.GET: one message by sequence, by time, or as the last or next one of a subject."""
+    body = request.body(MsgGetRequest)
+    stream = engine.stream(request.args[0])
+    if (
+        not (body.seq or body.last_by_subj or body.next_by_subj or body.start_time)
+        or is_contradictory(body)
+        or body.batch
+        or body.max_bytes
+        or body.multi_last
+    ):
+        raise codes.BAD_REQUEST.exception()
+    message = find_message(stream, body)
+    if message is None:
+        raise codes.NO_MESSAGE_FOUND.exception()
+    found = StoredMessageBody(
+        subject=message.subject.decode("utf-8", "replace"),
+        seq=message.seq,
+        hdrs=b"" if body.no_hdr else message.header,
+        data=message.payload,
+        time=format_time(message.ts),
+    )
+    return MsgGetResponse(message=found)
+
+
+def delete_message(engine: JetStream, request: ApiRequest) -> SuccessResponse:
+    """STREAM.MSG.DELETE; no_erase leaves the bytes in the block."""
+    body = request.body(MsgDeleteRequest)
+    stream = engine.stream(request.args[0])
+    if body.seq <= 0:
+        raise codes.BAD_REQUEST.exception()
+    stream.delete_message(body.seq, erase=not body.no_erase)
+    engine.touch_stream(stream)
+    return SuccessResponse(type=TYPE_PREFIX + "stream_msg_delete_response", success=True)
+
+
+def is_contradictory(body: MsgGetRequest) -> bool:
+    """Does a request for messages say two things that exclude each other (wire_facts section 4)?"""
+    return bool(
+        (body.seq and body.last_by_subj)
+        or (body.seq and body.start_time)
+        or (body.start_time and body.last_by_subj)
+        or (body.last_by_subj and (body.next_by_subj or body.batch or body.multi_last))
+        or (body.next_by_subj and body.multi_last)
+        or (body.up_to_seq and body.up_to_time)
+        or body.seq < 0
+    )
+
+
+def start_seq(stream: Stream, body: MsgGetRequest) -> int:
+    """The sequence from which a request for messages looks. Raises JetStreamApiError 10003 for a bad time."""
+    if not body.start_time:
+        return max(1, body.seq)
+    return stream.log.seq_at_time(time_of(body.start_time))
+
+
+def time_of(text: str) -> int:
+    """A time of a request as ns. Raises JetStreamApiError 10003 when it is none."""
+    try:
+        return parse_time(text)
+    except MisuseError:
+        raise codes.BAD_REQUEST.exception() from None
+
+
+def find_message(stream: Stream, body: MsgGetRequest) -> StoredMessage | None:
+    """The one message that a (consistent) request asks for."""
+    if body.last_by_subj:
+        return stream.log.load_last(body.last_by_subj.encode())
+    if body.next_by_subj or body.start_time:
+        return stream.log.load_next(body.next_by_subj.encode(), start_seq(stream, body))
+    return stream.log.load(body.seq)
+
+
+def _config_request(request: ApiRequest) -> stream_config.StrictStreamConfigRequest:
+    body = request.body(stream_config.StrictStreamConfigRequest)
+    if body.name != request.args[0]:
+        raise codes.STREAM_MISMATCH.exception()
+    return body
+
+
+def _info(engine: JetStream, stream: Stream, now: int, *, deleted: bool = False) -> dict[str, Any]:
+    """The fields of a StreamInfo."""
+    return {
+        "config": stream_config.with_versions(stream.config, engine.config),
+        "created": format_time(stream.created),
+        "state": stream.state(deleted=deleted),
+        "domain": engine.config.domain,
+        "ts": format_time(now),
+    }
+
+
+def _page(engine: JetStream, request: ApiRequest, limit: int) -> tuple[list[Stream], int, int]:
+    """A page of streams in order of names: (streams, offset, total)."""
+    body = request.body(StreamNamesRequest)
+    chosen = [
+        stream
+        for _, stream in sorted(engine.streams.items())
+        if not body.subject
+        or any(subjects.overlaps(body.subject, subject) for subject in stream.config.subjects)
+    ]
+    offset = min(max(0, body.offset), len(chosen))
+    return chosen[offset : offset + limit], offset, len(chosen)
+
+
+ENDPOINTS = (
+    Endpoint("STREAM.CREATE", 1, 1, "stream_create_response", create),
+    Endpoint("STREAM.UPDATE", 1, 1, "stream_update_response", update),
+    Endpoint("STREAM.INFO", 1, 1, "stream_info_response", info, audited=False),
+    Endpoint("STREAM.NAMES", 0, 0, "stream_names_response", names, audited=False),
+    Endpoint("STREAM.LIST", 0, 0, "stream_list_response", listing, audited=False),
+    Endpoint("STREAM.DELETE", 1, 1, "stream_delete_response", delete),
+    Endpoint("STREAM.PURGE", 1, 1, "stream_purge_response", purge),
+    Endpoint("STREAM.MSG.GET", 1, 1, "stream_msg_get_response", get_message, audited=False),
+    Endpoint("STREAM.MSG.DELETE", 1, 1, "stream_msg_delete_response", delete_message),
+)

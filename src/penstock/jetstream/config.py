@@ -1,0 +1,270 @@
+"""Stream configurations: defaults, bounds, what an update may change, and the error that refuses the rest.
+
+`checked` turns a request into the configuration a stream runs on; `updated` holds such a one against the
+present configuration. Neither looks at other streams or at what is stored: the engine does. Texts and codes
+are the official server's (behaviour of v2.15), so that people find the same words in the same places.
+
+Configurations of features this server does not have are refused, never accepted and ignored.
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from penstock.errors import JetStreamApiError
+from penstock.jetstream.limits import (
+    AGE_MIN_NS,
+    DESCRIPTION_MAX,
+    METADATA_MAX,
+    NAME_MAX,
+    REPLICAS_MAX,
+    EngineConfig,
+)
+from penstock.protocol import error_codes as codes
+from penstock.protocol import subjects
+from penstock.protocol.api import (
+    Compression,
+    DiscardPolicy,
+    PersistMode,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+    StreamConfigRequest,
+)
+
+LEVEL_KEY = "_nats.level"
+REQUIRED_LEVEL_KEY = "_nats.req.level"
+VERSION_KEY = "_nats.ver"
+
+
+class StrictStreamConfigRequest(StreamConfigRequest, forbid_unknown_fields=True):
+    """A configuration request whose unknown fields are an error: a misspelt limit must not vanish."""
+
+
+def refuse(text: str) -> JetStreamApiError:
+    """10052 with a reason."""
+    return codes.STREAM_INVALID_CONFIG.exception(err=text)
+
+
+def checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
+    """The configuration a request asks for, defaults filled in.
+
+    Raises JetStreamApiError: 10128 and 10052 for the name, 10133 and 10074 for replicas, 10157 for what
+    pedantic mode would have to correct, 10052 with a text for anything else.
+    """
+    config = request.config()
+    check_name(config.name)
+    _check_texts(config)
+    config = _with_defaults(config, engine, pedantic=request.pedantic)
+    _check_ages(config)
+    _check_policies(config)
+    _check_supported(config)
+    _check_subjects(config)
+    if config.num_replicas > 1:
+        raise codes.STREAM_REPLICAS_NOT_SUPPORTED.exception()
+    return structs.replace(config, metadata=_stored_metadata(config))
+
+
+def updated(present: StreamConfig, request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
+    """The configuration an update leads to.
+
+    Raises JetStreamApiError like `checked`, and 10052 for what may not change.
+    """
+    config = checked(structs.replace(request, sealed=False) if request.sealed else request, engine)
+    # A window nobody chose follows max_age; one which was chosen stays what the request says.
+    _check_unchanged(present, config, sealed=request.sealed)
+    if request.sealed:
+        config = _sealed(config)
+    return config
+
+
+def check_name(name: str) -> None:
+    """Refuses what can not name a stream: 10128 with a path separator, 10052 otherwise."""
+    if "/" in name or "\\" in name:
+        raise codes.STREAM_NAME_CONTAINS_PATH_SEPARATORS.exception()
+    if not subjects.is_valid_name(name):
+        raise refuse("stream name is required and can not contain '.', '*', '>', '\\', '/'")
+    if len(name) > NAME_MAX:
+        raise refuse(f"stream name is too long, maximum allowed is {NAME_MAX}")
+
+
+def with_versions(config: StreamConfig, engine: EngineConfig) -> StreamConfig:
+    """The configuration as responses show it: with the server's version and API level in its metadata."""
+    metadata = config.metadata | {LEVEL_KEY: str(engine.api_level), VERSION_KEY: engine.version}
+    return structs.replace(config, metadata=dict(sorted(metadata.items())))
+
+
+def required_level(config: StreamConfig) -> int:
+    """The lowest API level that serves this configuration (wire_facts 3.6)."""
+    if config.allow_batched:
+        return 3
+    if (
+        config.allow_msg_counter
+        or config.allow_atomic
+        or config.allow_msg_schedules
+        or config.persist_mode is PersistMode.ASYNC
+    ):
+        return 2
+    return 1 if config.allow_msg_ttl or config.subject_delete_marker_ttl else 0
+
+
+def same(one: StreamConfig, other: StreamConfig) -> bool:
+    """Do both configure the same stream? (A create request for a stream which exists is then no error.)"""
+    return structs.replace(one, metadata=_own(one)) == structs.replace(other, metadata=_own(other))
+
+
+def _own(config: StreamConfig) -> dict[str, str]:
+    return {key: value for key, value in config.metadata.items() if not key.startswith("_nats.")}
+
+
+def _stored_metadata(config: StreamConfig) -> dict[str, str]:
+    metadata = {
+        key: value for key, value in config.metadata.items() if key not in (LEVEL_KEY, VERSION_KEY)
+    }
+    metadata[REQUIRED_LEVEL_KEY] = str(required_level(config))
+    return dict(sorted(metadata.items()))
+
+
+def _check_texts(config: StreamConfig) -> None:
+    if len(config.description.encode()) > DESCRIPTION_MAX:
+        raise refuse(f"stream description is too long, maximum allowed is {DESCRIPTION_MAX}")
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in config.metadata.items())
+    if size > METADATA_MAX:
+        raise refuse(f"stream metadata exceeds maximum size of {METADATA_MAX} bytes")
+    if config.num_replicas < 0:
+        raise codes.REPLICAS_COUNT_CANNOT_BE_NEGATIVE.exception()
+    if config.num_replicas > REPLICAS_MAX:
+        raise refuse(f"maximum replicas is {REPLICAS_MAX}")
+    if config.first_seq < 0:
+        raise refuse("first sequence can not be negative")
+
+
+_LIMITS = ("max_msgs", "max_msgs_per_subject", "max_bytes", "max_msg_size", "max_consumers")
+
+
+def _with_defaults(config: StreamConfig, engine: EngineConfig, *, pedantic: bool) -> StreamConfig:
+    changes: dict[str, object] = {}
+    for name in _LIMITS:
+        value = getattr(config, name)
+        if value < -1 and pedantic:
+            raise codes.PEDANTIC.exception(err=f"{name} must be set to -1")
+        if value == 0 or value < -1:
+            changes[name] = -1
+    if config.num_replicas == 0:
+        changes["num_replicas"] = 1
+    if not config.subjects and config.mirror is None and not config.sources:
+        changes["subjects"] = [config.name]
+    if config.duplicate_window == 0 and config.mirror is None and not config.sources:
+        window = engine.duplicate_window_ns
+        changes["duplicate_window"] = min(window, config.max_age) if config.max_age > 0 else window
+    return structs.replace(config, **changes)
+
+
+def _check_ages(config: StreamConfig) -> None:
+    age, window = config.max_age, config.duplicate_window
+    if age < 0:
+        raise refuse("max age can not be negative")
+    if 0 < age < AGE_MIN_NS:
+        raise refuse("max age needs to be >= 100ms")
+    if window < 0:
+        raise refuse("duplicates window can not be negative")
+    if 0 < age < window:
+        raise refuse("duplicates window can not be larger then max age")
+    if 0 < window < AGE_MIN_NS:
+        raise refuse("duplicates window needs to be >= 100ms")
+
+
+def _check_policies(config: StreamConfig) -> None:
+    if config.sealed:
+        raise refuse("stream configuration for create can not be sealed")
+    if config.deny_purge and config.allow_rollup_hdrs:
+        raise refuse("roll-ups require the purge permission")
+    if config.discard_new_per_subject:
+        if config.discard is not DiscardPolicy.NEW:
+            raise refuse("discard new per subject requires discard new policy to be set")
+        if config.max_msgs_per_subject <= 0:
+            raise refuse("discard new per subject requires max msgs per subject > 0")
+    if config.persist_mode is PersistMode.ASYNC:
+        if config.storage is not StorageType.FILE:
+            raise refuse("async persist mode is only supported on file storage")
+        if config.num_replicas > 1:
+            raise refuse("async persist mode is not supported on replicated streams")
+        if config.allow_atomic:
+            raise refuse("async persist mode is not supported with atomic batch publish")
+
+
+def _check_supported(config: StreamConfig) -> None:
+    wanted = {
+        "mirrors": config.mirror is not None,
+        "sources": bool(config.sources),
+        f"{config.retention.value} retention": config.retention is not RetentionPolicy.LIMITS,
+        "compression": config.compression is not Compression.NONE,
+        "placement": config.placement is not None
+        and bool(config.placement.cluster or config.placement.tags or config.placement.preferred),
+        "republishing": config.republish is not None,
+        "subject transforms": config.subject_transform is not None,
+        "per-message TTL": config.allow_msg_ttl or config.subject_delete_marker_ttl != 0,
+        "message counters": config.allow_msg_counter,
+        "message schedules": config.allow_msg_schedules,
+        "atomic batch publishing": config.allow_atomic,
+        "fast batch publishing": config.allow_batched,
+    }
+    missing = [feature for feature, is_wanted in wanted.items() if is_wanted]
+    if missing:
+        verb = "is" if len(missing) == 1 and not missing[0].endswith("s") else "are"
+        raise refuse(f"{', '.join(missing)} {verb} not supported by this server version")
+
+
+_NO_ACK_AREAS = (
+    # (subjects, exception, text): a stream on the API's own subjects would answer requests with pub acks.
+    (("$JS.>", "$JSC.>", "$NRG.>"), "$JS.EVENT.>", "jetstream api"),
+    (("$SYS.>",), "$SYS.ACCOUNT.>", "system api"),
+)
+
+
+def _check_subjects(config: StreamConfig) -> None:
+    for subject in config.subjects:
+        if not subjects.is_valid_filter(subject):
+            raise refuse("invalid subject")
+        if config.no_ack:
+            continue
+        if subject == ">":
+            raise refuse("capturing all subjects requires no-ack to be true")
+        for areas, allowed, name in _NO_ACK_AREAS:
+            inside = any(subjects.overlaps(subject, area) for area in areas)
+            if inside and not subjects.is_subset(subject, allowed):
+                raise refuse(f"subjects that overlap with {name} require no-ack to be true")
+    pair = subjects.any_overlap(config.subjects)
+    if pair is not None:
+        raise refuse(f'subject "{pair[0]}" overlaps with "{pair[1]}"')
+
+
+def _check_unchanged(present: StreamConfig, config: StreamConfig, *, sealed: bool) -> None:
+    if config.name != present.name:
+        raise refuse("stream configuration name must match original")
+    if config.storage is not present.storage:
+        raise refuse("stream configuration update can not change storage type")
+    work_queues = {present.retention, config.retention}
+    if len(work_queues) == 2 and RetentionPolicy.WORKQUEUE in work_queues:
+        raise refuse("stream configuration update can not change retention policy to/from workqueue")
+    if present.sealed and not sealed:
+        raise refuse("stream configuration update can not unseal a sealed stream")
+    if present.deny_delete and not config.deny_delete:
+        raise refuse("stream configuration update can not cancel deny message deletes")
+    if present.deny_purge and not config.deny_purge:
+        raise refuse("stream configuration update can not cancel deny purge")
+    if present.persist_mode is not config.persist_mode:
+        raise refuse("stream configuration update can not change persist mode")
+
+
+def _sealed(config: StreamConfig) -> StreamConfig:
+    """Sealing keeps what is stored for ever."""
+    return structs.replace(
+        config,
+        sealed=True,
+        max_age=0,
+        discard=DiscardPolicy.NEW,
+        deny_delete=True,
+        deny_purge=True,
+        allow_rollup_hdrs=False,
+    )

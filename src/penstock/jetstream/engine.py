@@ -1,0 +1,372 @@
+"""One account's JetStream: its streams and consumers, the API that manages them, and the order of a tick.
+
+The server drives it: `apply`, `write`, `acknowledge`, `deliver` at the end of each tick, `on_time` when
+`next_deadline` has come. Between two ticks, publishes gather in the streams' batches and acks in the
+consumers' sinks; whatever has work is in a dirty list, whose first entry wakes the server.
+
+Ordering contracts:
+- apply before write before acknowledge: an ack leaves only after its record is with the operating system
+  (on the disk with sync_always).
+- deliver after write: a consumer never sees a message that a crash could take back.
+- API requests see every publish that arrived before them: their sinks run `apply` first.
+
+No IO, no clock, no randomness of its own: files are the store's, time and ids come in as callables.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from penstock.errors import JetStreamApiError, StoreError, StoreWriteError
+from penstock.jetstream import config as stream_config
+from penstock.jetstream.advisories import Advisories
+from penstock.jetstream.api import ApiService
+from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.deadlines import Deadlines
+from penstock.jetstream.limits import EngineConfig
+from penstock.jetstream.stream.stream import Stream, StreamMeta
+from penstock.kernels.sinks import DirtyList, Sink
+from penstock.kernels.subjects import SubscriptionIndex
+from penstock.protocol import error_codes as codes
+from penstock.protocol import subjects
+from penstock.protocol.api import (
+    AccountInfo,
+    AccountLimits,
+    ApiError,
+    ApiStats,
+    StorageType,
+    StreamConfig,
+)
+from penstock.store.interface import AccountStore
+
+log = logging.getLogger("penstock.jetstream")
+
+
+class JetStream:
+    """The engine of one account.
+
+    index: the account's subscriptions; the engine adds its own sinks. stores: where streams are kept.
+    clock: ns since epoch. new_id: an unused id (for consumers and advisories). wake: called when there is
+    work for the end of a tick.
+    """
+
+    def __init__(
+        self,
+        index: SubscriptionIndex,
+        stores: AccountStore,
+        *,
+        config: EngineConfig,
+        clock: Callable[[], int],
+        new_id: Callable[[], str],
+        wake: Callable[[], None],
+    ) -> None:
+        self.index = index
+        self.stores = stores
+        self.config = config
+        self.clock = clock
+        self.new_id = new_id
+        self.streams: dict[str, Stream] = {}
+        self.advisories = Advisories(index, clock=clock, new_id=new_id, domain=config.domain)
+        self.api_stats = ApiStats(level=config.api_level)
+        self.describe_client: Callable[[Sink], dict[str, Any] | None] | None = None
+        self.dirty_streams = DirtyList(wake)
+        self.dirty_consumers = DirtyList(wake)
+        self._wake = wake
+        self._unwritten: dict[str, Stream] = {}
+        self._unacknowledged: dict[str, Stream] = {}
+        self._active: dict[Consumer, None] = {}  # an ordered set: consumers with something to do this tick
+        self._deadlines: Deadlines[Stream | Consumer] = Deadlines()
+        self._unsynced: set[str] = set()
+        self._sync_due: int | None = None
+        self._api = ApiService(self)
+
+    # --- life ----------------------------------------------------------------------------------
+
+    def recover(self, now: int) -> None:
+        """Opens every stored stream with its consumers, then answers requests."""
+        for name in self.stores.stream_names():
+            store = self.stores.open_stream(name)
+            meta = msgspec.json.decode(store.meta, type=StreamMeta)
+            stream = self._new_stream(meta.config, store, meta.created)
+            stream.recover(now)
+            self.streams[name] = stream
+            for consumer_name in store.consumer_names():
+                consumer = Consumer.recover(self, stream, store.open_consumer(consumer_name), now)
+                stream.consumers[consumer.name] = consumer
+                self.touch_consumer(consumer)
+            stream.expire(now)
+            stream.subscribe(self.index)
+            self.touch_stream(stream)
+        self._api.start()
+
+    def close(self) -> None:
+        """Takes no more messages, writes what is left and closes every store."""
+        self._api.stop()
+        for stream in self.streams.values():
+            stream.unsubscribe(self.index)
+        self.apply(self.clock())
+        self.write()
+        self.acknowledge()
+        for stream in self.streams.values():
+            for consumer in stream.consumers.values():
+                consumer.close()
+            stream.store.close()
+        self.streams.clear()
+
+    # --- the tick ------------------------------------------------------------------------------
+
+    def apply(self, now: int) -> None:
+        """Applies publishes, then consumers' acks."""
+        for stream in self.dirty_streams.take():
+            assert isinstance(stream, Stream)
+            if stream.name not in self.streams:
+                continue  # deleted in this very tick
+            stream.refuse_all = self._exceeded_limit(stream)
+            stream.apply_pending(now)
+            self.touch_stream(stream)
+        for consumer in self.dirty_consumers.take():
+            assert isinstance(consumer, Consumer)
+            consumer.apply(now)
+            self.touch_consumer(consumer)
+
+    def write(self) -> None:
+        """Hands what is new to the operating system; with sync_always to the disk."""
+        for stream in self._unwritten.values():
+            try:
+                stream.store.write()
+                if self.config.sync_always:
+                    stream.store.sync()
+                elif not stream.is_memory:
+                    self._unsynced.add(stream.name)
+            except StoreWriteError as error:
+                log.error("stream %s: its publishes are refused: %s", stream.name, error)
+                stream.refuse_unwritten(str(error))
+        self._unwritten.clear()
+        for consumer in self._active:
+            self._write_consumer(consumer)
+        if self._unsynced and self._sync_due is None:
+            self._sync_due = self.clock() + self.config.sync_interval_ns
+
+    def acknowledge(self) -> None:
+        """Sends pub acks and confirmations of consumer acks. Only after `write`."""
+        for stream in self._unacknowledged.values():
+            stream.acknowledge(self.index)
+        self._unacknowledged.clear()
+        for consumer in self._active:
+            consumer.confirm()
+
+    def deliver(self, now: int) -> None:
+        """Lets consumers with work send messages, and writes what they noted about it."""
+        active, self._active = self._active, {}
+        for consumer in active:
+            consumer.deliver(now)
+            self._write_consumer(consumer)
+            self._deadlines.set(consumer, consumer.next_deadline())
+
+    def next_deadline(self) -> int | None:
+        """When (ns) `on_time` wants to be called; None when nothing waits for time."""
+        earliest = self._deadlines.earliest()
+        if self._sync_due is None:
+            return earliest
+        return self._sync_due if earliest is None else min(earliest, self._sync_due)
+
+    def on_time(self, now: int) -> None:
+        """Does what is due at `now`: expiries, redeliveries, heartbeats, the periodic sync."""
+        for thing in self._deadlines.take_due(now):
+            if isinstance(thing, Stream):
+                thing.expire(now)
+                self.touch_stream(thing)
+            else:
+                thing.on_time(now)
+                self.touch_consumer(thing)
+        if self._sync_due is not None and self._sync_due <= now:
+            self._sync_due = None
+            self._sync()
+
+    def touch_stream(self, stream: Stream) -> None:
+        """The stream changed: it is written, answered for, and its consumers delivered to in this tick."""
+        if not self._unwritten:
+            self._wake()
+        self._unwritten[stream.name] = stream
+        self._unacknowledged[stream.name] = stream
+        self._deadlines.set(stream, stream.next_deadline())
+        for consumer in stream.consumers.values():
+            self._active[consumer] = None
+
+    def touch_consumer(self, consumer: Consumer) -> None:
+        """The consumer has something to do in this tick."""
+        if not self._active:
+            self._wake()
+        self._active[consumer] = None
+
+    def _write_consumer(self, consumer: Consumer) -> None:
+        try:
+            consumer.write()
+        except StoreWriteError as error:
+            log.error("consumer %s: its state is behind on disk: %s", consumer.name, error)
+
+    def _sync(self) -> None:
+        unsynced, self._unsynced = self._unsynced, set()
+        for name in unsynced:
+            stream = self.streams.get(name)
+            if stream is None:
+                continue
+            try:
+                stream.store.sync()
+            except StoreError as error:
+                log.error("stream %s: the periodic sync failed: %s", name, error)
+
+    # --- streams -------------------------------------------------------------------------------
+
+    def stream(self, name: str) -> Stream:
+        """The stream of that name. Raises JetStreamApiError 10059."""
+        stream = self.streams.get(name)
+        if stream is None:
+            raise codes.STREAM_NOT_FOUND.exception(stream=name)
+        return stream
+
+    def create_stream(self, request: Any, now: int) -> Stream:
+        """The stream a StreamConfigRequest asks for; the present one when it is configured just so.
+
+        Raises JetStreamApiError: what `config.checked` refuses, 10058 for another configuration under that
+        name, 10065 for subjects of another stream, 10027, 10028 and 10047 for the account's limits.
+        """
+        config = stream_config.checked(request, self.config)
+        present = self.streams.get(config.name)
+        if present is not None:
+            if stream_config.same(present.config, config):
+                return present
+            raise codes.STREAM_NAME_EXIST.exception(stream=config.name)
+        self._check_overlap(config)
+        self._check_capacity(config, None)
+        meta = msgspec.json.encode(StreamMeta(config, now))
+        try:
+            store = self.stores.create_stream(config.name, meta, config.storage.value)
+        except StoreError as error:
+            log.error("stream %s can not be created: %s", config.name, error)
+            raise codes.STREAM_CREATE.exception(err=str(error)) from error
+        stream = self._new_stream(config, store, now)
+        if config.first_seq > 1:
+            stream.log.set_first_seq(config.first_seq)
+        self.streams[config.name] = stream
+        stream.subscribe(self.index)
+        self.touch_stream(stream)
+        self.advisories.stream_action(stream.name, "create")
+        return stream
+
+    def update_stream(self, request: Any, now: int) -> Stream:
+        """Changes a stream's configuration. Raises JetStreamApiError like create_stream, 10059, 10052."""
+        stream = self.stream(request.name)
+        config = stream_config.updated(stream.config, request, self.config)
+        self._check_overlap(config)
+        self._check_capacity(config, stream)
+        try:
+            stream.update(config, now)
+        except StoreError as error:
+            log.error("stream %s: its new configuration can not be written: %s", stream.name, error)
+            raise codes.STREAM_UPDATE.exception(err=str(error)) from error
+        stream.subscribe(self.index)
+        self.touch_stream(stream)
+        self.advisories.stream_action(stream.name, "modify")
+        return stream
+
+    def delete_stream(self, name: str) -> None:
+        """Removes a stream with its messages and consumers. Raises JetStreamApiError 10059, 10050."""
+        stream = self.stream(name)
+        stream.unsubscribe(self.index)
+        del self.streams[name]
+        for table in (self._unwritten, self._unacknowledged):
+            table.pop(name, None)
+        self._deadlines.set(stream, None)
+        for consumer in list(stream.consumers.values()):
+            self.forget_consumer(consumer)
+            consumer.delete()
+        stream.consumers.clear()
+        try:
+            stream.store.delete()
+        except StoreError as error:
+            log.error("stream %s: its files can not be removed: %s", name, error)
+            raise codes.STREAM_DELETE.exception(err=str(error)) from error
+        self.advisories.stream_action(name, "delete")
+
+    def forget_consumer(self, consumer: Consumer) -> None:
+        """A consumer goes away: no more turns and deadlines for it."""
+        self._active.pop(consumer, None)
+        self._deadlines.set(consumer, None)
+
+    def _new_stream(self, config: StreamConfig, store: Any, created: int) -> Stream:
+        return Stream(
+            config,
+            store,
+            created=created,
+            domain=self.config.domain,
+            api_level=self.config.api_level,
+            dirty=self.dirty_streams,
+        )
+
+    def _check_overlap(self, config: StreamConfig) -> None:
+        for other in self.streams.values():
+            if other.name == config.name:
+                continue
+            for subject in other.config.subjects:
+                if any(subjects.overlaps(subject, wanted) for wanted in config.subjects):
+                    raise codes.STREAM_SUBJECT_OVERLAP.exception(stream=config.name)
+
+    # --- the account ---------------------------------------------------------------------------
+
+    def account_info(self) -> AccountInfo:
+        """What the account uses and may use."""
+        return AccountInfo(
+            memory=self._used(StorageType.MEMORY),
+            storage=self._used(StorageType.FILE),
+            reserved_memory=self._reserved(StorageType.MEMORY, None),
+            reserved_storage=self._reserved(StorageType.FILE, None),
+            streams=len(self.streams),
+            consumers=sum(len(stream.consumers) for stream in self.streams.values()),
+            limits=AccountLimits(
+                max_memory=self.config.max_memory,
+                max_storage=self.config.max_storage,
+                max_streams=self.config.max_streams,
+                max_consumers=self.config.max_consumers,
+                max_ack_pending=self.config.max_ack_pending,
+            ),
+            domain=self.config.domain,
+            api=self.api_stats,
+        )
+
+    def _used(self, storage: StorageType) -> int:
+        return sum(s.log.bytes for s in self.streams.values() if s.config.storage is storage)
+
+    def _reserved(self, storage: StorageType, without: Stream | None) -> int:
+        return sum(
+            stream.config.max_bytes
+            for stream in self.streams.values()
+            if stream is not without and stream.config.storage is storage and stream.config.max_bytes > 0
+        )
+
+    def _limit(self, storage: StorageType) -> int:
+        return self.config.max_memory if storage is StorageType.MEMORY else self.config.max_storage
+
+    def _exceeded_limit(self, stream: Stream) -> ApiError | None:
+        limit = self._limit(stream.config.storage)
+        if limit < 0 or self._used(stream.config.storage) < limit:
+            return None
+        return codes.ACCOUNT_RESOURCES_EXCEEDED
+
+    def _check_capacity(self, config: StreamConfig, present: Stream | None) -> None:
+        if present is None and 0 <= self.config.max_streams <= len(self.streams):
+            raise codes.MAXIMUM_STREAMS_LIMIT.exception()
+        limit = self._limit(config.storage)
+        if limit < 0 or config.max_bytes <= 0:
+            return
+        if self._reserved(config.storage, present) + config.max_bytes > limit:
+            if config.storage is StorageType.MEMORY:
+                raise codes.MEMORY_RESOURCES_EXCEEDED.exception()
+            raise codes.STORAGE_RESOURCES_EXCEEDED.exception()
+
+
+__all__ = ["EngineConfig", "JetStream", "JetStreamApiError"]

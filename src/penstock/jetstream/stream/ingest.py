@@ -1,0 +1,191 @@
+"""What a publish with behaviour-changing headers may do: the checks, in the official server's order.
+
+`check` looks and decides, it changes nothing; the stream stores what was decided. The order was found by
+publishing every pair of offending headers to the official server: size, header size, API level, batch,
+counter, expected stream, TTL, expected subject sequence, expected sequence, schedules, source, duplicate,
+expected message id, rollup; the discard-new limits come last (`check_room`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.jetstream.limits import HEADER_MAX
+from penstock.protocol import error_codes as codes
+from penstock.protocol import headers
+from penstock.protocol.api import DiscardPolicy
+
+if TYPE_CHECKING:
+    from penstock.jetstream.stream.stream import Stream
+
+RECORD_OVERHEAD = 30  # bytes a record takes besides subject and body (kernels/records.pxd)
+RECORD_HEADER_OVERHEAD = 4
+
+ROLLUP_SUBJECT = "sub"
+ROLLUP_ALL = "all"
+
+_NATS_NAMES = re.compile(rb"\r\n(Nats-[^:\r\n]*):")
+_MSG_ID_ONLY = [headers.MSG_ID.encode()]
+_SEQ_MAX = 2**64
+
+
+class Decision(NamedTuple):
+    """What to do with a publish that was not refused."""
+
+    header: bytes  # to be stored: without what is meant for the server alone
+    msg_id: bytes = b""
+    duplicate_of: int = 0  # the sequence it was stored under before; then nothing is stored
+    rollup: str = ""  # "sub" or "all": the older messages go
+
+
+def check(stream: Stream, subject: bytes, header: bytes, payload_len: int, now: int) -> Decision:
+    """Decides about one publish at `now` (ns). Raises JetStreamApiError when it is refused."""
+    config = stream.config
+    if config.sealed:
+        raise codes.STREAM_SEALED.exception()
+    if 0 <= config.max_msg_size < len(header) + payload_len:
+        raise codes.STREAM_MESSAGE_EXCEEDS_MAXIMUM.exception()
+    if len(header) > HEADER_MAX:
+        raise codes.STREAM_HEADER_EXCEEDS_MAXIMUM.exception()
+    if not header:
+        return Decision(b"")
+    names = _NATS_NAMES.findall(header)
+    if not names:
+        return Decision(_without_status_line(header))
+    if names == _MSG_ID_ONLY:  # by far the most frequent one
+        return _check_duplicate(stream, header, now)
+    _check_api_level(stream, header)
+    _check_features(stream, header)
+    _check_expected_sequences(stream, subject, header)
+    _check_schedule(header)
+    if headers.value_of(header, headers.STREAM_SOURCE):
+        raise codes.MESSAGE_SOURCE_HDR_NOT_ALLOWED.exception()
+    decision = _check_duplicate(stream, header, now)
+    if decision.duplicate_of:
+        return decision
+    _check_expected_msg_id(stream, header)
+    return decision._replace(rollup=_check_rollup(stream, header))
+
+
+def check_room(stream: Stream, subject: bytes, size: int) -> None:
+    """Refuses (10077) a message of `size` record bytes that a stream which discards new ones has no room for.
+
+    A message whose subject is at its own limit replaces that subject's oldest, and takes only its place.
+    """
+    config = stream.config
+    log = stream.log
+    if config.discard is not DiscardPolicy.NEW:
+        return
+    replaced_size = 0
+    if config.max_msgs_per_subject > 0:
+        if log.count_matching(subject) >= config.max_msgs_per_subject:
+            if config.discard_new_per_subject:
+                raise codes.STREAM_STORE_FAILED.exception(err="maximum messages per subject exceeded")
+            oldest = log.load_next(subject, 1)
+            assert oldest is not None, f"stream {config.name} counts messages on {subject!r} but finds none"
+            replaced_size = record_size(subject, oldest.header, len(oldest.payload))
+    if 0 < config.max_msgs <= log.messages and not replaced_size:
+        raise codes.STREAM_STORE_FAILED.exception(err="maximum messages exceeded")
+    if 0 < config.max_bytes < log.bytes + size and not size <= replaced_size:
+        raise codes.STREAM_STORE_FAILED.exception(err="maximum bytes exceeded")
+
+
+def record_size(subject: bytes, header: bytes, payload_len: int) -> int:
+    """Bytes the message takes in the stream."""
+    size = RECORD_OVERHEAD + len(subject) + payload_len
+    return size + RECORD_HEADER_OVERHEAD + len(header) if header else size
+
+
+def _without_status_line(header: bytes) -> bytes:
+    """Stored blocks carry no status: one that came with a code keeps only its headers, if it has any."""
+    if headers.status_of(header) == (None, ""):
+        return header
+    end = header.find(b"\r\n")
+    rest = header[end + 2 :] if end >= 0 else b""
+    return headers.VERSION_LINE + rest if rest.strip(b"\r\n") else b""
+
+
+def _stored(header: bytes) -> bytes:
+    """The block as it is stored: what was addressed to the server is gone."""
+    header = _without_status_line(header)
+    for name in (headers.REQUEST_INFO, headers.REQUIRED_API_LEVEL):
+        if headers.value_of(header, name) is not None:
+            header = headers.without(header, name)
+    if headers.value_of(header, headers.TRACE_DEST):
+        # A stored copy must not be traced again when it is delivered.
+        header = headers.with_value(header, headers.TRACE_DEST, "trace disabled")
+    return header
+
+
+def _check_api_level(stream: Stream, header: bytes) -> None:
+    required = headers.value_of(header, headers.REQUIRED_API_LEVEL)
+    if required is not None and not (required.isdigit() and int(required) <= stream.api_level):
+        raise codes.REQUIRED_API_LEVEL.exception()
+
+
+def _check_features(stream: Stream, header: bytes) -> None:
+    """Headers of features that this stream does not have, and the stream's name."""
+    if headers.value_of(header, headers.BATCH_ID):
+        raise codes.ATOMIC_PUBLISH_DISABLED.exception()
+    if headers.value_of(header, headers.INCR):
+        raise codes.MESSAGE_INCR_DISABLED.exception()
+    expected = headers.value_of(header, headers.EXPECTED_STREAM)
+    if expected and expected != stream.name.encode():
+        raise codes.STREAM_NOT_MATCH.exception()
+    if headers.value_of(header, headers.TTL):
+        raise codes.MESSAGE_TTL_DISABLED.exception()
+
+
+def _check_expected_sequences(stream: Stream, subject: bytes, header: bytes) -> None:
+    expected = headers.value_of(header, headers.EXPECTED_LAST_SUBJECT_SEQUENCE)
+    of_subject = headers.value_of(header, headers.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT)
+    if expected:
+        _hold_against(expected, stream.log.last_seq_of(of_subject or subject))
+    elif of_subject:
+        raise codes.STREAM_EXPECTED_LAST_SEQ_PER_SUBJECT_INVALID.exception()
+    expected = headers.value_of(header, headers.EXPECTED_LAST_SEQUENCE)
+    if expected:
+        _hold_against(expected, stream.log.last_seq)
+
+
+def _hold_against(expected: bytes, actual: int) -> None:
+    """What is no sequence matches none."""
+    if not (expected.isdigit() and len(expected) <= 20 and int(expected) == actual < _SEQ_MAX):
+        raise codes.STREAM_WRONG_LAST_SEQUENCE.exception(seq=actual)
+
+
+def _check_schedule(header: bytes) -> None:
+    if headers.value_of(header, headers.SCHEDULE):
+        raise codes.MESSAGE_SCHEDULES_DISABLED.exception()
+    scheduler = headers.value_of(header, headers.SCHEDULER)
+    after = headers.value_of(header, headers.SCHEDULE_NEXT)
+    if scheduler and after:
+        raise codes.MESSAGE_SCHEDULES_DISABLED.exception()
+    if scheduler or after:
+        raise codes.MESSAGE_SCHEDULES_SCHEDULER_INVALID.exception()
+
+
+def _check_duplicate(stream: Stream, header: bytes, now: int) -> Decision:
+    msg_id = headers.value_of(header, headers.MSG_ID) or b""
+    seq = stream.dedupe.find(msg_id, now) if msg_id else 0
+    return Decision(_stored(header), msg_id, duplicate_of=seq)
+
+
+def _check_expected_msg_id(stream: Stream, header: bytes) -> None:
+    expected = headers.value_of(header, headers.EXPECTED_LAST_MSG_ID)
+    last_id = stream.dedupe.last_id
+    if expected and expected != last_id:
+        raise codes.STREAM_WRONG_LAST_MSG_ID.exception(id=last_id.decode("utf-8", "replace"))
+
+
+def _check_rollup(stream: Stream, header: bytes) -> str:
+    value = (headers.value_of(header, headers.ROLLUP) or b"").decode("utf-8", "replace").lower()
+    if not value:
+        return ""
+    if not stream.config.allow_rollup_hdrs or stream.config.deny_purge:
+        raise codes.STREAM_ROLLUP_FAILED.exception(err="rollup not permitted")
+    if value not in (ROLLUP_SUBJECT, ROLLUP_ALL):
+        raise codes.STREAM_ROLLUP_FAILED.exception(err=f'rollup value invalid: "{value}"')
+    return value
+

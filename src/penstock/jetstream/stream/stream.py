@@ -1,0 +1,272 @@
+"""One stream: a state machine which publishes, requests and time change, and nothing else.
+
+`apply(batch, now)` stores a batch of publishes; together with `update`, `purge`, `delete_message` and
+`expire` it is all that changes a stream, and each depends on the stream's state, its arguments and `now`
+alone. Plain publishes are stored by the ingest kernel; the few whose headers ask for more are decided in
+`stream/ingest.py`. Acks are collected and leave by `acknowledge()`.
+
+Ordering contract, kept by the engine: apply, then write, then acknowledge. A pub ack may leave only after
+its record is written.
+
+Rejected: an ack per message as a Python object; sequence numbers handed out before the checks (a refused
+publish would leave a hole).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.errors import JetStreamApiError
+from penstock.jetstream.limits import DELETED_DETAILS_MAX
+from penstock.jetstream.stream import ingest, retention
+from penstock.jetstream.stream.dedupe import DedupeWindow
+from penstock.kernels.ingest import (
+    AckBatch,
+    IngestBatch,
+    PlainLimits,
+    StreamSink,
+    apply_plain,
+    enforce_all,
+    store_one,
+)
+from penstock.kernels.sinks import DirtyList, Subscription
+from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.subjects import SubscriptionIndex
+from penstock.protocol import error_codes as codes
+from penstock.protocol.api import (
+    ApiError,
+    DiscardPolicy,
+    PubAck,
+    StorageType,
+    StreamConfig,
+    StreamState,
+    encode,
+)
+from penstock.protocol.durations import format_time_or_zero
+from penstock.store.interface import StreamStore
+
+if TYPE_CHECKING:
+    from penstock.jetstream.consumer.consumer import Consumer
+
+
+class StreamMeta(msgspec.Struct, frozen=True):
+    """What the store keeps about a stream besides its messages."""
+
+    config: StreamConfig
+    created: int  # ns
+
+
+class Stream:
+    """A stream and the sink of its subjects.
+
+    store: keeps the messages; its log is the stream's state. created: ns. domain: for the pub acks.
+    dirty: marked when publishes wait for apply(). api_level: publishes that require a higher one are refused.
+    """
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        store: StreamStore,
+        *,
+        created: int,
+        domain: str,
+        api_level: int,
+        dirty: DirtyList,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.log: StreamLog = store.log
+        self.created = created
+        self.api_level = api_level
+        self.consumers: dict[str, Consumer] = {}
+        self.dedupe = DedupeWindow(config.duplicate_window)
+        self.sink = StreamSink(dirty, self)
+        self.acks = AckBatch(_ack_prefix(config.name, domain))
+        self.refuse_all: ApiError | None = None  # set by the engine while a resource limit is reached
+        self._limits = _plain_limits(config)
+        self._subscriptions: list[Subscription] = []
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def is_memory(self) -> bool:
+        return self.config.storage is StorageType.MEMORY
+
+    @property
+    def meta(self) -> bytes:
+        """What to hand to the store."""
+        return encode(StreamMeta(self.config, self.created))
+
+    # --- publishes -----------------------------------------------------------------------------
+
+    def apply_pending(self, now: int) -> None:
+        """Applies what its subjects brought since the last time."""
+        self.apply(self.sink.take(), now)
+
+    def apply(self, batch: IngestBatch, now: int) -> None:
+        """Stores a batch of publishes at `now` (ns) and collects the answers."""
+        # Times never go backwards within a stream: seeking by time relies on it.
+        ts = max(now, self.log.last_ts)
+        while True:
+            if self.refuse_all is None and apply_plain(batch, self.log, self._limits, ts, self.acks):
+                self.dedupe.last_id = b""
+            publish = batch.take_one()
+            if publish is None:
+                return
+            self._apply_one(*publish, now, ts)
+
+    def _apply_one(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, now: int, ts: int
+    ) -> None:
+        answers = bool(reply) and not self.config.no_ack
+        try:
+            if self.refuse_all is not None:
+                raise self.refuse_all.exception()
+            decision = ingest.check(self, subject, header, len(payload), now)
+            if decision.duplicate_of:
+                if answers:
+                    ack = PubAck(stream=self.name, seq=decision.duplicate_of, duplicate=True)
+                    self.acks.add(reply, encode(ack))
+                return
+            size = ingest.record_size(subject, decision.header, len(payload))
+            ingest.check_room(self, subject, size)
+        except JetStreamApiError as error:
+            if answers:
+                self.acks.add(reply, self._refusal(ApiError.from_exception(error)))
+            return
+        seq = store_one(self.log, self._limits, subject, decision.header, payload, ts)
+        self.dedupe.last_id = decision.msg_id
+        if decision.msg_id:
+            self.dedupe.add(decision.msg_id, seq, ts)
+        if decision.rollup:
+            self.log.purge(subject if decision.rollup == ingest.ROLLUP_SUBJECT else None, seq, 0)
+        if answers:
+            self.acks.add_ack(reply, seq)
+
+    def acknowledge(self, index: SubscriptionIndex) -> None:
+        """Sends the answers to what was applied. Only after the write."""
+        if self.acks.count:
+            self.acks.route(index)
+
+    def refuse_unwritten(self, reason: str) -> None:
+        """The write failed: what waits for an ack gets error 10077 with the reason instead."""
+        text = self._refusal(codes.STREAM_STORE_FAILED.format(err=reason))
+        replies = [reply for reply, _ in self.acks.items()]
+        self.acks.clear()
+        for reply in replies:
+            self.acks.add(reply, text)
+
+    def _refusal(self, error: ApiError) -> bytes:
+        return encode(PubAck(error=error, stream=self.name))
+
+    # --- requests ------------------------------------------------------------------------------
+
+    def update(self, config: StreamConfig, now: int) -> None:
+        """Runs on another (checked) configuration from now on; limits that shrank are enforced at once."""
+        self.config = config
+        self._limits = _plain_limits(config)
+        self.dedupe.resize(config.duplicate_window, now)
+        enforce_all(self.log, self._limits)
+        self.expire(now)
+        self.store.save_meta(self.meta)
+
+    def purge(self, filter_subject: bytes | None, upto_seq: int, keep: int) -> int:
+        """Removes messages (of a filter, below a sequence, all but the newest `keep`); returns how many.
+
+        Raises JetStreamApiError: 10109 when sealed, 10110 when purging is denied.
+        """
+        if self.config.sealed:
+            raise codes.STREAM_SEALED.exception()
+        if self.config.deny_purge:
+            raise codes.STREAM_PURGE_FAILED.exception(err="stream purge not permitted")
+        return self.log.purge(filter_subject, upto_seq or self.log.last_seq + 1, keep)
+
+    def delete_message(self, seq: int, *, erase: bool) -> None:
+        """Removes one message; erase: its bytes are overwritten as well.
+
+        Raises JetStreamApiError: 10109 when sealed, 10057 when deleting is denied, 10043 when it is not there.
+        """
+        if self.config.sealed:
+            raise codes.STREAM_SEALED.exception()
+        if self.config.deny_delete:
+            raise codes.STREAM_MSG_DELETE_FAILED.exception(err="message delete not permitted")
+        if not self.log.remove(seq, erase):
+            raise codes.SEQUENCE_NOT_FOUND.exception(seq=seq)
+
+    def state(self, *, deleted: bool = False) -> StreamState:
+        """What the stream holds. deleted: list the removed sequences as well (the first 100,000)."""
+        log = self.log
+        empty = not log.messages
+        return StreamState(
+            messages=log.messages,
+            bytes=log.bytes,
+            first_seq=0 if empty and not log.last_seq else log.first_seq,
+            first_ts=format_time_or_zero(0 if empty else log.first_ts),
+            last_seq=log.last_seq,
+            last_ts=format_time_or_zero(log.last_ts),
+            num_subjects=log.num_subjects,
+            num_deleted=log.num_deleted,
+            deleted=log.deleted(DELETED_DETAILS_MAX) if deleted else [],
+            consumer_count=len(self.consumers),
+        )
+
+    # --- time ----------------------------------------------------------------------------------
+
+    def recover(self, now: int) -> None:
+        """After the store was opened: what is known about message ids comes from the log."""
+        self.dedupe.recover(self.log, now)
+
+    def expire(self, now: int) -> int:
+        """Removes what is older than max_age, forgets old message ids; returns how many messages went."""
+        self.dedupe.prune(now)
+        return retention.expire(self.log, self.config.max_age, now)
+
+    def next_deadline(self) -> int | None:
+        """When (ns) `expire` has work; None when never."""
+        deadlines = (
+            retention.expiry_deadline(self.log, self.config.max_age),
+            self.dedupe.next_deadline(),
+        )
+        return min((due for due in deadlines if due is not None), default=None)
+
+    # --- wiring --------------------------------------------------------------------------------
+
+    def subscribe(self, index: SubscriptionIndex) -> None:
+        """Takes the messages of its subjects from now on (again, after an update changed them)."""
+        wanted = [subject.encode() for subject in self.config.subjects]
+        for subscription in [s for s in self._subscriptions if s.subject not in wanted]:
+            index.remove(subscription)
+            self._subscriptions.remove(subscription)
+        present = {subscription.subject for subscription in self._subscriptions}
+        for subject in wanted:
+            if subject not in present:
+                subscription = Subscription(self.sink, subject)
+                index.insert(subscription)
+                self._subscriptions.append(subscription)
+
+    def unsubscribe(self, index: SubscriptionIndex) -> None:
+        """Takes no more messages."""
+        for subscription in self._subscriptions:
+            index.remove(subscription)
+        self._subscriptions.clear()
+
+
+def _ack_prefix(name: str, domain: str) -> bytes:
+    head = encode({"stream": name, "domain": domain} if domain else {"stream": name})
+    return head[:-1] + b',"seq":'
+
+
+def _plain_limits(config: StreamConfig) -> PlainLimits:
+    return PlainLimits(
+        msgs_max=config.max_msgs,
+        bytes_max=config.max_bytes,
+        msg_size_max=config.max_msg_size,
+        per_subject_max=config.max_msgs_per_subject,
+        discard_new=config.discard is DiscardPolicy.NEW,
+        per_message=config.sealed or config.discard_new_per_subject,
+        no_ack=config.no_ack,
+    )
