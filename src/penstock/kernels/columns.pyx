@@ -8,9 +8,9 @@ Invariants: rows appear in strictly rising sequence, each within [start, end_seq
 variable column holds less than 2^31 bytes, so its 32-bit offsets cannot overflow; a row is appended to
 all wanted columns or (on an error) the builder must be thrown away.
 
-Rejected: pyarrow's builders (a call and a bounds check per value: 4 times slower); nullable columns (a message
-always has all of its fields, an absent header block is an empty map); headers as an array of pairs (users look
-a header up by name: `headers['Nats-Msg-Id'][0]`).
+Rejected: pyarrow's builders (a Python object per value); nullable columns (a message always has all of its
+fields, an absent header block is an empty map); headers as an array of pairs (users look a header up by
+name: `headers['Nats-Msg-Id'][0]`).
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc

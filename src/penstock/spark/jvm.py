@@ -53,7 +53,7 @@ def java_major(java: Path) -> int | None:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The JAVA_HOME of a Java >= 17 of this machine: $JAVA_HOME, else the `java` on PATH; None without one."""
+    """The JAVA_HOME of a Java >= 17 of this machine: $JAVA_HOME, else `java` on PATH; None without."""
     candidates = []
     if environ.get("JAVA_HOME"):
         candidates.append(Path(environ["JAVA_HOME"]) / "bin" / "java")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from penstock.errors import ConfigError, JetStreamError
@@ -26,7 +27,7 @@ class DataLossError(JetStreamError):
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """`next`: the first sequence not yet read. `created`: the stream's creation time, as the server writes it."""
+    """`next`: the first sequence not yet read. `created`: the stream's creation time."""
 
     next: int
     created: str
@@ -67,8 +68,8 @@ def decode_offset(raw: Mapping[str, Any]) -> Offset:
     version = raw.get("v")
     if version != OFFSET_VERSION:
         raise ConfigError(
-            f"the checkpoint holds an offset of version {version!r}, this release reads version {OFFSET_VERSION}: "
-            "use the release that wrote it, or a new checkpoint"
+            f"the checkpoint holds an offset of version {version!r}, this release reads version "
+            f"{OFFSET_VERSION}: use the release that wrote it, or a new checkpoint"
         )
     try:
         return {
@@ -133,6 +134,4 @@ def split(span: SequenceRange, *, parts_min: int, records_max: int) -> list[Sequ
         return []
     parts = min(length, max(parts_min, -(-length // records_max)))
     cuts = [span.start + length * i // parts for i in range(parts + 1)]
-    return [
-        SequenceRange(span.stream, span.created, a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)
-    ]
+    return [SequenceRange(span.stream, span.created, a, b) for a, b in pairwise(cuts)]

@@ -5,9 +5,9 @@ silent default); what is contradictory is refused before anything connects; secr
 Option names are case-insensitive, as everywhere in Spark.
 
 Where a read starts: at the oldest message (the default, for batch and streaming alike), or as
-`startingOffsets`, `startingSequence` or `startingTime` say. A sequence or time before the oldest message means
-the oldest message: what was gone before the query began is not a loss. A streaming query asks this only once;
-from then on its checkpoint says where it is.
+`startingOffsets`, `startingSequence` or `startingTime` say. A sequence or time before the oldest message
+means the oldest message: what was gone before the query began is not a loss. A streaming query asks this only
+once; from then on its checkpoint says where it is.
 
 Rejected: Kafka's default of `latest` for streaming (a first run that silently skips what is stored surprises
 people); JSON maps of per-stream offsets as an option (name several sources and union them).
@@ -103,7 +103,7 @@ class SourceOptions:
     ending_sequence: int | None = None
     """Option `endingSequence`: the last stream sequence to read (inclusive); batch only."""
     min_partitions: int = 1
-    """Option `minPartitions`: cut into at least this many ranges, when there are as many sequences. Default 1."""
+    """Option `minPartitions`: cut into at least this many ranges (of one sequence or more). Default 1."""
     records_per_partition: int = 250_000
     """Option `recordsPerPartition`: sequences in one range at most. Default 250000."""
     max_records_per_trigger: int | None = None
@@ -244,7 +244,9 @@ class _Parser:
     def names(self, name: str) -> tuple[str, ...]:
         for item in self.items(name):
             if any(c in ' \t\r\n\f.*>/\\"' for c in item):
-                raise ConfigError(f"option {name!r}: {item!r} is no stream name (no spaces, '.', '*', '>', '/', '\\')")
+                raise ConfigError(
+                    f"option {name!r}: {item!r} is no stream name (they have no spaces . * > / \\)"
+                )
         return self.items(name)
 
     def filters(self) -> tuple[str, ...]:
@@ -284,11 +286,11 @@ def parse_server(text: str) -> ServerAddress:
     try:
         port = parts.port or DEFAULT_PORT
     except ValueError:
-        raise ConfigError(f"option 'servers': the port of {parts.hostname!r} is not a number up to 65535") from None
+        raise ConfigError(f"option 'servers': the port of {parts.hostname!r} is no port number") from None
     if parts.scheme not in ("nats", "tls"):
         raise ConfigError(f"option 'servers': scheme {parts.scheme!r} is not known; nats:// or tls://")
     if not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
-        raise ConfigError("option 'servers': an address is nats://[user[:password]@]host[:port], comma-separated")
+        raise ConfigError("option 'servers': addresses are nats://[user[:password]@]host[:port],…")
     user = unquote(parts.username) if parts.username else None
     password = unquote(parts.password) if parts.password is not None else None
     if user is not None and password is None:
@@ -306,7 +308,7 @@ def parse_time(text: str) -> str:
             when = datetime.fromisoformat(text)
     except (ValueError, OverflowError, OSError):
         raise ConfigError(
-            f"option 'startingTime' is {text!r}: ISO 8601 (2026-01-31T12:00:00Z) or milliseconds since the epoch"
+            f"option 'startingTime' is {text!r}: ISO 8601 (2026-01-31T12:00:00Z) or epoch milliseconds"
         ) from None
     when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
     return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -7,7 +7,7 @@ Invariants:
 - Every live message of [start, end) that a filter matches comes out exactly once, in order. The kernel sees a
   missing delivery (the consumer's own count jumps) and an early end is checked against the stream itself:
   `num_pending` is only a hint that it is worth asking.
-- After a disconnect, a lost consumer or a missed heartbeat reading goes on at the first sequence not yet seen,
+- After a disconnect, a lost consumer or a missed heartbeat reading goes on at the first sequence not seen,
   with a new connection and a new consumer; without progress for `retrySeconds` the task fails with the cause.
 - The consumer is deleted at the end; where that can't be (killed task), the server drops it after
   INACTIVE_THRESHOLD_NS without a pull.
@@ -173,7 +173,8 @@ class _Session:
         if lost and self.options.fail_on_data_loss:
             raise DataLossError(
                 f"stream {self.span.stream!r} lost messages while sequences {self.builder.next_seq} to "
-                f"{self.span.end - 1} were to be read: {lost}. Set failOnDataLoss to false to go on without them"
+                f"{self.span.end - 1} were to be read: {lost}. "
+                "Set failOnDataLoss to false to go on without them"
             )
         return bounds.created == self.span.created and bounds.last_seq >= self.builder.next_seq
 
@@ -226,7 +227,7 @@ class _Session:
                 connection.handle_control(builder.op, builder.body)
             elif event == Event.EVENT_GAP:
                 raise errors.ConsumerGoneError(
-                    f"stream {self.span.stream!r}: a delivery after sequence {builder.next_seq - 1} is missing"
+                    f"stream {self.span.stream!r}: a delivery from sequence {builder.next_seq} on is missing"
                 )
             elif event == Event.EVENT_ERROR:
                 raise connection.broken()
@@ -274,7 +275,8 @@ class _Session:
             self.end_pull(number)
             return False
         if status in (409, 503):
-            raise errors.ConsumerGoneError(f"consumer of stream {self.span.stream!r}: {text or 'no responders'}")
+            why = text or "no responders"
+            raise errors.ConsumerGoneError(f"the consumer on stream {self.span.stream!r} is gone: {why}")
         raise errors.PullError(status, text)
 
     def end_pull(self, number: bytes) -> None:
@@ -294,11 +296,17 @@ class _Session:
 
     def lower_batch(self, text: str) -> None:
         """409 Exceeded MaxRequestBatch of N: the account allows less than we asked for."""
-        limit = text.rpartition(" ")[2]
-        if text.startswith("Exceeded MaxRequestBatch of ") and limit.isdigit() and 0 < int(limit) < self.pull_records_max:
+        what, _, limit = text.rpartition(" ")
+        if (
+            what == "Exceeded MaxRequestBatch of"
+            and limit.isdigit()
+            and 0 < int(limit) < self.pull_records_max
+        ):
             self.pull_records_max = int(limit)
             return
-        raise errors.PullError(409, f"{text}: set the options pullRecords and batchBytes below the server's limits")
+        raise errors.PullError(
+            409, f"{text}: set options pullRecords and batchBytes below the server's limits"
+        )
 
     def exhausted(self) -> bool:
         """Is there no matching message left in the range? Asks the stream itself."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -110,7 +111,7 @@ class JetStreamSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if self.parsed.ending_sequence is not None:
-            raise errors.ConfigError("option 'endingSequence' is for batch reads; a streaming query has no end")
+            raise errors.ConfigError("option 'endingSequence' is for batch reads; a stream has no end")
         return JetStreamStreamReader(self.parsed, check_schema(schema))
 
 
@@ -125,16 +126,15 @@ def check_schema(schema: StructType) -> StructType:
     for field in schema.fields:
         kind = _TYPES.get(field.name)
         if kind is None:
-            raise errors.ConfigError(f"the jetstream source has no column {field.name!r}; it has {', '.join(_TYPES)}")
-        if _without_nullability(field.dataType) != _without_nullability(kind):
+            known = ", ".join(_TYPES)
+            raise errors.ConfigError(f"the jetstream source has no column {field.name!r}; it has {known}")
+        # simpleString leaves nullability out, which may differ
+        is_text, given_text = kind.simpleString(), field.dataType.simpleString()
+        if is_text != given_text:
             raise errors.ConfigError(
-                f"column {field.name!r} is {kind.simpleString()}, the given schema says {field.dataType.simpleString()}"
+                f"column {field.name!r} is {is_text}, the given schema says {given_text}"
             )
     return schema
-
-
-def _without_nullability(kind: DataType) -> str:
-    return kind.simpleString()
 
 
 def read_range(options: SourceOptions, schema: StructType, span: SequenceRange) -> Iterator[pa.RecordBatch]:
@@ -194,7 +194,7 @@ class _Driver:
     def bounds(self) -> dict[str, StreamBounds]:
         from penstock.spark.reader import stream_bounds
 
-        return {name: self.ask(lambda c, name=name: stream_bounds(c, name)) for name in self.options.streams}
+        return {name: self.ask(partial(stream_bounds, stream=name)) for name in self.options.streams}
 
     def start_of(self, bounds: StreamBounds) -> int:
         """Where a read that has no checkpoint begins."""
@@ -217,7 +217,7 @@ class JetStreamReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.starting_offsets == "latest":
-            raise errors.ConfigError("option 'startingOffsets' is latest: a batch read of that has no rows ever")
+            raise errors.ConfigError("option 'startingOffsets' is latest: that batch read never has rows")
         self.options = options
         self.schema = schema
 
@@ -274,9 +274,9 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             at = self._resume(now, position)
             available[name] = (at, self._last_seq(now) + 1)
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        if isinstance(limit, ReadMinRows) and self._frozen is None:
-            if sum(end - at for at, end in available.values()) < limit.min_rows:
-                return start
+        new = sum(end - at for at, end in available.values())
+        if isinstance(limit, ReadMinRows) and self._frozen is None and new < limit.min_rows:
+            return start
         ends = cap(available, rows_max)
         return encode_offset({name: StreamPosition(ends[name], b.created) for name, b in bounds.items()})
 

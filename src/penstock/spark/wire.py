@@ -37,6 +37,9 @@ FRAME_BYTES_MAX = 1 << 29  # a server's max_payload is at most 64 MiB; this only
 INFO_BYTES_MAX = 1 << 20  # INFO lists a cluster's addresses
 REQUEST_SID = b"1"
 
+# Another server may do better.
+_CONNECT_FAILURES = (OSError, errors.DisconnectedError, errors.RequestTimeoutError, errors.ProtocolError)
+
 _AUTHORIZATION_ERRORS = ("authorization", "authentication", "account authentication", "user authentication")
 
 
@@ -77,7 +80,7 @@ class Connection:
         for address in random.sample(options.servers, len(options.servers)):
             try:
                 return cls._connect(address, options)
-            except (OSError, errors.DisconnectedError, errors.RequestTimeoutError, errors.ProtocolError) as error:
+            except _CONNECT_FAILURES as error:
                 attempts.append((str(address), str(error) or type(error).__name__))
         raise errors.NoServersError("no NATS server could be reached", attempts=attempts)
 
@@ -186,7 +189,7 @@ class Connection:
     def broken(self) -> errors.ProtocolError:
         """The error of a parser that stopped; the connection is closed."""
         self.close()
-        return errors.ProtocolError(f"{self.address} sent what is no NATS frame (parse error {self.parser.error})")
+        return errors.ProtocolError(f"{self.address} sent no NATS frame (parse error {self.parser.error})")
 
     def _next_frame(self, deadline: float) -> PyFrame:
         """Raises RequestTimeoutError at the deadline, ProtocolError, DisconnectedError."""
@@ -256,9 +259,8 @@ class Connection:
         try:
             answer = self.request(subject, b"" if body is None else api.encode(body))
         except errors.NoRespondersError as error:
-            raise errors.JetStreamNotEnabledError(
-                503, 10076, f"no JetStream answers at {self.address} under {self.options.api_prefix!r}", request=subject
-            ) from error
+            why = f"no JetStream answers at {self.address} under {self.options.api_prefix!r}"
+            raise errors.JetStreamNotEnabledError(503, 10076, why, request=subject) from error
         return api.decode_response(kind, answer, request=subject)
 
     def close(self) -> None:
