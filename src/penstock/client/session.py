@@ -1,0 +1,560 @@
+"""What is behind a client: a connection that comes back when it is lost, and what must survive that.
+
+Theory of operation: sending writes a frame into the out buffer and returns; the buffer leaves once per tick
+of the loop, or at once when it is large, and only then may `publish` wait (for the socket, or one tick to
+let the loop read). When the connection is lost, waiting requests fail, subscriptions stay and are made again
+on the next one, and publishes gather in the out buffer up to its limit.
+
+Invariants: `_connection` is not None exactly in the states CONNECTED and DRAINING; the out buffer holds
+publishes alone while there is none; a sid is never used twice; every task is in `_tasks` until it is done.
+All of it belongs to one event loop.
+
+Rejected: resending what was in the socket when a connection broke (it may have arrived: JetStream's
+deduplication is the tool for that), and failing publishes while disconnected (most outages are short).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import random
+import re
+from collections.abc import Callable, Coroutine, Iterable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.client.connection import Connection, error_of_text, open_connection
+from penstock.client.info import ConnectRequest, ServerInfo
+from penstock.client.message import RawMessage
+from penstock.client.options import Options
+from penstock.client.requests import RequestTable
+from penstock.client.servers import PoolServer, ServerPool, ServerUrl
+from penstock.client.subscription import Receiver, Subscription
+from penstock.errors import (
+    AuthorizationError,
+    ClientError,
+    ConnectionClosedError,
+    ConnectionDrainingError,
+    DisconnectedError,
+    InvalidSubjectError,
+    MaxPayloadError,
+    NoServersError,
+    PermissionsError,
+    ProtocolError,
+    RequestTimeoutError,
+)
+from penstock.kernels.buffers import OutBuffer
+from penstock.kernels.frames import encode_pub, encode_sub, encode_unsub
+from penstock.protocol.subjects import check_filter, check_subject, is_valid_queue
+
+if TYPE_CHECKING:
+    from penstock.client.client import Client
+
+log = logging.getLogger("penstock.client")
+
+# Beyond so many bytes the out buffer leaves at once, and publish lets the loop run.
+RELIEF_BYTES = 128 * 1024
+# Subjects already checked and encoded; programs publish to few, and the rest start over.
+SUBJECT_CACHE_MAX = 4096
+CLOSE_FLUSH_TIMEOUT_S = 2.0
+AUTH_FAILURES_MAX = 2
+_PERMISSIONS = re.compile(r'permissions violation for (publish|subscription)[^"]*"([^"]*)"', re.IGNORECASE)
+
+
+class ClientState(Enum):
+    """Where a client is in its life."""
+
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    RECONNECTING = "reconnecting"
+    DRAINING = "draining"
+    CLOSED = "closed"
+
+
+_NEXT_STATES = {
+    ClientState.CONNECTING: {ClientState.CONNECTED, ClientState.CLOSED},
+    ClientState.CONNECTED: {ClientState.RECONNECTING, ClientState.DRAINING, ClientState.CLOSED},
+    ClientState.RECONNECTING: {ClientState.CONNECTED, ClientState.CLOSED},
+    ClientState.DRAINING: {ClientState.CLOSED},
+    ClientState.CLOSED: set[ClientState](),
+}
+
+
+class ConnectionListener(Protocol):
+    """Parts of the client that must know about connections: consumers, publishers."""
+
+    def on_disconnected(self, error: Exception) -> None:
+        """The connection is gone; whatever was under way on it may be lost."""
+
+    def on_reconnected(self) -> None:
+        """There is a new connection and the subscriptions are made again on it."""
+
+    def on_client_closed(self, error: Exception | None) -> None:
+        """There will be no further connection. error: why, None when the user closed the client."""
+
+
+class Session:
+    """The inner side of one `Client`; parts of this package talk to it, users to the client."""
+
+    def __init__(self, client: Client, servers: str | Iterable[str], options: Options) -> None:
+        self.client = client  # what event callbacks get
+        self.options = options
+        self.loop = asyncio.get_running_loop()
+        self.last_error: Exception | None = None
+        self.max_payload = 0
+        self.connection: Connection | None = None
+        self.state = ClientState.CONNECTING
+        self.subjects: dict[str, bytes] = {}
+        self.out = OutBuffer()
+        self._pool = ServerPool(servers, randomize=options.randomize)
+        self._server: PoolServer | None = None
+        self._flush_scheduled = False
+        self._subscriptions: dict[int, Subscription] = {}
+        self._last_sid = 0
+        self._requests = RequestTable(self)
+        self._listeners: set[ConnectionListener] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._settled = asyncio.Event()  # set while connected, and for good once closed
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection just now."""
+        return self.connection is not None
+
+    def _set_state(self, state: ClientState) -> None:
+        assert state in _NEXT_STATES[self.state], f"{self.state} -> {state}"
+        self.state = state
+
+    def check_open(self) -> None:
+        """Raises ConnectionClosedError when the client is closed."""
+        if self.state is ClientState.CLOSED:
+            why = f" ({self.last_error})" if self.last_error is not None else ""
+            raise ConnectionClosedError(f"the client is closed{why}; connect again")
+
+    # --- sending -------------------------------------------------------------------------------
+
+    def encode_subject(self, subject: str) -> bytes:
+        """A checked publish subject as bytes. Raises InvalidSubjectError."""
+        encoded = self.subjects.get(subject)
+        if encoded is None:
+            encoded = check_subject(subject).encode("utf-8", "surrogateescape")
+            if len(self.subjects) >= SUBJECT_CACHE_MAX:
+                self.subjects.clear()
+            self.subjects[subject] = encoded
+        return encoded
+
+    def send(self, subject: bytes, reply: bytes | None, header: bytes | None, payload: bytes) -> None:
+        """One PUB or HPUB into the out buffer; what `Client.publish` raises."""
+        size = len(payload) + len(header) if header else len(payload)
+        if size > self.max_payload:
+            raise MaxPayloadError(size, self.max_payload)
+        if self.connection is None:
+            self._check_buffer(size + len(subject))
+        elif not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.loop.call_soon(self._flush)
+        encode_pub(self.out, subject, reply, header, payload)
+
+    async def publish(
+        self, subject: bytes, reply: bytes | None, header: bytes | None, payload: bytes
+    ) -> None:
+        """`send`, and relief when the out buffer is large."""
+        self.send(subject, reply, header, payload)
+        if self.out.size >= RELIEF_BYTES:
+            await self.relieve()
+
+    def _check_buffer(self, size: int) -> None:
+        self.check_open()
+        limit = self.options.reconnect_buffer_bytes
+        if self.out.size + size > limit:
+            raise DisconnectedError(
+                f"disconnected, and the reconnect buffer is full ({self.out.size} of {limit} bytes); "
+                "wait for on_reconnected or raise reconnect_buffer_bytes"
+            )
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self.connection is not None:
+            self.connection.flush()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.loop.call_soon(self._flush)
+
+    async def relieve(self) -> None:
+        """Sends what has gathered and waits while the socket is full; else gives the loop one tick."""
+        connection = self.connection
+        if connection is None:
+            return
+        connection.flush()
+        if connection.paused:
+            await connection.writable()
+        else:
+            await asyncio.sleep(0)
+
+    async def flush(self, timeout: float) -> None:
+        """See `Client.flush`."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._settled.wait()
+                self.check_open()
+                if self.connection is None:
+                    raise DisconnectedError("the connection was lost before flush() could use it")
+                await self.connection.ping()
+        except TimeoutError:
+            text = f"flush: no answer from the server within {timeout:g} s (state: {self.state.value})"
+            raise RequestTimeoutError(text, timeout_s=timeout) from None
+
+    async def request(
+        self, subject: bytes, header: bytes, payload: bytes, timeout: float | None = None
+    ) -> RawMessage:
+        """A request and its first answer, raw; see `Client.request` for what it raises."""
+        if self.state is ClientState.DRAINING:
+            raise ConnectionDrainingError("the client is draining: it takes no new requests")
+        self.check_open()
+        limit = self.options.request_timeout if timeout is None else timeout
+        return await self._requests.request(subject, header, payload, limit)
+
+    # --- subscriptions -------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        subject: str,
+        *,
+        queue: str = "",
+        receive: Receiver | None = None,
+        max_pending_messages: int | None = None,
+        max_pending_bytes: int | None = None,
+    ) -> Subscription:
+        """Registers and sends SUB. receive: takes the messages raw, instead of the subscription's queue.
+
+        Raises InvalidSubjectError, ConnectionClosedError, ConnectionDrainingError.
+        """
+        self.check_open()
+        check_filter(subject)
+        if self.state is ClientState.DRAINING:
+            raise ConnectionDrainingError("the client is draining: it takes no new subscriptions")
+        if queue and not is_valid_queue(queue):
+            raise InvalidSubjectError(f"queue group {queue!r} contains whitespace")
+        self._last_sid += 1
+        options = self.options
+        subscription = Subscription(
+            self,
+            subject,
+            queue,
+            self._last_sid,
+            max_pending_messages=max_pending_messages or options.max_pending_messages,
+            max_pending_bytes=max_pending_bytes or options.max_pending_bytes,
+        )
+        if receive is not None:
+            subscription.receive = receive
+        self._subscriptions[subscription.sid] = subscription
+        if self.connection is not None:
+            self._encode_sub(self.out, subscription)
+            self._schedule_flush()
+        return subscription
+
+    @staticmethod
+    def _encode_sub(out: OutBuffer, subscription: Subscription) -> None:
+        queue = subscription.queue.encode() if subscription.queue else None
+        subject = subscription.subject.encode("utf-8", "surrogateescape")
+        encode_sub(out, subject, queue, b"%d" % subscription.sid)
+
+    def send_unsub(self, sid: int, max_messages: int) -> None:
+        # While disconnected there is nothing to tell: the next connection only hears of what is left.
+        if self.connection is not None:
+            encode_unsub(self.out, b"%d" % sid, max_messages)
+            self._schedule_flush()
+
+    def forget(self, subscription: Subscription) -> None:
+        self._subscriptions.pop(subscription.sid, None)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Ends a subscription now, without waiting."""
+        if self._subscriptions.pop(subscription.sid, None) is not None:
+            self.send_unsub(subscription.sid, 0)
+
+    # --- ending --------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Closes without losing anything: ends the subscriptions, lets what arrived be worked off (up to
+        `drain_timeout`), sends what is still to be sent, and closes.
+
+        Subscriptions that are iterated must be read by another task meanwhile. Closed clients stay closed.
+        """
+        if self.state is ClientState.CLOSED:
+            return
+        if self.state is not ClientState.CONNECTED:
+            await self.close()
+            return
+        self._set_state(ClientState.DRAINING)
+        subscriptions = [one for one in self._subscriptions.values() if one is not self._requests.inbox]
+        for subscription in subscriptions:
+            self.send_unsub(subscription.sid, 0)
+        end = self.loop.time() + self.options.drain_timeout
+        try:
+            await self.flush(self.options.drain_timeout)
+            for subscription in subscriptions:
+                self.forget(subscription)
+                subscription.end()
+            current = asyncio.current_task()
+            rest: list[asyncio.Future[None]] = [one.exhausted() for one in subscriptions]
+            rest += [one.worker for one in subscriptions if one.worker not in (None, current)]
+            if rest:
+                _, late = await asyncio.wait(rest, timeout=max(end - self.loop.time(), 0))
+                if late:
+                    limit = self.options.drain_timeout
+                    text = f"drain: {len(late)} subscriptions were not read to their end within {limit:g} s"
+                    self.report(RequestTimeoutError(text, timeout_s=limit))
+        except ClientError as error:
+            self.report(error)
+        await self.close()
+
+    async def close(self) -> None:
+        """Sends what is published so far and closes. Iterators run out, waiting calls raise
+        ConnectionClosedError. Closing twice does nothing."""
+        if self.state is ClientState.CLOSED:
+            return
+        connection = self.connection
+        if connection is not None:
+            # The round trip makes sure the server read everything before the socket goes.
+            with contextlib.suppress(ClientError, ProtocolError, OSError):
+                await self.flush(CLOSE_FLUSH_TIMEOUT_S)
+        self.finish(None)
+        if connection is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_FLUSH_TIMEOUT_S):
+                    await asyncio.shield(connection.closed)
+
+    def finish(self, error: Exception | None) -> None:
+        """The end of everything, for whatever reason. error: None when the user asked for it."""
+        if self.state is ClientState.CLOSED:
+            return
+        self._set_state(ClientState.CLOSED)
+        if error is not None:
+            self.last_error = error
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
+        self._requests.fail(lambda asked: ConnectionClosedError(f"the client closed while {asked!r} waited"))
+        end = ConnectionClosedError(f"the client closed: {error}") if error is not None else None
+        for subscription in self._subscriptions.values():
+            subscription.end(end)
+        self._subscriptions.clear()
+        for listener in list(self._listeners):
+            listener.on_client_closed(error)
+        self._listeners.clear()
+        current = asyncio.current_task() if self._in_task() else None
+        for task in list(self._tasks):
+            if task is not current:
+                task.cancel()
+        self._settled.set()
+        self._emit(self.options.on_closed)
+
+    @staticmethod
+    def _in_task() -> bool:
+        try:
+            return asyncio.current_task() is not None
+        except RuntimeError:
+            return False
+
+    # --- connection events ---------------------------------------------------------------------
+
+    def on_messages(self, batch: list[RawMessage]) -> None:
+        """From the connection: messages, in order."""
+        subscriptions = self._subscriptions
+        for raw in batch:
+            subscription = subscriptions.get(raw[0])
+            if subscription is not None:
+                subscription.receive(raw)
+
+    def on_info(self, info: ServerInfo) -> None:
+        """From the connection: the cluster changed, or the server is about to leave."""
+        self.max_payload = info.max_payload
+        if self._pool.update_discovered(info.connect_urls, self._server):
+            self._emit(self.options.on_discovered)
+        if info.ldm:
+            self._emit(self.options.on_lame_duck)
+
+    def on_server_error(self, text: str) -> None:
+        """From the connection: -ERR."""
+        found = _PERMISSIONS.match(text)
+        if found is None:
+            self.report(error_of_text(text))
+            return
+        operation, subject = found[1].lower(), found[2]
+        error = PermissionsError(f"the server says: {text}", operation=operation, subject=subject)
+        self.report(error)
+        if operation == "publish":
+            self._requests.fail(lambda _: error, subject)
+            return
+        for subscription in list(self._subscriptions.values()):
+            if subscription.subject == subject:
+                self.forget(subscription)
+                subscription.end(error)
+
+    def on_lost(self, connection: Connection, error: Exception | None) -> None:
+        """From the connection: it is gone."""
+        if connection is not self.connection:
+            return
+        reason = error or DisconnectedError(f"the connection to {connection.url} was closed")
+        self.connection = None
+        self._settled.clear()
+        self.out.clear()  # of the same fate as what was in the socket: nobody knows what arrived
+        if self.state is ClientState.DRAINING or not self.options.reconnect:
+            self.finish(reason)
+            return
+        self._set_state(ClientState.RECONNECTING)
+        self.last_error = reason
+
+        def lost(asked: str) -> ClientError:
+            return DisconnectedError(
+                f"the connection to {connection.url} was lost while {asked!r} waited for its answer; "
+                f"whether it was handled is not known ({reason})"
+            )
+
+        self._requests.fail(lost)
+        for listener in list(self._listeners):
+            listener.on_disconnected(reason)
+        self._emit(self.options.on_disconnected, reason)
+        self.spawn(self._reconnect(), "reconnect")
+
+    # --- connecting ----------------------------------------------------------------------------
+
+    def _credentials(self, url: ServerUrl, pedantic: bool) -> ConnectRequest:
+        options = self.options
+        own = url.user is not None or url.token is not None
+        return ConnectRequest(
+            name=options.name,
+            echo=options.echo,
+            pedantic=pedantic,
+            tls_required=url.tls or bool(options.tls),
+            user=(url.user if own else options.user) or "",
+            password=(url.password if own else options.password) or "",
+            auth_token=(url.token if own else options.token) or "",
+        )
+
+    async def _open(self, server: PoolServer) -> None:
+        """Connects to one server and restores the session on it."""
+        out = OutBuffer()
+        credentials = self._credentials(server.url, self.options.pedantic)
+        connection = await open_connection(self, server.url, self.out, self.options, credentials)
+        if self.state is ClientState.CLOSED:
+            connection.close()
+            return
+        server.failures = server.auth_failures = 0
+        server.last_error = None
+        self._server = server
+        self.max_payload = connection.info.max_payload
+        self._pool.update_discovered(connection.info.connect_urls, server)
+        for subscription in self._subscriptions.values():
+            self._encode_sub(out, subscription)
+            if subscription.max_messages:
+                left = subscription.max_messages - subscription.received
+                encode_unsub(out, b"%d" % subscription.sid, left)
+        connection.write_first(out.take())
+        self.connection = connection
+        self._set_state(ClientState.CONNECTED)
+        self._settled.set()
+        connection.flush()
+
+    async def _try(self, server: PoolServer) -> Exception | None:
+        """One attempt; the error, or None when it worked."""
+        try:
+            await self._open(server)
+            return None
+        except (OSError, ClientError, ProtocolError) as error:
+            server.failures += 1
+            refused = isinstance(error, AuthorizationError)
+            server.auth_failures = server.auth_failures + 1 if refused else 0
+            server.last_error = error
+            return error
+
+    async def connect(self) -> None:
+        """The first connection: every server is tried once."""
+        attempts: list[tuple[str, str]] = []
+        errors: list[Exception] = []
+        for _ in range(len(self._pool)):
+            server = self._pool.next()
+            error = await self._try(server)
+            if error is None:
+                return
+            errors.append(error)
+            attempts.append((str(server.url), str(error)))
+        self.finish(errors[-1])
+        if all(isinstance(error, AuthorizationError) for error in errors):
+            raise errors[-1]
+        raise NoServersError("no server could be reached", attempts=attempts) from errors[-1]
+
+    async def _reconnect(self) -> None:
+        """Round after round through the pool, with growing, jittered pauses between rounds."""
+        wait = self.options.reconnect_wait
+        while self.state is ClientState.RECONNECTING:
+            server = self._pool.next()
+            round_is_over = self._pool.at_round_start
+            error = await self._try(server)
+            if error is None:
+                for listener in list(self._listeners):
+                    listener.on_reconnected()
+                self._emit(self.options.on_reconnected)
+                return
+            log.debug("reconnecting to %s failed: %s", server.url, error)
+            if self._is_hopeless(server):
+                if len(self._pool) == 1:
+                    attempts = [(str(server.url), str(error))]
+                    refused = isinstance(error, AuthorizationError)
+                    self.finish(
+                        error if refused else NoServersError("reconnecting failed", attempts=attempts)
+                    )
+                    return
+                self._pool.remove(server)
+            if round_is_over:
+                await asyncio.sleep(wait * (1 - random.random() / 2))
+                wait = min(wait * 2, self.options.reconnect_wait_max)
+
+    def _is_hopeless(self, server: PoolServer) -> bool:
+        limit = self.options.max_reconnects
+        refused_again = server.auth_failures >= AUTH_FAILURES_MAX
+        return refused_again or (limit is not None and server.failures >= limit)
+
+    # --- tasks and events ----------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self.loop.create_task(work, name=f"penstock {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task %s failed", task.get_name(), exc_info=error)
+
+    def _emit(self, callback: Callable[..., Any] | None, *details: Exception) -> None:
+        """Calls an event callback of the user; what it raises is logged, for there is nobody else to tell."""
+        if callback is None:
+            return
+        try:
+            result = callback(self, *details)
+        except Exception:
+            log.exception("an event callback failed")
+            return
+        if inspect.iscoroutine(result):
+            self.spawn(result, "event callback")
+
+    def report(self, error: Exception) -> None:
+        """An error that belongs to no call of the user's."""
+        self.last_error = error
+        if self.options.on_error is None:
+            log.warning("%s: %s", type(error).__name__, error)
+        else:
+            self._emit(self.options.on_error, error)
+
+    def listen(self, listener: ConnectionListener) -> None:
+        self._listeners.add(listener)
+
+    def unlisten(self, listener: ConnectionListener) -> None:
+        self._listeners.discard(listener)

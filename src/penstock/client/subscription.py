@@ -1,0 +1,240 @@
+"""A subscription: messages of a subject filter, by iteration, one by one, or to a callback.
+
+    async for msg in await client.subscribe("orders.>"): ...
+    msg = await subscription.next(timeout=1)
+    await client.subscribe("orders.>", callback=handle)
+
+Invariants: messages come in the order the server sent them; what arrived before the end (unsubscribe, drain,
+close) can still be read; the queue is bounded in messages and bytes, and what does not fit is dropped,
+counted in `dropped` and told as SlowConsumerError, once per time the queue runs full.
+
+Rejected: pausing the socket for a slow subscription (all others on the connection would stall, and the
+server would cut the connection).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.message import Msg, RawMessage
+from penstock.client.queue import MessageQueue
+from penstock.errors import (
+    ClientError,
+    ConnectionClosedError,
+    MisuseError,
+    RequestTimeoutError,
+    SlowConsumerError,
+)
+
+if TYPE_CHECKING:
+    from penstock.client.session import Session
+
+MessageCallback = Callable[[Msg], Awaitable[Any] | None]
+# Takes a message as it comes off the wire, in the connection's callback: it must be quick and not raise.
+Receiver = Callable[[RawMessage], None]
+
+
+class Subscription(MessageQueue):
+    """Made by `Client.subscribe`.
+
+    subject, queue: as subscribed. received: messages that came, dropped ones included.
+    dropped: messages that did not fit. max_messages: of `unsubscribe`, 0 when there is none.
+    """
+
+    __slots__ = (
+        "_callback",
+        "_max_pending_bytes",
+        "_max_pending_messages",
+        "_overflowing",
+        "_pending_bytes",
+        "_session",
+        "dropped",
+        "max_messages",
+        "queue",
+        "receive",
+        "received",
+        "sid",
+        "subject",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        subject: str,
+        queue: str,
+        sid: int,
+        *,
+        max_pending_messages: int,
+        max_pending_bytes: int,
+    ) -> None:
+        super().__init__(session.loop)
+        self._session = session
+        self._callback: MessageCallback | None = None
+        self._max_pending_messages = max_pending_messages
+        self._max_pending_bytes = max_pending_bytes
+        self._pending_bytes = 0
+        self._overflowing = False
+        self.subject = subject
+        self.queue = queue
+        self.sid = sid
+        self.received = 0
+        self.dropped = 0
+        self.max_messages = 0
+        self.worker: asyncio.Task[None] | None = None  # runs the callback
+        self.receive: Receiver = self._enqueue
+
+    def __repr__(self) -> str:
+        queue = f" queue={self.queue!r}" if self.queue else ""
+        return f"<Subscription {self.subject!r}{queue} pending={len(self._items)} dropped={self.dropped}>"
+
+    # --- receiving -----------------------------------------------------------------------------
+
+    def _enqueue(self, raw: RawMessage) -> None:
+        self.received += 1
+        header = raw[3]
+        size = len(raw[4]) + (len(header) if header else 0)
+        items = self._items
+        if len(items) >= self._max_pending_messages or self._pending_bytes + size > self._max_pending_bytes:
+            self._drop()
+        else:
+            items.append(raw)
+            self._pending_bytes += size
+            if self._getters:
+                self._wake()
+        if self.max_messages and self.received >= self.max_messages:
+            self._session.forget(self)
+            self.end()
+
+    def _drop(self) -> None:
+        self.dropped += 1
+        if not self._overflowing:
+            self._overflowing = True
+            self._session.report(SlowConsumerError(self.subject, self.dropped))
+
+    # --- handing out ---------------------------------------------------------------------------
+
+    @property
+    def pending_messages(self) -> int:
+        """Messages that arrived and were not read yet."""
+        return len(self._items)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Their payloads and headers, in bytes."""
+        return self._pending_bytes
+
+    @property
+    def closed(self) -> bool:
+        """No further messages will arrive; pending ones can still be read."""
+        return self._ended
+
+    def __aiter__(self) -> AsyncIterator[Msg]:
+        if self._callback is not None:
+            raise MisuseError(f"subscription {self.subject!r} has a callback; it can not be iterated as well")
+        return self
+
+    async def __anext__(self) -> Msg:
+        items = self._items
+        while not items:
+            if self._ended:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            self._overflowing = False
+            await self._wait()
+        raw = items.popleft()
+        header = raw[3]
+        self._pending_bytes -= len(raw[4]) + (len(header) if header else 0)
+        if self._ended and not items:
+            self._note_exhausted()
+        return Msg(self._session, raw)
+
+    async def next(self, timeout: float | None = None) -> Msg:
+        """The next message. timeout: seconds; None waits without end.
+
+        Raises RequestTimeoutError when none comes in time, ConnectionClosedError when the subscription ended.
+        """
+        if self._callback is not None:
+            raise MisuseError(f"subscription {self.subject!r} has a callback, which gets its messages")
+        if self._items:  # the usual case under load, without the cost of a timer
+            return await self.__anext__()
+        try:
+            async with asyncio.timeout(timeout):
+                return await self.__anext__()
+        except TimeoutError:
+            text = f"no message on {self.subject!r} within {timeout:g} s"
+            raise RequestTimeoutError(text, subject=self.subject, timeout_s=timeout) from None
+        except StopAsyncIteration:
+            text = f"subscription {self.subject!r} has ended and everything that arrived was read"
+            raise ConnectionClosedError(text) from None
+
+    # --- callback style ------------------------------------------------------------------------
+
+    def start_callback(self, callback: MessageCallback) -> None:
+        """From now on every message goes to `callback`; for the client's own use."""
+        self._callback = callback
+        self.worker = self._session.spawn(self._run_callback(callback), f"subscription {self.subject}")
+
+    async def _run_callback(self, callback: MessageCallback) -> None:
+        """Calls back message by message; a callback that raises is reported and the next message goes on."""
+        while True:
+            try:
+                msg = await self.__anext__()
+            except StopAsyncIteration:
+                return
+            except ClientError:
+                return  # the client closed with an error; on_closed and last_error tell it
+            try:
+                result = callback(msg)
+                if inspect.isawaitable(result):
+                    await result
+            except Exception as error:  # noqa: BLE001 - whatever it raises, on_error is who must hear it
+                self._session.report(error)
+
+    # --- ending --------------------------------------------------------------------------------
+
+    async def unsubscribe(self, max_messages: int = 0) -> None:
+        """Ends the subscription: now, or once `max_messages` were received since it was made.
+
+        Messages that arrived already can still be read. Raises MisuseError for a negative number.
+        """
+        if max_messages < 0:
+            raise MisuseError(f"max_messages is {max_messages}; it must be 0 (at once) or more")
+        if self._ended:
+            return
+        if max_messages > self.received:
+            self.max_messages = max_messages
+            self._session.send_unsub(self.sid, max_messages)
+            return
+        self._session.unsubscribe(self)
+        self.end()
+
+    async def drain(self, timeout: float | None = None) -> None:
+        """Ends the subscription so that nothing under way is lost: unsubscribes, waits until the server has
+        sent what it had, and for a callback until that has seen everything. Iterators then run out.
+
+        timeout: seconds, default the client's drain_timeout. Raises RequestTimeoutError beyond it.
+        """
+        limit = self._session.options.drain_timeout if timeout is None else timeout
+        if not self._ended:
+            self._session.send_unsub(self.sid, 0)
+            try:
+                await self._session.flush(limit)
+            finally:
+                self._session.forget(self)
+                self.end()
+        if self.worker is not None and self.worker is not asyncio.current_task():
+            done, _ = await asyncio.wait([self.worker], timeout=limit)
+            if not done:
+                text = f"draining {self.subject!r}: {len(self._items)} messages left after {limit:g} s"
+                raise RequestTimeoutError(text, subject=self.subject, timeout_s=limit)
+
+    async def __aenter__(self) -> Subscription:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.unsubscribe()
