@@ -1,0 +1,1 @@
+"""Who gets a message: accounts, each with its own index of subscriptions."""

@@ -1,0 +1,21 @@
+"""For tests: a server in a thread of its own, and fixtures for pytest.
+
+with penstock.testing.server(jetstream=True) as server:
+    subprocess.run(["nats", "-s", server.url, "pub", "hello", "world"])
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.testing.embedded import EmbeddedServer, server
+
+__all__ = ["EmbeddedServer", "server"]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when used: pytest imports this package in every run of a project that installs penstock.
+    if name in __all__:
+        from penstock.testing import embedded
+
+        return getattr(embedded, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,56 @@
+"""`penstock <command> ...`: finds the command and loads only that one.
+
+Called by a file named `nats-server`, it takes that program's flags without a command, so that suites and
+scripts which start one start penstock instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+HELP = """Usage: penstock <command> [options]
+
+Commands:
+    serve      run a server in the foreground (nats-server's flags; `penstock serve --help` lists them)
+    version    show the version
+
+Run `penstock <command> --help` for the options of a command.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command and returns the exit status."""
+    program = os.path.basename(sys.argv[0])
+    words = sys.argv[1:] if arguments is None else arguments
+    if program == "nats-server":
+        return _serve(words, program)
+    command, *rest = words or ["--help"]
+    if command == "serve":
+        return _serve(rest, "penstock serve")
+    if command in ("version", "-v", "--version"):
+        return _version()
+    if command in ("help", "-h", "--help"):
+        sys.stdout.write(HELP)
+        return 0
+    sys.stderr.write(f"penstock: unknown command {command!r}\n\n{HELP}")
+    return 2
+
+
+def _serve(words: list[str], program: str) -> int:
+    from penstock.cli.serve import serve
+
+    return serve(words, program)
+
+
+def _version() -> int:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        own = version("penstock")
+    except PackageNotFoundError:
+        own = "not installed"
+    from penstock.server.identity import VERSION
+
+    sys.stdout.write(f"penstock {own} (speaks NATS {VERSION})\n")
+    return 0

@@ -1,0 +1,179 @@
+"""`penstock serve`: a server in the foreground, from flags and a configuration file, until a signal ends it.
+
+Ready within 300 ms of exec: nothing is imported here before the listener is up but what the listener
+needs. Test suites start servers by the hundred.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli import flags
+from penstock.errors import ConfigError, PenstockError
+from penstock.server import logs
+from penstock.server.identity import VERSION
+from penstock.server.options import JetStreamOptions, Options
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.server.server import Server
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+
+
+def serve(arguments: list[str], program: str = "penstock serve") -> int:
+    """Runs a server until SIGINT or SIGTERM; returns the exit status."""
+    try:
+        found = flags.parse(arguments)
+        if found.get("help"):
+            sys.stdout.write(flags.usage(program))
+            return EXIT_OK
+        if found.get("version"):
+            sys.stdout.write(f"nats-server: v{VERSION}\n")
+            return EXIT_OK
+        options = options_of(found)
+    except (ConfigError, OSError) as error:
+        sys.stderr.write(f"nats-server: {_told(error)}\n")
+        return EXIT_FAILED
+    if found.get("test"):
+        sys.stderr.write(
+            f"nats-server: configuration file {options.config_file} is valid ({digest(options)})\n"
+        )
+        return EXIT_OK
+    return _run(options)
+
+
+def options_of(found: dict[str, Any]) -> Options:
+    """Options from flags, over those of the configuration file they name. Raises ConfigError, OSError."""
+    from dataclasses import replace
+
+    options = Options()
+    path = found.get("config", "")
+    if path:
+        from penstock.server.directives import load
+
+        options = load(path)
+    changes = {key: value for key, value in found.items() if key in Options.__dataclass_fields__}
+    changes.pop("jetstream", None)
+    if found.get("debug_and_trace"):
+        changes |= {"debug": True, "trace": True}
+    jetstream = options.jetstream
+    if "jetstream" in found:
+        jetstream = (jetstream or JetStreamOptions()) if found["jetstream"] else None
+    if jetstream is not None:
+        # Served, streams outlive the process; only an embedded server keeps them for its own life.
+        store_dir = found.get("store_dir") or jetstream.store_dir or _default_store_dir()
+        jetstream = replace(jetstream, store_dir=store_dir)
+    return replace(options, jetstream=jetstream, **changes)
+
+
+def digest(options: Options) -> str:
+    """What identifies a configuration file's content."""
+    import hashlib
+
+    if not options.config_file:
+        return "no file"
+    with open(options.config_file, "rb") as file:
+        return f"sha256:{hashlib.sha256(file.read()).hexdigest()}"
+
+
+def _default_store_dir() -> str:
+    return os.path.join(os.environ.get("TMPDIR", "/tmp"), "nats")
+
+
+def _run(options: Options) -> int:
+    try:
+        log, writer = logs.log_lines(
+            options.log_file,
+            logtime=options.logtime,
+            utc=options.logtime_utc,
+            debug=options.debug,
+            trace=options.trace,
+        )
+    except OSError as error:
+        sys.stderr.write(f"nats-server: {_told(error)}\n")
+        return EXIT_FAILED
+    try:
+        return _run_loop(options, log)
+    finally:
+        writer.close()
+
+
+def _run_loop(options: Options, log: logs.Log) -> int:
+    import asyncio
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve_until_signal(options, log))
+
+
+def _loop_factory() -> Any:
+    """uvloop's, where there is one."""
+    try:
+        import uvloop
+    except ImportError:  # there is none for this platform
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve_until_signal(options: Options, log: logs.Log) -> int:
+    import asyncio
+    import signal
+
+    from penstock.server.server import Server
+
+    server = Server(options=options, log=log)
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number, name in ((signal.SIGINT, "interrupt"), (signal.SIGTERM, "terminated")):
+        loop.add_signal_handler(number, _on_signal, name, log, ended)
+    _greet(server, options, log)
+    try:
+        await server.start()
+    except PenstockError as error:
+        log.fatal(str(error))
+        return EXIT_FAILED
+    # What start-up made stays for good: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    return await _wait(server, ended, log)
+
+
+async def _wait(server: Server, ended: asyncio.Event, log: logs.Log) -> int:
+    """Until a signal, or until the server stops by itself because something failed."""
+    import asyncio
+
+    waits = [asyncio.ensure_future(ended.wait()), asyncio.ensure_future(server.wait_stopped())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    await server.stop()
+    log.info("Server Exiting..")
+    return EXIT_OK if ended.is_set() else EXIT_FAILED
+
+
+def _on_signal(name: str, log: logs.Log, ended: asyncio.Event) -> None:
+    log.info(f'Trapped "{name}" signal')
+    ended.set()
+
+
+def _greet(server: Server, options: Options, log: logs.Log) -> None:
+    log.info("Starting penstock")
+    log.info(f"  Version:  {VERSION}")
+    log.info(f"  Name:     {server.server_name}")
+    log.info(f"  ID:       {server.server_id}")
+    if options.password or options.users:
+        log.warning("Plaintext passwords detected")
+    if options.config_file:
+        log.info(f"Using configuration file: {options.config_file} ({digest(options)})")
+
+
+def _told(error: Exception) -> str:
+    """An error's text; of an OSError, what was opened and why that failed."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"open {error.filename}: {str(error.strerror).lower()}"
+    return str(error)

@@ -1,0 +1,124 @@
+"""Receivers that read more slowly than the server writes: watching them, and slowing down who feeds them.
+
+A connection whose transport holds more than HIGH_WATER bytes is "backlogged" until it is down to LOW_WATER.
+While it is, three things can happen:
+- it takes nothing for `write_deadline`: closed as Slow Consumer (Write Deadline);
+- it has more than `max_pending` waiting: closed as Slow Consumer (Pending Bytes), by the connection itself;
+- it has more than `stall_bytes` waiting: it is "congested", and reading pauses on connections that publish to
+  it, until it has drained, but for no longer than STALL_S per 64 KiB read. The bound keeps one dead
+  receiver from stopping a publisher for good; what the receiver can't take then ends at max_pending.
+
+Rejected: a deadline timer for each write, as the official server does with its blocking sockets. Most
+writes are taken by the kernel at once, and one look a second at those that weren't costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+HIGH_WATER = 64 * 1024
+LOW_WATER = 16 * 1024
+STALL_S = 0.010
+STALL_READ_BYTES = 64 * 1024
+STALL_BYTES_MAX = 4 * 1024 * 1024
+LOOKS_PER_DEADLINE = 10
+
+
+class Backlogged(Protocol):
+    """What the watch needs of a connection."""
+
+    def bytes_taken(self) -> int:
+        """Bytes the socket has taken since the connection began."""
+
+    def close_slow(self) -> None:
+        """Closes it: its write deadline has passed."""
+
+
+class BacklogWatch:
+    """Watches the backlogged connections of one listener.
+
+    Args:
+        loop: the event loop.
+        max_pending: bytes that may wait for one connection.
+        write_deadline_s: seconds a backlogged connection may take nothing.
+        stall: whether publishers are slowed down at all.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        max_pending: int,
+        write_deadline_s: float,
+        stall: bool = True,
+    ) -> None:
+        self._loop = loop
+        self._deadline_s = write_deadline_s
+        self._progress: dict[Backlogged, tuple[int, float]] = {}
+        self._stalled: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        self._look_handle: asyncio.TimerHandle | None = None
+        self.max_pending = max_pending
+        self.stall_bytes = min(max_pending // 2, STALL_BYTES_MAX) if stall else max_pending
+        self.stalls = 0
+
+    def begin(self, connection: Backlogged) -> None:
+        """The connection has become backlogged."""
+        self._progress[connection] = (connection.bytes_taken(), self._loop.time())
+        if self._look_handle is None:
+            self._schedule_look()
+
+    def end(self, connection: Backlogged) -> None:
+        """The connection has drained, or is gone: publishers go on."""
+        self._progress.pop(connection, None)
+        for resume, handle in tuple(self._stalled.items()):
+            handle.cancel()
+            del self._stalled[resume]
+            resume()
+
+    def stall(self, resume: Callable[[], None], read_bytes: int) -> None:
+        """A publisher has stopped reading; `resume` is called once receivers drained, or its time is over."""
+        self.stalls += 1
+        limit_s = STALL_S * max(1.0, read_bytes / STALL_READ_BYTES)
+        self._stalled[resume] = self._loop.call_later(limit_s, self._stall_over, resume)
+
+    def forget(self, resume: Callable[[], None]) -> None:
+        """The stalled publisher is gone."""
+        handle = self._stalled.pop(resume, None)
+        if handle is not None:
+            handle.cancel()
+
+    def close(self) -> None:
+        """Stops all timers."""
+        self._progress.clear()
+        for handle in self._stalled.values():
+            handle.cancel()
+        self._stalled.clear()
+        if self._look_handle is not None:
+            self._look_handle.cancel()
+            self._look_handle = None
+
+    def look(self) -> None:
+        """Closes the backlogged connections that took nothing for the write deadline."""
+        now = self._loop.time()
+        for connection, (taken, since) in tuple(self._progress.items()):
+            taken_now = connection.bytes_taken()
+            if taken_now != taken:
+                self._progress[connection] = (taken_now, now)
+            elif now - since >= self._deadline_s:
+                del self._progress[connection]
+                connection.close_slow()
+
+    def _schedule_look(self) -> None:
+        self._look_handle = self._loop.call_later(self._deadline_s / LOOKS_PER_DEADLINE, self._on_look)
+
+    def _on_look(self) -> None:
+        self._look_handle = None
+        self.look()
+        if self._progress:
+            self._schedule_look()
+
+    def _stall_over(self, resume: Callable[[], None]) -> None:
+        del self._stalled[resume]
+        resume()

@@ -1,0 +1,225 @@
+"""One client socket: bytes in go straight to the frame parser's buffer, bytes out leave in one write a tick.
+
+What arrives is the handler's business (the server's session); this is transport, backlog and closing.
+
+Invariants: nothing is read once `close_reason` is set; `flush` is the only place that writes; what was in
+the out buffer when `close` was called is still written, unless the receiver is slow.
+Works on uvloop and on asyncio's own loop.
+
+Rejected: asyncio streams (a copy and a task per connection) and Protocol.data_received (a bytes object
+per read).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Protocol, cast
+
+from penstock.kernels.dispatch import Inlet
+from penstock.net.backlog import HIGH_WATER, LOW_WATER, BacklogWatch
+from penstock.net.reasons import CloseReason
+
+CLOSE_GRACE_S = 2.0
+
+
+class Handler(Protocol):
+    """What a connection tells its owner."""
+
+    def connected(self) -> None:
+        """The socket is open; the addresses are known."""
+
+    def readable(self) -> None:
+        """The inlet's parser holds new bytes."""
+
+    def closed(self, reason: CloseReason) -> None:
+        """The socket is gone. Called once, and nothing is called after it."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one accepted socket.
+
+    Args:
+        inlet: its parser takes what arrives, its sink's out buffer holds what is to leave.
+        watch: keeps an eye on it while it is backlogged.
+    """
+
+    __slots__ = (
+        "_backlogged",
+        "_grace",
+        "_handler",
+        "_inlet",
+        "_out",
+        "_parser",
+        "_read_bytes",
+        "_sink",
+        "_stalled",
+        "_transport",
+        "_watch",
+        "_written",
+        "active",
+        "close_reason",
+        "peer",
+        "stalls",
+    )
+
+    def __init__(self, inlet: Inlet, watch: BacklogWatch) -> None:
+        inlet.sink.stall_threshold = watch.stall_bytes
+        self._inlet = inlet
+        self._sink = inlet.sink
+        self._parser = inlet.parser
+        self._out = inlet.sink.out
+        self._watch = watch
+        self._transport: asyncio.Transport | None = None
+        self._handler: Handler | None = None
+        self._backlogged = False
+        self._stalled = False
+        self._grace: asyncio.TimerHandle | None = None
+        self._written = 0
+        self._read_bytes = 0
+        self.active = False
+        self.stalls = 0
+        self.close_reason: CloseReason | None = None
+        self.peer: tuple[str, int] = ("", 0)
+
+    def attach(self, handler: Handler) -> None:
+        """Sets who is told. Before the socket is connected."""
+        self._handler = handler
+
+    # -- from the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.peer = (peer[0], peer[1])
+        assert self._handler is not None
+        self._handler.connected()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._parser.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._parser.buffer_updated(nbytes)
+        if self.close_reason is not None:
+            return
+        self.active = True
+        self._read_bytes = nbytes
+        assert self._handler is not None
+        self._handler.readable()
+        if self._inlet.fed_slow:
+            self._stall()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._backlogged = True
+        self._watch.begin(self)
+
+    def resume_writing(self) -> None:
+        self._backlogged = False
+        self._sink.stall_threshold = self._watch.stall_bytes
+        self._watch.end(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._backlogged:
+            self.resume_writing()
+        self._watch.forget(self._resume)
+        if self._grace is not None:
+            self._grace.cancel()
+        if self.close_reason is None:
+            self.close_reason = CloseReason.CLIENT_CLOSED if exc is None else CloseReason.READ_ERROR
+        self._sink.closed = True
+        self._transport = None
+        assert self._handler is not None
+        self._handler.closed(self.close_reason)
+
+    # -- from the server
+
+    def flush(self) -> None:
+        """Writes what the out buffer holds. Called at the end of a tick in which something was put there."""
+        transport = self._transport
+        if transport is None:
+            self._sink.take()
+            return
+        data = self._sink.take()
+        if data and self.close_reason is None:
+            self._written += len(data)
+            transport.write(data)
+        if self._backlogged:
+            self._judge_backlog(transport.get_write_buffer_size())
+
+    def pending_bytes(self) -> int:
+        """Bytes that wait for the receiver."""
+        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return waiting + self._out.size
+
+    def bytes_taken(self) -> int:
+        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return self._written - waiting
+
+    def close(self, reason: CloseReason) -> None:
+        """Stops reading, writes what is in the out buffer, then closes. The first reason stands."""
+        transport = self._transport
+        if transport is None or self.close_reason is not None:
+            return
+        data = self._sink.take()
+        if data:
+            transport.write(data)
+        self._stop(transport, reason)
+        transport.close()
+        # A peer that doesn't read would keep the socket for ever.
+        self._grace = asyncio.get_running_loop().call_later(CLOSE_GRACE_S, transport.abort)
+
+    def close_slow(self) -> None:
+        """Closes a receiver whose write deadline has passed."""
+        self.abort(CloseReason.SLOW_CONSUMER_DEADLINE)
+
+    def abort(self, reason: CloseReason) -> None:
+        """Closes at once; what still waits is dropped."""
+        transport = self._transport
+        if transport is None or self.close_reason is not None:
+            return
+        self._stop(transport, reason)
+        transport.abort()
+
+    def cut(self) -> None:
+        """Drops the socket of a connection that is closing already, without waiting for its receiver."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- own
+
+    def _stop(self, transport: asyncio.Transport, reason: CloseReason) -> None:
+        self.close_reason = reason
+        self._sink.closed = True
+        if not transport.is_closing():
+            transport.pause_reading()
+
+    def _judge_backlog(self, waiting: int) -> None:
+        """Waiting are the bytes the socket hasn't taken."""
+        if waiting > self._watch.max_pending:
+            self.abort(CloseReason.SLOW_CONSUMER_PENDING)
+        else:
+            # 0: whoever delivers to this sink from now on is told to slow down (Inlet.fed_slow).
+            self._sink.stall_threshold = max(0, self._watch.stall_bytes - waiting)
+
+    def _stall(self) -> None:
+        """This connection publishes to a congested one: it stops reading for a moment."""
+        self._inlet.fed_slow = False
+        if self._stalled or self.close_reason is not None or self._transport is None:
+            return
+        self._stalled = True
+        self.stalls += 1
+        self._transport.pause_reading()
+        self._watch.stall(self._resume, self._read_bytes)
+
+    def _resume(self) -> None:
+        self._stalled = False
+        if self._transport is not None and self.close_reason is None and not self._transport.is_closing():
+            self._transport.resume_reading()

@@ -1,0 +1,41 @@
+"""The listening socket of a server, and the connections that came in by it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from penstock.net.connection import Connection
+
+BACKLOG = 4096
+
+
+class Listener:
+    """Accepts connections.
+
+    Args:
+        accept: makes the protocol object of a new socket.
+    """
+
+    def __init__(self, accept: Callable[[], Connection]) -> None:
+        self._accept = accept
+        self._server: asyncio.Server | None = None
+        self.host = ""
+        self.port = 0
+
+    async def open(self, host: str, port: int) -> None:
+        """Binds and listens. Port 0 takes any free port; `self.port` then says which.
+
+        Raises OSError when the address can't be bound.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, host, port, backlog=BACKLOG)
+        self.host = host
+        self.port = cast(int, self._server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Stops listening; accepted connections stay."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None

@@ -1,0 +1,73 @@
+"""CONNECT: what a client says of itself.
+
+Defaults hold until the first CONNECT; a later one changes only the fields it gives. Null counts as absent,
+unknown fields are ignored, a field of the wrong type is a protocol violation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from penstock.errors import ProtocolError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectOptions:
+    """The fields of CONNECT that matter to a server of clients."""
+
+    verbose: bool = True
+    """Answer +OK to what was accepted."""
+    pedantic: bool = True
+    """Check published subjects as well."""
+    echo: bool = True
+    """Deliver the connection's own messages to its own subscriptions."""
+    headers: bool = False
+    """The client understands HPUB and HMSG."""
+    no_responders: bool = False
+    """Answer requests that nobody listens to with a 503. Needs headers."""
+    protocol: int = 0
+    """1 = the client understands an INFO at any time."""
+    name: str = ""
+    lang: str = ""
+    version: str = ""
+    user: str = ""
+    password: str = ""
+    auth_token: str = ""
+    account: str = ""
+    """Asks for an account by name: an old way in, always refused."""
+
+
+_WIRE_NAMES = {"password": "pass"}
+_TYPES: dict[str, type] = {
+    field: {"bool": bool, "int": int, "str": str}[str(kind)]
+    for field, kind in ConnectOptions.__annotations__.items()
+}
+
+
+def parse_connect(payload: bytes, before: ConnectOptions) -> ConnectOptions:
+    """The options after a CONNECT.
+
+    Args:
+        payload: its JSON.
+        before: the options so far.
+
+    Raises:
+        ProtocolError: no JSON object, or a field of the wrong type.
+    """
+    try:
+        found = msgspec.json.decode(payload, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"CONNECT with bad JSON: {error}") from error
+    changes: dict[str, Any] = {}
+    for field, kind in _TYPES.items():
+        wire_name = _WIRE_NAMES.get(field, field)
+        value = found.get(wire_name)
+        if value is None:
+            continue
+        if type(value) is not kind:
+            raise ProtocolError(f"CONNECT with {wire_name} = {value!r}, expected {kind.__name__}")
+        changes[field] = value
+    return replace(before, **changes)

@@ -1,0 +1,308 @@
+"""What the directives of nats.conf mean: the tree of `conf` becomes `Options`.
+
+Each block has a table from directive to the function that reads its value and the option it sets.
+A directive the official server knows and this one doesn't support yet is refused by name, never ignored:
+a server that silently drops `tls` or `accounts` is worse than one that doesn't start.
+
+A top-level key that some value refers to as a variable is no unknown field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from penstock.errors import ConfigError, MisuseError
+from penstock.protocol.durations import parse_duration
+from penstock.server.conf import Map, Node, Where, parse_file
+from penstock.server.options import NS, JetStreamOptions, Options, User
+
+Reader = Callable[[Node, str], Any]
+
+_STORAGE_SIZE = re.compile(r"(\d+)([KMGT]?)")
+
+UNSUPPORTED = frozenset(
+    """accounts account allow_non_tls cluster connect_error_reports default_js_domain default_sentinel
+    disable_sublist_cache feature_flags gateway http_base_path https https_port leaf leafnodes log_size_limit
+    logfile_max_num logfile_size_limit log_max_num mappings maps max_closed_clients max_sub_tokens
+    max_traced_msg_len mqtt no_header_support no_system_account ocsp ocsp_cache operator operators
+    prof_block_rate prof_port proxies proxy_protocol reconnect_error_reports remote_syslog resolver resolver_pinned_accounts
+    resolver_preload resolver_tls root roots server_metadata server_tags store_dir syslog system
+    system_account tls trace_headers trace_verbose trusted trusted_keys websocket write_timeout ws""".split()
+)
+UNSUPPORTED_JETSTREAM = frozenset(
+    """cipher ek encryption_key extension_hint info_queue_limit key limits max_buffered_msgs max_buffered_size
+    max_concurrent_io max_outstanding_catchup meta_compact meta_compact_size meta_compact_sync prev_key
+    request_queue_limit tpm unique_tag""".split()
+)
+UNSUPPORTED_AUTHORIZATION = frozenset("auth_callout default_permissions proxy_required".split())
+UNSUPPORTED_USER = frozenset(
+    "allowed_connection_types connection_types nkey permissions proxy_required".split()
+)
+
+
+# -- values
+
+
+def _fail(node: Node, text: str) -> ConfigError:
+    return node.where.error(text)
+
+
+def text(node: Node, name: str) -> str:
+    if not isinstance(node.value, str):
+        raise _fail(node, f"{name} is {_shown(node)}; it must be a string")
+    return node.value
+
+
+def integer(node: Node, name: str) -> int:
+    if isinstance(node.value, bool) or not isinstance(node.value, int):
+        raise _fail(node, f"{name} is {_shown(node)}; it must be an integer")
+    return node.value
+
+
+def boolean(node: Node, name: str) -> bool:
+    if not isinstance(node.value, bool):
+        raise _fail(node, f"{name} is {_shown(node)}; it must be true or false")
+    return node.value
+
+
+def duration(node: Node, name: str) -> int:
+    """Nanoseconds of `"1h2m3s"`; a bare number means seconds."""
+    if isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+        return int(node.value * NS)
+    try:
+        return parse_duration(text(node, name))
+    except MisuseError as error:
+        raise _fail(node, f"error parsing {name}: {error}") from error
+
+
+def duration_text(node: Node, name: str) -> int:
+    """A duration that must be a string."""
+    return duration(Node(text(node, name), node.where), name)
+
+
+def storage_size(node: Node, name: str) -> int:
+    """Bytes: an integer, or a string with K M G T (powers of 1024)."""
+    if isinstance(node.value, str):
+        match = _STORAGE_SIZE.fullmatch(node.value.upper().removesuffix("B"))
+        if match is None:
+            raise _fail(
+                node, f'{name} is "{node.value}"; it must be a number of bytes, or one with K, M, G or T'
+            )
+        return int(match[1]) << 10 * " KMGT".index(match[2] or " ")
+    return integer(node, name)
+
+
+def address(node: Node, name: str) -> tuple[str | None, int]:
+    """(host or None, port) of `4222`, `"host:port"`, `"[v6]:port"` or `":port"`."""
+    if isinstance(node.value, int) and not isinstance(node.value, bool):
+        return None, node.value
+    word = text(node, name)
+    match = re.fullmatch(r"(\[[^\]]*\]|[^:]*):([^:]*)", word)
+    if match is None:
+        raise _fail(node, f'could not parse address string "{word}"; write it as "host:port"')
+    if not re.fullmatch(r"-?\d+", match[2]):
+        raise _fail(node, f'could not parse port "{match[2]}"')
+    return match[1].strip("[]") or None, int(match[2])
+
+
+def block(node: Node, name: str) -> Map:
+    if not isinstance(node.value, Map):
+        raise _fail(node, f"{name} is {_shown(node)}; it must be a map {{...}}")
+    return node.value
+
+
+def _shown(node: Node) -> str:
+    if isinstance(node.value, Map):
+        return "a map"
+    return "an array" if isinstance(node.value, list) else repr(node.value)
+
+
+# -- blocks
+
+
+def _fields(
+    items: Map, table: Mapping[str, tuple[str, Reader]], unsupported: frozenset[str]
+) -> dict[str, Any]:
+    """Options of a block whose directives each set one option."""
+    found: dict[str, Any] = {}
+    for key, where, node in items:
+        entry = table.get(key.lower())
+        if entry is None:
+            raise _refused(key, where, unsupported)
+        option, read = entry
+        found[option] = read(node, key.lower())
+    return found
+
+
+def _refused(key: str, where: Where, unsupported: frozenset[str]) -> ConfigError:
+    if key.lower() in unsupported:
+        return where.error(
+            f'field "{key}" is not supported by this server yet; remove it to start without it'
+        )
+    return where.error(f'unknown field "{key}"')
+
+
+_USER = {
+    "user": ("name", text),
+    "username": ("name", text),
+    "password": ("password", text),
+    "pass": ("password", text),
+}
+
+
+def _user(node: Node, name: str) -> User:
+    found = _fields(block(node, name), _USER, UNSUPPORTED_USER)
+    if not found.get("name"):
+        raise _fail(node, "a user of authorization.users has no name: give it `user: ...`")
+    return User(name=found["name"], password=found.get("password", ""))
+
+
+def _users(node: Node, name: str) -> tuple[User, ...]:
+    if not isinstance(node.value, list):
+        raise _fail(node, f"authorization.users is {_shown(node)}; it must be an array of maps")
+    return tuple(_user(entry, name) for entry in node.value)
+
+
+_AUTHORIZATION: dict[str, tuple[str, Reader]] = {
+    "user": ("user", text),
+    "username": ("user", text),
+    "password": ("password", text),
+    "pass": ("password", text),
+    "token": ("token", text),
+    "timeout": ("auth_timeout_ns", duration),
+    "users": ("users", _users),
+}
+
+
+def _sync_interval(node: Node, name: str) -> int | None:
+    """Nanoseconds; None stands for `always`."""
+    if isinstance(node.value, str) and node.value.lower() == "always":
+        return None
+    return duration(node, name)
+
+
+_JETSTREAM: dict[str, tuple[str, Reader]] = {
+    "store_dir": ("store_dir", text),
+    "storedir": ("store_dir", text),
+    "domain": ("domain", text),
+    "max_memory_store": ("max_memory_bytes", storage_size),
+    "max_mem_store": ("max_memory_bytes", storage_size),
+    "max_mem": ("max_memory_bytes", storage_size),
+    "max_memory": ("max_memory_bytes", storage_size),
+    "max_file_store": ("max_file_bytes", storage_size),
+    "max_file": ("max_file_bytes", storage_size),
+    "sync_interval": ("sync_interval_ns", _sync_interval),
+    "sync": ("sync_interval_ns", _sync_interval),
+    "enabled": ("enabled", boolean),
+    "enable": ("enabled", boolean),
+    "strict": ("strict", boolean),
+}
+
+
+def _jetstream(node: Node, name: str) -> JetStreamOptions | None:
+    """The block, `true`/`false`, or "enabled"/"disabled"."""
+    value = node.value
+    if isinstance(value, bool):
+        return JetStreamOptions() if value else None
+    if isinstance(value, str):
+        if value.lower() not in ("enabled", "enable", "disabled", "disable"):
+            raise _fail(node, f"Expected 'enabled' or 'disabled' for string value, got '{value}'")
+        return JetStreamOptions() if value.lower().startswith("enable") else None
+    found = _fields(block(node, name), _JETSTREAM, UNSUPPORTED_JETSTREAM)
+    enabled = found.pop("enabled", True)
+    found.pop("strict", None)  # requests are always checked strictly, which is the official default
+    if "sync_interval_ns" in found and found["sync_interval_ns"] is None:
+        del found["sync_interval_ns"]
+        found["sync_always"] = True
+    return JetStreamOptions(**found) if enabled else None
+
+
+def _inverted(node: Node, name: str) -> bool:
+    return not boolean(node, name)
+
+
+_TOP: dict[str, tuple[str, Reader]] = {
+    "port": ("port", integer),
+    "host": ("host", text),
+    "net": ("host", text),
+    "server_name": ("server_name", text),
+    "client_advertise": ("client_advertise", text),
+    "http_port": ("http_port", integer),
+    "monitor_port": ("http_port", integer),
+    "max_payload": ("max_payload", integer),
+    "max_connections": ("max_connections", integer),
+    "max_conn": ("max_connections", integer),
+    "max_control_line": ("max_control_line", integer),
+    "max_pending": ("max_pending", integer),
+    "max_subscriptions": ("max_subscriptions", integer),
+    "max_subs": ("max_subscriptions", integer),
+    "ping_interval": ("ping_interval_ns", duration),
+    "ping_max": ("ping_max", integer),
+    "write_deadline": ("write_deadline_ns", duration),
+    "no_fast_producer_stall": ("fast_producer_stall", _inverted),
+    "no_auth_user": ("no_auth_user", text),
+    "debug": ("debug", boolean),
+    "trace": ("trace", boolean),
+    "logtime": ("logtime", boolean),
+    "logtime_utc": ("logtime_utc", boolean),
+    "log_file": ("log_file", text),
+    "logfile": ("log_file", text),
+    "pid_file": ("pid_file", text),
+    "pidfile": ("pid_file", text),
+    "ports_file_dir": ("ports_file_dir", text),
+    "lame_duck_duration": ("lame_duck_duration_ns", duration_text),
+    "lame_duck_grace_period": ("lame_duck_grace_period_ns", duration_text),
+    "jetstream": ("jetstream", _jetstream),
+}
+_ADDRESSES = {"listen": ("host", "port"), "http": ("http_host", "http_port")}
+
+
+def options_of(tree: Map, base: Options | None = None) -> Options:
+    """Turns a configuration tree into options.
+
+    Args:
+        tree: what `conf.parse` returned.
+        base: what holds for directives that the tree doesn't give; default `Options()`.
+
+    Raises:
+        ConfigError: an unknown or unsupported directive, a value of the wrong kind or out of its bounds.
+    """
+    found: dict[str, Any] = {}
+    last = Where("", 1, 1)
+    for key, where, node in tree:
+        last, name = where, key.lower()
+        if name in _ADDRESSES:
+            host, port = address(node, name)
+            option_host, option_port = _ADDRESSES[name]
+            found[option_port] = port
+            if host is not None:
+                found[option_host] = host
+        elif name == "authorization":
+            found.update(_fields(block(node, name), _AUTHORIZATION, UNSUPPORTED_AUTHORIZATION))
+        elif name in _TOP:
+            option, read = _TOP[name]
+            found[option] = _placed(read, node, name, where)
+        elif not node.used:
+            raise _refused(key, where, UNSUPPORTED)
+    try:
+        return replace(base or Options(), **found)
+    except ConfigError as error:
+        raise ConfigError(error.message, file=last.file or None) from error
+
+
+def _placed(read: Reader, node: Node, name: str, where: Where) -> Any:
+    """Reads a value; what it refuses without a place is told with the directive's."""
+    try:
+        return read(node, name)
+    except ConfigError as error:
+        if error.file is not None:
+            raise
+        raise where.error(error.message) from error
+
+
+def load(path: str, base: Options | None = None) -> Options:
+    """Reads options from a configuration file. Raises ConfigError; OSError when the file can't be read."""
+    return replace(options_of(parse_file(path), base), config_file=path)

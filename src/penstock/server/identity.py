@@ -1,0 +1,20 @@
+"""What a server says of itself: versions, its generated id."""
+
+from __future__ import annotations
+
+import os
+import sys
+from base64 import b32encode
+from binascii import crc_hqx
+
+VERSION = "2.14.3"
+"""The NATS version whose features clients may expect; not the version of this package."""
+PROTOCOL = 1
+RUNTIME = f"python{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
+_PREFIX_SERVER = 13 << 3
+
+
+def new_server_id() -> str:
+    """A fresh id in the form of a server's public nkey: `N`, 55 more base32 characters, checksum included."""
+    body = bytes([_PREFIX_SERVER]) + os.urandom(32)
+    return b32encode(body + crc_hqx(body, 0).to_bytes(2, "little")).decode().rstrip("=")

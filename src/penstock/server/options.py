@@ -1,0 +1,185 @@
+"""Options of a server: frozen, validated once, the same whether they come from flags, nats.conf or Python.
+
+Every field says its default, bounds, unit and directive in nats.conf. Validation happens in
+`__post_init__`, so an `Options` that exists is a valid one; whoever changes a field uses
+`dataclasses.replace`, which validates again. What it refuses is a ConfigError that names the option, the
+value and the bounds.
+
+Rejected: one mutable options object filled by several readers (as flags, file and defaults are merged
+in the official server): nobody can tell when it has become valid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import ConfigError
+
+NS = 1_000_000_000
+MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
+LAME_DUCK_MIN_NS = 30 * NS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """One user of `authorization.users`."""
+
+    name: str
+    """Name the client gives as `user` in CONNECT. Not empty. Directive `user`."""
+    password: str
+    """Plain text password, compared in constant time. Directive `password`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JetStreamOptions:
+    """The `jetstream` block."""
+
+    store_dir: str | None = None
+    """Directory below which `jetstream/` is made. None: a temporary one, removed when the server stops."""
+    max_memory_bytes: int = -1
+    """Most bytes of all memory streams; -1 (default) = 3/4 of the machine's memory. `max_memory_store`."""
+    max_file_bytes: int = -1
+    """Most bytes of all file streams; -1 (default) = 3/4 of the free disk. `max_file_store`."""
+    domain: str = ""
+    """JetStream domain, one subject token. Default none. `domain`."""
+    sync_interval_ns: int = 120 * NS
+    """How often file streams are fsynced, ns, > 0. Default 2 minutes. `sync_interval`."""
+    sync_always: bool = False
+    """Fsync before every ack. Default off. `sync_interval: always`."""
+
+    def __post_init__(self) -> None:
+        _at_least("jetstream.sync_interval", self.sync_interval_ns, 1)
+        if any(c in self.domain for c in ".*> \t\r\n"):
+            raise ConfigError(
+                f"jetstream.domain is {self.domain!r}; it must be one token: no '.', '*', '>' or space"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything a server is told. Times are ns unless the name says otherwise."""
+
+    host: str = "0.0.0.0"
+    """Address to listen on. Default all IPv4 addresses. `host`, `net` or in `listen`."""
+    port: int = 4222
+    """Port for clients, 1..65535; 0 = 4222; -1 = any free port. Default 4222. `port`."""
+    server_name: str = ""
+    """Name of the server, no spaces. Default: its generated id. `server_name`."""
+    client_advertise: str = ""
+    """host:port that clients should know instead of the bound address. Default none. `client_advertise`."""
+
+    http_host: str = ""
+    """Address of HTTP monitoring. Default: `host`. In `http`."""
+    http_port: int = 0
+    """Port of HTTP monitoring; 0 (default) = off, -1 = any free port. `http_port`, `monitor_port`, `http`."""
+
+    max_payload: int = 1024 * 1024
+    """Most bytes of a message (headers included), 1..64 MiB. Default 1 MiB. `max_payload`."""
+    max_connections: int = 65536
+    """Most client connections at a time; 0 or less = no limit. Default 65536. `max_connections`."""
+    max_control_line: int = 4096
+    """Most bytes of a protocol line, 1..1 MiB. Default 4096. `max_control_line`."""
+    max_pending: int = 64 * 1024 * 1024
+    """Bytes that may wait for one client before it is a slow consumer, > 0. Default 64 MiB. `max_pending`."""
+    max_subscriptions: int = 0
+    """Most subscriptions of a connection; 0 (default) or less = no limit. `max_subscriptions`."""
+    ping_interval_ns: int = 120 * NS
+    """How long a connection may be silent before it is pinged, > 0. Default 2 minutes. `ping_interval`."""
+    ping_max: int = 2
+    """Unanswered pings after which a connection is stale, > 0. Default 2. `ping_max`."""
+    write_deadline_ns: int = 10 * NS
+    """How long a socket may take nothing of what waits for it, > 0. Default 10 s. `write_deadline`."""
+    fast_producer_stall: bool = True
+    """Whether reading from a publisher pauses for moments while a receiver of its messages has a long
+    backlog. Default on. `no_fast_producer_stall: true` turns it off."""
+
+    user: str = ""
+    """The single user of `authorization`. Default none. `authorization.user`."""
+    password: str = ""
+    """Its password. `authorization.password`."""
+    token: str = ""
+    """Token clients must give as `auth_token`. Excludes `user` and `users`. `authorization.token`."""
+    users: tuple[User, ...] = ()
+    """Users with passwords; excludes `user` and `token`. `authorization.users`."""
+    auth_timeout_ns: int = 2 * NS
+    """Time a client has for its CONNECT where authentication is required, > 0. Default 2 s.
+    `authorization.timeout`."""
+    no_auth_user: str = ""
+    """User whom clients without credentials become; one of `users`. Default none. `no_auth_user`."""
+
+    debug: bool = False
+    """Log debugging lines. Default off. `debug`."""
+    trace: bool = False
+    """Log protocol lines. Default off. `trace`."""
+    logtime: bool = True
+    """Put the time at the head of log lines. Default on. `logtime`."""
+    logtime_utc: bool = False
+    """That time in UTC instead of local time. Default off. `logtime_utc`."""
+    log_file: str = ""
+    """File that log lines are appended to. Default: stderr. `log_file`, `logfile`."""
+    pid_file: str = ""
+    """File that holds the process id while the server runs. Default none. `pid_file`, `pidfile`."""
+    ports_file_dir: str = ""
+    """Directory for `<program>_<pid>.ports`, JSON with the URLs. Default none. `ports_file_dir`."""
+
+    lame_duck_duration_ns: int = 120 * NS
+    """Over how long connections close in lame duck mode, >= 30 s. Default 2 minutes. `lame_duck_duration`."""
+    lame_duck_grace_period_ns: int = 10 * NS
+    """Time between the notice and the first close, >= 0. Default 10 s. `lame_duck_grace_period`."""
+
+    jetstream: JetStreamOptions | None = None
+    """JetStream; None (default) = off. `jetstream`."""
+    config_file: str = ""
+    """The configuration file these options came from, for the log. Default none."""
+
+    def __post_init__(self) -> None:
+        _between("port", self.port, -1, 65535)
+        _between("http_port", self.http_port, -1, 65535)
+        _between("max_payload", self.max_payload, 1, MAX_PAYLOAD_BYTES)
+        _between("max_control_line", self.max_control_line, 1, 1024 * 1024)
+        _at_least("max_pending", self.max_pending, 1)
+        if self.max_payload > self.max_pending:
+            raise ConfigError(
+                f"max_payload ({self.max_payload}) cannot be higher than max_pending ({self.max_pending})"
+            )
+        _at_least("ping_interval", self.ping_interval_ns, 1)
+        _at_least("ping_max", self.ping_max, 1)
+        _at_least("write_deadline", self.write_deadline_ns, 1)
+        _at_least("authorization.timeout", self.auth_timeout_ns, 1)
+        _at_least("lame_duck_duration", self.lame_duck_duration_ns, LAME_DUCK_MIN_NS)
+        _at_least("lame_duck_grace_period", self.lame_duck_grace_period_ns, 0)
+        if any(c.isspace() for c in self.server_name):
+            raise ConfigError(f"server_name is {self.server_name!r}: server name cannot contain spaces")
+        self._check_authorization()
+
+    def _check_authorization(self) -> None:
+        if self.token and self.user:
+            raise ConfigError("Cannot have a user/pass and token")
+        if self.users and self.user:
+            raise ConfigError("Can not have a single user/pass and a users array")
+        if self.users and self.token:
+            raise ConfigError("Can not have a token and a users array")
+        seen: set[str] = set()
+        for user in self.users:
+            if not user.name:
+                raise ConfigError("a user of authorization.users has no name")
+            if user.name in seen:
+                raise ConfigError(f'Duplicate user "{user.name}" detected')
+            seen.add(user.name)
+        for password in (self.password, self.token, *(user.password for user in self.users)):
+            if password.startswith(("$2a$", "$2b$", "$2y$")):
+                raise ConfigError("bcrypt passwords are not supported yet; give the password in plain text")
+        if self.no_auth_user and self.no_auth_user not in seen:
+            raise ConfigError(
+                f'no_auth_user: "{self.no_auth_user}" not present as user in authorization block or account'
+            )
+
+
+def _between(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{name} is {value}; it must be from {low} to {high}")
+
+
+def _at_least(name: str, value: int, low: int) -> None:
+    if value < low:
+        raise ConfigError(f"{name} is {value}; it must be at least {low}")

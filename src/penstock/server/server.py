@@ -1,0 +1,353 @@
+"""A server: its parts wired together, started and stopped.
+
+    async with Server(port=-1, jetstream=True) as server:
+        nc = await penstock.connect(server.url)
+
+It lives in the event loop that starts it. Starting binds the client port last, when everything behind it
+works; stopping closes connections first, then writes what is left, then closes the stores.
+
+Invariants: every session in `sessions` has an open socket; accounts are made on first use and stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from penstock.errors import ServerError
+from penstock.kernels.dispatch import ClientSink, Inlet
+from penstock.kernels.frames import FrameParser
+from penstock.net.backlog import BacklogWatch
+from penstock.net.connection import Connection
+from penstock.net.listener import Listener
+from penstock.net.reasons import CloseReason
+from penstock.routing.account import Account
+from penstock.server import files, logs
+from penstock.server.auth import GLOBAL_ACCOUNT, Authenticator
+from penstock.server.identity import PROTOCOL, RUNTIME, VERSION, new_server_id
+from penstock.server.options import JetStreamOptions, Options
+from penstock.server.session import Session
+from penstock.server.tick import Tick
+from penstock.server.totals import ClosedSession, Totals
+
+if TYPE_CHECKING:
+    from penstock.server.jetstream import JetStreamService
+    from penstock.server.monitor import Monitor
+
+CLOSED_SESSIONS_MAX = 10_000
+STOP_GRACE_S = 2.0
+
+
+class Server:
+    """A NATS server in the running event loop.
+
+    Args:
+        options: everything at once; excludes the other arguments but `log`.
+        host: address to listen on.
+        port: port for clients; -1 = any free port (`server.port` then says which).
+        jetstream: True for JetStream, or its options.
+        store_dir: where JetStream keeps file streams. None: a temporary directory, removed at the end.
+        log: where log lines go; default: Python's logger `penstock.server`.
+        settings: any other field of `Options`.
+
+    Raises:
+        ConfigError: an option out of its bounds.
+    """
+
+    def __init__(
+        self,
+        *,
+        options: Options | None = None,
+        host: str = "127.0.0.1",
+        port: int = -1,
+        jetstream: bool | JetStreamOptions = False,
+        store_dir: str | os.PathLike[str] | None = None,
+        log: logs.Log | None = None,
+        **settings: Any,
+    ) -> None:
+        if options is None:
+            options = Options(
+                host=host, port=port, jetstream=_jetstream_options(jetstream, store_dir), **settings
+            )
+        self.options = options
+        self.log = log or logs.Log(logs.to_logging, debug=options.debug, trace=options.trace)
+        self.clock: Callable[[], int] = time.time_ns
+        self.random: Callable[[], float] = _random
+        self.server_id = new_server_id()
+        self.server_name = options.server_name or self.server_id
+        self.authenticator = Authenticator(options)
+        self.accounts: dict[str, Account] = {}
+        self.sessions: dict[int, Session] = {}
+        self.closed_sessions: deque[ClosedSession] = deque(maxlen=CLOSED_SESSIONS_MAX)
+        self.totals = Totals()
+        self.started_ns = 0
+        self.jetstream: JetStreamService | None = None
+        self.monitor: Monitor | None = None
+        self._next_cid = 1
+        self._listener: Listener | None = None
+        self._watch: BacklogWatch | None = None
+        self._tick: Tick | None = None
+        self._info: dict[str, Any] = {}
+        self._no_sessions = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._stopping = False
+        self._failure_stop: asyncio.Task[None] | None = None
+
+    # -- life
+
+    async def start(self) -> None:
+        """Starts everything; clients can connect when it returns.
+
+        Raises:
+            ServerError: an address can't be bound, a file can't be written, or the server ran before.
+            StoreError: the JetStream store can't be opened.
+        """
+        if self._tick is not None:
+            raise ServerError("this server was started before; make a new one to start again")
+        loop = asyncio.get_running_loop()
+        options = self.options
+        self.started_ns = self.clock()
+        self._tick = Tick(loop, self.clock, self._on_engine_failure)
+        self._watch = BacklogWatch(
+            loop,
+            max_pending=options.max_pending,
+            write_deadline_s=options.write_deadline_ns / 1e9,
+            stall=options.fast_producer_stall,
+        )
+        self.account(GLOBAL_ACCOUNT)
+        try:
+            self._open_monitor()
+            self._open_jetstream(self._tick)
+            await self._listen()
+            files.write_pid(options.pid_file)
+            self._write_ports()
+        except BaseException:
+            await self.stop()
+            raise
+        self.log.info("Server is ready")
+        if self.monitor is not None:
+            self.monitor.start()
+
+    async def stop(self) -> None:
+        """Closes every connection, writes what is left, closes the stores. Calling it again does nothing."""
+        if self._stopping:
+            await self._stopped.wait()
+            return
+        self._stopping = True
+        if self._listener is not None:
+            self._listener.close()
+        if self._tick is not None and self._listener is not None:
+            self.log.info("Initiating Shutdown...")
+        for session in tuple(self.sessions.values()):
+            session.close(CloseReason.SERVER_SHUTDOWN)
+        if self.sessions:
+            await self._wait_for_sessions()
+        if self._tick is not None:
+            self._tick.stop()
+        if self.jetstream is not None:
+            self.jetstream.close()
+        if self.monitor is not None:
+            await self.monitor.stop()
+        if self._watch is not None:
+            self._watch.close()
+        files.remove(self.options.pid_file)
+        files.remove_ports(self.options.ports_file_dir)
+        self._stopped.set()
+
+    async def wait_stopped(self) -> None:
+        """Returns when the server has stopped."""
+        await self._stopped.wait()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # -- what it is
+
+    @property
+    def port(self) -> int:
+        """The port clients connect to. Raises ServerError before the server listens."""
+        if self._listener is None:
+            raise ServerError("the server does not listen: start it first")
+        return self._listener.port
+
+    @property
+    def host(self) -> str:
+        """The address clients on this machine connect to."""
+        return connectable(self.options.host)
+
+    @property
+    def url(self) -> str:
+        """What to pass to a client: `nats://host:port`."""
+        host = self.host
+        return f"nats://[{host}]:{self.port}" if ":" in host else f"nats://{host}:{self.port}"
+
+    # -- for sessions
+
+    def account(self, name: str) -> Account:
+        """The account of that name, made when it is new."""
+        account = self.accounts.get(name)
+        if account is None:
+            account = self.accounts[name] = Account(name)
+        return account
+
+    def admit(self, session: Session) -> bool:
+        """Counts a new session; False when there are as many as there may be."""
+        limit = self.options.max_connections
+        if 0 < limit <= len(self.sessions):
+            self.log.error("maximum connections exceeded")
+            return False
+        self.sessions[session.cid] = session
+        self.totals.connections += 1
+        return True
+
+    def session_closed(self, session: Session, reason: CloseReason) -> None:
+        """The socket of a session is gone."""
+        if self.sessions.pop(session.cid, None) is None:
+            return
+        self.totals.add(session.sink)
+        if reason.is_slow_consumer:
+            self.totals.slow_consumers += 1
+            self.log.info(f"{session.name} - {reason}")
+        self.closed_sessions.append(ClosedSession.of(session, reason, self.clock()))
+        if not self.sessions:
+            self._no_sessions.set()
+
+    def count_stale(self) -> None:
+        """A session is closed because it doesn't answer pings."""
+        self.totals.stale_connections += 1
+
+    def info_line(self, session: Session, *, connect_info: bool = False) -> bytes:
+        """INFO for one client; with `connect_info`, the one that tells it its account."""
+        host, _ = session.connection.peer
+        info = {**self._info, "client_id": session.cid, "client_ip": host}
+        if connect_info and session.identity is not None:
+            info |= {"connect_info": True, "remote_account": session.identity.account}
+        return b"INFO " + msgspec.json.encode(info) + b" \r\n"
+
+    # -- own
+
+    def _accept(self) -> Connection:
+        assert self._tick is not None
+        assert self._watch is not None
+        options = self.options
+        sink = ClientSink(self._tick.dirty_sinks)
+        inlet = Inlet(sink, parser=FrameParser(options.max_control_line, options.max_payload))
+        connection = Connection(inlet, self._watch)
+        session = Session(self, self._next_cid, connection, inlet)
+        self._next_cid += 1
+        sink.owner = session
+        connection.attach(session)
+        return connection
+
+    async def _listen(self) -> None:
+        options = self.options
+        self._info = self._static_info(options.port)  # complete before the first client; the port follows
+        listener = Listener(self._accept)
+        port = {0: 4222, -1: 0}.get(options.port, options.port)
+        try:
+            await listener.open(options.host, port)
+        except OSError as error:
+            raise ServerError(
+                f"can not listen on {options.host}:{port}: {error.strerror or error}; is it in use?"
+            ) from error
+        self._listener = listener
+        self._info["port"] = listener.port
+        self.log.info(f"Listening for client connections on {_host_port(options.host, listener.port)}")
+
+    def _static_info(self, port: int) -> dict[str, Any]:
+        options = self.options
+        info: dict[str, Any] = {
+            "server_id": self.server_id,
+            "server_name": self.server_name,
+            "version": VERSION,
+            "proto": PROTOCOL,
+            "go": RUNTIME,
+            "host": options.host,
+            "port": port,
+            "headers": True,
+            "max_payload": options.max_payload,
+        }
+        if self.authenticator.required:
+            info["auth_required"] = True
+        if self.jetstream is not None:
+            info["jetstream"] = True
+            if options.jetstream is not None and options.jetstream.domain:
+                info["domain"] = options.jetstream.domain
+            info["api_lvl"] = self.jetstream.api_level
+        if options.client_advertise:
+            info["connect_urls"] = [options.client_advertise]
+        return info
+
+    def _open_jetstream(self, tick: Tick) -> None:
+        options = self.options.jetstream
+        if options is None:
+            return
+        from penstock.server.jetstream import JetStreamService
+
+        self.jetstream = JetStreamService(self, options, tick)
+
+    def _open_monitor(self) -> None:
+        options = self.options
+        if options.http_port == 0:
+            return
+        from penstock.server.monitor import Monitor
+
+        self.monitor = Monitor(self, options.http_host or options.host, max(0, options.http_port))
+        self.log.info(f"Starting http monitor on {_host_port(self.monitor.host, self.monitor.port)}")
+
+    def _write_ports(self) -> None:
+        urls = {"nats": [self.url]}
+        if self.monitor is not None:
+            urls["monitoring"] = [f"http://{_host_port(connectable(self.monitor.host), self.monitor.port)}"]
+        files.write_ports(self.options.ports_file_dir, urls)
+
+    async def _wait_for_sessions(self) -> None:
+        """Until every socket has written what was in its buffer; a receiver that doesn't read is cut off."""
+        self._no_sessions.clear()
+        try:
+            async with asyncio.timeout(STOP_GRACE_S):
+                await self._no_sessions.wait()
+        except TimeoutError:
+            for session in tuple(self.sessions.values()):
+                session.connection.cut()
+
+    def _on_engine_failure(self, error: BaseException) -> None:
+        self.log.fatal(f"JetStream stopped: {error!r}; what was acked is kept, the server shuts down")
+        self._failure_stop = asyncio.get_running_loop().create_task(self.stop())
+
+
+def connectable(host: str) -> str:
+    """Where a client on this machine reaches a server that listens on `host`."""
+    return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def _host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _random() -> float:
+    """In [0, 1), coarse; spreads timers. (`random` costs start-up time.)"""
+    return os.urandom(1)[0] / 256
+
+
+def _jetstream_options(
+    jetstream: bool | JetStreamOptions, store_dir: str | os.PathLike[str] | None
+) -> JetStreamOptions | None:
+    if isinstance(jetstream, JetStreamOptions):
+        return jetstream
+    return (
+        JetStreamOptions(store_dir=None if store_dir is None else os.fspath(store_dir)) if jetstream else None
+    )

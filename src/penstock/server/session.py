@@ -1,0 +1,399 @@
+"""One client session: what its control frames mean.
+
+PUB and HPUB never come here; the inlet dispatches them in compiled code. The session sees what is rare:
+CONNECT, SUB, UNSUB, PING, PONG, and how a peer broke the protocol.
+
+States: GREETED (INFO sent, no CONNECT yet) -> OPEN -> CLOSED. Where authentication is required, GREETED lets
+nothing through but CONNECT; else a client may go on without one, with the defaults of `ConnectOptions`.
+
+Invariant: `subscriptions` holds exactly the session's subscriptions that are in the account's index.
+
+-ERR texts and which of them close are the official server's (clients match on them). Texts of violations
+of known verbs are only logged: the official server closes there without a word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from penstock.errors import ProtocolError
+from penstock.kernels.dispatch import Inlet
+from penstock.kernels.frames import Op, ParseError, PyFrame
+from penstock.kernels.sinks import Subscription
+from penstock.net.connection import Connection
+from penstock.net.reasons import CloseReason
+from penstock.server.auth import Identity
+from penstock.server.connect_options import ConnectOptions, parse_connect
+
+if TYPE_CHECKING:
+    from penstock.server.server import Server
+
+FIRST_PING_S = 2.0
+FIRST_PING_JITTER = 0.2
+PONG = b"PONG\r\n"
+PING = b"PING\r\n"
+OK = b"+OK\r\n"
+
+
+class State(Enum):
+    GREETED = "greeted"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Session:
+    """A client of the server.
+
+    Args:
+        server: options, accounts, log, clock.
+        cid: number of the connection, unique in the server's life.
+        connection: its socket.
+        inlet: its compiled halves.
+    """
+
+    def __init__(self, server: Server, cid: int, connection: Connection, inlet: Inlet) -> None:
+        self.server = server
+        self.cid = cid
+        self.connection = connection
+        self.inlet = inlet
+        self.sink = inlet.sink
+        self.state = State.GREETED
+        self.options = ConnectOptions()
+        self.identity: Identity | None = None
+        self.subscriptions: dict[bytes, Subscription] = {}
+        self.started_ns = server.clock()
+        self.last_activity_ns = self.started_ns
+        self.rtt_ns = 0
+        self._ping_sent_ns = 0
+        self._pings_out = 0
+        self._pong_sent = False
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self._auth_timer: asyncio.TimerHandle | None = None
+        self.name = ""  # how log lines call it
+        self.flush = connection.flush  # at the end of a tick in which something was sent
+        self._apply(self.options)
+
+    # -- from the connection
+
+    def connected(self) -> None:
+        server = self.server
+        host, port = self.connection.peer
+        self.name = f"{host}:{port} - cid:{self.cid}"
+        server.log.debug(f"{self.name} - Client connection created")
+        self.send(server.info_line(self))
+        if not server.admit(self):
+            self.refuse("maximum connections exceeded", CloseReason.MAX_CONNECTIONS)
+            return
+        loop = asyncio.get_running_loop()
+        if server.authenticator.required:
+            # Until CONNECT nothing may be published; the check is gone once credentials were accepted.
+            self.inlet.publish_check = self._refuse_publish
+            self._auth_timer = loop.call_later(server.options.auth_timeout_ns / 1e9, self._on_auth_timeout)
+        else:
+            self._identify(server.authenticator.without_credentials())
+        first_ping_s = min(FIRST_PING_S, server.options.ping_interval_ns / 1e9)
+        self._ping_timer = loop.call_later(
+            first_ping_s * (1 + FIRST_PING_JITTER * server.random()), self._on_ping_timer
+        )
+
+    def readable(self) -> None:
+        """Works through what has arrived."""
+        process = self.inlet.process
+        while True:
+            op = process()
+            if op == Op.OP_NEED_MORE or self.connection.close_reason is not None:
+                return
+            if op == Op.OP_ERROR:
+                self._on_broken_protocol()
+                return
+            if self.identity is None and op != Op.OP_CONNECT:
+                self._refuse_login("")
+                return
+            handler = _HANDLERS.get(op)
+            if handler is None:
+                self._on_unexpected(op)
+            else:
+                handler(self, self.inlet.control())
+
+    def closed(self, reason: CloseReason) -> None:
+        self._shut()
+        self.server.log.debug(f"{self.name} - Client connection closed: {reason}")
+        self.server.session_closed(self, reason)
+        self._drop_subscriptions()
+
+    # -- from the kernels
+
+    def on_auto_unsubscribe(self, subscription: Subscription) -> None:
+        """The subscription has had its maximum (UNSUB max)."""
+        if self.subscriptions.get(subscription.sid) is subscription:
+            self._remove(subscription)
+
+    # -- out
+
+    def send(self, data: bytes) -> None:
+        """Puts protocol bytes into the out buffer; they leave at the end of the tick."""
+        self.sink.write(data)
+
+    def ok(self) -> None:
+        """+OK, when the client asked for it."""
+        if self.inlet.verbose:
+            self.send(OK)
+
+    def error(self, text: str) -> None:
+        """-ERR; the connection stays."""
+        self.server.log.trace(f"{self.name} - ->> [-ERR {text}]")
+        self.send(f"-ERR '{text}'\r\n".encode())
+
+    def refuse(self, text: str, reason: CloseReason) -> None:
+        """-ERR, and the connection closes."""
+        self.error(text)
+        self.close(reason)
+
+    def violation(self, text: str, reason: CloseReason = CloseReason.PROTOCOL_VIOLATION) -> None:
+        """Closes without -ERR; the text is for the log."""
+        self.server.log.error(f"{self.name} - {text}")
+        self.close(reason)
+
+    def close(self, reason: CloseReason) -> None:
+        """Closes after what is in the out buffer."""
+        self._shut()
+        self.connection.close(reason)
+
+    # -- control frames
+
+    def _on_connect(self, frame: PyFrame) -> None:
+        payload = frame.payload or b""
+        log = self.server.log
+        if log.trace_on:
+            log.trace(f"{self.name} - <<- [CONNECT {redacted(payload)}]")
+        try:
+            options = parse_connect(payload, self.options)
+        except ProtocolError as error:
+            self.violation(str(error))
+            return
+        if options.protocol not in (0, 1):
+            self.refuse("invalid client protocol", CloseReason.BAD_CLIENT_PROTOCOL)
+            return
+        if options.no_responders and not options.headers:
+            self.refuse("no responders requires headers support", CloseReason.NO_RESPONDERS_REQUIRES_HEADERS)
+            return
+        if options.account:
+            self._refuse_login(options.user)
+            return
+        identity = self.server.authenticator.check(
+            user=options.user, password=options.password, token=options.auth_token
+        )
+        if identity is None:
+            self._refuse_login(options.user)
+            return
+        self._apply(options)
+        self._identify(identity)
+        self._name_in_log()
+        self.ok()
+
+    def _apply(self, options: ConnectOptions) -> None:
+        """Tells the compiled halves what the client wants."""
+        self.options = options
+        self.inlet.verbose = options.verbose
+        self.inlet.pedantic = options.pedantic
+        self.inlet.no_responders = options.no_responders
+        self.sink.echo = options.echo
+        self.sink.headers = options.headers
+
+    def _identify(self, identity: Identity | None) -> None:
+        """The client is who it says: it may publish and subscribe in its account."""
+        if identity is None:
+            return
+        if self._auth_timer is not None:
+            self._auth_timer.cancel()
+            self._auth_timer = None
+        self._move_to(identity.account)
+        self.identity = identity
+        self.inlet.publish_check = None
+        self.state = State.OPEN
+
+    def _move_to(self, account: str) -> None:
+        """Routes in this account from now on; subscriptions of an account before end."""
+        if self.identity is not None and self.identity.account == account:
+            return
+        self._drop_subscriptions()
+        self.inlet.index = self.server.account(account).index
+
+    def _drop_subscriptions(self) -> None:
+        for subscription in tuple(self.subscriptions.values()):
+            self._remove(subscription)
+
+    def _on_sub(self, frame: PyFrame) -> None:
+        subject, queue, sid = frame.subject or b"", frame.queue or b"", frame.sid or b""
+        log = self.server.log
+        if log.trace_on:
+            words = [part.decode("utf-8", "replace") for part in (subject, queue, sid) if part]
+            log.trace(f"{self.name} - <<- [SUB {' '.join(words)}]")
+        if sid in self.subscriptions:
+            self.ok()  # as the official server: the first subscription of a sid stays
+            return
+        limit = self.server.options.max_subscriptions
+        if 0 < limit <= len(self.subscriptions):
+            log.error(f"{self.name} - maximum subscriptions exceeded")
+            self.error("maximum subscriptions exceeded")
+            return
+        try:
+            self._subscribe(subject, queue, sid)
+        except ValueError:
+            self.error("Invalid Subject")
+            return
+        self.ok()
+
+    def _subscribe(self, subject: bytes, queue: bytes, sid: bytes) -> None:
+        """Raises ValueError when nobody may subscribe to this subject."""
+        subscription = Subscription(self.sink, subject, queue, sid)
+        assert self.inlet.index is not None  # there is one from _identify() on
+        self.inlet.index.insert(subscription)
+        self.subscriptions[sid] = subscription
+
+    def _on_unsub(self, frame: PyFrame) -> None:
+        sid, maximum = frame.sid or b"", frame.max_msgs
+        if self.server.log.trace_on:
+            words = sid.decode("utf-8", "replace") + (f" {maximum}" if maximum else "")
+            self.server.log.trace(f"{self.name} - <<- [UNSUB {words}]")
+        subscription = self.subscriptions.get(sid)
+        if subscription is not None:
+            if maximum > subscription.delivered:
+                subscription.max_msgs = maximum
+            else:
+                self._remove(subscription)
+        self.ok()
+
+    def _remove(self, subscription: Subscription) -> None:
+        subscription.closed = True
+        del self.subscriptions[subscription.sid]
+        if self.inlet.index is not None:
+            self.inlet.index.remove(subscription)
+
+    def _on_ping(self, frame: PyFrame) -> None:
+        self.server.log.trace(f"{self.name} - <<- [PING]")
+        self.send(PONG)
+        if not self._pong_sent:
+            # Clients of protocol 1 learn their account and the API level with the first PONG.
+            self._pong_sent = True
+            if self.options.protocol >= 1:
+                self.send(self.server.info_line(self, connect_info=True))
+
+    def _on_pong(self, frame: PyFrame) -> None:
+        self.server.log.trace(f"{self.name} - <<- [PONG]")
+        self._pings_out = 0
+        if self._ping_sent_ns:
+            self.rtt_ns = max(1, self.server.clock() - self._ping_sent_ns)
+            self._ping_sent_ns = 0
+
+    def _on_client_error(self, frame: PyFrame) -> None:
+        text = (frame.payload or b"").decode("utf-8", "replace")
+        self.violation(f"Client Error '{text}'", CloseReason.PARSE_ERROR)
+
+    def _on_ignored(self, frame: PyFrame) -> None:
+        """INFO and +OK from a client mean nothing."""
+
+    # -- what goes wrong
+
+    def _on_broken_protocol(self) -> None:
+        if self.identity is None:
+            self._refuse_login("")
+            return
+        error = self.inlet.parser.error
+        if error == ParseError.ERROR_CONTROL_LINE:
+            self.server.log.error(f"{self.name} - maximum control line exceeded")
+            self.refuse("maximum control line exceeded", CloseReason.MAX_CONTROL_LINE)
+        elif error == ParseError.ERROR_PAYLOAD:
+            limit = self.server.options.max_payload
+            self.server.log.error(f"{self.name} - maximum payload exceeded: more than {limit} bytes")
+            self.refuse("Maximum Payload Violation", CloseReason.MAX_PAYLOAD)
+        elif error == ParseError.ERROR_MALFORMED:
+            self.violation("malformed arguments of a protocol line")
+        else:
+            self._on_unexpected(Op.OP_ERROR)
+
+    def _on_unexpected(self, op: int) -> None:
+        """A verb nobody knows, or one that only a server may send."""
+        name = Op(op).name.removeprefix("OP_")
+        self.server.log.error(f"{self.name} - Client parser ERROR: {name}")
+        self.refuse("Unknown Protocol Operation", CloseReason.PROTOCOL_VIOLATION)
+
+    def _refuse_login(self, user: str) -> None:
+        who = f' - User "{user}"' if user else ""
+        self.server.log.error(f"{self.name} - authentication error{who}")
+        self.refuse("Authorization Violation", CloseReason.AUTHENTICATION_FAILURE)
+
+    def _refuse_publish(self, subject: bytes) -> bool:
+        """The inlet's check while credentials are missing."""
+        if self.state is not State.CLOSED:
+            self._refuse_login("")
+        return False
+
+    # -- timers
+
+    def _on_auth_timeout(self) -> None:
+        self._auth_timer = None
+        self.server.log.error(f"{self.name} - authentication error")
+        self.refuse("Authentication Timeout", CloseReason.AUTHENTICATION_TIMEOUT)
+
+    def _on_ping_timer(self) -> None:
+        """Pings a silent client; closes one that doesn't answer."""
+        options = self.server.options
+        if self.connection.active and self.rtt_ns:
+            self.connection.active = False
+            self.last_activity_ns = self.server.clock()
+            self._pings_out = 0
+        elif self._pings_out >= options.ping_max:
+            self.server.count_stale()
+            self.refuse("Stale Connection", CloseReason.STALE_CONNECTION)
+            return
+        else:
+            self.connection.active = False
+            self._pings_out += 1
+            self._ping_sent_ns = self.server.clock()
+            self.server.log.trace(f"{self.name} - ->> [PING]")
+            self.send(PING)
+        interval_s = options.ping_interval_ns / 1e9
+        self._ping_timer = asyncio.get_running_loop().call_later(interval_s, self._on_ping_timer)
+
+    def _shut(self) -> None:
+        self.state = State.CLOSED
+        for timer in (self._ping_timer, self._auth_timer):
+            if timer is not None:
+                timer.cancel()
+        self._ping_timer = self._auth_timer = None
+
+    def _name_in_log(self) -> None:
+        """From CONNECT on, log lines name the client and its user."""
+        host, port = self.connection.peer
+        prefix = f"{host}:{port} - cid:{self.cid}"
+        options, identity = self.options, self.identity
+        if options.lang or options.version or options.name:
+            parts = [f"v{options.version}" if options.version else "", options.lang, options.name]
+            prefix += f' - "{":".join(part for part in parts if part)}"'
+        if identity is not None and identity.user:
+            prefix += f' - "{identity.account}/{identity.user}"'
+        self.name = prefix
+
+
+def redacted(payload: bytes) -> str:
+    """A CONNECT as logs may show it: without secrets."""
+    import re
+
+    text = payload.decode("utf-8", "replace")
+    return re.sub(r'("(?:pass|auth_token|jwt|sig)"\s*:\s*)"(?:[^"\\]|\\.)*"', r'\1"[REDACTED]"', text)
+
+
+_HANDLERS: dict[int, Callable[[Session, PyFrame], None]] = {
+    Op.OP_CONNECT: Session._on_connect,
+    Op.OP_SUB: Session._on_sub,
+    Op.OP_UNSUB: Session._on_unsub,
+    Op.OP_PING: Session._on_ping,
+    Op.OP_PONG: Session._on_pong,
+    Op.OP_ERR: Session._on_client_error,
+    Op.OP_OK: Session._on_ignored,
+    Op.OP_INFO: Session._on_ignored,
+}

@@ -1,0 +1,148 @@
+"""The end of a tick: everything that was put off while sockets were read, in the one order that is right.
+
+    1. apply        what was published to streams gets its sequence; acks are applied
+    2. write        what was applied goes to the operating system (and to the disk, with `sync: always`)
+    3. acknowledge  pub acks go into out buffers: never before their record was written
+    4. deliver      consumers pump messages into out buffers, after the acks of what they follow
+    5. flush        each connection that has something to send writes it in one call
+
+One tick covers everything that was read since the last one: however many publishes arrived, each stream
+is written once and each connection is written to once. Whoever puts work off calls `schedule()` (DirtyLists
+do by their `wake`); the event loop runs the tick once the sockets that were ready are read.
+
+Rejected: acting at once where work arises. It would cost a system call a message, and it would spread the
+order above over every place that publishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from penstock.kernels.sinks import DirtyList
+
+
+class Engine(Protocol):
+    """What a tick needs of an account's JetStream."""
+
+    def apply(self, now: int) -> None: ...
+    def write(self) -> None: ...
+    def acknowledge(self) -> None: ...
+    def deliver(self, now: int) -> None: ...
+    def next_deadline(self) -> int | None: ...
+    def on_time(self, now: int) -> None: ...
+
+
+class _Owner(Protocol):
+    def flush(self) -> None: ...
+
+
+class _HasOwner(Protocol):
+    """A ClientSink, whose owner is a session."""
+
+    owner: _Owner
+
+
+class Tick:
+    """Runs the end of each tick, and the engines' timers.
+
+    Args:
+        loop: the event loop.
+        clock: now, ns since the epoch.
+        on_failure: told of an exception that escaped an engine; the server stops on it, because what is
+            stored can't be relied on any more.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], int],
+        on_failure: Callable[[BaseException], object],
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._on_failure = on_failure
+        self._engines: list[Engine] = []
+        self._scheduled = False
+        self._failed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self.dirty_sinks = DirtyList(self.schedule)
+
+    def add(self, engine: Engine) -> None:
+        self._engines.append(engine)
+        self.schedule()
+
+    def schedule(self) -> None:
+        """There is work for the end of this tick."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def run_engines(self, now: int) -> None:
+        """Steps 1 to 4."""
+        engines = self._engines
+        for engine in engines:
+            engine.apply(now)
+        for engine in engines:
+            engine.write()
+        for engine in engines:
+            engine.acknowledge()
+        for engine in engines:
+            engine.deliver(now)
+
+    def flush(self) -> None:
+        """Step 5."""
+        for sink in self.dirty_sinks.take():
+            cast(_HasOwner, sink).owner.flush()
+
+    def stop(self) -> None:
+        """Runs what is left, and no timers any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._failed:
+            self.run_engines(self._clock())
+        self.flush()
+        self._engines = []
+
+    def _run(self) -> None:
+        self._scheduled = False
+        if self._engines and not self._failed:
+            try:
+                self.run_engines(self._clock())
+            except BaseException as error:  # acks of this tick must not leave
+                self._fail(error)
+                raise
+            self._arm()
+        self.flush()
+
+    def _arm(self) -> None:
+        """Sets the one timer to the earliest deadline of all engines."""
+        deadlines = [at for engine in self._engines if (at := engine.next_deadline()) is not None]
+        at = min(deadlines, default=0)
+        if at == self._timer_ns and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_ns = at
+        if at:
+            delay_s = max(0, at - self._clock()) / 1e9
+            self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now = self._clock()
+        try:
+            for engine in self._engines:
+                engine.on_time(now)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self.schedule()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = True
+        self._on_failure(error)

@@ -1,0 +1,84 @@
+"""Counters of a server, and what it remembers of sessions that are gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.kernels.dispatch import ClientSink
+from penstock.net.reasons import CloseReason
+
+if TYPE_CHECKING:
+    from penstock.server.session import Session
+
+
+class Traffic(NamedTuple):
+    """Messages and bytes, in and out."""
+
+    in_msgs: int
+    in_bytes: int
+    out_msgs: int
+    out_bytes: int
+
+    @staticmethod
+    def of(sink: ClientSink) -> Traffic:
+        return Traffic(sink.in_msgs, sink.in_bytes, sink.out_msgs, sink.out_bytes)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Since the server started. Traffic counts sessions that are gone; the living count their own."""
+
+    connections: int = 0
+    slow_consumers: int = 0
+    stale_connections: int = 0
+    in_msgs: int = 0
+    in_bytes: int = 0
+    out_msgs: int = 0
+    out_bytes: int = 0
+
+    def add(self, sink: ClientSink) -> None:
+        """A session is gone: its traffic moves here."""
+        self.in_msgs += sink.in_msgs
+        self.in_bytes += sink.in_bytes
+        self.out_msgs += sink.out_msgs
+        self.out_bytes += sink.out_bytes
+
+
+class ClosedSession(NamedTuple):
+    """What `connz?state=closed` shows of a session."""
+
+    cid: int
+    peer: tuple[str, int]
+    started_ns: int
+    stopped_ns: int
+    last_activity_ns: int
+    reason: CloseReason
+    rtt_ns: int
+    traffic: Traffic
+    num_subscriptions: int
+    name: str
+    lang: str
+    version: str
+    user: str
+    account: str
+
+    @staticmethod
+    def of(session: Session, reason: CloseReason, now: int) -> ClosedSession:
+        options, identity = session.options, session.identity
+        return ClosedSession(
+            cid=session.cid,
+            peer=session.connection.peer,
+            started_ns=session.started_ns,
+            stopped_ns=now,
+            last_activity_ns=session.last_activity_ns,
+            reason=reason,
+            rtt_ns=session.rtt_ns,
+            traffic=Traffic.of(session.sink),
+            num_subscriptions=len(session.subscriptions),
+            name=options.name,
+            lang=options.lang,
+            version=options.version,
+            user=identity.user if identity is not None else "",
+            account=identity.account if identity is not None else "",
+        )

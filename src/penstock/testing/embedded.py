@@ -1,0 +1,145 @@
+"""A server in a thread of its own, for code that is not asyncio, and for tests that block.
+
+Rejected: a subprocess. A thread starts in milliseconds, its exceptions arrive in the test, and a debugger
+sees both sides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from penstock.errors import ServerError
+from penstock.server.options import JetStreamOptions, Options
+from penstock.server.server import Server
+
+T = TypeVar("T")
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+
+
+class EmbeddedServer:
+    """A running server with its thread and event loop. Made by `server()`.
+
+    Attributes:
+        url: what to pass to a client.
+        host, port: the same in parts.
+        store_dir: where it keeps streams, None when they go with it.
+    """
+
+    def __init__(self, make: Callable[[], Server], store_dir: str | None) -> None:
+        self._make = make
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._server: Server | None = None
+        self.store_dir = store_dir
+        self.url = ""
+        self.host = ""
+        self.port = 0
+
+    def start(self) -> Self:
+        """Starts thread and server; clients can connect when it returns.
+
+        Raises what `Server.start` raises, and ServerError when it takes longer than half a minute.
+        """
+        if self._thread is not None:
+            raise ServerError("this server was started before; call penstock.testing.server() again")
+        self._thread = threading.Thread(target=self._main, name="penstock-server", daemon=True)
+        self._thread.start()
+        if not self._started.wait(START_TIMEOUT_S):
+            raise ServerError(f"the server did not start within {START_TIMEOUT_S:.0f} s")
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+        return self
+
+    def stop(self) -> None:
+        """Stops server and thread; everything is written when it returns. Calling it again does nothing."""
+        thread, loop, server = self._thread, self._loop, self._server
+        if thread is None or loop is None or server is None or not thread.is_alive():
+            return
+        self.run(server.stop())
+        thread.join(STOP_TIMEOUT_S)
+        if thread.is_alive():
+            raise ServerError(f"the server did not stop within {STOP_TIMEOUT_S:.0f} s")
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine in the server's loop and returns what it returns. From other threads only."""
+        if self._loop is None:
+            raise ServerError("the server is not running")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(STOP_TIMEOUT_S)
+
+    @property
+    def server(self) -> Server:
+        """The server itself. It belongs to its own thread: look at it through `run`."""
+        if self._server is None:
+            raise ServerError("the server is not running")
+        return self._server
+
+    def __enter__(self) -> Self:
+        return self if self._thread is not None else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _main(self) -> None:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            self._loop = runner.get_loop()
+            try:
+                runner.run(self._serve())
+            except BaseException as error:
+                self._failure = error
+                if self._started.is_set():
+                    raise
+            finally:
+                self._started.set()
+
+    async def _serve(self) -> None:
+        server = self._make()
+        await server.start()
+        self._server = server
+        self.url, self.host, self.port = server.url, server.host, server.port
+        self._started.set()
+        await server.wait_stopped()
+
+
+def server(
+    *,
+    options: Options | None = None,
+    host: str = "127.0.0.1",
+    port: int = -1,
+    jetstream: bool | JetStreamOptions = False,
+    store_dir: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> EmbeddedServer:
+    """Makes a server that runs in its own thread while a `with` block does (or from `start()` to `stop()`).
+
+    Takes what `penstock.Server` takes.
+
+    Raises:
+        ConfigError: an option out of its bounds (when it starts).
+    """
+
+    def make() -> Server:
+        return Server(
+            options=options, host=host, port=port, jetstream=jetstream, store_dir=store_dir, **settings
+        )
+
+    return EmbeddedServer(make, None if store_dir is None else os.fspath(store_dir))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where there is one."""
+    try:
+        import uvloop
+    except ImportError:  # there is none for this platform
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,166 @@
+"""What directives mean, and which are refused."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.server.conf import parse
+from penstock.server.directives import load, options_of
+from penstock.server.options import JetStreamOptions, Options, User
+
+
+def options(text: str) -> Options:
+    return options_of(parse(text, "t.conf", environ={}))
+
+
+def test_no_directives_give_the_defaults() -> None:
+    assert options("") == Options()
+
+
+def test_every_supported_directive_sets_its_option() -> None:
+    found = options(
+        """
+        listen: "127.0.0.1:4333"
+        server_name: one
+        http: "localhost:8333"
+        max_payload: 2MB
+        max_connections: 7
+        max_control_line: 8KB
+        max_pending: 32MB
+        max_subscriptions: 9
+        ping_interval: "30s"
+        ping_max: 3
+        write_deadline: "2s"
+        no_fast_producer_stall: true
+        debug: true
+        trace: true
+        logtime: false
+        log_file: "x.log"
+        pid_file: "x.pid"
+        ports_file_dir: "/ports"
+        lame_duck_duration: "1m"
+        lame_duck_grace_period: "5s"
+        no_auth_user: a
+        authorization { timeout: 0.5, users: [ {user: a, password: b}, {user: c, password: d} ] }
+        jetstream {
+            store_dir: "/data", max_memory_store: 1G, max_file_store: "2G"
+            domain: hub, sync_interval: "10s"
+        }
+        """
+    )
+    assert found == Options(
+        host="127.0.0.1",
+        port=4333,
+        server_name="one",
+        http_host="localhost",
+        http_port=8333,
+        max_payload=2 * 1024 * 1024,
+        max_connections=7,
+        max_control_line=8192,
+        max_pending=32 * 1024 * 1024,
+        max_subscriptions=9,
+        ping_interval_ns=30_000_000_000,
+        ping_max=3,
+        write_deadline_ns=2_000_000_000,
+        fast_producer_stall=False,
+        debug=True,
+        trace=True,
+        logtime=False,
+        log_file="x.log",
+        pid_file="x.pid",
+        ports_file_dir="/ports",
+        lame_duck_duration_ns=60_000_000_000,
+        lame_duck_grace_period_ns=5_000_000_000,
+        no_auth_user="a",
+        users=(User(name="a", password="b"), User(name="c", password="d")),
+        auth_timeout_ns=500_000_000,
+        jetstream=JetStreamOptions(
+            store_dir="/data",
+            max_memory_bytes=1_000_000_000,
+            max_file_bytes=2 * 1024**3,
+            domain="hub",
+            sync_interval_ns=10_000_000_000,
+        ),
+    )
+
+
+def test_keys_are_case_insensitive() -> None:
+    assert options("PORT: 1\nMax_Payload: 5").port == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("jetstream: true", JetStreamOptions()),
+        ("jetstream: enabled", JetStreamOptions()),
+        ("jetstream {}", JetStreamOptions()),
+        ("jetstream: false", None),
+        ("jetstream: disabled", None),
+        ("jetstream { enabled: false, store_dir: x }", None),
+        ("jetstream { sync_interval: always }", JetStreamOptions(sync_always=True)),
+    ],
+)
+def test_jetstream_is_a_block_a_boolean_or_a_word(text: str, expected: JetStreamOptions | None) -> None:
+    assert options(text).jetstream == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("port: 1\nfoo: bar", 't.conf:2:1: unknown field "foo"'),
+        ("authorization {\n usr: b\n}", 't.conf:2:2: unknown field "usr"'),
+        ("jetstream {\n store_dr: b\n}", 't.conf:2:2: unknown field "store_dr"'),
+        ("authorization { users: [ {user: a, zzz: 1} ] }", 't.conf:1:36: unknown field "zzz"'),
+        ("users: 1", 't.conf:1:1: unknown field "users"'),
+        ("tls {}", 't.conf:1:1: field "tls" is not supported by this server yet'),
+        ("cluster { name: x }", 'field "cluster" is not supported by this server yet'),
+        ("authorization { users: [ {nkey: U} ] }", 'field "nkey" is not supported by this server yet'),
+        ("jetstream { cipher: aes }", 'field "cipher" is not supported by this server yet'),
+        ("port: abc", "t.conf:1:7: port is 'abc'; it must be an integer"),
+        ("debug: 1", "t.conf:1:8: debug is 1; it must be true or false"),
+        ('ping_interval: "xx"', "t.conf:1:16: error parsing ping_interval"),
+        ("lame_duck_duration: 40", "lame_duck_duration is 40; it must be a string"),
+        ('listen: "a:b:c"', 'could not parse address string "a:b:c"'),
+        ('http: "localhost:a"', 'could not parse port "a"'),
+        ("jetstream: foo", "Expected 'enabled' or 'disabled' for string value, got 'foo'"),
+        ("jetstream { max_mem: 1X }", "max_mem"),
+        ("authorization: 1", "authorization is 1; it must be a map"),
+        ("jetstream { domain: 'a.b' }", "t.conf:1:1: jetstream.domain"),
+        ("port: 70000", "port is 70000; it must be from -1 to 65535"),
+        ('lame_duck_duration: "10s"', "lame_duck_duration"),
+        ("authorization { user: a, token: b }", "Cannot have a user/pass and token"),
+        (
+            "authorization { user: a, users: [ {user: b} ] }",
+            "Can not have a single user/pass and a users array",
+        ),
+        ("authorization { users: [ {user: b}, {user: b} ] }", 'Duplicate user "b" detected'),
+        ("no_auth_user: zz", '"zz" not present'),
+        ("server_name: 'a b'", "server name cannot contain spaces"),
+        ("authorization { user: a, password: $2a$11$xyz }", "bcrypt"),
+    ],
+)
+def test_what_can_not_be_used_is_refused_by_name_and_place(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        options(text)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("t.conf")
+
+
+def test_a_key_that_is_used_as_a_variable_is_no_unknown_field() -> None:
+    assert options("MY_PORT: 4333\nport: $MY_PORT").port == 4333
+
+
+def test_a_bare_number_is_a_duration_in_seconds() -> None:
+    assert options("ping_interval: 5").ping_interval_ns == 5_000_000_000
+
+
+def test_an_address_without_host_keeps_the_default_host() -> None:
+    found = options("listen: 4333")
+    assert (found.host, found.port) == (Options().host, 4333)
+
+
+def test_options_know_the_file_they_came_from(tmp_path: Path) -> None:
+    file = tmp_path / "nats.conf"
+    file.write_text("port: 4333\n")
+    assert load(str(file)) == Options(port=4333, config_file=str(file))
