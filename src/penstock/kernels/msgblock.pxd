@@ -1,5 +1,5 @@
 """One block of a stream: its records' bytes, and where each sequence is in them."""
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from penstock.kernels.records cimport Record
 
 # One message: where it lies, and how far the next message of its subject is.
@@ -36,6 +36,7 @@ cdef class MessageBlock:
     # What notes the block's bytes hold: removed ranges, floor and least last sequence.
     cdef readonly list removed
     cdef readonly uint64_t floor, last_at_least
+    cdef bytes subject_rows                 # subjects of a block read from its index, until the log has them
     cdef Py_ssize_t views                   # memoryviews out; the bytes may not move meanwhile
 
     cdef char* reserve(self, size_t n) except NULL
@@ -51,3 +52,13 @@ cdef class MessageBlock:
     cdef int _remember(self, int kind, uint64_t seq, int64_t ts) except -1
     cdef int note(self, int kind, uint64_t seq, int64_t ts) except -1
     cdef void release(self) noexcept
+    cdef bytes _subject_table(self)
+    cdef int _take_entries(self, const char* p, size_t count, const char* seqs) except -1
+    cdef int _fill(self, size_t n) except -2
+
+# One row of the subjects in a block's index; the text follows. Positions count entries.
+cdef packed struct SubjectRow:
+    uint32_t first
+    uint32_t last
+    uint32_t count
+    uint16_t text_len

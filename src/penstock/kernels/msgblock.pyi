@@ -25,8 +25,21 @@ class MessageBlock:
     def resident(self) -> bool:
         """Are its bytes in memory?"""
 
-    def scan(self, data: Buffer) -> tuple[int, str] | None:
+    def scan(self, data: Buffer, copy: bool = True) -> tuple[int, str] | None:
         """Fills a new block from a file's bytes, each record checked against its hash.
 
-        Returns None, or (offset, why) of the first bad record; what is before it is in the block.
+        Without `copy` the block keeps using `data`. Returns None, or (offset, why) of the first bad record;
+        what is before it is in the block.
+        """
+
+    def export_index(self) -> bytes:
+        """What from_index() needs; the block must be closed and resident."""
+
+    def tail_hash(self) -> int:
+        """The hash of its last record, 0 when it has none."""
+
+    @staticmethod
+    def from_index(index: bytes, number: int, size: int, tail_hash: int) -> MessageBlock:
+        """The closed block an index tells of. `size` and `tail_hash` (the last 8 bytes, little endian) come
+        from the block's file. Raises ValueError when the index is damaged or speaks of other bytes.
         """

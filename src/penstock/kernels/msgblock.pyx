@@ -9,11 +9,14 @@ checked when it was scanned or written here; `live` and `live_bytes` count the e
 Rejected: a map of sequences (a dense array is a subtraction); dropping dead entries at once (a chain
 could only be mended by searching what points at it).
 """
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memset
+import struct
 
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy
+
+from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.records cimport (
     KIND_FLOOR,
     KIND_MESSAGE,
@@ -30,6 +33,13 @@ cdef enum:
     DATA_MIN = 4096
     ENTRIES_MIN = 64
     DENSE_FACTOR = 3                # sparse when less than one sequence in three has an entry
+
+# magic, number, size, hash of the last record, first and last sequence, first and last timestamp, live
+# messages and bytes, floor, least last sequence, entries, removed ranges, sparse
+HEAD = struct.Struct("<8s5Q2q4Q2QB")
+PAIR = struct.Struct("<2Q")
+DIGEST = struct.Struct("<Q")
+INDEX_MAGIC = b"PENSIDX1"
 
 
 cdef class MessageBlock:
@@ -207,29 +217,171 @@ cdef class MessageBlock:
     def __releasebuffer__(self, Py_buffer* view):
         self.views -= 1
 
-    def scan(self, const unsigned char[:] data not None):
-        """Reads a block's bytes, which the block then owns a copy of; see the .pyi."""
-        cdef Record r
-        cdef int kind = 0, status = RECORD_OK
+    def scan(self, const unsigned char[:] data not None, bint copy=True):
+        """Reads a block's bytes, each record checked; see the .pyi."""
         cdef size_t n = data.shape[0]
-        cdef const char* p
-        cdef char* d
-        assert self.count == 0 and self.size == 0
-        d = self.reserve(n if n else 1)
-        if n:
-            memcpy(d, &data[0], n)
-        p = self.data
+        cdef int status
+        assert self.count == 0 and self.size == 0 and self.data == NULL
+        if copy or n == 0:
+            self.reserve(n if n else 1)
+            if n:
+                memcpy(self.data, &data[0], n)
+        else:
+            self.source = data.base
+            self.data = <char*>&data[0]
+            self.verify = True
+        status = self._fill(n)
+        if status == RECORD_END:
+            return None
+        return self.size, WHY.get(status, f"its sequence does not follow {self.last_seq}")
+
+    cdef int _fill(self, size_t n) except -2:
+        """Entries and notes from the first n bytes: RECORD_END, or the status of the first bad record,
+        -1 when a sequence does not rise."""
+        cdef Record r
+        cdef int kind = 0, status
         while True:
-            status = decode_record(p + self.size, n - self.size, &r, &kind, True)
+            status = decode_record(self.data + self.size, n - self.size, &r, &kind, True)
             if status != RECORD_OK:
-                break
+                return status
             if kind != KIND_MESSAGE:
                 self._remember(kind, r.seq, r.ts)
-            elif r.seq <= self.last_seq and self.count or r.seq == 0 or r.subject_len == 0:
-                return self.size, f"sequence {r.seq} follows {self.last_seq}"
+            elif r.seq == 0 or r.subject_len == 0 or (self.count and r.seq <= self.last_seq):
+                return -1
             else:
                 self.push(r.seq, <uint32_t>self.size, r.ts, r.size)
             self.size += r.size
-        if status == RECORD_END:
-            return None
-        return self.size, WHY[status]
+
+    # ------------------------------------------------------------------ the index of a closed block
+
+    def export_index(self):
+        """All that recovery needs to know of a closed block without reading it."""
+        cdef bytes head, body
+        cdef list parts = []
+        assert self.closed and self.data != NULL
+        for low, high in self.removed:
+            parts.append(PAIR.pack(low, high))
+        parts.append(PyBytes_FromStringAndSize(<const char*>self.entries, self.count * sizeof(Entry)))
+        if self.seqs != NULL:
+            parts.append(PyBytes_FromStringAndSize(<const char*>self.seqs, self.count * sizeof(uint32_t)))
+        parts.append(self._subject_table())
+        head = HEAD.pack(
+            INDEX_MAGIC, self.number, self.size, self.tail_hash(), self.first_seq, self.last_seq, self.first_ts,
+            self.last_ts, self.live, self.live_bytes, self.floor, self.last_at_least, self.count,
+            len(self.removed), self.seqs != NULL,
+        )
+        body = head + b"".join(parts)
+        return body + DIGEST.pack(xxh64(<const char*>body, len(body), 0))
+
+    def tail_hash(self):
+        """Hash of the block's last record: ties an index to the bytes it was made from."""
+        cdef uint64_t digest = 0
+        if self.size >= 8:
+            memcpy(&digest, self.data + self.size - 8, 8)
+        return digest
+
+    cdef bytes _subject_table(self):
+        """A row for each chain that begins in this block. A subject has one with live messages at most."""
+        cdef unsigned char* reached = <unsigned char*>calloc(self.count + 1, 1)
+        cdef size_t i, at
+        cdef SubjectRow row
+        cdef Record r
+        cdef int kind = 0
+        cdef uint64_t target
+        cdef Py_ssize_t next_at
+        cdef OutBuffer out = OutBuffer()
+        cdef char* d
+        if reached == NULL:
+            raise MemoryError("no memory to index a block")
+        try:
+            for i in range(self.count):
+                if self.entries[i].next_delta and self.entries[i].next_delta != <uint32_t>NEXT_FAR:
+                    next_at = self.find(self.seq_at(i) + self.entries[i].next_delta)
+                    if next_at >= 0:
+                        reached[next_at] = 1
+            for i in range(self.count):
+                if reached[i] or self.entries[i].offset == <uint32_t>ENTRY_NONE:
+                    continue
+                row.count = 0
+                at = i
+                while True:
+                    if not self.entries[at].offset & <uint32_t>ENTRY_DEAD:
+                        if row.count == 0:
+                            row.first = <uint32_t>at
+                        row.last = <uint32_t>at
+                        row.count += 1
+                    target = self.entries[at].next_delta
+                    if target == 0 or target == <uint32_t>NEXT_FAR:
+                        break
+                    next_at = self.find(self.seq_at(at) + target)
+                    if next_at < 0:
+                        break
+                    at = next_at
+                if row.count == 0:
+                    continue
+                at = self.entries[row.first].offset
+                if decode_record(self.data + at, self.size - at, &r, &kind, False) != RECORD_OK:
+                    raise ValueError(f"block {self.number} has no record at {at}")
+                row.text_len = <uint16_t>r.subject_len
+                d = out.reserve(sizeof(SubjectRow) + r.subject_len)
+                memcpy(d, &row, sizeof(SubjectRow))
+                memcpy(d + sizeof(SubjectRow), r.subject, r.subject_len)
+                out.size += sizeof(SubjectRow) + r.subject_len
+            return out.take()
+        finally:
+            free(reached)
+
+    @staticmethod
+    def from_index(bytes index not None, uint64_t number, size_t size, uint64_t tail_hash):
+        """The closed block an index tells of; see the .pyi."""
+        cdef MessageBlock block
+        cdef const char* p = <const char*>index
+        cdef size_t n = len(index), at, i, count, removed
+        cdef bint sparse
+        if n < <size_t>(HEAD.size + DIGEST.size):
+            raise ValueError("it is too short")
+        if DIGEST.unpack_from(index, n - DIGEST.size)[0] != xxh64(p, n - DIGEST.size, 0):
+            raise ValueError("its hash does not fit its bytes")
+        (magic, of_number, of_size, of_hash, first_seq, last_seq, first_ts, last_ts, live, live_bytes, floor,
+         last_at_least, count, removed, sparse) = HEAD.unpack_from(index)
+        if magic != INDEX_MAGIC or of_number != number or of_size != size or of_hash != tail_hash:
+            raise ValueError("it speaks of other bytes than the block holds")
+        at = HEAD.size + removed * PAIR.size
+        i = at + count * (sizeof(Entry) + (sizeof(uint32_t) if sparse else 0))
+        if i > n - DIGEST.size or first_seq == 0:
+            raise ValueError("its counts do not fit its size")
+        block = MessageBlock(number, first_seq)
+        block.removed = [PAIR.unpack_from(index, HEAD.size + k * PAIR.size) for k in range(removed)]
+        block._take_entries(p + at, count, p + at + count * sizeof(Entry) if sparse else NULL)
+        block.subject_rows = index[i:n - DIGEST.size]
+        block.last_seq = last_seq
+        block.first_ts = first_ts
+        block.last_ts = last_ts
+        block.live = live
+        block.live_bytes = live_bytes
+        block.floor = floor
+        block.last_at_least = last_at_least
+        block.size = block.written = size
+        block.reach = last_seq
+        block.closed = True
+        return block
+
+    cdef int _take_entries(self, const char* p, size_t count, const char* seqs) except -1:
+        cdef size_t i
+        self.entry_capacity = count if count else 1
+        self.entries = <Entry*>malloc(self.entry_capacity * sizeof(Entry))
+        if seqs != NULL:
+            self.seqs = <uint32_t*>malloc(self.entry_capacity * sizeof(uint32_t))
+        if self.entries == NULL or (seqs != NULL and self.seqs == NULL):
+            raise MemoryError(f"no memory for {count} entries of a block")
+        memcpy(self.entries, p, count * sizeof(Entry))
+        if seqs != NULL:
+            memcpy(self.seqs, seqs, count * sizeof(uint32_t))
+        self.count = count
+        # Links out of the block are made anew when the blocks are put together.
+        if count:
+            self.last_seq = self.seq_at(count - 1)
+        for i in range(count):
+            if self.entries[i].next_delta > self.last_seq - self.seq_at(i):
+                self.entries[i].next_delta = 0
+        return 0

@@ -83,5 +83,6 @@ cdef class StreamLog:
     cdef int _drop_heads(self) except -1
     cdef int _note_range(self, uint64_t seq) except -1
     cdef int _merge(self, MessageBlock block) except -1
+    cdef int _merge_rows(self, MessageBlock block) except -1
     cdef int _merge_subject(self, const char* s, size_t n, uint64_t first, uint64_t last, uint64_t count) except -1
     cdef StoredMessage _stored(self, uint64_t seq)

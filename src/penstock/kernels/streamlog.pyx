@@ -15,7 +15,7 @@ subject per block (chains answer with one load what an index answers with a sear
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from penstock.kernels.msgblock cimport (
     ENTRY_DEAD,
@@ -24,6 +24,7 @@ from penstock.kernels.msgblock cimport (
     NEXT_FAR,
     Entry,
     MessageBlock,
+    SubjectRow,
 )
 from penstock.kernels.records cimport (
     KIND_FLOOR,
@@ -437,6 +438,9 @@ cdef class StreamLog:
                 self.state.drop(s)
             elif s.first == seq:
                 s.first = self._along(s, seq + 1)
+                if s.first == 0:        # the others were lost to the disk
+                    self._forget_hint(s)
+                    self.state.drop(s)
             elif s.last == seq:
                 s.last = self._last_live(s, seq)
         if seq == self.first_seq:
@@ -947,16 +951,36 @@ cdef class StreamLog:
         cdef Record r
         cdef size_t at
         cdef uint64_t seq
-        for at in range(block.count):
-            if block.entries[at].offset & <uint32_t>ENTRY_DEAD:
-                continue
-            seq = block.seq_at(at)
-            if self._decode(block, at, &r) == RECORD_OK:
-                self._merge_subject(r.subject, r.subject_len, seq, seq, 1)
-                self.last_ts = r.ts
+        if block.subject_rows is not None:
+            self._merge_rows(block)
+        else:
+            for at in range(block.count):
+                if block.entries[at].offset & <uint32_t>ENTRY_DEAD:
+                    continue
+                seq = block.seq_at(at)
+                if self._decode(block, at, &r) == RECORD_OK:
+                    self._merge_subject(r.subject, r.subject_len, seq, seq, 1)
+        if block.count:
+            self.last_ts = block.last_ts
         self.messages += block.live
         self.bytes += block.live_bytes
         self.last_seq = block.last_seq
+        return 0
+
+    cdef int _merge_rows(self, MessageBlock block) except -1:
+        cdef const char* p = <const char*>block.subject_rows
+        cdef size_t left = len(block.subject_rows)
+        cdef SubjectRow row
+        while left >= sizeof(SubjectRow):
+            memcpy(&row, p, sizeof(SubjectRow))
+            p += sizeof(SubjectRow)
+            left -= sizeof(SubjectRow)
+            if row.text_len > left or row.first >= block.count or row.last >= block.count:
+                raise ValueError(f"the index of block {block.number} contradicts itself")
+            self._merge_subject(p, row.text_len, block.seq_at(row.first), block.seq_at(row.last), row.count)
+            p += row.text_len
+            left -= row.text_len
+        block.subject_rows = None
         return 0
 
     cdef int _merge_subject(self, const char* text, size_t n, uint64_t first, uint64_t last, uint64_t count) except -1:

@@ -14,7 +14,15 @@ from typing import Literal, Protocol
 
 from penstock.kernels.streamlog import StoredMessage, StreamLog
 
-__all__ = ["AccountStore", "ConsumerStore", "StorageType", "Store", "StoredMessage", "StreamLog", "StreamStore"]
+__all__ = [
+    "AccountStore",
+    "ConsumerStore",
+    "StorageType",
+    "Store",
+    "StoredMessage",
+    "StreamLog",
+    "StreamStore",
+]
 
 StorageType = Literal["file", "memory"]
 
@@ -111,7 +119,7 @@ class StreamStore(Protocol):
         """A kept consumer. Raises StoreError when there is none of this name."""
 
     def create_consumer(self, name: str, meta: bytes, memory: bool = False) -> ConsumerStore:
-        """A new consumer; with `memory` it is kept in memory only. Raises StoreError when the name is taken."""
+        """A new consumer, with `memory` in memory only. Raises StoreError when the name is taken."""
 
 
 class AccountStore(Protocol):

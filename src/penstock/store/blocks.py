@@ -1,0 +1,146 @@
+"""The files of one stream's blocks: writes what is new in its log, gives closed blocks back.
+
+`<number>.blk` holds a block's records and is only appended to (but for secure removals, which put a note of
+the same size over a record); `<number>.idx` is what recovery needs of a closed block. An index may always be
+missing: recovery then reads the block.
+
+Ordering: bytes are written front to back, so that a file never has a hole; a block's file is removed only
+after the notes that make it superfluous were written, and the last block that is left was synced.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from pathlib import Path
+
+from penstock.errors import StoreCorruptError, StoreWriteError
+from penstock.kernels.msgblock import MessageBlock
+from penstock.kernels.streamlog import StreamLog
+from penstock.store.files import OpenFiles, sync_directory, write_atomically
+
+logger = logging.getLogger("penstock.store")
+
+
+def block_path(directory: Path, number: int) -> Path:
+    """The file of a block's records."""
+    return directory / f"{number}.blk"
+
+
+def index_path(directory: Path, number: int) -> Path:
+    """The file of a block's index."""
+    return directory / f"{number}.idx"
+
+
+def map_file(path: Path) -> memoryview:
+    """A file's bytes, read when they are touched. Raises StoreCorruptError when it can't be read."""
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise StoreCorruptError(f"cannot read it: {error.strerror}", path=str(path)) from error
+
+
+def write_index(directory: Path, block: MessageBlock) -> None:
+    """Writes a closed block's index. A disk that refuses costs the next recovery time, nothing else."""
+    path = index_path(directory, block.number)
+    try:
+        write_atomically(path, block.export_index(), sync=False)
+    except StoreWriteError as error:
+        logger.warning("%s: left without index: %s", path, error)
+
+
+class BlockFiles:
+    """Writer and reader of one stream's block files."""
+
+    def __init__(self, directory: Path, files: OpenFiles) -> None:
+        self._directory = directory
+        self._files = files
+        self._unsynced: set[int] = set()
+        self._names_changed = False
+        self._known: set[int] = set()
+        self._patches: list[tuple[int, int, bytes]] = []
+
+    def load(self, number: int) -> memoryview:
+        """The bytes of a closed block."""
+        return map_file(block_path(self._directory, number))
+
+    def adopt(self, number: int) -> None:
+        """A block that recovery found a file of."""
+        self._known.add(number)
+
+    def write(self, log: StreamLog) -> None:
+        """Hands all that is new to the operating system; see interface.StreamStore. Raises StoreWriteError."""
+        log.flush_notes()
+        for block in log.unwritten():
+            self._write_block(block)
+        self._patches += log.take_patches()
+        while self._patches:
+            number, offset, data = self._patches[0]
+            if number in self._known:
+                self._patch(number, offset, data)
+            del self._patches[0]
+        for block in log.take_closed():
+            write_index(self._directory, block)
+            log.settle(block)
+        dropped = log.take_dropped()
+        if dropped:
+            self._remove(log, dropped)
+
+    def _write_block(self, block: MessageBlock) -> None:
+        path = block_path(self._directory, block.number)
+        with memoryview(block) as view:
+            while block.written < block.size:
+                with view[block.written :] as rest:
+                    block.written += self._files.write(path, rest, block.written)
+        self._unsynced.add(block.number)
+        if block.number not in self._known:
+            self._known.add(block.number)
+            self._names_changed = True
+        assert block.written == block.size
+
+    def _patch(self, number: int, offset: int, data: bytes) -> None:
+        path = block_path(self._directory, number)
+        while data:
+            count = self._files.write(path, data, offset)
+            offset += count
+            data = data[count:]
+        self._unsynced.add(number)
+
+    def _remove(self, log: StreamLog, numbers: list[int]) -> None:
+        remaining = log.block_list()
+        if len(remaining) == 1:
+            # All that is known of sequences is in this one now: it must not be the next to vanish.
+            self._sync_block(remaining[0].number)
+        for number in numbers:
+            path = block_path(self._directory, number)
+            self._files.forget(path)
+            try:
+                index_path(self._directory, number).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                logger.warning("%s: cannot remove it: %s", path, error.strerror)
+            self._known.discard(number)
+            self._unsynced.discard(number)
+        self._names_changed = True
+
+    def _sync_block(self, number: int) -> None:
+        if number in self._unsynced:
+            self._files.sync(block_path(self._directory, number))
+            self._unsynced.discard(number)
+
+    def sync(self) -> None:
+        """Everything written is on the disk. Raises StoreWriteError."""
+        for number in sorted(self._unsynced):
+            self._sync_block(number)
+        if self._names_changed:
+            sync_directory(self._directory)
+            self._names_changed = False
+
+    def close(self) -> None:
+        """Lets the files go; nothing is written."""
+        for number in self._known:
+            self._files.forget(block_path(self._directory, number))

@@ -1,0 +1,234 @@
+"""Streams and consumers on disk.
+
+<dir>/jetstream/.lock                                   held while a server uses the directory
+<dir>/jetstream/<account>/streams/<stream>/meta
+                                          /msgs/<n>.blk  records      <n>.idx  index of a closed block
+                                          /consumers/<consumer>/meta, state, journal.<generation>
+
+Directory names are quoted (files.quote_name); the true name stands in the meta file. Streams and consumers
+in memory live beside those on disk and are gone with the process.
+
+Invariants: a directory with a meta file is a whole asset, one without is nothing; one process uses a store
+directory at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+from penstock.errors import StoreError
+from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE, StreamLog
+from penstock.store.blocks import BlockFiles
+from penstock.store.files import (
+    DirectoryLock,
+    OpenFiles,
+    list_assets,
+    make_directory,
+    pack_meta,
+    quote_name,
+    remove_directory,
+    sweep_deleted,
+    unpack_meta,
+    unquote_name,
+    write_atomically,
+)
+from penstock.store.interface import ConsumerStore, StorageType, StreamStore
+from penstock.store.journal import FileConsumerStore
+from penstock.store.memory import MemoryConsumerStore, MemoryStreamStore
+from penstock.store.recovery import recover_log
+
+logger = logging.getLogger("penstock.store")
+
+META = "meta"
+
+
+class FileStreamStore:
+    """One stream's directory; see interface.StreamStore."""
+
+    storage: StorageType = "file"
+
+    def __init__(
+        self, owner: dict[str, FileStreamStore], directory: Path, *, files: OpenFiles, block_size: int
+    ) -> None:
+        self.name, self.meta = unpack_meta(directory / META)
+        self._owner = owner
+        self._directory = directory
+        self._files = files
+        self._consumers: dict[str, FileConsumerStore] = {}
+        self._memory_consumers: dict[str, MemoryConsumerStore] = {}
+        self._closed = False
+        make_directory(directory / "msgs")
+        make_directory(directory / "consumers")
+        sweep_deleted(directory / "consumers")
+        self.log: StreamLog
+        self._blocks: BlockFiles
+        self.log, self._blocks = recover_log(
+            directory / "msgs", files, block_size=block_size, on_lost=self._on_lost
+        )
+
+    def _on_lost(self, number: int, offset: int, seq: int, why: str) -> None:
+        logger.error(
+            "%s: message %d of stream %s is lost: its record at byte %d is bad (%s)",
+            self._directory / "msgs" / f"{number}.blk", seq, self.name, offset, why,
+        )  # fmt: skip
+
+    def save_meta(self, meta: bytes) -> None:
+        write_atomically(self._directory / META, pack_meta(self.name, meta))
+        self.meta = meta
+
+    def write(self) -> None:
+        self._blocks.write(self.log)
+
+    def sync(self) -> None:
+        self._blocks.sync()
+        for consumer in self._consumers.values():
+            consumer.sync()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        try:
+            self.write()
+            self.sync()
+            for consumer in self._consumers.values():
+                consumer.close()
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._closed = True
+        self._blocks.close()
+        if self._owner.get(self.name) is self:
+            del self._owner[self.name]
+
+    def delete(self) -> None:
+        for consumer in list(self._consumers.values()):
+            consumer.delete()
+        self._memory_consumers.clear()
+        self._forget()
+        remove_directory(self._directory)
+
+    def consumer_names(self) -> list[str]:
+        on_disk = list_assets(self._directory / "consumers", META)
+        return sorted(set(on_disk) | set(self._memory_consumers))
+
+    def open_consumer(self, name: str) -> ConsumerStore:
+        if name in self._memory_consumers:
+            return self._memory_consumers[name]
+        if name in self._consumers and not self._consumers[name].closed:
+            return self._consumers[name]
+        directory = self._consumer_directory(name)
+        if not (directory / META).exists():
+            raise StoreError(f"stream {self.name!r} keeps no consumer {name!r}", path=str(directory))
+        consumer = self._consumers[name] = FileConsumerStore.open(directory, self._files)
+        return consumer
+
+    def create_consumer(self, name: str, meta: bytes, memory: bool = False) -> ConsumerStore:
+        directory = self._consumer_directory(name)
+        if name in self._memory_consumers or (directory / META).exists():
+            raise StoreError(f"stream {self.name!r} keeps a consumer {name!r} already", path=str(directory))
+        if memory:
+            held = self._memory_consumers[name] = MemoryConsumerStore(self._memory_consumers, name, meta)
+            return held
+        _make_empty(directory)
+        consumer = FileConsumerStore.create(directory, name, meta, self._files)
+        self._consumers[name] = consumer
+        return consumer
+
+    def _consumer_directory(self, name: str) -> Path:
+        return self._directory / "consumers" / quote_name(name)
+
+
+class FileAccountStore:
+    """One account's directory; see interface.AccountStore."""
+
+    def __init__(
+        self, directory: Path, name: str, *, files: OpenFiles, block_size: int = DEFAULT_BLOCK_SIZE
+    ) -> None:
+        self.name = name
+        self._streams_directory = directory / "streams"
+        self._files = files
+        self._block_size = block_size
+        self._open: dict[str, FileStreamStore] = {}
+        self._memory: dict[str, MemoryStreamStore] = {}
+        sweep_deleted(self._streams_directory)
+
+    def stream_names(self) -> list[str]:
+        return sorted(set(list_assets(self._streams_directory, META)) | set(self._memory))
+
+    def open_stream(self, name: str) -> StreamStore:
+        if name in self._memory:
+            return self._memory[name]
+        if name in self._open:
+            return self._open[name]
+        directory = self._directory(name)
+        if not (directory / META).exists():
+            raise StoreError(f"account {self.name!r} keeps no stream {name!r}", path=str(directory))
+        return self._opened(directory)
+
+    def _opened(self, directory: Path) -> FileStreamStore:
+        stream = FileStreamStore(self._open, directory, files=self._files, block_size=self._block_size)
+        self._open[stream.name] = stream
+        return stream
+
+    def create_stream(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
+        directory = self._directory(name)
+        if name in self._memory or (directory / META).exists():
+            raise StoreError(f"account {self.name!r} keeps a stream {name!r} already", path=str(directory))
+        if storage == "memory":
+            held = MemoryStreamStore(self._memory, name, meta, block_size=self._block_size)
+            self._memory[name] = held
+            return held
+        _make_empty(directory)
+        write_atomically(directory / META, pack_meta(name, meta))
+        return self._opened(directory)
+
+    def _directory(self, name: str) -> Path:
+        return self._streams_directory / quote_name(name)
+
+    def close(self) -> None:
+        for stream in list(self._open.values()):
+            stream.close()
+
+
+class FileStore:
+    """A store directory, locked for this process; see interface.Store.
+
+    Raises StoreLockedError when another process has it, StoreWriteError when it can't be made.
+    """
+
+    def __init__(self, directory: str | Path, *, block_size: int = DEFAULT_BLOCK_SIZE) -> None:
+        self._directory = Path(directory) / "jetstream"
+        make_directory(self._directory)
+        self._lock = DirectoryLock(self._directory)
+        self._files = OpenFiles()
+        self._block_size = block_size
+        self._accounts: dict[str, FileAccountStore] = {}
+
+    def account(self, name: str) -> FileAccountStore:
+        if name not in self._accounts:
+            self._accounts[name] = FileAccountStore(
+                self._directory / quote_name(name), name, files=self._files, block_size=self._block_size
+            )
+        return self._accounts[name]
+
+    def account_names(self) -> list[str]:
+        kept = {unquote_name(path.parent.name) for path in self._directory.glob("*/streams")}
+        return sorted(kept | set(self._accounts))
+
+    def close(self) -> None:
+        try:
+            for account in self._accounts.values():
+                account.close()
+        finally:
+            self._files.close()
+            self._lock.release()
+
+
+def _make_empty(directory: Path) -> None:
+    """A directory for a new asset; what a crash left of an earlier try goes."""
+    if directory.exists():
+        shutil.rmtree(directory)
+    make_directory(directory)
