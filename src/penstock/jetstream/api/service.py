@@ -89,7 +89,7 @@ class ApiService:
         except StoreError as error:
             log.error("request %s failed in the store: %s", request.subject, error)
             failed = True
-            description = codes.STREAM_GENERAL_ERROR.format(err=str(error))
+            description = codes.STREAM_GENERAL.format(err=str(error))
             response = ErrorResponse(type=TYPE_PREFIX + endpoint.response, error=description)
         if failed:
             engine.api_stats.errors += 1

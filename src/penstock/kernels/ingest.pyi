@@ -1,0 +1,107 @@
+"""What Python sees of ingest: batches of publishes, their storing, their acks."""
+
+from penstock.kernels.sinks import DirtyList, Sink
+from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.subjects import SubscriptionIndex
+
+class IngestBatch:
+    """A run of publishes in the order in which they reached the stream."""
+
+    def __init__(self) -> None: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def position(self) -> int:
+        """Offset of the first publish not yet applied."""
+
+    @property
+    def size(self) -> int:
+        """Bytes the batch holds."""
+
+    def __len__(self) -> int: ...
+    def append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        """Adds one publish as if it had been routed here. Raises ValueError when it is too large."""
+
+    def take_one(self) -> tuple[bytes, bytes, bytes, bytes] | None:
+        """(subject, reply, header, payload) of the publish at `position`, which moves past it; None at the end."""
+
+    def clear(self) -> None:
+        """Empties the batch; its memory stays for the next run."""
+
+    def rewind(self) -> None:
+        """Back to the first publish."""
+
+class StreamSink(Sink):
+    """The receiving end of a stream's subjects; puts `stream` into `dirty_list` when publishes wait."""
+
+    is_dirty: bool
+    def __init__(self, dirty_list: DirtyList, stream: object) -> None: ...
+    @property
+    def batch(self) -> IngestBatch: ...
+    def take(self) -> IngestBatch:
+        """Everything collected since the last take; valid until the take after the next."""
+
+class AckBatch:
+    """Acks of one stream that wait for their records to be written.
+
+    prefix -- the JSON of a positive ack up to its sequence: b'{"stream":"ORDERS","seq":'.
+    """
+
+    def __init__(self, prefix: bytes) -> None: ...
+    @property
+    def count(self) -> int: ...
+    def __len__(self) -> int: ...
+    def add_ack(self, reply: bytes, seq: int) -> None:
+        """The positive ack of the message stored at `seq`."""
+
+    def add(self, reply: bytes, text: bytes) -> None:
+        """Any other answer to a publish: an error, a duplicate."""
+
+    def route(self, index: SubscriptionIndex) -> int:
+        """Sends every ack on its way and empties the batch; returns how many found a taker."""
+
+    def items(self) -> list[tuple[bytes, bytes]]:
+        """[(reply, text)] of what waits."""
+
+    def clear(self) -> None:
+        """Drops what waits."""
+
+class PlainLimits:
+    """The limits that apply_plain enforces; negative and 0 mean none.
+
+    per_message -- every publish goes to Python: sealed streams, discard_new_per_subject.
+    """
+
+    msgs_max: int
+    bytes_max: int
+    msg_size_max: int
+    per_subject_max: int
+    discard_new: bool
+    per_message: bool
+    no_ack: bool
+    def __init__(
+        self,
+        *,
+        msgs_max: int = -1,
+        bytes_max: int = -1,
+        msg_size_max: int = -1,
+        per_subject_max: int = -1,
+        discard_new: bool = False,
+        per_message: bool = False,
+        no_ack: bool = False,
+    ) -> None: ...
+
+def apply_plain(batch: IngestBatch, log: StreamLog, limits: PlainLimits, ts: int, acks: AckBatch) -> int:
+    """Stores publishes from `batch.position` on; returns how many.
+
+    Stops at the end of the batch or before the first publish that Python has to decide about.
+    ts -- ns, the time of every message of the run.
+    """
+
+def store_one(
+    log: StreamLog, limits: PlainLimits, subject: bytes, header: bytes, payload: bytes, ts: int
+) -> int:
+    """Stores one message that Python decided about, enforces the limits, returns its sequence."""
+
+def enforce_all(log: StreamLog, limits: PlainLimits) -> None:
+    """Makes the log hold limits that were changed."""

@@ -1,0 +1,195 @@
+"""Kernel ingest: batches keep what was routed, plain runs obey the limits, acks say what was stored."""
+
+from __future__ import annotations
+
+import json
+from importlib.machinery import ExtensionFileLoader
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.kernels import ingest
+from penstock.kernels.dispatch import ClientSink, publish
+from penstock.kernels.ingest import (
+    AckBatch,
+    IngestBatch,
+    PlainLimits,
+    StreamSink,
+    apply_plain,
+    enforce_all,
+    store_one,
+)
+from penstock.kernels.sinks import DirtyList, Subscription
+from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.subjects import SubscriptionIndex
+from tests.reference.ingest import StreamModel, encode
+
+PREFIX = b'{"stream":"S","seq":'
+
+subjects = st.sampled_from([b"a", b"a.b", b"orders.1", b"x" * 300])
+payloads = st.one_of(st.binary(max_size=40), st.sampled_from([b"", b"y" * 5000]))
+replies = st.sampled_from([b"", b"_INBOX.1", b"_INBOX.abc.2"])
+plain_headers = st.sampled_from([{}, {"X": "1"}, {"KV-Operation": "DEL"}, {"X-Nats-Msg-Id": "no", "B": ""}])
+
+
+def limits_of(model: StreamModel) -> PlainLimits:
+    return PlainLimits(
+        msgs_max=model.max_msgs,
+        bytes_max=model.max_bytes,
+        msg_size_max=model.max_msg_size,
+        per_subject_max=model.max_msgs_per_subject,
+        discard_new=model.discard_new,
+    )
+
+
+def content(log: StreamLog) -> list[tuple[int, bytes, bytes, bytes, int]]:
+    found, seq = [], 1
+    while (message := log.load_next(b"", seq)) is not None:
+        found.append((message.seq, message.subject, message.header, message.payload, message.ts))
+        seq = message.seq + 1
+    return found
+
+
+def model_content(model: StreamModel) -> list[tuple[int, bytes, bytes, bytes, int]]:
+    return [(m.seq, m.subject, m.header, m.payload, m.ts) for m in model.messages]
+
+
+def test_the_kernel_is_compiled() -> None:
+    assert isinstance(ingest.__loader__, ExtensionFileLoader)
+
+
+@given(st.lists(st.tuples(subjects, replies, plain_headers, payloads), max_size=30))
+def test_a_batch_gives_back_what_was_put_in(publishes: list[tuple[bytes, bytes, dict[str, str], bytes]]) -> None:
+    batch = IngestBatch()
+    expected = [(s, r, encode(h), p) for s, r, h, p in publishes]
+    for publish_ in expected:
+        batch.append(*publish_)
+    assert len(batch) == len(expected)
+    assert [batch.take_one() for _ in expected] == expected
+    assert batch.take_one() is None
+    batch.rewind()
+    assert batch.take_one() == (expected[0] if expected else None)
+    batch.clear()
+    assert (len(batch), batch.size, batch.take_one()) == (0, 0, None)
+
+
+@given(
+    st.lists(st.tuples(subjects, replies, plain_headers, payloads), max_size=40),
+    st.builds(
+        StreamModel,
+        max_msgs=st.sampled_from([-1, 1, 3]),
+        max_bytes=st.sampled_from([-1, 200, 6000]),
+        max_msg_size=st.sampled_from([-1, 0, 20]),
+        max_msgs_per_subject=st.sampled_from([-1, 1, 2]),
+        discard_new=st.booleans(),
+    ),
+)
+def test_a_plain_run_stores_what_the_model_stores(
+    publishes: list[tuple[bytes, bytes, dict[str, str], bytes]], model: StreamModel
+) -> None:
+    batch, log, acks = IngestBatch(), StreamLog(), AckBatch(PREFIX)
+    for subject, reply, headers, payload in publishes:
+        batch.append(subject, reply, encode(headers), payload)
+    stored = apply_plain(batch, log, limits_of(model), 77, acks)
+    expected_acks = []
+    for subject, reply, headers, payload in publishes[:stored]:
+        answer = model.publish(subject, headers, payload, 77)
+        assert "err_code" not in answer  # what is refused must not be stored by the run
+        if reply:
+            expected_acks.append((reply, {"stream": "S", "seq": answer["seq"]}))
+    assert content(log) == model_content(model)
+    assert (log.messages, log.bytes, log.last_seq) == (len(model.messages), model.bytes, model.last_seq)
+    assert [(reply, json.loads(text)) for reply, text in acks.items()] == expected_acks
+    if stored < len(publishes):
+        subject, reply, headers, payload = publishes[stored]
+        assert batch.take_one() == (subject, reply, encode(headers), payload)
+        if not model.discard_new or model.max_msgs > len(model.messages):
+            near_the_limit = 0 < model.max_bytes < model.bytes + len(subject) + len(payload) + 200
+            assert near_the_limit or "err_code" in model.publish(subject, headers, payload, 77)
+
+
+SPECIAL = [
+    b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n",
+    b"NATS/1.0\r\nX: y\r\nNats-TTL:1\r\n\r\n",
+    b"NATS/1.0 503\r\n\r\n",
+    b"garbage",
+    b"NATS/1.0\r\n" + b"X: " + b"y" * 70_000 + b"\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("header", SPECIAL)
+def test_a_run_stops_before_a_special_header_and_goes_on_behind_it(header: bytes) -> None:
+    batch, log, acks = IngestBatch(), StreamLog(), AckBatch(PREFIX)
+    batch.append(b"a", b"r", b"", b"1")
+    batch.append(b"b", b"r", header, b"2")
+    batch.append(b"c", b"r", b"", b"3")
+    assert apply_plain(batch, log, PlainLimits(), 1, acks) == 1
+    assert apply_plain(batch, log, PlainLimits(), 1, acks) == 0
+    assert batch.take_one() == (b"b", b"r", header, b"2")
+    assert apply_plain(batch, log, PlainLimits(), 1, acks) == 1
+    assert [json.loads(text)["seq"] for _, text in acks.items()] == [1, 2]
+
+
+def test_per_message_limits_leave_every_publish_to_python() -> None:
+    batch = IngestBatch()
+    batch.append(b"a", b"", b"", b"1")
+    assert apply_plain(batch, StreamLog(), PlainLimits(per_message=True), 1, AckBatch(PREFIX)) == 0
+    assert batch.take_one() == (b"a", b"", b"", b"1")
+
+
+def test_no_ack_streams_store_without_acks() -> None:
+    batch, log, acks = IngestBatch(), StreamLog(), AckBatch(PREFIX)
+    batch.append(b"a", b"r", b"", b"1")
+    assert apply_plain(batch, log, PlainLimits(no_ack=True), 1, acks) == 1
+    assert (log.messages, len(acks)) == (1, 0)
+
+
+def test_store_one_and_enforce_all_hold_the_limits() -> None:
+    log = StreamLog()
+    limits = PlainLimits(msgs_max=3, per_subject_max=2)
+    for n in range(4):
+        assert store_one(log, limits, b"a", b"", b"%d" % n, 5) == n + 1
+    assert [m[0] for m in content(log)] == [3, 4]
+    for n in range(2):
+        store_one(log, limits, b"b", b"NATS/1.0\r\nX: y\r\n\r\n", b"", 5)
+    assert [m[0] for m in content(log)] == [4, 5, 6]
+    enforce_all(log, PlainLimits(per_subject_max=1))
+    assert [m[0] for m in content(log)] == [4, 6]
+
+
+def test_publishes_that_fit_no_record_are_refused() -> None:
+    with pytest.raises(ValueError, match="70000 bytes of subject"):
+        IngestBatch().append(b"s" * 70_000, b"", b"", b"")
+
+
+def test_a_sink_collects_marks_once_and_swaps_its_batches() -> None:
+    marks: list[int] = []
+    dirty = DirtyList(lambda: marks.append(1))
+    stream = object()
+    sink = StreamSink(dirty, stream)
+    index = SubscriptionIndex()
+    index.insert(Subscription(sink, b"s.>"))
+    for n in range(3):
+        assert publish(index, b"s.%d" % n, b"r", b"", b"x") == 1
+    assert (marks, dirty.take()) == ([1], [stream])
+    first = sink.take()
+    publish(index, b"s.9", b"", b"", b"y")
+    assert (len(first), dirty.take()) == (3, [stream])
+    assert sink.take().take_one() == (b"s.9", b"", b"", b"y")
+    assert len(sink.take()) == 0
+
+
+def test_acks_reach_their_inboxes_in_order() -> None:
+    index = SubscriptionIndex()
+    client = ClientSink(DirtyList())
+    index.insert(Subscription(client, b"_INBOX.me.*", sid=b"7"))
+    acks = AckBatch(PREFIX)
+    acks.add_ack(b"_INBOX.me.1", 18446744073709551615)
+    acks.add(b"_INBOX.me.2", b"{}")
+    acks.add_ack(b"_INBOX.other", 3)
+    assert acks.route(index) == 2
+    assert len(acks) == 0
+    assert client.take() == (
+        b'MSG _INBOX.me.1 7 41\r\n{"stream":"S","seq":18446744073709551615}\r\nMSG _INBOX.me.2 7 2\r\n{}\r\n'
+    )
