@@ -71,9 +71,11 @@ cdef class OutBuffer:
 
     cpdef int write(self, const unsigned char[:] data) except -1:
         """Appends `data`, any contiguous or strided buffer of bytes."""
-        cdef Py_ssize_t n = data.shape[0]
-        cdef Py_ssize_t i
+        cdef Py_ssize_t n, i
         cdef char* d
+        if data is None:
+            raise TypeError("write() takes a buffer of bytes, not None")
+        n = data.shape[0]
         if n == 0:
             return 0
         d = self.reserve(<size_t>n)

@@ -33,7 +33,8 @@ cdef class Inlet:
     cdef readonly ClientSink sink
     cdef public SubscriptionIndex index
     cdef public bint verbose, pedantic, no_responders
-    cdef public object publish_check    # None, or callable(subject: bytes) -> bool; False = drop (it has sent -ERR)
+    # None, or callable(subject: bytes) -> bool; False = drop (it has sent -ERR)
+    cdef public object publish_check
     cdef dict allowed                   # {subject: True}: what publish_check let through
     cdef Frame frame                    # the control frame process() stopped at
     cdef uint64_t frame_epoch           # parser.epoch while `frame` is alive
@@ -48,4 +49,6 @@ cdef class Inlet:
 # Routes one message to everybody interested; returns how many took it.
 cdef int route(SubscriptionIndex index, const Message* m, Sink origin) except -1
 # The same for Python callers.
-cpdef int publish(SubscriptionIndex index, bytes subject, bytes reply, bytes header, bytes payload, Sink origin=*) except -1
+cpdef int publish(
+    SubscriptionIndex index, bytes subject, bytes reply, bytes header, bytes payload, Sink origin=*
+) except -1

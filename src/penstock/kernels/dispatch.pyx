@@ -12,12 +12,11 @@ Rejected: handing PUB frames to Python when pedantic or verbose are on (the answ
 counting the 503 as a delivery (the official server doesn't either: UNSUB max is about messages).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp
 
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.frames cimport (
-    ERROR_MALFORMED, OP_ERROR, OP_HPUB, OP_NEED_MORE, OP_PUB, Frame, FrameParser, put_msg, to_python,
+    ERROR_MALFORMED, OP_HPUB, OP_NEED_MORE, OP_PUB, FrameParser, put_msg, to_python,
 )
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex, is_literal_subject
@@ -34,7 +33,7 @@ cdef class ClientSink(Sink):
     owner -- the session; its on_auto_unsubscribe(sub) is called when a subscription reached its maximum.
     """
 
-    def __init__(self, DirtyList dirty_list not None, owner=None):
+    def __cinit__(self, DirtyList dirty_list not None, owner=None):
         self.out = OutBuffer()
         self.dirty_list = dirty_list
         self.owner = owner
@@ -74,7 +73,7 @@ cdef class ClientSink(Sink):
             self.dirty_list.mark(self)
         return 0
 
-    def write(self, const unsigned char[:] data):
+    def write(self, const unsigned char[:] data not None):
         """Appends protocol text (INFO, PONG, -ERR, ...) behind what is there, and marks the sink dirty."""
         self.out.write(data)
         self.mark_dirty()
@@ -164,7 +163,10 @@ cpdef int publish(
     frames of the receivers: ValueError.
     """
     cdef Message m
-    cdef bytes body = header + payload if header else payload
+    cdef bytes body
+    if index is None or subject is None or payload is None:
+        raise TypeError("publish() needs an index, a subject and a payload")
+    body = header + payload if header else payload
     if has_space(subject) or (reply and has_space(reply)):
         raise ValueError(f"can't publish to {subject!r} with reply {reply!r}: subjects hold no whitespace")
     m.subject, m.subject_len = PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject)
@@ -230,7 +232,7 @@ cdef class Inlet:
     publishing is refused as Python code's mistake (RuntimeError).
     """
 
-    def __init__(self, ClientSink sink not None, SubscriptionIndex index=None, FrameParser parser=None):
+    def __cinit__(self, ClientSink sink not None, SubscriptionIndex index=None, FrameParser parser=None):
         self.sink = sink
         self.index = index
         self.parser = FrameParser() if parser is None else parser

@@ -34,7 +34,7 @@ cdef struct Frame:
     size_t reply_len
     const char* sid             # MSG HMSG SUB UNSUB
     size_t sid_len
-    const char* body            # header block followed by payload; CONNECT/INFO JSON; -ERR text without quotes
+    const char* body            # header and payload; CONNECT/INFO JSON; -ERR text without quotes
     size_t header_len           # 0 for PUB and MSG
     size_t body_len             # header and payload together, without the closing CRLF
     uint64_t max_msgs           # UNSUB; 0 when absent
@@ -70,7 +70,7 @@ cdef class PyFrame:
 
 cdef PyFrame to_python(const Frame* f)
 
-# Encoders. Lengths are bytes; reply may be NULL when reply_len is 0; body is header and payload, contiguous.
+# MSG, or HMSG when there is a header. reply may be NULL when reply_len is 0; body is header and payload.
 cdef int put_msg(OutBuffer out, const char* subject, size_t subject_len, const char* sid, size_t sid_len,
                  const char* reply, size_t reply_len,
                  const char* body, size_t header_len, size_t body_len) except -1

@@ -20,14 +20,14 @@ keeping the parsed arguments of a frame that waits for its body (its control lin
 the body is there, at most once a frame).
 """
 from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
+    PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
 from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from penstock.kernels.buffers cimport OutBuffer, put_uint
@@ -245,7 +245,7 @@ cdef class FrameParser:
     def buffer_updated(self, Py_ssize_t n):
         """Says that `n` bytes were read into the last view of get_buffer()."""
         if n < 0 or <size_t>n > self.capacity - self.end:
-            raise ValueError(f"buffer_updated({n}), but the view had room for {self.capacity - self.end} bytes")
+            raise ValueError(f"buffer_updated({n}), but there was room for {self.capacity - self.end} bytes")
         self.end += <size_t>n
 
     def feed(self, data):

@@ -17,7 +17,7 @@ cdef class Sink:
 cdef class Subscription:
     """Interest of one sink in one subject filter."""
 
-    def __init__(
+    def __cinit__(
         self,
         Sink sink not None,
         bytes subject not None,
@@ -41,7 +41,7 @@ cdef class Subscription:
 cdef class DirtyList:
     """What has work left for the end of the tick, in the order it was marked."""
 
-    def __init__(self, wake=None):
+    def __cinit__(self, wake=None):
         self.items = []
         self.wake = wake
 

@@ -22,7 +22,7 @@ own inbox); one cache a connection (fan-in would multiply memory for nothing gai
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy
 
 from penstock.kernels.sinks cimport Subscription
 
@@ -573,7 +573,7 @@ cdef class SubscriptionIndex:
         cdef size_t i = key_hash & (CACHE_SIZE - 1)
         cdef CacheEntry* entry = &self.cache[i]
         cdef char* key
-        cdef object old = self.cached[i]    # dies only when the entry is whole again
+        cdef object _old = self.cached[i]   # dies only when the entry is whole again
         if n > CACHED_SUBJECT_MAX:
             return 0
         self.forget(i)
@@ -681,12 +681,16 @@ cdef class SubscriptionIndex:
 
     cpdef int insert(self, Subscription sub) except -1:
         """Adds a subscription. Raises ValueError for an invalid filter and for one that is in an index."""
-        cdef const char* f = PyBytes_AS_STRING(sub.subject)
-        cdef size_t n = <size_t>PyBytes_GET_SIZE(sub.subject)
-        cdef bint wildcard = has_wildcard(f, n)
+        cdef const char* f
+        cdef size_t n
+        cdef bint wildcard
         cdef Node* node
         cdef FilterState state
+        if sub is None:
+            raise TypeError("insert() takes a Subscription, not None")
         check_filter(sub.subject)
+        f, n = PyBytes_AS_STRING(sub.subject), <size_t>PyBytes_GET_SIZE(sub.subject)
+        wildcard = has_wildcard(f, n)
         if n > FILTER_MAX:
             raise ValueError(f"a subject filter has {n} bytes, at most {FILTER_MAX} are allowed")
         if sub.indexed:
@@ -715,13 +719,15 @@ cdef class SubscriptionIndex:
 
     cpdef bint remove(self, Subscription sub) except -1:
         """Takes a subscription out; False when it isn't here."""
-        cdef const char* f = PyBytes_AS_STRING(sub.subject)
-        cdef size_t n = <size_t>PyBytes_GET_SIZE(sub.subject)
-        cdef bint wildcard = has_wildcard(f, n)
+        cdef const char* f
+        cdef size_t n
+        cdef bint wildcard
         cdef Node* node
         cdef FilterState state
-        if sub not in self.members:
+        if sub is None or sub not in self.members:
             return False
+        f, n = PyBytes_AS_STRING(sub.subject), <size_t>PyBytes_GET_SIZE(sub.subject)
+        wildcard = has_wildcard(f, n)
         node = self.node_of(f, n, wildcard, False)
         state = <FilterState>node.state
         state.members.remove(sub)
