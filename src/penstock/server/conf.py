@@ -156,9 +156,7 @@ class _Reader:
             self.item(into, in_map=False)
             self.skip(_BLANK)
             if self.peek() not in ("", "\n", ";"):
-                raise self.fail(
-                    f"expected a top-level value to end with a new line, ';' or a comment, found {self.peek()!r}"
-                )
+                raise self.fail(f"expected a new line, ';' or a comment after a value, found {self.peek()!r}")
 
     def map_items(self, into: Map) -> None:
         """Items up to and with the closing brace."""
@@ -174,7 +172,7 @@ class _Reader:
             self.skip(_BLANK)
             if self.peek() not in ("", "\n", ",", ";", "}"):
                 raise self.fail(
-                    f"expected a map value to end with a new line, ',', ';' or '}}', found {self.peek()!r}"
+                    f"expected a new line, ',', ';' or '}}' after a value, found {self.peek()!r}"
                 )
 
     def item(self, into: Map, *, in_map: bool) -> None:
@@ -258,7 +256,7 @@ class _Reader:
             self.skip(_BLANK)
             if self.peek() not in ("", "\n", ",", "]"):
                 raise self.fail(
-                    f"expected an array value to end with ',', a new line or ']', found {self.peek()!r}"
+                    f"expected a new line, ',' or ']' after a value, found {self.peek()!r}"
                 )
 
     def quoted(self, quote: str) -> str:

@@ -28,7 +28,8 @@ UNSUPPORTED = frozenset(
     disable_sublist_cache feature_flags gateway http_base_path https https_port leaf leafnodes log_size_limit
     logfile_max_num logfile_size_limit log_max_num mappings maps max_closed_clients max_sub_tokens
     max_traced_msg_len mqtt no_header_support no_system_account ocsp ocsp_cache operator operators
-    prof_block_rate prof_port proxies proxy_protocol reconnect_error_reports remote_syslog resolver resolver_pinned_accounts
+    prof_block_rate prof_port proxies proxy_protocol reconnect_error_reports remote_syslog resolver
+    resolver_pinned_accounts
     resolver_preload resolver_tls root roots server_metadata server_tags store_dir syslog system
     system_account tls trace_headers trace_verbose trusted trusted_keys websocket write_timeout ws""".split()
 )

@@ -35,7 +35,7 @@ class JetStreamOptions:
     """The `jetstream` block."""
 
     store_dir: str | None = None
-    """Directory below which `jetstream/` is made. None: a temporary one, removed when the server stops."""
+    """Directory below which `jetstream/` is made. None: everything is kept in memory. `store_dir`."""
     max_memory_bytes: int = -1
     """Most bytes of all memory streams; -1 (default) = 3/4 of the machine's memory. `max_memory_store`."""
     max_file_bytes: int = -1

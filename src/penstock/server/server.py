@@ -53,7 +53,7 @@ class Server:
         host: address to listen on.
         port: port for clients; -1 = any free port (`server.port` then says which).
         jetstream: True for JetStream, or its options.
-        store_dir: where JetStream keeps file streams. None: a temporary directory, removed at the end.
+        store_dir: where JetStream keeps file streams. None: in memory, gone with the server.
         log: where log lines go; default: Python's logger `penstock.server`.
         settings: any other field of `Options`.
 
@@ -145,6 +145,8 @@ class Server:
             self._listener.close()
         if self._tick is not None and self._listener is not None:
             self.log.info("Initiating Shutdown...")
+        if self._tick is not None:
+            self._tick.settle()  # acks of what has arrived still reach their clients
         for session in tuple(self.sessions.values()):
             session.close(CloseReason.SERVER_SHUTDOWN)
         if self.sessions:

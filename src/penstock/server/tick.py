@@ -97,15 +97,19 @@ class Tick:
         for sink in self.dirty_sinks.take():
             cast(_HasOwner, sink).owner.flush()
 
-    def stop(self) -> None:
-        """Runs what is left, and no timers any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def settle(self) -> None:
+        """Does at once what waits for the end of this tick."""
         if not self._failed:
             self.run_engines(self._clock())
         self.flush()
+
+    def stop(self) -> None:
+        """Does what is left; no more ticks and timers follow."""
+        self.settle()
         self._engines = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _run(self) -> None:
         self._scheduled = False

@@ -1,0 +1,173 @@
+"""JetStream in a server: its store, one engine an account, and what the engines are told of the server.
+
+Invariant: an engine is closed before the store it writes to.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ServerError, StoreError
+from penstock.jetstream.engine import JetStream
+from penstock.jetstream.limits import EngineConfig
+from penstock.kernels.sinks import Sink
+from penstock.protocol.durations import format_time
+from penstock.protocol.ids import NuidGenerator
+from penstock.server.auth import GLOBAL_ACCOUNT
+from penstock.server.identity import VERSION
+from penstock.server.options import JetStreamOptions
+from penstock.store.file import FileStore
+from penstock.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from penstock.server.server import Server
+    from penstock.server.tick import Tick
+
+
+class JetStreamService:
+    """Starts with everything that is stored, and answers requests from then on.
+
+    Args:
+        server: whose JetStream this is.
+        options: the `jetstream` block.
+        tick: drives the engines.
+
+    Raises:
+        ServerError: the store directory can't be used.
+    """
+
+    def __init__(self, server: Server, options: JetStreamOptions, tick: Tick) -> None:
+        self._server = server
+        self._options = options
+        self._tick = tick
+        self._new_id = NuidGenerator(_random_below)
+        self.engines: dict[str, JetStream] = {}
+        self.max_memory_bytes = _limit(options.max_memory_bytes, _memory_bytes())
+        self.max_file_bytes = _limit(options.max_file_bytes, _disk_bytes(options.store_dir))
+        self._tell()
+        try:
+            self._store = MemoryStore() if options.store_dir is None else FileStore(options.store_dir)
+            started_ns = server.clock()
+            self._open(GLOBAL_ACCOUNT)
+        except StoreError as error:
+            raise ServerError(f"can not start JetStream: {error}") from error
+        took_ms = (server.clock() - started_ns) / 1e6
+        server.log.info(f"Took {took_ms:.1f}ms to start JetStream")
+
+    @property
+    def api_level(self) -> int:
+        """The JetStream API level that INFO and account info advertise."""
+        return EngineConfig.api_level if not self.engines else self.engines[GLOBAL_ACCOUNT].config.api_level
+
+    @property
+    def store_dir(self) -> str:
+        """The directory of everything stored; "" when all is in memory."""
+        return "" if self._options.store_dir is None else os.path.join(self._options.store_dir, "jetstream")
+
+    @property
+    def options(self) -> JetStreamOptions:
+        return self._options
+
+    def close(self) -> None:
+        """Writes what is left and closes the store."""
+        for engine in self.engines.values():
+            engine.close()
+        self._store.close()
+
+    def _open(self, account: str) -> None:
+        """Starts the engine of an account with what is stored for it."""
+        server = self._server
+        config = EngineConfig(
+            account=account,
+            server_id=server.server_id,
+            server_name=server.server_name,
+            version=VERSION,
+            domain=self._options.domain,
+            max_memory=self.max_memory_bytes,
+            max_storage=self.max_file_bytes,
+            max_pending=server.options.max_pending,
+            sync_always=self._options.sync_always,
+            sync_interval_ns=self._options.sync_interval_ns,
+        )
+        engine = JetStream(
+            server.account(account).index,
+            self._store.account(account),
+            config=config,
+            clock=server.clock,
+            new_id=self._new_id,
+            wake=self._tick.schedule,
+        )
+        engine.describe_client = self._describe
+        engine.recover(server.clock())
+        self.engines[account] = engine
+        self._tick.add(engine)
+
+    def _describe(self, sink: Sink) -> dict[str, Any] | None:
+        """The `client` of an API audit advisory."""
+        session = getattr(sink, "owner", None)
+        if session is None:
+            return None
+        identity = session.identity
+        about = {
+            "start": format_time(session.started_ns),
+            "host": session.connection.peer[0],
+            "id": session.cid,
+            "acc": identity.account if identity is not None else GLOBAL_ACCOUNT,
+            "user": identity.user if identity is not None else "",
+            "name": session.options.name,
+            "lang": session.options.lang,
+            "ver": session.options.version,
+            "rtt": session.rtt_ns,
+            "server": self._server.server_name,
+            "kind": "Client",
+            "client_type": "nats",
+        }
+        return {key: value for key, value in about.items() if value not in ("", 0)}
+
+    def _tell(self) -> None:
+        log = self._server.log
+        log.info("Starting JetStream")
+        log.info("---------------- JETSTREAM ----------------")
+        log.info(f"  Max Memory:      {_shown(self.max_memory_bytes)}")
+        log.info(f"  Max Storage:     {_shown(self.max_file_bytes)}")
+        where = f'"{self.store_dir}"' if self.store_dir else "none, everything is in memory"
+        log.info(f"  Store Directory: {where}")
+        if self._options.domain:
+            log.info(f"  Domain:          {self._options.domain}")
+        log.info(f"  API Level:       {self.api_level}")
+        log.info("-------------------------------------------")
+
+
+def _random_below(n: int) -> int:
+    """In [0, n). (`secrets` costs start-up time; the bias of 64 spare bits is nothing here.)"""
+    return int.from_bytes(os.urandom((n.bit_length() + 64) // 8 + 1), "little") % n
+
+
+def _limit(option: int, available: int) -> int:
+    return option if option >= 0 else available // 4 * 3
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _disk_bytes(directory: str | None) -> int:
+    """Bytes free where the directory is, or will be made. Without one, file streams live in memory."""
+    if directory is None:
+        return _memory_bytes()
+    path = os.path.abspath(directory)
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    stat = os.statvfs(path)
+    return stat.f_bavail * stat.f_frsize
+
+
+def _shown(size: int) -> str:
+    """Bytes for people."""
+    amount = float(size)
+    for unit in ("B", "KB", "MB", "GB"):
+        if amount < 1024:
+            return f"{amount:.2f} {unit}"
+        amount /= 1024
+    return f"{amount:.2f} TB"
