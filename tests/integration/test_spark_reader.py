@@ -1,0 +1,311 @@
+"""The range reader against real servers: penstock, and the official one where there is one. No JVM here."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from tests.support.spark import Feed, official_server, official_server_binary
+
+from penstock import errors, testing
+from penstock.spark.arrow import record_batch
+from penstock.spark.offsets import DataLossError, SequenceRange
+from penstock.spark.options import SourceOptions
+from penstock.spark.reader import RangeReader, sequence_at_time, stream_bounds
+from penstock.spark.wire import Connection
+
+SCHEMA = pa.schema(
+    [
+        pa.field("subject", pa.string(), nullable=False),
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("time", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("headers", pa.map_(pa.string(), pa.list_(pa.string())), nullable=False),
+        pa.field("data", pa.binary(), nullable=False),
+    ]
+)
+
+
+@pytest.fixture(scope="module", params=["penstock", "official"])
+def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
+    if request.param == "penstock":
+        with testing.server(jetstream=True) as server:
+            yield Feed(server.port)
+    elif official_server_binary() is None:
+        pytest.skip("no nats-server on PATH or in ~/go/bin")
+    else:
+        with official_server() as port:
+            yield Feed(port)
+
+
+_stream_number = iter(range(1_000_000))
+
+
+@pytest.fixture
+def stream(feed: Feed) -> Iterator[str]:
+    """An empty stream of its own; its subjects start with its name."""
+    name = f"S{next(_stream_number)}"
+    feed.create(name, [f"{name}.>"])
+    yield name
+    feed.api(f"STREAM.DELETE.{name}")
+
+
+def options_for(port: int, stream: str, **given: object) -> SourceOptions:
+    texts = {key: str(value) for key, value in given.items()}
+    return SourceOptions.parse(
+        {"servers": f"127.0.0.1:{port}", "stream": stream, "retrySeconds": "5", **texts}
+    )
+
+
+def whole(options: SourceOptions) -> SequenceRange:
+    with Connection.open(options.connection) as connection:
+        bounds = stream_bounds(connection, options.streams[0])
+    return SequenceRange(bounds.name, bounds.created, bounds.first_seq, bounds.last_seq + 1)
+
+
+def reader(options: SourceOptions, span: SequenceRange | None = None) -> RangeReader:
+    return RangeReader(options, span or whole(options), SCHEMA.names)
+
+
+def rows(source: RangeReader) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    for count, buffers in source.batches():
+        batch = record_batch(SCHEMA, count, buffers, stream="")
+        batch.validate(full=True)
+        found += batch.to_pylist()
+    return found
+
+
+def sequences(source: RangeReader) -> list[int]:
+    return [row["seq"] for row in rows(source)]  # type: ignore[misc]
+
+
+def numbered(stream: str, count: int, subjects: int = 3) -> list[tuple[str, bytes]]:
+    return [(f"{stream}.{i % subjects}", b"%d" % i) for i in range(count)]
+
+
+def test_every_message_comes_once_and_in_order(feed: Feed, stream: str) -> None:
+    feed.publish(numbered(stream, 3000))
+    found = rows(reader(options_for(feed.port, stream, batchRows=700, pullRecords=333)))
+    assert [row["seq"] for row in found] == list(range(1, 3001))
+    assert [(row["subject"], row["data"]) for row in found] == numbered(stream, 3000)
+    times = [row["time"] for row in found]
+    assert times == sorted(times)  # type: ignore[type-var]
+    assert feed.consumers(stream) == 0
+
+
+def test_a_range_is_read_to_its_end_and_not_beyond(feed: Feed, stream: str) -> None:
+    feed.publish(numbered(stream, 100))
+    options = options_for(feed.port, stream)
+    span = whole(options)
+    for start, end in ((1, 2), (5, 50), (50, 101), (100, 101), (7, 7)):
+        part = SequenceRange(stream, span.created, start, end)
+        assert sequences(reader(options, part)) == list(range(start, end))
+
+
+def test_filters_pick_their_subjects(feed: Feed, stream: str) -> None:
+    feed.publish(numbered(stream, 300, subjects=10))
+    one = options_for(feed.port, stream, subject=f"{stream}.3")
+    assert sequences(reader(one)) == list(range(4, 301, 10))
+    several = options_for(feed.port, stream, subject=f"{stream}.3, {stream}.9", pullRecords=7)
+    assert sequences(reader(several)) == sorted([*range(4, 301, 10), *range(10, 301, 10)])
+    wild = options_for(feed.port, stream, subject=f"{stream}.*")
+    assert len(sequences(reader(wild))) == 300
+    nothing = options_for(feed.port, stream, subject=f"{stream}.none")
+    assert sequences(reader(nothing)) == []
+
+
+def test_a_filter_whose_last_match_is_far_before_the_end_does_not_wait(feed: Feed, stream: str) -> None:
+    feed.publish([(f"{stream}.a", b"1"), *[(f"{stream}.b", b"2")] * 50])
+    options = options_for(feed.port, stream, subject=f"{stream}.a")
+    assert sequences(reader(options)) == [1]
+    span = whole(options)
+    feed.publish([(f"{stream}.a", b"beyond the planned end")])
+    assert sequences(reader(options, span)) == [1]
+
+
+def test_an_empty_stream_has_no_rows(feed: Feed, stream: str) -> None:
+    options = options_for(feed.port, stream)
+    span = whole(options)
+    assert (span.start, span.end) == (1, 1)
+    assert sequences(reader(options, SequenceRange(stream, span.created, 1, 10))) == []
+
+
+def test_deleted_sequences_are_passed_over(feed: Feed, stream: str) -> None:
+    feed.publish(numbered(stream, 60))
+    options = options_for(feed.port, stream)
+    span = whole(options)
+    gone = [2, 3, 4, 30, 59, 60]
+    for seq in gone:
+        feed.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq})
+    assert sequences(reader(options, span)) == [s for s in range(1, 61) if s not in gone]
+
+
+def test_a_range_of_nothing_but_deleted_sequences_is_empty(feed: Feed, stream: str) -> None:
+    feed.publish(numbered(stream, 20))
+    options = options_for(feed.port, stream)
+    span = whole(options)
+    for seq in range(5, 11):
+        feed.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq})
+    assert sequences(reader(options, SequenceRange(stream, span.created, 5, 11))) == []
+
+
+def test_a_purged_start_is_a_loss_or_is_passed_over_as_the_option_says(feed: Feed, stream: str) -> None:
+    feed.publish(numbered(stream, 50))
+    strict = options_for(feed.port, stream)
+    span = whole(strict)
+    feed.api(f"STREAM.PURGE.{stream}", {"seq": 21})
+    with pytest.raises(DataLossError, match="first sequence is now 21"):
+        sequences(reader(strict, span))
+    lenient = options_for(feed.port, stream, failOnDataLoss="false")
+    assert sequences(reader(lenient, span)) == list(range(21, 51))
+    assert sequences(reader(strict)) == list(range(21, 51))
+
+
+def test_a_stream_made_anew_is_not_the_one_that_was_planned(feed: Feed) -> None:
+    feed.create("ANEW", ["anew"])
+    feed.publish([("anew", b"old")] * 5)
+    strict = options_for(feed.port, "ANEW")
+    span = whole(strict)
+    feed.api("STREAM.DELETE.ANEW")
+    feed.create("ANEW", ["anew"])
+    feed.publish([("anew", b"new")] * 5)
+    with pytest.raises(DataLossError, match="made anew"):
+        sequences(reader(strict, span))
+    assert sequences(reader(options_for(feed.port, "ANEW", failOnDataLoss="false"), span)) == []
+    feed.api("STREAM.DELETE.ANEW")
+
+
+def test_headers_are_read_with_all_their_values(feed: Feed, stream: str) -> None:
+    block = b"NATS/1.0\r\nNats-Msg-Id: 7\r\nA: 1\r\nA: 2\r\n\r\n"
+    feed.publish([(f"{stream}.h", b"with", block), (f"{stream}.h", b"without")])
+    first, second = rows(reader(options_for(feed.port, stream)))
+    assert dict(first["headers"]) == {"Nats-Msg-Id": ["7"], "A": ["1", "2"]}  # type: ignore[call-overload]
+    assert (second["headers"], second["data"]) == ([], b"without")
+
+
+def test_payloads_nobody_wants_are_not_sent(feed: Feed, stream: str) -> None:
+    feed.publish([(f"{stream}.x", b"p" * 1000)] * 10)
+    options = options_for(feed.port, stream)
+    source = RangeReader(options, whole(options), ["seq", "subject"])
+    assert [count for count, _ in source.batches()] == [10]
+    assert source.builder.delivered == 10
+
+
+def test_large_messages_are_cut_into_batches_by_bytes(feed: Feed, stream: str) -> None:
+    feed.publish([(f"{stream}.x", bytes([i]) * 300_000) for i in range(12)])
+    source = reader(options_for(feed.port, stream, batchBytes=500_000))
+    found = []
+    for count, buffers in source.batches():
+        assert count <= 2
+        found += [r["data"][:1] for r in record_batch(SCHEMA, count, buffers, stream="").to_pylist()]
+    assert found == [bytes([i]) for i in range(12)]
+
+
+def test_a_consumer_deleted_on_the_way_is_replaced_and_no_row_is_lost_or_repeated(
+    feed: Feed, stream: str
+) -> None:
+    feed.publish(numbered(stream, 4000))
+    source = reader(options_for(feed.port, stream, batchRows=50, pullRecords=100))
+    found: list[int] = []
+    for count, buffers in source.batches():
+        found += record_batch(SCHEMA, count, buffers, stream="").column("seq").to_pylist()
+        if len(found) in (500, 2000):
+            for name in feed.api(f"CONSUMER.NAMES.{stream}")["consumers"]:
+                feed.api(f"CONSUMER.DELETE.{stream}.{name}")
+    assert found == list(range(1, 4001))
+
+
+class CuttingProxy:
+    """Between reader and server; cuts each connection after its share of bytes from the server."""
+
+    def __init__(self, port: int, budgets: list[int]) -> None:
+        self.target = port
+        self.budgets = budgets
+        self.cuts = 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self.listener.getsockname()[1])
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self) -> None:
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self.target))
+            budget = self.budgets.pop(0) if self.budgets else 1 << 40
+            threading.Thread(target=self.pump, args=(near, far, 1 << 40), daemon=True).start()
+            threading.Thread(target=self.pump, args=(far, near, budget), daemon=True).start()
+
+    def pump(self, source: socket.socket, target: socket.socket, budget: int) -> None:
+        try:
+            while budget > 0 and (data := source.recv(min(budget, 65536))):
+                target.sendall(data)
+                budget -= len(data)
+            self.cuts += budget == 0
+        except OSError:
+            pass
+        finally:
+            for sock in (source, target):
+                with contextlib.suppress(OSError):  # already gone
+                    sock.shutdown(socket.SHUT_RDWR)
+                sock.close()
+
+    def close(self) -> None:
+        self.listener.close()
+
+
+def test_connections_cut_at_any_byte_lose_and_repeat_nothing(feed: Feed, stream: str) -> None:
+    feed.publish(numbered(stream, 3000))
+    chance = random.Random(7)
+    proxy = CuttingProxy(feed.port, [chance.randrange(1, 40_000) for _ in range(12)])
+    direct = options_for(feed.port, stream)
+    source = reader(options_for(proxy.port, stream, batchRows=64, pullRecords=200), whole(direct))
+    try:
+        assert sequences(source) == list(range(1, 3001))
+    finally:
+        proxy.close()
+    assert proxy.cuts >= 5
+
+
+def test_a_server_that_stays_away_fails_the_task_with_the_cause(feed: Feed, stream: str) -> None:
+    feed.publish(numbered(stream, 10))
+    span = whole(options_for(feed.port, stream))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        unused = int(probe.getsockname()[1])
+    options = options_for(unused, stream, retrySeconds="0.2")
+    with pytest.raises(errors.NoServersError, match=f"127.0.0.1:{unused}"):
+        sequences(reader(options, span))
+
+
+def test_a_stream_that_is_not_there_is_said_so_at_once(feed: Feed) -> None:
+    options = options_for(feed.port, "NOSUCH")
+    with pytest.raises(errors.StreamNotFoundError, match="stream not found"):
+        sequences(reader(options, SequenceRange("NOSUCH", "", 1, 5)))
+
+
+def test_the_sequence_at_a_time_is_the_first_at_or_after_it(feed: Feed, stream: str) -> None:
+    feed.publish(numbered(stream, 5))
+    options = options_for(feed.port, stream)
+    third = rows(reader(options))[2]["time"]
+    with Connection.open(options.connection) as connection:
+        assert sequence_at_time(connection, stream, "2001-01-01T00:00:00Z") == 1
+        assert sequence_at_time(connection, stream, "2199-01-01T00:00:00Z") == 6
+        at = third.strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # type: ignore[attr-defined]
+        assert sequence_at_time(connection, stream, at) in (1, 2, 3)  # its nanoseconds are cut off
+    assert feed.consumers(stream) == 0
+
+
+def test_a_wrong_password_is_refused_with_words_about_the_options() -> None:
+    with testing.server(jetstream=True, user="ada", password="secret") as server:
+        for given in ({}, {"user": "ada", "password": "wrong"}, {"token": "t"}):
+            options = options_for(server.port, "S", **given)
+            with pytest.raises(errors.AuthorizationError, match="check the options user, password"):
+                Connection.open(options.connection)
+        good = options_for(server.port, "S", user="ada", password="secret")
+        Connection.open(good.connection).close()
