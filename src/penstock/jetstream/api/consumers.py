@@ -1,0 +1,224 @@
+"""`$JS.API.CONSUMER.>`: consumers by request, and the pull requests for their messages.
+
+Creating has three forms: CONSUMER.CREATE.S (an ephemeral without a name of its own), CONSUMER.CREATE.S.C[.FILTER]
+(any consumer; a filter in the subject must be the configuration's), and the older CONSUMER.DURABLE.CREATE.S.C. The
+same configuration again is no error; another one is an update, where `action` allows it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from penstock.errors import StoreError
+from penstock.jetstream.api.dispatch import ApiRequest, Endpoint, api_level_suffices
+from penstock.jetstream.consumer import config as rules
+from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE
+from penstock.jetstream.stream.stream import Stream
+from penstock.protocol import error_codes as codes
+from penstock.protocol import subjects
+from penstock.protocol.api import (
+    TYPE_PREFIX,
+    ConsumerAction,
+    ConsumerConfig,
+    ConsumerCreateRequest,
+    ConsumerCreateResponse,
+    ConsumerInfo,
+    ConsumerInfoResponse,
+    ConsumerListResponse,
+    ConsumerNamesResponse,
+    PagedRequest,
+    SuccessResponse,
+)
+from penstock.protocol.ids import base62
+from penstock.protocol.status import REQUIRED_API_LEVEL
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+
+NAME_LEN = 8  # of the name given to an ephemeral
+
+
+def create(engine: JetStream, request: ApiRequest) -> ConsumerCreateResponse:
+    """CONSUMER.CREATE, with or without a name and a filter in the subject."""
+    body = request.body(ConsumerCreateRequest)
+    stream = _stream_of(engine, request, body)
+    config = body.config
+    if len(request.args) == 1:
+        if config.durable_name:
+            raise codes.CONSUMER_EPHEMERAL_WITH_DURABLE_NAME.exception()
+        return _created(engine, stream, body, config.name, request.now)
+    name = request.args[1]
+    for given in (config.name, config.durable_name):
+        if given and given != name:
+            raise codes.CONSUMER_DURABLE_NAME_NOT_MATCH_SUBJECT.exception()
+    if len(request.args) > 2:
+        if config.filter_subjects:
+            raise codes.CONSUMER_MULTIPLE_FILTERS_NOT_ALLOWED.exception()
+        if ".".join(request.args[2:]) != config.filter_subject:
+            raise codes.CONSUMER_CREATE_FILTER_SUBJECT_MISMATCH.exception()
+    return _created(engine, stream, body, name, request.now)
+
+
+def create_durable(engine: JetStream, request: ApiRequest) -> ConsumerCreateResponse:
+    """CONSUMER.DURABLE.CREATE: the name in the subject is the durable name."""
+    body = request.body(ConsumerCreateRequest)
+    stream = _stream_of(engine, request, body)
+    name = request.args[1]
+    if not body.config.durable_name:
+        raise codes.CONSUMER_DURABLE_NAME_NOT_SET.exception()
+    if body.config.durable_name != name:
+        raise codes.CONSUMER_DURABLE_NAME_NOT_MATCH_SUBJECT.exception()
+    return _created(engine, stream, body, name, request.now)
+
+
+def names(engine: JetStream, request: ApiRequest) -> ConsumerNamesResponse:
+    """CONSUMER.NAMES, in pages of 1024."""
+    page, offset, total = _page(engine, request, NAMES_PAGE)
+    return ConsumerNamesResponse(
+        total=total, offset=offset, limit=NAMES_PAGE, consumers=[consumer.name for consumer in page]
+    )
+
+
+def list_infos(engine: JetStream, request: ApiRequest) -> ConsumerListResponse:
+    """CONSUMER.LIST, in pages of 256."""
+    page, offset, total = _page(engine, request, LIST_PAGE)
+    infos = [consumer.info(request.now) for consumer in page]
+    return ConsumerListResponse(total=total, offset=offset, limit=LIST_PAGE, consumers=infos)
+
+
+def info(engine: JetStream, request: ApiRequest) -> ConsumerInfoResponse:
+    """CONSUMER.INFO."""
+    _expect_empty(request)
+    return ConsumerInfoResponse(**_fields(_consumer_of(engine, request).info(request.now)))
+
+
+def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
+    """CONSUMER.DELETE."""
+    _expect_empty(request)
+    _consumer_of(engine, request).retire()
+    return SuccessResponse(type=TYPE_PREFIX + "consumer_delete_response", success=True)
+
+
+def next_messages(engine: JetStream, request: ApiRequest) -> None:
+    """CONSUMER.MSG.NEXT: messages and statuses go to the reply subject. Unknown consumers stay silent, as nobody
+    would listen there."""
+    stream = engine.streams.get(request.args[0])
+    consumer = stream.consumers.get(request.args[1]) if stream is not None else None
+    if consumer is None:
+        return
+    if request.header and not api_level_suffices(request.header, engine.config.api_level):
+        consumer.send_status(request.reply, REQUIRED_API_LEVEL.block())
+        return
+    consumer.request_messages(request.reply, request.payload, request.now)
+
+
+# --- helpers -----------------------------------------------------------------------------------------------
+
+
+def _stream_of(engine: JetStream, request: ApiRequest, body: ConsumerCreateRequest) -> Stream:
+    stream = engine.stream(request.args[0])
+    if body.stream_name and body.stream_name != stream.name:
+        raise codes.STREAM_MISMATCH.exception()
+    return stream
+
+
+def _consumer_of(engine: JetStream, request: ApiRequest) -> Consumer:
+    stream = engine.stream(request.args[0])
+    consumer = stream.consumers.get(request.args[1])
+    if consumer is None:
+        raise codes.CONSUMER_NOT_FOUND.exception(stream=stream.name)
+    return consumer
+
+
+def _expect_empty(request: ApiRequest) -> None:
+    if request.payload.strip() not in (b"", b"{}"):
+        raise codes.NOT_EMPTY_REQUEST.exception()
+
+
+def _page(engine: JetStream, request: ApiRequest, size: int) -> tuple[list[Consumer], int, int]:
+    stream = engine.stream(request.args[0])
+    consumers = [consumer for _, consumer in sorted(stream.consumers.items())]
+    offset = min(max(0, request.body(PagedRequest).offset), len(consumers))
+    return consumers[offset : offset + size], offset, len(consumers)
+
+
+def _fields(consumer_info: ConsumerInfo) -> dict[str, Any]:
+    return {name: getattr(consumer_info, name) for name in ConsumerInfo.__struct_fields__}
+
+
+def _created(
+    engine: JetStream, stream: Stream, body: ConsumerCreateRequest, name: str, now: int
+) -> ConsumerCreateResponse:
+    consumer = create_consumer(engine, stream, body, name, now)
+    return ConsumerCreateResponse(**_fields(consumer.info(now)))
+
+
+def create_consumer(
+    engine: JetStream, stream: Stream, body: ConsumerCreateRequest, name: str, now: int
+) -> Consumer:
+    """The consumer a request asks for: a new one, or the present one with the requested configuration.
+
+    name: "" for an ephemeral that is given one. Raises JetStreamApiError: what the configuration's rules refuse,
+    10148 and 10149 for the action, 10013, 10026, 10104.
+    """
+    name = name or _unused_name(engine, stream)
+    if not subjects.is_valid_name(name):
+        raise codes.CONSUMER_BAD_DURABLE_NAME.exception()
+    config = structs.replace(body.config, name=name)
+    present = stream.consumers.get(name)
+    if present is None and body.action is ConsumerAction.UPDATE:
+        rules.checked(config, stream.config, engine.config, pedantic=body.pedantic)
+        raise codes.CONSUMER_DOES_NOT_EXIST.exception()
+    config = rules.checked(config, stream.config, engine.config, pedantic=body.pedantic)
+    if present is not None:
+        return _updated(present, config, body.action, now)
+    _check_capacity(engine, stream, config)
+    try:
+        consumer = Consumer.create(engine, stream, config, name, now)
+    except StoreError as error:
+        raise codes.CONSUMER_STORE_FAILED.exception(err=str(error)) from error
+    stream.consumers[name] = consumer
+    engine.touch_consumer(consumer)
+    engine.advisories.consumer_action(stream.name, name, "create")
+    return consumer
+
+
+def _updated(present: Consumer, config: ConsumerConfig, action: ConsumerAction, now: int) -> Consumer:
+    if rules.same(present.config, config):
+        return present
+    if action is ConsumerAction.CREATE:
+        raise codes.CONSUMER_ALREADY_EXISTS.exception()
+    try:
+        present.update(config, now)
+    except StoreError as error:
+        raise codes.CONSUMER_STORE_FAILED.exception(err=str(error)) from error
+    return present
+
+
+def _unused_name(engine: JetStream, stream: Stream) -> str:
+    while True:
+        name = engine.new_id()[-NAME_LEN:] or base62(len(stream.consumers), NAME_LEN)
+        if name not in stream.consumers:
+            return name
+
+
+def _check_capacity(engine: JetStream, stream: Stream, config: ConsumerConfig) -> None:
+    if config.direct or config.sourcing:
+        return
+    limits = [limit for limit in (stream.config.max_consumers, engine.config.max_consumers) if limit > 0]
+    if limits and len(stream.consumers) >= min(limits):
+        raise codes.MAXIMUM_CONSUMERS_LIMIT.exception()
+
+
+ENDPOINTS = (
+    Endpoint("CONSUMER.CREATE", 1, None, "consumer_create_response", create),
+    Endpoint("CONSUMER.DURABLE.CREATE", 2, 2, "consumer_create_response", create_durable),
+    Endpoint("CONSUMER.NAMES", 1, 1, "consumer_names_response", names, audited=False),
+    Endpoint("CONSUMER.LIST", 1, 1, "consumer_list_response", list_infos, audited=False),
+    Endpoint("CONSUMER.INFO", 2, 2, "consumer_info_response", info, audited=False),
+    Endpoint("CONSUMER.DELETE", 2, 2, "consumer_delete_response", delete),
+    Endpoint("CONSUMER.MSG.NEXT", 2, 2, "", next_messages, audited=False, json_errors=False),
+)

@@ -1,0 +1,86 @@
+"""Applying what comes back from the receivers: acks, NAKs, progress, terms, and acks that ask for the next message.
+
+Plain acks are applied by the kernel; the others come here one by one, in their place among the plain ones.
+Confirmations (for acks with a reply subject) wait until the journal is written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.kernels.dispatch import publish
+from penstock.protocol.acks import NEXT, AckKind, parse_body
+from penstock.protocol.api import AckPolicy
+
+if TYPE_CHECKING:
+    from penstock.jetstream.consumer.consumer import Consumer
+
+
+class Acks:
+    """The acks of one consumer."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._confirmations: list[bytes] = []
+
+    def apply(self, now: int) -> None:
+        """Applies everything that was gathered."""
+        consumer = self._consumer
+        queue, state = consumer.acks, consumer.state
+        settled = 0
+        for place, stream_seq, consumer_seq, deliveries, body, reply in queue.take_special():
+            settled += queue.apply(state, place)
+            settled += self._apply_one(stream_seq, consumer_seq, deliveries, body, reply, now)
+        settled += queue.apply(state)
+        if settled:
+            consumer.acked_at = now
+
+    def confirm(self) -> None:
+        """Tells those who asked that their acks are kept."""
+        if self._confirmations:
+            confirmations, self._confirmations = self._confirmations, []
+            for reply in confirmations:
+                publish(self._consumer.engine.index, reply, b"", b"", b"")
+
+    def _apply_one(
+        self, stream_seq: int, consumer_seq: int, deliveries: int, body: bytes, reply: bytes, now: int
+    ) -> int:
+        """Returns how many messages stopped being pending."""
+        consumer = self._consumer
+        ack = parse_body(body)
+        if ack is None:
+            return 0
+        settled = 0
+        confirmed = True
+        if ack.kind is AckKind.ACK:
+            settled = self._settle(stream_seq, consumer_seq)
+            # An ack of what was never delivered is not answered.
+            confirmed = stream_seq <= consumer.state.delivered_stream
+        elif ack.kind is AckKind.NEXT:
+            settled = self._settle(stream_seq, consumer_seq)
+            consumer.request_messages(reply, body[len(NEXT) :], now)
+            confirmed = False
+        elif ack.kind is AckKind.NAK:
+            if consumer.redelivery.nak(stream_seq, ack.delay_ns, now):
+                self._advise("MSG_NAKED", "nak", stream_seq, consumer_seq, deliveries)
+        elif ack.kind is AckKind.PROGRESS:
+            consumer.redelivery.progress(stream_seq, now)
+        else:
+            settled = self._settle(stream_seq, consumer_seq)
+            reason = {"reason": ack.reason} if ack.reason else {}
+            self._advise("MSG_TERMINATED", "terminated", stream_seq, consumer_seq, deliveries, **reason)
+        if reply and confirmed:
+            self._confirmations.append(reply)
+        return settled
+
+    def _settle(self, stream_seq: int, consumer_seq: int) -> int:
+        if self._consumer.config.ack_policy is AckPolicy.NONE:
+            return 0
+        return self._consumer.state.acked(stream_seq, consumer_seq)
+
+    def _advise(
+        self, event: str, kind: str, stream_seq: int, consumer_seq: int, deliveries: int, **more: str
+    ) -> None:
+        self._consumer.advise(
+            event, kind, consumer_seq=consumer_seq, stream_seq=stream_seq, deliveries=deliveries, **more
+        )

@@ -1,0 +1,354 @@
+"""Consumer configurations: defaults, bounds, what an update may change, and the error that refuses the rest.
+
+`checked` turns a request into the configuration a consumer runs on; `updated` holds such a one against the present
+one. Neither looks at what the stream holds. Codes and texts are the official server's (behaviour of v2.15).
+
+Configurations of features this server does not have are refused, never accepted and ignored. `sample_freq` is
+accepted and kept: it asks for metrics that are published only where somebody listens, and nothing depends on them.
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from penstock.errors import JetStreamApiError, MisuseError
+from penstock.jetstream.config import LEVEL_KEY, REQUIRED_LEVEL_KEY, VERSION_KEY
+from penstock.jetstream.limits import DESCRIPTION_MAX, METADATA_MAX, NAME_MAX, EngineConfig
+from penstock.protocol import error_codes as codes
+from penstock.protocol import subjects
+from penstock.protocol.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DeliverPolicy,
+    PriorityPolicy,
+    ReplayPolicy,
+    StreamConfig,
+)
+from penstock.protocol.durations import NS_PER_MS, NS_PER_S, parse_time
+
+ACK_WAIT_NS = 30 * NS_PER_S
+MAX_ACK_PENDING = 1000
+MAX_WAITING = 512
+INACTIVE_THRESHOLD_NS = 5 * NS_PER_S  # of consumers without a durable name that named none
+HEARTBEAT_MIN_NS = 100 * NS_PER_MS
+EXPIRES_MIN_NS = NS_PER_MS
+INT64_MAX = 2**63 - 1
+
+_ASSET_NAME = "consumer {what} can not contain '.', '*', '>', '\\', '/'"
+
+
+def refuse(text: str) -> JetStreamApiError:
+    """10012 with a reason."""
+    return codes.CONSUMER_CREATE.exception(err=text)
+
+
+def name_in_use() -> JetStreamApiError:
+    """10013: the deliver subject of a consumer can't move while somebody listens there."""
+    return codes.CONSUMER_NAME_EXIST.exception()
+
+
+def filters_of(config: ConsumerConfig) -> list[str]:
+    """The subjects it takes; empty for all."""
+    return [config.filter_subject] if config.filter_subject else list(config.filter_subjects)
+
+
+def is_push(config: ConsumerConfig) -> bool:
+    return bool(config.deliver_subject)
+
+
+def checked(
+    request: ConsumerConfig, stream: StreamConfig, engine: EngineConfig, *, pedantic: bool = False
+) -> ConsumerConfig:
+    """The configuration a request asks for on `stream`, defaults filled in.
+
+    Raises JetStreamApiError with the official server's code for what is wrong, 10012 for features this server
+    does not have.
+    """
+    config = _with_defaults(request, stream, engine, pedantic=pedantic)
+    _check_names(config)
+    _check_replicas(config, stream)
+    _check_waits(config)
+    if is_push(config):
+        _check_push(config, stream)
+    else:
+        _check_pull(config)
+    _check_bounds(config, stream, engine)
+    _check_filters(config)
+    _check_start(config)
+    _check_texts(config)
+    _check_groups(config)
+    _check_supported(config)
+    return structs.replace(config, metadata=_stored_metadata(config))
+
+
+def check_update(present: ConsumerConfig, config: ConsumerConfig) -> None:
+    """Refuses with 10012 what may not change, with 10116 a backoff longer than max_deliver."""
+    fixed = (
+        ("deliver_policy", "deliver policy can not be updated"),
+        ("mem_storage", "storage type can not be updated"),
+        ("direct", "direct can not be updated"),
+        ("sourcing", "sourcing can not be updated"),
+        ("opt_start_seq", "start sequence can not be updated"),
+        ("ack_policy", "ack policy can not be updated"),
+        ("replay_policy", "replay policy can not be updated"),
+        ("idle_heartbeat", "heart beats can not be updated"),
+        ("flow_control", "flow control can not be updated"),
+    )
+    for name, text in fixed:
+        if getattr(present, name) != getattr(config, name):
+            raise refuse(text)
+    if _start_ns(present) != _start_ns(config):
+        raise refuse("start time can not be updated")
+    if is_push(config) and not is_push(present):
+        raise refuse("can not update pull consumer to push based")
+    if is_push(present) and not is_push(config):
+        raise refuse("can not update push consumer to pull based")
+    if present.max_waiting != config.max_waiting:
+        raise refuse("max waiting can not be updated")
+
+
+def same(one: ConsumerConfig, other: ConsumerConfig) -> bool:
+    """Do both configure the same consumer? The server's own metadata aside."""
+    return structs.replace(one, metadata=_own(one)) == structs.replace(other, metadata=_own(other))
+
+
+def with_versions(config: ConsumerConfig, engine: EngineConfig) -> ConsumerConfig:
+    """The configuration as responses show it: with the server's version and API level in its metadata."""
+    metadata = config.metadata | {LEVEL_KEY: str(engine.api_level), VERSION_KEY: engine.version}
+    return structs.replace(config, metadata=dict(sorted(metadata.items())))
+
+
+def ack_waits_ns(config: ConsumerConfig) -> list[int]:
+    """How long a delivery may stay unacked, by the number of deliveries; empty when nothing is redelivered."""
+    if config.ack_policy is AckPolicy.NONE:
+        return []
+    return list(config.backoff) or [config.ack_wait]
+
+
+def inactive_threshold_ns(config: ConsumerConfig) -> int:
+    """How long it may be unused before it is removed; 0: it stays."""
+    if config.inactive_threshold:
+        return config.inactive_threshold
+    return 0 if config.durable_name else INACTIVE_THRESHOLD_NS
+
+
+def _with_defaults(
+    config: ConsumerConfig, stream: StreamConfig, engine: EngineConfig, *, pedantic: bool
+) -> ConsumerConfig:
+    changes: dict[str, object] = {}
+    floors = {
+        "max_deliver": -1,
+        "max_waiting": 0,
+        "max_ack_pending": -1,
+        "max_batch": 0,
+        "max_expires": 0,
+        "max_bytes": 0,
+        "idle_heartbeat": 0,
+        "inactive_threshold": 0,
+        "priority_timeout": 0,
+    }
+    for name, lowest in floors.items():
+        if getattr(config, name) < lowest:
+            if pedantic:
+                rule = "must be set to -1" if lowest else "must not be negative"
+                raise codes.PEDANTIC.exception(err=f"{name} {rule}")
+            changes[name] = lowest
+    config = structs.replace(config, **changes)
+    changes = {}
+    uses_acks = config.ack_policy is not AckPolicy.NONE
+    if config.max_deliver == 0:
+        changes["max_deliver"] = -1
+    if not is_push(config) and config.max_waiting == 0:
+        changes["max_waiting"] = MAX_WAITING
+    if config.backoff:
+        if pedantic and config.ack_wait not in (0, config.backoff[0]):
+            raise codes.PEDANTIC.exception(err="first backoff value has to equal batch AckWait")
+        changes["ack_wait"] = config.backoff[0]
+    elif config.ack_wait == 0 and uses_acks:
+        changes["ack_wait"] = ACK_WAIT_NS
+    if config.max_ack_pending == 0 and stream.consumer_limits.max_ack_pending:
+        changes["max_ack_pending"] = stream.consumer_limits.max_ack_pending
+    elif config.max_ack_pending == 0 and uses_acks:
+        bound = engine.max_ack_pending
+        changes["max_ack_pending"] = min(MAX_ACK_PENDING, bound) if bound > 0 else MAX_ACK_PENDING
+    threshold = config.inactive_threshold or stream.consumer_limits.inactive_threshold
+    if threshold == 0 and not config.durable_name:
+        threshold = INACTIVE_THRESHOLD_NS
+    changes["inactive_threshold"] = threshold
+    return structs.replace(config, **changes)
+
+
+def _check_names(config: ConsumerConfig) -> None:
+    for what, name in (("name", config.name), ("durable name", config.durable_name)):
+        if name and not subjects.is_valid_name(name):
+            raise codes.STREAM_INVALID_CONFIG.exception(err=_ASSET_NAME.format(what=what))
+        if len(name) > NAME_MAX:
+            raise codes.CONSUMER_NAME_TOO_LONG.exception(max=NAME_MAX)
+    if config.durable_name and config.name and config.name != config.durable_name:
+        raise codes.CONSUMER_CREATE_DURABLE_AND_NAME_MISMATCH.exception()
+
+
+def _check_replicas(config: ConsumerConfig, stream: StreamConfig) -> None:
+    if config.num_replicas < 0:
+        raise codes.REPLICAS_COUNT_CANNOT_BE_NEGATIVE.exception()
+    if config.num_replicas > stream.num_replicas:
+        raise codes.CONSUMER_REPLICAS_EXCEEDS_STREAM.exception()
+
+
+def _check_waits(config: ConsumerConfig) -> None:
+    if any(wait < 0 for wait in config.backoff):
+        raise codes.CONSUMER_BACK_OFF_NEGATIVE.exception()
+    if config.ack_wait < 0:
+        raise codes.CONSUMER_ACK_WAIT_NEGATIVE.exception()
+    if config.backoff and config.max_deliver != -1 and len(config.backoff) > config.max_deliver:
+        raise codes.CONSUMER_MAX_DELIVER_BACKOFF.exception()
+
+
+def _check_push(config: ConsumerConfig, stream: StreamConfig) -> None:
+    if subjects.has_wildcard(config.deliver_subject):
+        raise codes.CONSUMER_DELIVER_TO_WILDCARDS.exception()
+    if not subjects.is_valid_subject(config.deliver_subject):
+        raise codes.CONSUMER_INVALID_DELIVER_SUBJECT.exception()
+    if any(subjects.overlaps(subject, config.deliver_subject) for subject in stream.subjects):
+        raise codes.CONSUMER_DELIVER_CYCLE.exception()
+    if config.max_waiting:
+        raise codes.CONSUMER_PUSH_MAX_WAITING.exception()
+    if config.max_ack_pending > 0 and config.ack_policy is AckPolicy.NONE:
+        raise codes.CONSUMER_MAX_PENDING_ACK_POLICY_REQUIRED.exception()
+    if 0 < config.idle_heartbeat < HEARTBEAT_MIN_NS:
+        raise codes.CONSUMER_SMALL_HEARTBEAT.exception()
+    if config.flow_control and not config.idle_heartbeat:
+        raise codes.CONSUMER_WITH_FLOW_CONTROL_NEEDS_HEARTBEATS.exception()
+
+
+def _check_pull(config: ConsumerConfig) -> None:
+    if config.rate_limit_bps:
+        raise codes.CONSUMER_PULL_WITH_RATE_LIMIT.exception()
+    if config.idle_heartbeat:
+        raise codes.CONSUMER_HB_REQUIRES_PUSH.exception()
+    if config.flow_control:
+        raise codes.CONSUMER_FC_REQUIRES_PUSH.exception()
+    if 0 < config.max_expires < EXPIRES_MIN_NS:
+        raise codes.CONSUMER_MAX_REQUEST_EXPIRES_TOO_SMALL.exception()
+    if config.direct:
+        raise codes.CONSUMER_DIRECT_REQUIRES_PUSH.exception()
+
+
+def _check_bounds(config: ConsumerConfig, stream: StreamConfig, engine: EngineConfig) -> None:
+    for limit in (engine.max_ack_pending, stream.consumer_limits.max_ack_pending):
+        if 0 < limit < config.max_ack_pending:
+            raise codes.CONSUMER_MAX_PENDING_ACK_EXCESS.exception(limit=limit)
+    threshold = stream.consumer_limits.inactive_threshold
+    if 0 < threshold < config.inactive_threshold:
+        raise codes.CONSUMER_INACTIVE_THRESHOLD_EXCESS.exception(limit=threshold)
+    if config.direct and config.durable_name:
+        raise codes.CONSUMER_DIRECT_REQUIRES_EPHEMERAL.exception()
+
+
+def _check_filters(config: ConsumerConfig) -> None:
+    if config.filter_subject and config.filter_subjects:
+        raise codes.CONSUMER_DUPLICATE_FILTER_SUBJECTS.exception()
+    if not all(config.filter_subjects):
+        raise codes.CONSUMER_EMPTY_FILTER.exception()
+    filters = filters_of(config)
+    if not all(subjects.is_valid_filter(one) for one in filters):
+        raise codes.STREAM_INVALID_CONFIG.exception(err="invalid subject")
+    for i, one in enumerate(filters):
+        if any(subjects.is_subset(one, other) for j, other in enumerate(filters) if i != j):
+            raise codes.CONSUMER_OVERLAPPING_SUBJECT_FILTERS.exception()
+
+
+_POLICY_NAMES = {
+    DeliverPolicy.ALL: "all",
+    DeliverPolicy.LAST: "last",
+    DeliverPolicy.NEW: "new",
+    DeliverPolicy.LAST_PER_SUBJECT: "last per subject",
+    DeliverPolicy.BY_START_SEQUENCE: "by start sequence",
+    DeliverPolicy.BY_START_TIME: "by start time",
+}
+
+
+def _check_start(config: ConsumerConfig) -> None:
+    policy = config.deliver_policy
+    rule = f"consumer delivery policy is deliver {_POLICY_NAMES[policy]}, but optional "
+    if not 0 <= config.opt_start_seq < 2**64:
+        raise codes.CONSUMER_INVALID_POLICY.exception(err="start sequence is no sequence")
+    if policy is DeliverPolicy.BY_START_SEQUENCE:
+        if config.opt_start_seq == 0:
+            raise codes.CONSUMER_INVALID_POLICY.exception(err=rule + "start sequence is not set")
+        if config.opt_start_time:
+            raise codes.CONSUMER_INVALID_POLICY.exception(err=rule + "start time is also set")
+    elif policy is DeliverPolicy.BY_START_TIME:
+        if not config.opt_start_time:
+            raise codes.CONSUMER_INVALID_POLICY.exception(err=rule + "start time is not set")
+        if config.opt_start_seq:
+            raise codes.CONSUMER_INVALID_POLICY.exception(err=rule + "start start sequence is also set")
+    else:
+        if config.opt_start_seq:
+            raise codes.CONSUMER_INVALID_POLICY.exception(err=rule + "start sequence is also set")
+        if config.opt_start_time:
+            raise codes.CONSUMER_INVALID_POLICY.exception(err=rule + "start time is also set")
+        if policy is DeliverPolicy.LAST_PER_SUBJECT and not filters_of(config):
+            raise codes.CONSUMER_INVALID_POLICY.exception(err=rule + "filter subject is not set")
+    try:
+        _start_ns(config)
+    except MisuseError as error:
+        raise codes.INVALID_JSON.exception(err=str(error)) from None
+
+
+def _check_texts(config: ConsumerConfig) -> None:
+    if len(config.description.encode()) > DESCRIPTION_MAX:
+        raise codes.CONSUMER_DESCRIPTION_TOO_LONG.exception(max=DESCRIPTION_MAX)
+    if config.sample_freq and not config.sample_freq.removesuffix("%").isdigit():
+        text = f'strconv.Atoi: parsing "{config.sample_freq.removesuffix("%")}": invalid syntax'
+        raise codes.CONSUMER_INVALID_SAMPLING.exception(err=text)
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in config.metadata.items())
+    if size > METADATA_MAX:
+        raise codes.CONSUMER_METADATA_LENGTH.exception(limit=f"{METADATA_MAX // 1024}KB")
+
+
+def _check_groups(config: ConsumerConfig) -> None:
+    if config.priority_policy is PriorityPolicy.NONE:
+        if config.priority_groups:
+            raise codes.CONSUMER_PRIORITY_GROUP_WITH_POLICY_NONE.exception()
+        if config.priority_timeout:
+            raise codes.CONSUMER_PINNED_TTL_WITHOUT_PRIORITY_POLICY_NONE.exception()
+        return
+    if is_push(config):
+        raise codes.CONSUMER_PUSH_WITH_PRIORITY_GROUP.exception()
+    if not config.priority_groups:
+        raise codes.CONSUMER_PRIORITY_POLICY_WITHOUT_GROUP.exception()
+    if not all(config.priority_groups):
+        raise codes.CONSUMER_EMPTY_GROUP_NAME.exception()
+
+
+def _check_supported(config: ConsumerConfig) -> None:
+    wanted = {
+        "replay policy original": config.replay_policy is ReplayPolicy.ORIGINAL,
+        "rate_limit_bps": config.rate_limit_bps != 0,
+        "ack policy flow_control": config.ack_policy is AckPolicy.FLOW_CONTROL,
+        "priority groups": config.priority_policy is not PriorityPolicy.NONE,
+        "pause_until": config.pause_until is not None,
+    }
+    missing = ", ".join(feature for feature, is_wanted in wanted.items() if is_wanted)
+    if missing:
+        raise refuse(f"not supported by this server version: {missing}")
+
+
+def _start_ns(config: ConsumerConfig) -> int | None:
+    return parse_time(config.opt_start_time) if config.opt_start_time else None
+
+
+def start_ns(config: ConsumerConfig) -> int:
+    """opt_start_time in ns; 0 when there is none."""
+    return _start_ns(config) or 0
+
+
+def _own(config: ConsumerConfig) -> dict[str, str]:
+    return {key: value for key, value in config.metadata.items() if not key.startswith("_nats.")}
+
+
+def _stored_metadata(config: ConsumerConfig) -> dict[str, str]:
+    metadata = {key: value for key, value in config.metadata.items() if key not in (LEVEL_KEY, VERSION_KEY)}
+    metadata[REQUIRED_LEVEL_KEY] = "0"
+    return dict(sorted(metadata.items()))

@@ -1,0 +1,405 @@
+"""One consumer: a state machine over its stream's log.
+
+What changes it: acks (gathered by the wiring's AckSink, applied once a tick), pull requests, time, and its own
+deliveries. The engine drives it: `apply`, `write`, `confirm`, `deliver`, and `on_time` when `next_deadline` has come.
+
+Ordering contracts:
+- an ack is confirmed (`confirm`) only after `write`, when what it changed is with the operating system;
+- what was delivered is written in the same tick, after it was delivered: a crash in between repeats it;
+- redeliveries leave before new messages; requests and advisories are answered in the tick they arise in.
+
+Invariant: whoever may be able to go on is either active in this tick, waits for news of the stream
+(`wiring.wait`), or has a deadline. A slow receiver is asked again after BLOCKED_NS, so that it can't fill memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.jetstream.consumer import config as rules
+from penstock.jetstream.consumer.acks import Acks
+from penstock.jetstream.consumer.pull import PullQueue, PullRefusedError, check_request
+from penstock.jetstream.consumer.push import FLOW_PREFIX, PushDelivery
+from penstock.jetstream.consumer.redelivery import Redelivery
+from penstock.jetstream.consumer.start import Start, last_per_subject, start_of
+from penstock.jetstream.consumer.state import ConsumerMeta, Recorder
+from penstock.jetstream.consumer.wiring import ConsumerWiring
+from penstock.kernels.ackstate import AckPolicy as KernelPolicy
+from penstock.kernels.ackstate import AckState
+from penstock.kernels.dispatch import publish
+from penstock.kernels.pump import AckQueue, Pump, RunEnd, Target, TargetEnd
+from penstock.protocol.api import (
+    AckPolicy,
+    ConsumerConfig,
+    ConsumerInfo,
+    DecodeError,
+    DeliverPolicy,
+    PullRequest,
+    SequenceInfo,
+    encode,
+)
+from penstock.protocol.acks import parse_pull
+from penstock.protocol.durations import format_time
+from penstock.protocol.status import BAD_REQUEST, CONSUMER_DELETED, CONSUMER_IS_PUSH_BASED, Status
+from penstock.store.interface import ConsumerStore
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.stream.stream import Stream
+
+# Messages one consumer may deliver in one tick: others get their turn, and its journal is written.
+RUN_MESSAGES = 32 * 1024
+BLOCKED_NS = 2_000_000
+BLOCKED_MAX_NS = 50_000_000
+
+_KERNEL_POLICY = {
+    AckPolicy.NONE: KernelPolicy.ACK_NONE,
+    AckPolicy.ALL: KernelPolicy.ACK_ALL,
+    AckPolicy.EXPLICIT: KernelPolicy.ACK_EXPLICIT,
+}
+
+
+class Consumer:
+    """A consumer of `stream`. Make one by `create` or `recover`."""
+
+    def __init__(
+        self, engine: JetStream, stream: Stream, meta: ConsumerMeta, store: ConsumerStore, now: int
+    ) -> None:
+        config = meta.config
+        self.engine = engine
+        self.stream = stream
+        self.store = store
+        self.meta = meta
+        self.name = meta.name
+        self.config = config
+        self.created = meta.created
+        self.closed = False
+        self.delivered_at = 0  # ns of the last delivery and the last ack; 0 before the first
+        self.acked_at = 0
+        self._first_seq = 0
+        self._blocked_ns = 0
+        self._blocked_until: int | None = None
+        self._used_at = now
+        self.state = AckState(_KERNEL_POLICY[config.ack_policy], meta.start_seq)
+        self._recorder = Recorder(store, self.state)
+        self._recorder.recover()
+        prefix = f"{stream.name}.{self.name}.".encode()
+        filters = [one.encode() for one in rules.filters_of(config)]
+        position = max(meta.start_seq, self.state.delivered_stream + 1)
+        self.pump = Pump(stream.log, self.state, engine.index, b"$JS.ACK." + prefix, filters, position)
+        self._start_last_per_subject()
+        self.redelivery = Redelivery(self.state, rules.ack_waits_ns(config), config.max_deliver)
+        self.acks = AckQueue(self, engine.dirty_consumers)
+        self._acks = Acks(self)
+        self.pull: PullQueue | None = None
+        self.push: PushDelivery | None = None
+        if rules.is_push(config):
+            self.push = PushDelivery(
+                engine.index,
+                self.pump,
+                config.deliver_subject.encode(),
+                heartbeat_ns=config.idle_heartbeat,
+                flow_prefix=FLOW_PREFIX.encode() + prefix if config.flow_control else b"",
+                new_id=engine.new_id,
+                now=now,
+            )
+        else:
+            self.pull = PullQueue(engine.index, self.send_status, config.max_waiting)
+        self.pump.on_end = self._on_end
+        self._configure_pump()
+        self.redelivery.configure(rules.ack_waits_ns(config), config.max_deliver, now)
+        self._wiring().add(self)
+
+    @classmethod
+    def create(
+        cls, engine: JetStream, stream: Stream, config: ConsumerConfig, name: str, now: int
+    ) -> Consumer:
+        """A new consumer of a checked configuration. Raises StoreError when it can't be kept."""
+        one_per_subject = stream.config.max_msgs_per_subject == 1
+        start = start_of(config, stream.log, one_per_subject=one_per_subject)
+        meta = ConsumerMeta(config, name, now, start.seq, start.resume_seq)
+        store = stream.store.create_consumer(name, encode(meta), config.mem_storage or config.direct)
+        return cls(engine, stream, meta, store, now)
+
+    @classmethod
+    def recover(cls, engine: JetStream, stream: Stream, store: ConsumerStore, now: int) -> Consumer:
+        """The consumer a store holds. Raises StoreCorruptError when its state can't be read."""
+        meta = msgspec.json.decode(store.meta, type=ConsumerMeta)
+        return cls(engine, stream, meta, store, now)
+
+    def _wiring(self) -> ConsumerWiring:
+        wiring = self.stream.wiring
+        if wiring is None:
+            wiring = self.stream.wiring = ConsumerWiring(self.engine, self.stream.name)
+        return wiring
+
+    def _start_last_per_subject(self) -> None:
+        delivered, resume = self.state.delivered_stream, self.meta.resume_seq
+        if self.config.deliver_policy is DeliverPolicy.LAST_PER_SUBJECT and delivered < resume:
+            seqs = last_per_subject(self.config, self.stream.log, resume)
+            self.pump.start_with([seq for seq in seqs if seq > delivered], resume)
+
+    def _configure_pump(self) -> None:
+        config, pump = self.config, self.pump
+        pump.headers_only = config.headers_only
+        pump.max_ack_pending = config.max_ack_pending
+        pump.max_deliver = max(config.max_deliver, 0)
+
+    # --- the tick ------------------------------------------------------------------------------
+
+    def apply(self, now: int) -> None:
+        """Applies the acks that came since the last time."""
+        self.acks.clean()
+        if not self.closed:
+            self._acks.apply(now)
+
+    def write(self) -> None:
+        """Hands what changed to the operating system. Raises StoreWriteError."""
+        if not self.closed:
+            self._recorder.write()
+
+    def confirm(self) -> None:
+        """Answers the acks that asked for it. Only after `write`."""
+        self._acks.confirm()
+
+    def deliver(self, now: int) -> None:
+        """Sends what may be sent now."""
+        if self.closed:
+            return
+        self._drop_removed()
+        self._blocked_until = None
+        if self.push is not None:
+            self._deliver_push(self.push, now)
+        elif self.pull is not None:
+            self._deliver_pull(self.pull, now)
+
+    def _deliver_pull(self, pull: PullQueue, now: int) -> None:
+        if not pull.requests:
+            self._wiring().wait(self, False)
+            return
+        end = self._run(pull.requests, now)
+        if self.pump.sent:
+            pull.after_delivery(now)
+        if end == RunEnd.RUN_EMPTY:
+            pull.at_end_of_stream(now)
+        self._wiring().wait(self, end == RunEnd.RUN_EMPTY and bool(pull.requests))
+
+    def _deliver_push(self, push: PushDelivery, now: int) -> None:
+        if not push.is_active:
+            push.look(now)
+        end = self._run(push.targets, now)
+        if self.pump.sent:
+            push.after_delivery(now)
+        self._wiring().wait(self, end == RunEnd.RUN_EMPTY and push.is_active)
+
+    def _run(self, targets: list[Target], now: int) -> int:
+        end = self.pump.run(targets, now, RUN_MESSAGES)
+        if self.pump.sent:
+            self.delivered_at = self._used_at = now
+            self.redelivery.delivered(now)
+        if self.pump.given_up:
+            self._tell_given_up(self.pump.given_up)
+            self.pump.given_up.clear()
+        if end == RunEnd.RUN_BUDGET:
+            self.engine.touch_consumer(self)
+        if end == RunEnd.RUN_BLOCKED:
+            # Asked again soon, and less often the longer it takes.
+            self._blocked_ns = BLOCKED_NS if self.pump.sent else min(self._blocked_ns * 2, BLOCKED_MAX_NS)
+            self._blocked_ns = max(self._blocked_ns, BLOCKED_NS)
+            self._blocked_until = now + self._blocked_ns
+        return end
+
+    def _drop_removed(self) -> None:
+        """Pending messages that left the front of the stream will never be acked."""
+        first = self.stream.log.first_seq
+        if first != self._first_seq:
+            self._first_seq = first
+            self.state.drop_below(first)
+
+    def _on_end(self, target: Target, why: int) -> None:
+        if self.pull is not None:
+            self.pull.on_end(target, why)
+        elif self.push is not None and why == TargetEnd.END_NO_INTEREST:
+            self.push.lost(self.engine.clock())
+
+    # --- time ----------------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        """When (ns) `on_time` has something to do; None when never."""
+        if self.closed:
+            return None
+        pull = self.pull.next_deadline() if self.pull is not None else None
+        push = self.push.next_deadline() if self.push is not None else None
+        deadlines = (self.redelivery.next_deadline(), pull, push, self._blocked_until, self._inactive_at())
+        return min((due for due in deadlines if due is not None), default=None)
+
+    def on_time(self, now: int) -> None:
+        """Redeliveries, expiries, heartbeats, and the end of a consumer nobody uses. The engine delivers next."""
+        if self.closed:
+            return
+        given_up = self.redelivery.on_time(now)
+        if given_up:
+            self._tell_given_up(given_up)
+        state = self.state
+        if self.pull is not None:
+            due = self.pull.next_deadline()
+            if due is not None and due <= now:
+                self.pull.on_time(now, state.delivered_consumer, state.delivered_stream)
+        elif self.push is not None:
+            self.push.on_time(now, state.delivered_consumer, state.delivered_stream)
+        inactive_at = self._inactive_at()
+        if inactive_at is not None and inactive_at <= now and self._is_unused(now):
+            self.retire()
+
+    def _inactive_at(self) -> int | None:
+        threshold = rules.inactive_threshold_ns(self.config)
+        if not threshold:
+            return None
+        if self.push is not None:
+            return None if self.push.is_active else max(self.push.idle_since, self._used_at) + threshold
+        assert self.pull is not None
+        return max(self.pull.last_active, self._used_at) + threshold
+
+    def _is_unused(self, now: int) -> bool:
+        if self.push is not None:
+            return not self.push.look(now) and not self.push.is_active
+        assert self.pull is not None
+        self.pull.sweep(now)
+        if self.pull.requests:
+            self._used_at = now
+            return False
+        return True
+
+    # --- requests ------------------------------------------------------------------------------
+
+    def request_messages(self, reply: bytes, payload: bytes, now: int) -> None:
+        """A pull request arrived; its answers go to `reply`."""
+        if not reply:
+            return
+        if self.pull is None:
+            self.send_status(reply, CONSUMER_IS_PUSH_BASED.block())
+            return
+        try:
+            request = parse_pull(payload)
+        except DecodeError as error:
+            self.send_status(reply, Status(BAD_REQUEST.code, f"{BAD_REQUEST.text} - {error}").block())
+            return
+        try:
+            check_request(request, self.config)
+            self.pull.add(reply, request, self._messages_pending(request), now)
+        except PullRefusedError as refused:
+            # A requester with heartbeats would ask again at once; it is better off waiting for the next beat.
+            if not (refused.status.text == "Exceeded MaxWaiting" and request.idle_heartbeat):
+                self.send_status(reply, refused.status.block())
+            return
+        self.engine.touch_consumer(self)
+
+    def _messages_pending(self, request: PullRequest) -> int:
+        return self.pump.num_pending + self.state.num_queued if request.no_wait else 0
+
+    def on_flow_reply(self, subject: bytes) -> None:
+        """The receiver answered a flow control request."""
+        if self.push is not None and self.push.on_flow_reply(subject):
+            self.engine.touch_consumer(self)
+
+    def update(self, config: ConsumerConfig, now: int) -> None:
+        """Runs on another (checked) configuration from now on. Raises JetStreamApiError 10012, 10013, 10116 for
+        what may not change, StoreWriteError when it can't be kept."""
+        rules.check_update(self.config, config)
+        moved = self.push is not None and config.deliver_subject != self.config.deliver_subject
+        if moved and self.push is not None:
+            self.push.look(now)
+            if self.push.is_active:
+                raise rules.name_in_use()
+        meta = msgspec.structs.replace(self.meta, config=config)
+        self.store.save_meta(encode(meta))
+        filters = rules.filters_of(config)
+        if filters != rules.filters_of(self.config):
+            self.pump.set_filters([one.encode() for one in filters])
+        self.meta, self.config = meta, config
+        self._configure_pump()
+        self.redelivery.configure(rules.ack_waits_ns(config), config.max_deliver, now)
+        self._used_at = now
+        if moved and self.push is not None:
+            self.push.move_to(config.deliver_subject.encode(), now)
+        self.engine.touch_consumer(self)
+
+    def info(self, now: int) -> ConsumerInfo:
+        """What the consumer has done and has before it."""
+        self._drop_removed()
+        state = self.state
+        if self.pull is not None:
+            self.pull.sweep(now)
+        if self.push is not None:
+            self.push.look(now)
+        return ConsumerInfo(
+            stream_name=self.stream.name,
+            name=self.name,
+            created=format_time(self.created),
+            config=rules.with_versions(self.config, self.engine.config),
+            delivered=_sequence(state.delivered_consumer, state.delivered_stream, self.delivered_at),
+            ack_floor=_sequence(state.ack_floor_consumer, state.ack_floor_stream, self.acked_at),
+            num_ack_pending=state.num_pending,
+            # With one delivery there are no redeliveries; what is given up is none either.
+            num_redelivered=0 if self.config.max_deliver == 1 else state.num_redelivered,
+            num_waiting=len(self.pull) if self.pull is not None else 0,
+            num_pending=self.pump.num_pending,
+            push_bound=self.push is not None and self.push.is_active,
+            ts=format_time(now),
+        )
+
+    # --- telling others ------------------------------------------------------------------------
+
+    def send_status(self, reply: bytes, block: bytes) -> None:
+        """A status message to whoever waits at `reply`."""
+        publish(self.engine.index, reply, b"", block, b"")
+
+    def advise(self, event: str, kind: str, **fields: object) -> None:
+        """An advisory about one of its messages."""
+        where = {"stream": self.stream.name, "consumer": self.name}
+        suffix = f"CONSUMER.{event}.{self.stream.name}.{self.name}"
+        self.engine.advisories.publish(suffix, kind, where | fields)
+
+    def _tell_given_up(self, given_up: list[tuple[int, int]]) -> None:
+        for stream_seq, deliveries in given_up:
+            self.advise("MAX_DELIVERIES", "max_deliver", stream_seq=stream_seq, deliveries=deliveries)
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stands still and writes what is left; it can be recovered."""
+        if not self.closed:
+            self._recorder.write()
+            self._leave()
+            self.store.close()
+
+    def retire(self) -> None:
+        """Ends for good and leaves its stream."""
+        self.engine.forget_consumer(self)
+        self.stream.consumers.pop(self.name, None)
+        self.delete()
+        self.engine.advisories.consumer_action(self.stream.name, self.name, "delete")
+
+    def delete(self) -> None:
+        """Ends for good: waiting requests are told, what was kept is forgotten."""
+        if self.closed:
+            return
+        if self.pull is not None:
+            self.pull.end_all(CONSUMER_DELETED)
+        self._leave()
+        self.store.delete()
+
+    def _leave(self) -> None:
+        self.closed = True
+        self._wiring().remove(self)
+
+
+def _sequence(consumer_seq: int, stream_seq: int, at: int) -> SequenceInfo:
+    return SequenceInfo(
+        consumer_seq=consumer_seq, stream_seq=stream_seq, last_active=format_time(at) if at else None
+    )
+
+
+__all__ = ["Consumer", "Start"]

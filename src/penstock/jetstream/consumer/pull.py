@@ -1,0 +1,211 @@
+"""Pull requests that wait for messages, and the status messages they end with.
+
+A request asks for up to `batch` messages (and up to `max_bytes`), for as long as `expires` says. Requests take turns
+message by message. How they end (wire_facts 6.3):
+
+    batch complete                          no status; 409 Batch Completed when bytes of max_bytes are left
+    next message larger than what is left   409 Message Size Exceeds MaxBytes
+    expires is over                         408 Request Timeout
+    no_wait, nothing (more) there           404 No Messages; with expires it first waits for one message
+    nobody listens on its reply subject     nothing is sent
+
+Invariant: every request in the queue may still take a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.errors import JetStreamError
+from penstock.kernels.pump import Target, TargetEnd
+from penstock.kernels.subjects import SubscriptionIndex
+from penstock.protocol import headers
+from penstock.protocol.api import ConsumerConfig, PullRequest
+from penstock.protocol.durations import format_duration
+from penstock.protocol.status import (
+    BATCH_COMPLETED,
+    EXCEEDED_MAX_REQUEST_BATCH,
+    EXCEEDED_MAX_REQUEST_EXPIRES,
+    EXCEEDED_MAX_REQUEST_MAX_BYTES,
+    EXCEEDED_MAX_WAITING,
+    HEARTBEAT_TOO_LARGE,
+    IDLE_HEARTBEAT,
+    MESSAGE_SIZE_EXCEEDS_MAX_BYTES,
+    NO_MESSAGES,
+    NOT_OVERFLOW_CONSUMER,
+    NOT_PINNED_CONSUMER,
+    PRIORITY_OUT_OF_RANGE,
+    REQUEST_TIMEOUT,
+    REQUESTS_PENDING,
+    Status,
+)
+
+PRIORITY_MAX = 9
+# A full queue is searched for requests nobody waits for any more, but not more often than this.
+SWEEP_NS = 1_000_000_000
+
+
+class PullRefusedError(JetStreamError):
+    """A pull request is answered with a status instead of messages."""
+
+    def __init__(self, status: Status) -> None:
+        self.status = status
+        super().__init__(f"{status.code} {status.text}")
+
+
+class WaitingRequest(Target):
+    """One pull request. expires and heartbeat_due in ns since epoch, None for never."""
+
+    __slots__ = ("expires", "heartbeat_due", "heartbeat_ns", "heartbeat_sent_at", "no_wait")
+
+    def __init__(self, reply: bytes, request: PullRequest, now: int) -> None:
+        super().__init__(reply, max(request.batch, 1), max(request.max_bytes, 0))
+        self.no_wait = request.no_wait
+        self.expires = now + request.expires if request.expires > 0 else None
+        self.heartbeat_ns = max(request.idle_heartbeat, 0)
+        self.heartbeat_due = now + self.heartbeat_ns if self.heartbeat_ns else None
+        self.heartbeat_sent_at = 0  # `delivered` when the heartbeat was set
+
+    def pending_headers(self) -> list[tuple[str, str]]:
+        """What is left of it, for the statuses that say so."""
+        return [
+            (headers.PENDING_MESSAGES, str(max(self.batch, 0))),
+            (headers.PENDING_BYTES, str(max(self.bytes_left, 0))),
+        ]
+
+    def deadline(self) -> int | None:
+        if self.expires is None or self.heartbeat_due is None:
+            return self.expires if self.heartbeat_due is None else self.heartbeat_due
+        return min(self.expires, self.heartbeat_due)
+
+
+def check_request(request: PullRequest, config: ConsumerConfig) -> None:
+    """Raises PullRefusedError for a request the consumer's configuration doesn't allow."""
+    if request.idle_heartbeat > 0 and request.idle_heartbeat * 2 > request.expires:
+        raise PullRefusedError(HEARTBEAT_TOO_LARGE)
+    if 0 < config.max_batch < request.batch:
+        raise PullRefusedError(EXCEEDED_MAX_REQUEST_BATCH.format(limit=config.max_batch))
+    if 0 < config.max_expires < request.expires:
+        limit = format_duration(config.max_expires)
+        raise PullRefusedError(EXCEEDED_MAX_REQUEST_EXPIRES.format(limit=limit))
+    if 0 < config.max_bytes < request.max_bytes:
+        raise PullRefusedError(EXCEEDED_MAX_REQUEST_MAX_BYTES.format(limit=config.max_bytes))
+    if request.min_pending or request.min_ack_pending:
+        raise PullRefusedError(NOT_OVERFLOW_CONSUMER)
+    if request.id:
+        raise PullRefusedError(NOT_PINNED_CONSUMER)
+    if not 0 <= request.priority <= PRIORITY_MAX:
+        raise PullRefusedError(PRIORITY_OUT_OF_RANGE)
+
+
+class PullQueue:
+    """The waiting requests of one consumer, in the order of their turns.
+
+    send: callable(reply, header block) that publishes a status.
+    """
+
+    def __init__(self, index: SubscriptionIndex, send: Callable[[bytes, bytes], None], waiting_max: int) -> None:
+        self._index = index
+        self._send = send
+        self.waiting_max = waiting_max
+        self.requests: list[Target] = []  # WaitingRequests; the pump rotates the list itself
+        self._swept_at = 0
+        self.last_active = 0  # ns: the last request, delivery or expiry
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    @property
+    def wanted(self) -> int:
+        """Messages that all requests together still want."""
+        return sum(request.batch for request in self.requests)
+
+    def add(self, reply: bytes, request: PullRequest, messages_pending: int, now: int) -> None:
+        """Takes a (checked) request in.
+
+        messages_pending: what the consumer could deliver now. Raises PullRefusedError when it is answered at once.
+        """
+        self.last_active = now
+        if len(self.requests) >= self.waiting_max and now - self._swept_at > SWEEP_NS:
+            self.sweep(now)
+        if request.no_wait:
+            if messages_pending == 0 and request.expires <= 0:
+                raise PullRefusedError(NO_MESSAGES)
+            if messages_pending > 0 and self.requests:
+                self.sweep(now)
+                if messages_pending < self.wanted:
+                    raise PullRefusedError(REQUESTS_PENDING)
+        if len(self.requests) >= self.waiting_max:
+            raise PullRefusedError(EXCEEDED_MAX_WAITING)
+        self.requests.append(WaitingRequest(reply, request, now))
+
+    def on_end(self, target: Target, why: int) -> None:
+        """The pump took `target` out of the queue: tells the requester, where there is something to tell."""
+        assert isinstance(target, WaitingRequest)
+        if why == TargetEnd.END_TOO_LARGE:
+            self._send(target.subject, MESSAGE_SIZE_EXCEEDS_MAX_BYTES.block(target.pending_headers()))
+        elif why == TargetEnd.END_BYTES_LEFT:
+            self._send(target.subject, BATCH_COMPLETED.block(target.pending_headers()))
+
+    def sweep(self, now: int) -> None:
+        """Drops requests whose time is over (they get 408) and those nobody waits for."""
+        self._swept_at = now
+        kept: list[Target] = []
+        for request in self.requests:
+            assert isinstance(request, WaitingRequest)
+            if request.expires is not None and request.expires <= now:
+                self.last_active = max(self.last_active, request.expires)
+                self._send(request.subject, REQUEST_TIMEOUT.block(request.pending_headers()))
+            elif request.is_wanted(self._index):
+                kept.append(request)
+        self.requests[:] = kept
+
+    def at_end_of_stream(self, now: int) -> None:
+        """Everything is delivered: no_wait requests that got something, or would not wait at all, get 404."""
+        kept: list[Target] = []
+        for request in self.requests:
+            assert isinstance(request, WaitingRequest)
+            if request.no_wait and (request.expires is None or request.delivered):
+                self.last_active = now
+                self._send(request.subject, NO_MESSAGES.block())
+            else:
+                kept.append(request)
+        if len(kept) != len(self.requests):
+            self.requests[:] = kept
+
+    def after_delivery(self, now: int) -> None:
+        """Messages were delivered: the heartbeats of those who got them begin anew."""
+        self.last_active = now
+        for request in self.requests:
+            assert isinstance(request, WaitingRequest)
+            if request.heartbeat_due is not None and request.delivered != request.heartbeat_sent_at:
+                request.heartbeat_sent_at = request.delivered
+                request.heartbeat_due = now + request.heartbeat_ns
+
+    def next_deadline(self) -> int | None:
+        """When on_time has something to do."""
+        deadlines = [request.deadline() for request in self.requests if isinstance(request, WaitingRequest)]
+        return min((due for due in deadlines if due is not None), default=None)
+
+    def on_time(self, now: int, last_consumer: int, last_stream: int) -> None:
+        """Expires requests and sends idle heartbeats (with the last delivered sequences)."""
+        self.sweep(now)
+        for request in self.requests:
+            assert isinstance(request, WaitingRequest)
+            if request.heartbeat_due is not None and request.heartbeat_due <= now:
+                self._send(request.subject, heartbeat_block(last_consumer, last_stream))
+                request.heartbeat_due = now + request.heartbeat_ns
+
+    def end_all(self, status: Status) -> None:
+        """The consumer goes: every requester is told why."""
+        for request in self.requests:
+            self._send(request.subject, status.block())
+        self.requests.clear()
+
+
+def heartbeat_block(last_consumer: int, last_stream: int, stalled: bytes = b"") -> bytes:
+    """Header of an idle heartbeat; stalled: the flow control subject that waits for an answer."""
+    pairs = [(headers.LAST_CONSUMER, str(last_consumer)), (headers.LAST_STREAM, str(last_stream))]
+    if stalled:
+        pairs.append((headers.CONSUMER_STALLED, stalled.decode()))
+    return IDLE_HEARTBEAT.block(pairs)

@@ -1,0 +1,139 @@
+"""Delivery to a subject: interest, idle heartbeats, flow control.
+
+A push consumer delivers while somebody listens on its deliver subject; without listeners it stands still, and an
+ephemeral one is removed when that has lasted for its inactive threshold. Interest is looked up, not announced: while
+a consumer stands still it looks every INTEREST_POLL_NS, else whenever it delivers, beats or checks its threshold.
+
+Flow control: once half the window is delivered, the receiver is asked for an answer; while more than a window is
+unanswered, delivery stalls. The window begins small and doubles with every answer, up to WINDOW_MAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.jetstream.consumer.pull import heartbeat_block
+from penstock.kernels.dispatch import publish
+from penstock.kernels.pump import Pump, Target
+from penstock.kernels.subjects import SubscriptionIndex
+from penstock.protocol.status import FLOW_CONTROL
+
+WINDOW_MAX = 32 * 1024 * 1024
+WINDOW_MIN = WINDOW_MAX // 16
+FLOW_PREFIX = "$JS.FC."
+FLOW_ID_LEN = 4
+INTEREST_POLL_NS = 250_000_000
+INTEREST_CHECK_NS = 1_000_000_000
+
+
+class PushDelivery:
+    """Where a push consumer delivers to.
+
+    heartbeat_ns: 0 for none. flow_prefix: `$JS.FC.<stream>.<consumer>.`, b"" without flow control.
+    new_id: an unused id; its last characters name flow control requests.
+    """
+
+    def __init__(
+        self,
+        index: SubscriptionIndex,
+        pump: Pump,
+        subject: bytes,
+        *,
+        heartbeat_ns: int,
+        flow_prefix: bytes,
+        new_id: Callable[[], str],
+        now: int,
+    ) -> None:
+        self._index = index
+        self._pump = pump
+        self._new_id = new_id
+        self._heartbeat_ns = heartbeat_ns
+        self._flow_prefix = flow_prefix
+        self._flow_id = b""
+        self.target = Target(subject)
+        self.targets: list[Target] = []
+        self.idle_since = now  # when interest was lost
+        self._heartbeat_due = now + heartbeat_ns
+        self._look_due = now + INTEREST_POLL_NS
+        if flow_prefix:
+            pump.flow_window = WINDOW_MIN
+            pump.on_flow = self._request_flow
+        self.look(now)
+
+    @property
+    def is_active(self) -> bool:
+        """Did somebody listen at the last look?"""
+        return bool(self.targets)
+
+    def move_to(self, subject: bytes, now: int) -> None:
+        """Delivers to another subject from now on."""
+        self.target = Target(subject)
+        self.targets.clear()
+        self._answered()
+        self.look(now)
+
+    def look(self, now: int) -> bool:
+        """Looks whether somebody listens: True when that has just begun."""
+        wanted = self.target.is_wanted(self._index)
+        began = wanted and not self.targets
+        if began:
+            self.targets.append(self.target)
+            self._heartbeat_due = now + self._heartbeat_ns
+        elif not wanted and self.targets:
+            self.targets.clear()
+        if not wanted and self.idle_since == 0:
+            self.idle_since = now
+        elif wanted:
+            self.idle_since = 0
+        self._look_due = now + (INTEREST_CHECK_NS if wanted else INTEREST_POLL_NS)
+        return began
+
+    def lost(self, now: int) -> None:
+        """The pump found nobody."""
+        self.targets.clear()
+        self.idle_since = self.idle_since or now
+        self._look_due = now + INTEREST_POLL_NS
+
+    def after_delivery(self, now: int) -> None:
+        """Messages were delivered: the next heartbeat is due a whole interval later."""
+        self._heartbeat_due = now + self._heartbeat_ns
+
+    def next_deadline(self) -> int:
+        """When on_time has something to do."""
+        if self._heartbeat_ns and self.targets:
+            return min(self._look_due, self._heartbeat_due)
+        return self._look_due
+
+    def on_time(self, now: int, last_consumer: int, last_stream: int) -> None:
+        """Looks for interest and sends an idle heartbeat when one is due."""
+        if self._look_due <= now:
+            self.look(now)
+        if not (self._heartbeat_ns and self.targets and self._heartbeat_due <= now):
+            return
+        self.look(now)
+        if self.targets:
+            block = heartbeat_block(last_consumer, last_stream, self._flow_id)
+            publish(self._index, self.target.subject, b"", block, b"")
+        self._heartbeat_due = now + self._heartbeat_ns
+
+    # --- flow control ------------------------------------------------------------------------------
+
+    def on_flow_reply(self, subject: bytes) -> bool:
+        """An answer arrived on a flow control subject; True when it is the one waited for."""
+        if not self._flow_id or subject != self._flow_id:
+            return False
+        self._answered()
+        return True
+
+    def _request_flow(self) -> None:
+        self._flow_id = self._flow_prefix + self._new_id()[-FLOW_ID_LEN:].encode()
+        publish(self._index, self.target.subject, self._flow_id, FLOW_CONTROL.block(), b"")
+
+    def _answered(self) -> None:
+        pump = self._pump
+        if pump.flow_window:
+            pump.flow_window = min(pump.flow_window * 2, WINDOW_MAX)
+        pump.flow_bytes = max(pump.flow_bytes - pump.flow_size, 0)
+        pump.flow_size = 0
+        pump.flow_open = False
+        self._flow_id = b""

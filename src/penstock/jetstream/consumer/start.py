@@ -1,0 +1,50 @@
+"""Where a consumer begins: from its deliver policy to a stream sequence."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.jetstream.consumer.config import filters_of, start_ns
+from penstock.kernels.streamlog import StreamLog
+from penstock.protocol.api import ConsumerConfig, DeliverPolicy
+
+
+class Start(NamedTuple):
+    """seq: the first stream sequence to look at. resume_seq: see ConsumerMeta."""
+
+    seq: int
+    resume_seq: int = 0
+
+
+def start_of(config: ConsumerConfig, log: StreamLog, *, one_per_subject: bool) -> Start:
+    """Where a new consumer of this configuration begins.
+
+    one_per_subject: the stream keeps one message a subject, so "last per subject" is simply everything.
+    """
+    policy = config.deliver_policy
+    first, following = max(log.first_seq, 1), log.last_seq + 1
+    if policy is DeliverPolicy.BY_START_SEQUENCE:
+        # Beyond the end is allowed: it waits there.
+        return Start(max(config.opt_start_seq, first))
+    if policy is DeliverPolicy.BY_START_TIME:
+        return Start(min(max(log.seq_at_time(start_ns(config)), first), following))
+    if policy is DeliverPolicy.NEW:
+        return Start(following)
+    if policy is DeliverPolicy.LAST:
+        filters = filters_of(config)
+        last = max((log.last_seq_of(f.encode()) for f in filters), default=0) if filters else log.last_seq
+        return Start(max(last, first) if log.messages and last else following)
+    if policy is DeliverPolicy.LAST_PER_SUBJECT and not one_per_subject:
+        seqs = last_per_subject(config, log, following - 1)
+        return Start(seqs[0] if seqs else following, following - 1)
+    return Start(first)
+
+
+def last_per_subject(config: ConsumerConfig, log: StreamLog, upto_seq: int) -> list[int]:
+    """The last sequences of all subjects it takes, at or below upto_seq, ascending."""
+    if upto_seq == 0:
+        return []
+    seqs: set[int] = set()
+    for one in filters_of(config):
+        seqs.update(log.last_seqs(one.encode(), upto_seq))
+    return sorted(seqs)

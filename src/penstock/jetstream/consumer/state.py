@@ -1,0 +1,69 @@
+"""What a consumer keeps: its meta, and its ack state as a snapshot with a journal.
+
+Once a tick the kernel's journal bytes (runs of deliveries and acks) are appended to the store; when the journal has
+outgrown the state it describes, a snapshot replaces both. Recovery is the snapshot with the journal replayed on it:
+ack floor, pending messages and delivery counts are as they were, and what was due is due.
+
+Deliveries are written after they were sent, in the same tick: a crash in between sends a message again (at least
+once), never loses one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.errors import StoreCorruptError
+from penstock.kernels.ackstate import AckState
+from penstock.protocol.api import ConsumerConfig
+from penstock.store.interface import ConsumerStore
+
+# A snapshot is taken when the journal has this many bytes, and at least as many as four snapshots.
+JOURNAL_MIN_BYTES = 64 * 1024
+SNAPSHOTS_PER_JOURNAL = 4
+
+
+class ConsumerMeta(msgspec.Struct, frozen=True):
+    """What the store keeps about a consumer besides its ack state.
+
+    start_seq: the stream sequence it began with. resume_seq: deliver policy last_per_subject first takes the last
+    message of each subject up to here, then everything behind it; 0 for the other policies.
+    """
+
+    config: ConsumerConfig
+    name: str
+    created: int  # ns
+    start_seq: int
+    resume_seq: int = 0
+
+
+class Recorder:
+    """Writes an ack state into its store."""
+
+    def __init__(self, store: ConsumerStore, state: AckState) -> None:
+        self._store = store
+        self._state = state
+        self._snapshot_at = JOURNAL_MIN_BYTES
+
+    def recover(self) -> None:
+        """Makes the state what the store says. Raises StoreCorruptError where that makes no sense."""
+        snapshot, entries = self._store.load()
+        try:
+            if snapshot is not None:
+                self._state.restore(snapshot)
+            for entry in entries:
+                self._state.replay(entry)
+        except ValueError as error:
+            raise StoreCorruptError(f"the state of consumer {self._store.name} can't be read: {error}") from error
+
+    def write(self) -> None:
+        """Appends what changed since the last time. Raises StoreWriteError; the next write goes on there."""
+        entry = self._state.take_journal()
+        if not entry:
+            return
+        self._store.append(entry)
+        if self._store.journal_bytes < self._snapshot_at:
+            self._store.write()
+            return
+        state = self._state.snapshot()
+        self._store.snapshot(state)
+        self._snapshot_at = max(JOURNAL_MIN_BYTES, SNAPSHOTS_PER_JOURNAL * len(state))

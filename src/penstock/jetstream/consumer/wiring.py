@@ -1,0 +1,90 @@
+"""The subjects on which consumers of one stream are spoken to: acks and answers to flow control requests.
+
+One subscription of each kind a stream, made with its first consumer, routed by the consumer's token: subscriptions
+of their own would drop the router's caches whenever an ephemeral consumer comes or goes.
+
+It also knows which consumers wait for new messages, so that a publish costs one kernel call for all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from penstock.kernels.dispatch import ServiceSink
+from penstock.kernels.pump import AckSink, ready
+from penstock.kernels.sinks import Sink, Subscription
+from penstock.protocol.ids import DIGITS
+
+if TYPE_CHECKING:
+    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.engine import JetStream
+
+ACCOUNT_HASH_LEN = 8
+
+
+def account_hash(account: str) -> str:
+    """How ack subjects of version 2 name an account."""
+    digest = hashlib.sha256(account.encode()).digest()[:ACCOUNT_HASH_LEN]
+    return "".join(DIGITS[byte % 62] for byte in digest)
+
+
+class ConsumerWiring:
+    """Of one stream. Consumers add and remove themselves."""
+
+    def __init__(self, engine: JetStream, stream_name: str) -> None:
+        self._engine = engine
+        self._consumers: dict[str, Consumer] = {}
+        self._waiting: dict[Consumer, None] = {}
+        self._acks = AckSink()
+        flow = ServiceSink(self._on_flow_reply)
+        domain = f"{engine.config.domain or '_'}.{account_hash(engine.config.account)}."
+        sinks: tuple[tuple[Sink, str], ...] = (
+            (self._acks, "$JS.ACK."),
+            (self._acks, "$JS.ACK." + domain),
+            (flow, "$JS.FC."),
+        )
+        self._subscriptions = [
+            Subscription(sink, f"{prefix}{stream_name}.>".encode()) for sink, prefix in sinks
+        ]
+
+    def add(self, consumer: Consumer) -> None:
+        """Routes its acks and flow control answers to it."""
+        if not self._consumers:
+            for subscription in self._subscriptions:
+                self._engine.index.insert(subscription)
+        self._consumers[consumer.name] = consumer
+        self._acks.add(consumer.name.encode(), consumer.acks)
+
+    def remove(self, consumer: Consumer) -> None:
+        """Nothing comes to it any more."""
+        self._waiting.pop(consumer, None)
+        if self._consumers.get(consumer.name) is not consumer:
+            return
+        del self._consumers[consumer.name]
+        self._acks.remove(consumer.name.encode())
+        if not self._consumers:
+            for subscription in self._subscriptions:
+                self._engine.index.remove(subscription)
+
+    def wait(self, consumer: Consumer, waits: bool) -> None:
+        """Does it want to hear of new messages? (It has somebody to deliver to, and nothing to deliver.)"""
+        if waits:
+            self._waiting[consumer] = None
+        else:
+            self._waiting.pop(consumer, None)
+
+    def with_news(self) -> list[Consumer]:
+        """The waiting consumers for which the stream now holds a message."""
+        if not self._waiting:
+            return []
+        waiting = list(self._waiting)
+        return [waiting[i] for i in ready([consumer.pump for consumer in waiting])]
+
+    def _on_flow_reply(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        tokens = subject.decode("utf-8", "replace").split(".")
+        consumer = self._consumers.get(tokens[3]) if len(tokens) == 5 else None
+        if consumer is not None:
+            consumer.on_flow_reply(subject)

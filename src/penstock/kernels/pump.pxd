@@ -1,0 +1,103 @@
+"""The hot paths of consumers: acks coming in, messages going out."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from penstock.kernels.ackstate cimport AckState
+from penstock.kernels.buffers cimport OutBuffer
+from penstock.kernels.records cimport Record
+from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
+from penstock.kernels.streamlog cimport StreamLog
+from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
+
+cdef struct PlainAck:
+    uint64_t stream_seq
+    uint64_t consumer_seq
+
+# The acks of one consumer since the last apply.
+cdef class AckQueue:
+    cdef readonly object owner          # what is marked dirty: the consumer
+    cdef DirtyList dirty_list
+    cdef readonly bint is_dirty
+    cdef PlainAck* items
+    cdef readonly size_t count
+    cdef size_t capacity, applied
+    cdef list special
+    cdef int push(self, uint64_t stream_seq, uint64_t consumer_seq) except -1
+    cpdef int mark(self) except -1
+
+# The sink of `$JS.ACK.<stream>.>`: one a stream, whatever the number of its consumers.
+cdef class AckSink(Sink):
+    cdef dict queues
+    cdef bytes last_name
+    cdef AckQueue last
+
+cpdef enum RunEnd:
+    RUN_EMPTY = 0           # nothing left to deliver
+    RUN_NO_TARGET = 1       # nobody left to deliver to
+    RUN_ACKS_FULL = 2       # max_ack_pending reached
+    RUN_BLOCKED = 3         # every receiver has more unsent bytes than it may
+    RUN_BUDGET = 4          # as many as were asked for
+    RUN_STALLED = 5         # flow control: the window is used up
+
+cpdef enum TargetEnd:
+    END_FULL = 0            # its batch is complete
+    END_BYTES_LEFT = 1      # complete, with bytes left of its max_bytes
+    END_TOO_LARGE = 2       # the next message is larger than the bytes left
+    END_NO_INTEREST = 3     # nobody listens any more
+
+cdef class Target:
+    cdef readonly bytes subject
+    cdef public int64_t batch           # messages left; negative = no bound
+    cdef public int64_t bytes_left      # 0 = no bound
+    cdef public uint64_t delivered
+    cdef MatchResult match
+    cdef uint64_t generation
+    cdef bint known
+    cdef object client                  # the one ClientSink behind it, or None
+    cdef int refresh(self, SubscriptionIndex index) except -1
+    cdef bint has_interest(self) noexcept
+
+cdef class Pump:
+    cdef readonly StreamLog log
+    cdef readonly AckState state
+    cdef SubscriptionIndex index
+    cdef bytes ack_prefix
+    cdef list filters
+    cdef uint64_t* heads                # per filter: its next match, 0 = none up to `none_upto`
+    cdef uint64_t* none_upto
+    cdef size_t filter_count
+    cdef bint overlapping               # a subject may match two of the filters
+    cdef public uint64_t position       # next stream sequence to look at
+    cdef uint64_t* skip                 # deliver last per subject: the sequences it begins with
+    cdef size_t skip_count, skip_at
+    cdef uint64_t skip_resume
+    cdef public bint headers_only
+    cdef public int64_t max_ack_pending # 0 or negative = no limit
+    cdef public uint32_t max_deliver    # 0 = no limit
+    cdef public size_t backlog_max      # unsent bytes at which a receiver gets no more
+    cdef public object on_end           # callable(target, TargetEnd): runs at once, so that a status keeps its place
+    cdef public object on_flow          # callable(): a flow control request is due
+    cdef public list given_up           # [(stream seq, deliveries)] that reached max_deliver
+    cdef public int64_t flow_window     # bytes; 0 = no flow control
+    cdef public int64_t flow_bytes      # delivered and not yet answered for
+    cdef public int64_t flow_size       # what the outstanding request answers for
+    cdef public bint flow_open          # a request is outstanding
+    cdef readonly uint64_t sent         # messages of the last run
+    cdef public uint64_t total_sent
+    cdef uint64_t pending, pending_upto, pending_removals, pending_first
+    cdef bint pending_known
+    cdef OutBuffer scratch
+    cdef char* reply
+    cdef size_t reply_prefix
+    cdef uint32_t turn                  # round robin over the members of queue groups
+
+    cdef uint64_t find_next(self) except? 0
+    cdef int passed(self, uint64_t seq) except -1
+    cdef uint64_t count_pending(self) except? 0
+    cdef int refresh_pending(self) except -1
+    cdef uint64_t walk(self, uint64_t seq) except? 0
+    cdef size_t build_reply(self, uint64_t deliveries, uint64_t seq, uint64_t cseq, int64_t ts, uint64_t pending) noexcept
+    cdef int strip_payload(self, Message* m) except -1
+    cdef int send(self, Target target, const Message* m) except -1
+    cdef Target choose(self, list targets, size_t size, int* why)
+    cdef int end(self, list targets, Target target, int why) except -1
+    cdef int settle(self, list targets, Target target, size_t size) except -1
+    cdef int account(self, size_t size) except -1

@@ -1,0 +1,105 @@
+from collections.abc import Callable
+from enum import IntEnum
+
+from penstock.kernels.ackstate import AckState
+from penstock.kernels.sinks import DirtyList, Sink
+from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.subjects import SubscriptionIndex
+
+class RunEnd(IntEnum):
+    """Why Pump.run() stopped."""
+
+    RUN_EMPTY = 0
+    RUN_NO_TARGET = 1
+    RUN_ACKS_FULL = 2
+    RUN_BLOCKED = 3
+    RUN_BUDGET = 4
+    RUN_STALLED = 5
+
+class TargetEnd(IntEnum):
+    """Why a target gets no more messages."""
+
+    END_FULL = 0
+    END_BYTES_LEFT = 1
+    END_TOO_LARGE = 2
+    END_NO_INTEREST = 3
+
+class AckQueue:
+    """Acks of one consumer that wait for the end of the tick; `owner` is marked in the dirty list."""
+
+    @property
+    def owner(self) -> object: ...
+    @property
+    def is_dirty(self) -> bool: ...
+    @property
+    def count(self) -> int: ...
+    def __init__(self, owner: object, dirty_list: DirtyList) -> None: ...
+    def mark(self) -> int: ...
+    def clean(self) -> None: ...
+    def take_special(self) -> list[tuple[int, int, int, int, bytes, bytes]]: ...
+    def apply(self, state: AckState, upto: int = ...) -> int: ...
+
+class AckSink(Sink):
+    """Takes the acks of all consumers of one stream, `$JS.ACK.<stream>.>`."""
+
+    def add(self, consumer: bytes, queue: AckQueue) -> None: ...
+    def remove(self, consumer: bytes) -> None: ...
+
+class Target:
+    """Where messages go: a waiting pull request, or the deliver subject of a push consumer.
+
+    batch: messages left, negative for no bound. bytes_left: 0 for no bound.
+    """
+
+    batch: int
+    bytes_left: int
+    delivered: int
+    @property
+    def subject(self) -> bytes: ...
+    def __init__(self, subject: bytes, batch: int = -1, max_bytes: int = 0) -> None: ...
+    def is_wanted(self, index: SubscriptionIndex) -> bool: ...
+
+class Pump:
+    """Delivers one consumer's messages. See pump.pyx."""
+
+    position: int
+    headers_only: bool
+    max_ack_pending: int
+    max_deliver: int
+    backlog_max: int
+    on_end: Callable[[Target, int], object] | None
+    on_flow: Callable[[], object] | None
+    given_up: list[tuple[int, int]]
+    flow_window: int
+    flow_bytes: int
+    flow_size: int
+    flow_open: bool
+    total_sent: int
+    def __init__(
+        self,
+        log: StreamLog,
+        state: AckState,
+        index: SubscriptionIndex,
+        ack_prefix: bytes,
+        filters: list[bytes],
+        position: int,
+    ) -> None: ...
+    @property
+    def log(self) -> StreamLog: ...
+    @property
+    def state(self) -> AckState: ...
+    @property
+    def sent(self) -> int: ...
+    @property
+    def num_pending(self) -> int: ...
+    @property
+    def has_next(self) -> bool: ...
+    @property
+    def skipping(self) -> bool: ...
+    def set_filters(self, filters: list[bytes]) -> None: ...
+    def start_with(self, seqs: list[int], resume: int) -> None: ...
+    def jump(self, position: int) -> None: ...
+    def run(self, targets: list[Target], now: int, budget: int) -> int: ...
+
+def ready(pumps: list[Pump]) -> list[int]:
+    """Indexes of those that have a message to deliver."""

@@ -1,0 +1,654 @@
+"""The hot paths of consumers.
+
+In: an AckSink takes every ack of a stream, finds the consumer by its token and keeps plain acks as pairs of
+numbers; what needs a decision (NAK, +WPI, +NXT, +TERM, an ack that wants a confirmation) waits as a tuple, with its
+place among the plain ones. Nothing is applied here: acks are applied once a tick.
+
+Out: a Pump moves messages from the StreamLog to receivers: a run finds the next message, writes its ack subject,
+gives it to the sink behind the target's subscription and enters it in the AckState. No Python object a message.
+
+Invariants: a message enters the AckState only after a sink took it, so that lost interest never counts as a
+delivery. `position` moves only past what was delivered or is gone. Redeliveries come before new messages. Targets
+take turns message by message, as the official server does it. While a run goes, the log isn't changed.
+
+The number of pending messages is part of every ack subject. It is counted once and kept up to date: by what was
+appended since, and counted again only where a removal may have touched what is still to come.
+
+Rejected: one subscription of `$JS.ACK.<stream>.<consumer>.>` a consumer (it would drop the router's caches whenever
+an ephemeral comes or goes); lists of Python tuples for acks (0.6 M/s); sizing runs by time.
+"""
+from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+
+from penstock.kernels.ackstate cimport ACK_ALL, ACK_NONE, AckState
+from penstock.kernels.buffers cimport OutBuffer, put_uint
+from penstock.kernels.dispatch cimport ClientSink
+from penstock.kernels.records cimport Record
+from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
+from penstock.kernels.streamlog cimport StreamLog
+from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
+
+cdef enum:
+    NUMBER_MAX = 20             # digits of a 64 bit number
+    ACK_NUMBERS = 5             # <deliveries>.<stream seq>.<consumer seq>.<ts>.<pending>
+    BACKLOG_MAX = 8 * 1024 * 1024
+    # Up to this many messages ahead, pending ones are counted by walking instead of by the per-subject state.
+    WALK_MAX = 1024
+
+cdef bytes MSG_SIZE_HEADER = b"Nats-Msg-Size: "
+cdef bytes VERSION_LINE = b"NATS/1.0\r\n"
+
+
+# --- acks ------------------------------------------------------------------------------------------------
+
+cdef const char* get_uint(const char* p, const char* end, uint64_t* v) noexcept:
+    """Reads digits up to a dot or the end: where reading goes on (past the dot), or NULL when there is no number."""
+    cdef uint64_t value = 0, digit
+    cdef const char* start = p
+    while p < end and c"0" <= p[0] <= c"9":
+        digit = <uint64_t>(p[0] - c"0")
+        if value > (UINT64_MAX - digit) // 10:
+            return NULL
+        value = value * 10 + digit
+        p += 1
+    if p == start:
+        return NULL
+    if p < end:
+        if p[0] != c".":
+            return NULL
+        p += 1
+        if p == end:
+            return NULL
+    v[0] = value
+    return p
+
+
+cdef class AckQueue:
+    """Acks of one consumer that wait for the end of the tick.
+
+    Args: owner: what gets marked in dirty_list when the first ack comes.
+    """
+
+    def __cinit__(self, object owner, DirtyList dirty_list not None):
+        self.owner = owner
+        self.dirty_list = dirty_list
+        self.special = []
+
+    def __dealloc__(self):
+        free(self.items)
+
+    cpdef int mark(self) except -1:
+        """The owner has work this tick."""
+        if not self.is_dirty:
+            self.is_dirty = True
+            self.dirty_list.mark(self.owner)
+        return 0
+
+    def clean(self):
+        """The owner was taken from the dirty list."""
+        self.is_dirty = False
+
+    cdef int push(self, uint64_t stream_seq, uint64_t consumer_seq) except -1:
+        cdef size_t capacity
+        cdef PlainAck* items
+        if self.count == self.capacity:
+            capacity = self.capacity * 2 if self.capacity else 64
+            items = <PlainAck*>realloc(self.items, capacity * sizeof(PlainAck))
+            if items == NULL:
+                raise MemoryError(f"no memory for {capacity} acks")
+            self.items = items
+            self.capacity = capacity
+        self.items[self.count].stream_seq = stream_seq
+        self.items[self.count].consumer_seq = consumer_seq
+        self.count += 1
+        return 0
+
+    def take_special(self):
+        """[(place among the plain acks, stream seq, consumer seq, deliveries, body, reply)], and they are gone."""
+        taken = self.special
+        self.special = []
+        return taken
+
+    def apply(self, AckState state not None, size_t upto=<size_t>-1):
+        """Applies the plain acks up to place `upto`; returns how many messages stopped being pending."""
+        cdef size_t end = upto if upto < self.count else self.count
+        cdef size_t settled = 0
+        cdef PlainAck* item
+        while self.applied < end:
+            item = &self.items[self.applied]
+            self.applied += 1
+            if state.policy == ACK_ALL:
+                settled += state.ack_all(item.stream_seq, item.consumer_seq)
+            elif state.policy != ACK_NONE:
+                settled += <size_t>state.ack(item.stream_seq, item.consumer_seq)
+        if self.applied == self.count:
+            self.applied = self.count = 0
+        return settled
+
+
+cdef class AckSink(Sink):
+    """Takes the acks of all consumers of one stream.
+
+    Subscribe it on `$JS.ACK.<stream>.>` and on `$JS.ACK.<domain or _>.<account hash>.<stream>.>`: what follows the
+    subscription's last dot-and-`>` is `<consumer>.<five numbers>`, in the longer form perhaps with more tokens.
+    An ack for an unknown consumer is refused, so that its sender hears that nobody listens.
+    """
+
+    def __cinit__(self):
+        self.queues = {}
+
+    def add(self, bytes consumer not None, AckQueue queue not None):
+        """Acks for `consumer` go to `queue`."""
+        self.queues[consumer] = queue
+        self.last_name = None
+
+    def remove(self, bytes consumer not None):
+        """The consumer is gone."""
+        self.queues.pop(consumer, None)
+        self.last_name = None
+        self.last = None
+
+    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+        cdef size_t prefix = <size_t>PyBytes_GET_SIZE(sub.subject) - 1
+        cdef const char* name = m.subject + prefix
+        cdef const char* end = m.subject + m.subject_len
+        cdef const char* p
+        cdef uint64_t numbers[ACK_NUMBERS]
+        cdef int i
+        cdef size_t body_len = m.body_len - m.header_len
+        cdef const char* body = m.body + m.header_len
+        if m.subject_len <= prefix:
+            return 0
+        p = <const char*>memchr(name, c".", <size_t>(end - name))
+        if p == NULL:
+            return 0
+        if self.last_name is None or <Py_ssize_t>(p - name) != PyBytes_GET_SIZE(self.last_name) or \
+                memcmp(name, PyBytes_AS_STRING(self.last_name), <size_t>(p - name)) != 0:
+            token = PyBytes_FromStringAndSize(name, p - name)
+            queue = self.queues.get(token)
+            if queue is None:
+                return 0
+            self.last_name = token
+            self.last = <AckQueue>queue
+        p += 1
+        for i in range(ACK_NUMBERS):
+            if p == end:
+                return 0
+            p = get_uint(p, end, &numbers[i])
+            if p == NULL:
+                return 0
+        if p != end and sub.subject.count(b".") < 5:
+            return 0            # only the longer form may have more tokens
+        if m.reply_len == 0 and (body_len == 0 or (body_len == 4 and memcmp(body, b"+ACK", 4) == 0) or
+                                 (body_len == 3 and memcmp(body, b"+OK", 3) == 0)):
+            self.last.push(numbers[1], numbers[2])
+        else:
+            self.last.special.append((
+                self.last.count, numbers[1], numbers[2], numbers[0],
+                PyBytes_FromStringAndSize(body, <Py_ssize_t>body_len),
+                PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b"",
+            ))
+        self.last.mark()
+        return 1
+
+
+# --- deliveries ------------------------------------------------------------------------------------------
+
+cdef class Target:
+    """Where messages go: a waiting pull request, or the deliver subject of a push consumer.
+
+    Args: subject to deliver to; batch: messages it takes, negative for no bound; max_bytes: 0 for no bound.
+    """
+
+    def __init__(self, bytes subject not None, int64_t batch=-1, int64_t max_bytes=0):
+        self.subject = subject
+        self.batch = batch
+        self.bytes_left = max_bytes
+
+    cdef int refresh(self, SubscriptionIndex index) except -1:
+        """Looks up who listens, when subscriptions changed since the last time."""
+        if self.known and self.generation == index.generation:
+            return 0
+        self.match = index.lookup(PyBytes_AS_STRING(self.subject), <size_t>PyBytes_GET_SIZE(self.subject))
+        self.generation = index.generation
+        self.known = True
+        self.client = None
+        if len(self.match.plain) == 1:
+            sink = (<Subscription>self.match.plain[0]).sink
+            if isinstance(sink, ClientSink):
+                self.client = sink
+        return 0
+
+    cdef bint has_interest(self) noexcept:
+        return len(self.match.plain) != 0 or len(self.match.groups) != 0
+
+    def is_wanted(self, SubscriptionIndex index not None):
+        """Does anybody listen on its subject?"""
+        self.refresh(index)
+        return self.has_interest()
+
+
+cdef inline bint is_blocked(Target target, size_t backlog_max) noexcept:
+    cdef ClientSink client
+    if target.client is None:
+        return False
+    client = <ClientSink>target.client
+    return client.out.size > backlog_max
+
+
+cdef bint any_overlap(list filters) except -1:
+    """May a subject match two of them? (Configurations refuse only subsets: `a.*` and `*.b` may both be there.)"""
+    cdef size_t i, k
+    for i in range(<size_t>len(filters)):
+        for k in range(i + 1, <size_t>len(filters)):
+            left = (<bytes>filters[i]).split(b".")
+            right = (<bytes>filters[k]).split(b".")
+            for a, b in zip(left, right):
+                if a == b">" or b == b">":
+                    return True
+                if a != b and a != b"*" and b != b"*":
+                    break
+            else:
+                if len(left) == len(right):
+                    return True
+    return False
+
+
+cdef class Pump:
+    """Delivers one consumer's messages.
+
+    Args:
+        log, state, index: the stream's messages, the consumer's window, who listens.
+        ack_prefix: `$JS.ACK.<stream>.<consumer>.`
+        filters: subjects the consumer takes; empty for all. They don't overlap.
+        position: the stream sequence to begin with.
+    """
+
+    def __cinit__(self, StreamLog log not None, AckState state not None, SubscriptionIndex index not None,
+                  bytes ack_prefix not None, list filters not None, uint64_t position):
+        self.log = log
+        self.state = state
+        self.index = index
+        self.ack_prefix = ack_prefix
+        self.position = position
+        self.backlog_max = BACKLOG_MAX
+        self.given_up = []
+        self.scratch = OutBuffer()
+        self.reply_prefix = <size_t>PyBytes_GET_SIZE(ack_prefix)
+        self.reply = <char*>malloc(self.reply_prefix + ACK_NUMBERS * (NUMBER_MAX + 1))
+        if self.reply == NULL:
+            raise MemoryError("no memory for an ack subject")
+        memcpy(self.reply, PyBytes_AS_STRING(ack_prefix), self.reply_prefix)
+        self.set_filters(filters)
+
+    def __dealloc__(self):
+        free(self.reply)
+        free(self.heads)
+        free(self.none_upto)
+        free(self.skip)
+
+    def set_filters(self, list filters not None):
+        """Takes only messages whose subject one of `filters` matches from now on."""
+        cdef size_t n = len(filters), i
+        cdef uint64_t* heads = <uint64_t*>malloc((n + 1) * sizeof(uint64_t))
+        cdef uint64_t* none_upto = <uint64_t*>malloc((n + 1) * sizeof(uint64_t))
+        if heads == NULL or none_upto == NULL:
+            free(heads)
+            free(none_upto)
+            raise MemoryError(f"no memory for {n} filters")
+        for i in range(n + 1):
+            heads[i] = none_upto[i] = 0
+        free(self.heads)
+        free(self.none_upto)
+        self.heads = heads
+        self.none_upto = none_upto
+        self.filters = [bytes(f) for f in filters]
+        self.filter_count = n
+        self.overlapping = any_overlap(self.filters)
+        self.pending_known = False
+
+    def start_with(self, list seqs not None, uint64_t resume):
+        """Delivers exactly the messages at `seqs` (ascending) first, then goes on with what follows `resume`."""
+        cdef size_t n = len(seqs), i
+        cdef uint64_t* skip = <uint64_t*>malloc((n + 1) * sizeof(uint64_t))
+        if skip == NULL:
+            raise MemoryError(f"no memory for {n} sequences")
+        for i in range(n):
+            skip[i] = seqs[i]
+        free(self.skip)
+        self.skip = skip
+        self.skip_count = n
+        self.skip_at = 0
+        self.skip_resume = resume
+        self.position = skip[0] if n else resume + 1
+        self.pending_known = False
+
+    def jump(self, uint64_t position):
+        """Goes on at `position` (a purge, a reset)."""
+        cdef size_t i
+        self.position = position
+        self.skip_count = self.skip_at = 0
+        for i in range(self.filter_count):
+            self.heads[i] = self.none_upto[i] = 0
+        self.pending_known = False
+
+    # --- what comes next -------------------------------------------------------------------------------
+
+    cdef uint64_t find_next(self) except? 0:
+        """The next stream sequence to deliver for the first time, 0 when there is none yet."""
+        cdef uint64_t best = 0, start
+        cdef size_t i
+        cdef bytes f
+        if self.skip_at < self.skip_count:
+            return self.skip[self.skip_at]
+        if self.position > self.log.last_seq:
+            return 0
+        if self.filter_count == 0:
+            return self.log.next_matching(self.position, NULL, 0)
+        for i in range(self.filter_count):
+            if self.heads[i] < self.position:
+                self.heads[i] = 0
+                if self.none_upto[i] < self.log.last_seq:
+                    start = self.position if self.position > self.none_upto[i] else self.none_upto[i] + 1
+                    f = <bytes>self.filters[i]
+                    self.heads[i] = self.log.next_matching(start, PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f))
+                    if self.heads[i] == 0:
+                        self.none_upto[i] = self.log.last_seq
+            if self.heads[i] and (best == 0 or self.heads[i] < best):
+                best = self.heads[i]
+        return best
+
+    cdef int passed(self, uint64_t seq) except -1:
+        """seq was delivered, or is gone: the search goes on behind it."""
+        if self.skip_at < self.skip_count:
+            self.skip_at += 1
+            self.position = self.skip[self.skip_at] if self.skip_at < self.skip_count else self.skip_resume + 1
+        else:
+            self.position = seq + 1
+        return 0
+
+    cdef uint64_t count_pending(self) except? 0:
+        cdef uint64_t total = self.skip_count - self.skip_at, start = self.position
+        cdef object log = self.log
+        if self.skip_at < self.skip_count:
+            start = self.skip_resume + 1
+        if start > self.log.last_seq:
+            return total
+        if self.filter_count == 0:
+            return total + <uint64_t>log.count_from(start, b"")
+        if self.overlapping:
+            return total + self.walk(start)
+        for f in self.filters:
+            total += <uint64_t>log.count_from(start, f)
+        return total
+
+    cdef uint64_t walk(self, uint64_t seq) except? 0:
+        """Counts what the filters match from seq on, each message once."""
+        cdef uint64_t count = 0, best, found
+        cdef bytes f
+        while seq <= self.log.last_seq:
+            best = 0
+            for f in self.filters:
+                found = self.log.next_matching(seq, PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f))
+                if found and (best == 0 or found < best):
+                    best = found
+            if best == 0:
+                break
+            count += 1
+            seq = best + 1
+        return count
+
+    cdef int refresh_pending(self) except -1:
+        """Brings `pending` up to date with what was appended and removed since the last time."""
+        cdef uint64_t last = self.log.last_seq, removed, start
+        cdef bint in_list = self.skip_at < self.skip_count
+        if not in_list and self.position > last:
+            self.pending = 0
+        elif not in_list and self.filter_count == 0 and \
+                self.log.messages == last - self.log.first_seq + 1:
+            start = self.position if self.position > self.log.first_seq else self.log.first_seq
+            self.pending = last - start + 1
+        else:
+            removed = self.log.removals - self.pending_removals
+            if removed and removed == self.log.first_seq - self.pending_first and self.log.first_seq <= self.position:
+                removed = 0                 # all of them left at the front, behind us
+            if self.pending_known and removed == 0 and self.filter_count == 0:
+                self.pending += last - self.pending_upto
+            elif self.pending_known and removed == 0 and last - self.pending_upto <= WALK_MAX:
+                self.pending += self.walk(self.pending_upto + 1)
+            else:
+                self.pending = self.count_pending()
+        self.pending_known = True
+        self.pending_upto = last
+        self.pending_removals = self.log.removals
+        self.pending_first = self.log.first_seq
+        return 0
+
+    @property
+    def num_pending(self):
+        """Messages of the stream it takes and hasn't delivered yet."""
+        self.refresh_pending()
+        return self.pending
+
+    @property
+    def has_next(self):
+        """Is there a message to deliver, redeliveries included? (max_ack_pending aside)"""
+        return self.state.next_queued() != 0 or self.find_next() != 0
+
+    @property
+    def skipping(self):
+        """Is it still delivering the last messages of each subject?"""
+        return self.skip_at < self.skip_count
+
+    # --- one message -----------------------------------------------------------------------------------
+
+    cdef size_t build_reply(
+        self, uint64_t deliveries, uint64_t seq, uint64_t cseq, int64_t ts, uint64_t pending
+    ) noexcept:
+        cdef char* d = self.reply + self.reply_prefix
+        d += put_uint(d, deliveries)
+        d[0] = c"."
+        d += 1
+        d += put_uint(d, seq)
+        d[0] = c"."
+        d += 1
+        d += put_uint(d, cseq)
+        d[0] = c"."
+        d += 1
+        d += put_uint(d, <uint64_t>ts if ts > 0 else 0)
+        d[0] = c"."
+        d += 1
+        d += put_uint(d, pending)
+        return <size_t>(d - self.reply)
+
+    cdef int strip_payload(self, Message* m) except -1:
+        """headers_only: the payload's size becomes a header."""
+        cdef size_t header_len = m.header_len, payload_len = m.body_len - m.header_len
+        cdef const char* header = m.body
+        cdef char* d
+        cdef size_t n
+        if header_len < 4:
+            header = PyBytes_AS_STRING(VERSION_LINE)
+            header_len = <size_t>PyBytes_GET_SIZE(VERSION_LINE)
+        else:
+            header_len -= 2                 # the closing empty line
+        self.scratch.clear()
+        d = self.scratch.reserve(header_len + <size_t>PyBytes_GET_SIZE(MSG_SIZE_HEADER) + NUMBER_MAX + 4)
+        memcpy(d, header, header_len)
+        n = header_len
+        memcpy(d + n, PyBytes_AS_STRING(MSG_SIZE_HEADER), <size_t>PyBytes_GET_SIZE(MSG_SIZE_HEADER))
+        n += <size_t>PyBytes_GET_SIZE(MSG_SIZE_HEADER)
+        n += put_uint(d + n, payload_len)
+        memcpy(d + n, b"\r\n\r\n", 4)
+        n += 4
+        m.body = d
+        m.header_len = m.body_len = n
+        return 0
+
+    cdef int send(self, Target target, const Message* m) except -1:
+        """To everybody who listens on the target's subject; 0 when nobody took it."""
+        cdef MatchResult match = target.match
+        cdef Subscription sub
+        cdef list group
+        cdef int taken = 0
+        cdef size_t n, i
+        for sub in match.plain:
+            taken |= sub.sink.deliver(sub, m, None)
+        for group in match.groups:
+            n = <size_t>len(group)
+            for i in range(n):
+                self.turn += 1
+                sub = <Subscription>group[self.turn % n]
+                if sub.sink.deliver(sub, m, None):
+                    taken = 1
+                    break
+        return taken
+
+    cdef int end(self, list targets, Target target, int why) except -1:
+        targets.remove(target)
+        if self.on_end is not None:
+            self.on_end(target, why)
+        return 0
+
+    cdef Target choose(self, list targets, size_t size, int* why):
+        """Whose turn it is for a message of `size` bytes, or None."""
+        cdef Target target
+        cdef size_t blocked = 0
+        while targets:
+            target = <Target>targets[0]
+            if target.bytes_left > 0 and size > <size_t>target.bytes_left:
+                self.end(targets, target, END_TOO_LARGE)
+                continue
+            target.refresh(self.index)
+            if not target.has_interest():
+                self.end(targets, target, END_NO_INTEREST)
+                continue
+            if not is_blocked(target, self.backlog_max):
+                return target
+            blocked += 1
+            if blocked >= <size_t>len(targets):
+                why[0] = RUN_BLOCKED
+                return None
+            targets.append(targets.pop(0))
+        why[0] = RUN_NO_TARGET
+        return None
+
+    cdef int settle(self, list targets, Target target, size_t size) except -1:
+        """The target took one message of `size` bytes."""
+        cdef bint bounded = target.bytes_left > 0
+        target.delivered += 1
+        if target.batch > 0:
+            target.batch -= 1
+        if bounded:
+            target.bytes_left -= <int64_t>size
+            if target.bytes_left == 0:
+                target.batch = 0            # exactly used up: complete, whatever is left of its batch
+        if target.batch == 0:
+            self.end(targets, target, END_BYTES_LEFT if target.bytes_left > 0 else END_FULL)
+        elif len(targets) > 1:
+            targets.append(targets.pop(0))
+        return 0
+
+    cdef int account(self, size_t size) except -1:
+        """Flow control: asks the receiver for an answer once half the window is used."""
+        self.flow_bytes += <int64_t>size
+        if self.flow_open:
+            if self.flow_bytes - self.flow_size >= self.flow_window:
+                self.flow_size += <int64_t>size
+        elif self.flow_bytes > self.flow_window // 2:
+            self.flow_open = True
+            self.flow_size = self.flow_bytes
+            self.on_flow()
+        return 0
+
+    def run(self, list targets not None, int64_t now, uint64_t budget):
+        """Delivers up to `budget` messages to `targets` in turn and returns why it stopped (RunEnd).
+
+        `targets` is changed in place: complete and lost ones are gone (after on_end), the others are in the order
+        of their next turns. Messages that reached max_deliver end up in `given_up`.
+        """
+        cdef uint64_t seq, queued, deliveries, pending
+        cdef int why = RUN_EMPTY
+        cdef Record record
+        cdef Message m
+        cdef Target target
+        cdef size_t size
+        cdef bint uses_acks = self.state.policy != ACK_NONE
+        self.sent = 0
+        self.refresh_pending()
+        while True:
+            if self.sent >= budget:
+                return RUN_BUDGET
+            if not targets:
+                return RUN_NO_TARGET
+            if self.flow_window > 0 and self.flow_bytes > self.flow_window:
+                return RUN_STALLED
+            queued = self.state.next_queued() if uses_acks else 0
+            if queued:
+                seq = queued
+                deliveries = self.state.deliveries_of(seq)
+                if self.max_deliver and deliveries >= self.max_deliver:
+                    self.given_up.append((seq, deliveries))
+                    (<object>self.state).give_up(seq)
+                    continue
+                if not self.log.read(seq, &record):
+                    (<object>self.state).drop(seq)
+                    continue
+                deliveries += 1
+            else:
+                if self.max_ack_pending > 0 and uses_acks and \
+                        self.state.num_pending >= <size_t>self.max_ack_pending:
+                    return RUN_ACKS_FULL
+                seq = self.find_next()
+                if seq == 0:
+                    return RUN_EMPTY
+                if not self.log.read(seq, &record):
+                    self.passed(seq)
+                    self.pending_known = False
+                    self.refresh_pending()
+                    continue
+                deliveries = 1
+            pending = self.pending
+            if not queued and pending:
+                pending -= 1
+            m.subject = record.subject
+            m.subject_len = record.subject_len
+            m.body = record.body
+            m.header_len = record.header_len
+            m.body_len = record.body_len
+            if self.headers_only:
+                self.strip_payload(&m)
+            m.reply = self.reply
+            m.reply_len = self.build_reply(deliveries, seq, self.state.delivered_consumer + 1, record.ts, pending)
+            size = m.subject_len + m.reply_len + m.body_len
+            while True:
+                target = self.choose(targets, size, &why)
+                if target is None:
+                    return why
+                if self.send(target, &m):
+                    break
+                self.end(targets, target, END_NO_INTEREST)
+            if not queued:
+                self.passed(seq)
+                self.pending = pending
+            self.state.deliver(seq, now)
+            self.sent += 1
+            self.total_sent += 1
+            self.settle(targets, target, size)
+            if self.flow_window > 0:
+                self.account(size)
+
+
+def ready(list pumps not None):
+    """Indexes of those that have a message to deliver, of many that had none: one call for all consumers that wait
+    for news of a stream."""
+    cdef size_t i, n = <size_t>len(pumps)
+    cdef Pump pump
+    cdef list result = []
+    for i in range(n):
+        pump = <Pump?>pumps[i]
+        if pump.find_next() or pump.state.next_queued():
+            result.append(i)
+    return result
