@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import entry_points
 
 from hypothesis import HealthCheck, settings
+
+# Installed, the package registers the plugin by itself; run from the source tree it doesn't.
+if "penstock" not in {point.name for point in entry_points(group="pytest11")}:
+    pytest_plugins = ["penstock.testing.plugin"]
 
 # No deadline: two cores shared with a JVM make single examples slow for reasons of their own.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])

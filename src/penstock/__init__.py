@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.client import connect
-    from penstock.server import Server
+    from penstock.server.server import Server
 
 __all__ = ["Server", "connect"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "Server":
-        from penstock.server import Server
+        from penstock.server.server import Server
 
         return Server
     if name == "connect":
