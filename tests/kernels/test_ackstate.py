@@ -14,7 +14,22 @@ MS = 1_000_000
 steps = st.lists(
     st.tuples(
         st.sampled_from(
-            ["new", "new", "new", "gap", "again", "ack", "ack", "ack_first", "nak", "wpi", "term", "expire", "below", "skip"]
+            [
+                "new",
+                "new",
+                "new",
+                "gap",
+                "again",
+                "ack",
+                "ack",
+                "ack_first",
+                "nak",
+                "wpi",
+                "term",
+                "expire",
+                "below",
+                "skip",
+            ]
         ),
         st.integers(0, 50),
     ),
@@ -88,8 +103,13 @@ class Pair:
 
 
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
-@given(steps, st.sampled_from(list(AckPolicy)), st.integers(1, 100), st.sampled_from([[30 * MS], [5 * MS, 50 * MS]]),
-       st.integers(0, 3))
+@given(
+    steps,
+    st.sampled_from(list(AckPolicy)),
+    st.integers(1, 100),
+    st.sampled_from([[30 * MS], [5 * MS, 50 * MS]]),
+    st.integers(0, 3),
+)
 def test_ack_state_does_what_its_model_does(
     plan: list[tuple[str, int]], policy: AckPolicy, start: int, waits: list[int], max_deliver: int
 ) -> None:
@@ -118,7 +138,9 @@ def test_replaying_the_journal_on_a_snapshot_gives_the_same_state_at_every_cut(
             recovered.restore(snapshot)
             for entry in journal:
                 recovered.replay(entry)
-            assert recovered.snapshot() == pair.state.snapshot()  # its journal was just taken: nothing is lost by it
+            assert (
+                recovered.snapshot() == pair.state.snapshot()
+            )  # its journal was just taken: nothing is lost by it
             assert recovered.take_journal() == b""
 
 
@@ -178,8 +200,16 @@ def test_a_given_up_message_blocks_no_floor_and_counts_as_redelivered_until_acke
 
 @pytest.mark.parametrize(
     "entry",
-    [b"D", b"D\x01", b"T\x00", b"Z\x01", b"D\x05\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"R\x09", b"A\x01\x7f",
-     b"D\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01"],
+    [
+        b"D",
+        b"D\x01",
+        b"T\x00",
+        b"Z\x01",
+        b"D\x05\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"R\x09",
+        b"A\x01\x7f",
+        b"D\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01",
+    ],
 )
 def test_a_journal_entry_that_cannot_be_ours_is_refused(entry: bytes) -> None:
     with pytest.raises(ValueError, match=r"consumer journal|redelivery"):

@@ -1,8 +1,9 @@
 """`$JS.API.CONSUMER.>`: consumers by request, and the pull requests for their messages.
 
-Creating has three forms: CONSUMER.CREATE.S (an ephemeral without a name of its own), CONSUMER.CREATE.S.C[.FILTER]
-(any consumer; a filter in the subject must be the configuration's), and the older CONSUMER.DURABLE.CREATE.S.C. The
-same configuration again is no error; another one is an update, where `action` allows it.
+Creating has three forms: CONSUMER.CREATE.S (an ephemeral without a name of its own),
+CONSUMER.CREATE.S.C[.FILTER] (any consumer; a filter in the subject must be the configuration's), and the
+older CONSUMER.DURABLE.CREATE.S.C. The same configuration again is no error; another one is an update, where
+`action` allows it.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
 
 
 def next_messages(engine: JetStream, request: ApiRequest) -> None:
-    """CONSUMER.MSG.NEXT: messages and statuses go to the reply subject. Unknown consumers stay silent, as nobody
-    would listen there."""
+    """CONSUMER.MSG.NEXT: messages and statuses go to the reply subject. Unknown consumers stay silent, as
+    nobody would listen there."""
     stream = engine.streams.get(request.args[0])
     consumer = stream.consumers.get(request.args[1]) if stream is not None else None
     if consumer is None:
@@ -161,8 +162,8 @@ def create_consumer(
 ) -> Consumer:
     """The consumer a request asks for: a new one, or the present one with the requested configuration.
 
-    name: "" for an ephemeral that is given one. Raises JetStreamApiError: what the configuration's rules refuse,
-    10148 and 10149 for the action, 10013, 10026, 10104.
+    name: "" for an ephemeral that is given one. Raises JetStreamApiError: what the configuration's rules
+    refuse, 10148 and 10149 for the action, 10013, 10026, 10104.
     """
     name = name or _unused_name(engine, stream)
     if not subjects.is_valid_name(name):

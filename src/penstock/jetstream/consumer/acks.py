@@ -1,4 +1,5 @@
-"""Applying what comes back from the receivers: acks, NAKs, progress, terms, and acks that ask for the next message.
+"""Applying what comes back from the receivers: acks, NAKs, progress, terms, and acks that ask for the next
+message.
 
 Plain acks are applied by the kernel; the others come here one by one, in their place among the plain ones.
 Confirmations (for acks with a reply subject) wait until the journal is written.

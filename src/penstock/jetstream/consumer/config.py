@@ -1,10 +1,12 @@
 """Consumer configurations: defaults, bounds, what an update may change, and the error that refuses the rest.
 
-`checked` turns a request into the configuration a consumer runs on; `updated` holds such a one against the present
-one. Neither looks at what the stream holds. Codes and texts are the official server's (behaviour of v2.15).
+`checked` turns a request into the configuration a consumer runs on; `updated` holds such a one against
+the present one. Neither looks at what the stream holds. Codes and texts are the official server's
+(behaviour of v2.15).
 
-Configurations of features this server does not have are refused, never accepted and ignored. `sample_freq` is
-accepted and kept: it asks for metrics that are published only where somebody listens, and nothing depends on them.
+Configurations of features this server does not have are refused, never accepted and ignored.
+`sample_freq` is accepted and kept: it asks for metrics that are published only where somebody listens, and
+nothing depends on them.
 """
 
 from __future__ import annotations
@@ -119,7 +121,7 @@ def with_versions(config: ConsumerConfig, engine: EngineConfig) -> ConsumerConfi
 
 
 def ack_waits_ns(config: ConsumerConfig) -> list[int]:
-    """How long a delivery may stay unacked, by the number of deliveries; empty when nothing is redelivered."""
+    """How long a delivery may stay unacked, by number of deliveries; empty when nothing comes again."""
     if config.ack_policy is AckPolicy.NONE:
         return []
     return list(config.backoff) or [config.ack_wait]

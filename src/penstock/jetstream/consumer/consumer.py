@@ -1,7 +1,8 @@
 """One consumer: a state machine over its stream's log.
 
-What changes it: acks (gathered by the wiring's AckSink, applied once a tick), pull requests, time, and its own
-deliveries. The engine drives it: `apply`, `write`, `confirm`, `deliver`, and `on_time` when `next_deadline` has come.
+What changes it: acks (gathered by the wiring's AckSink, applied once a tick), pull requests, time, and
+its own deliveries. The engine drives it: `apply`, `write`, `confirm`, `deliver`, and `on_time` when
+`next_deadline` has come.
 
 Ordering contracts:
 - an ack is confirmed (`confirm`) only after `write`, when what it changed is with the operating system;
@@ -9,7 +10,8 @@ Ordering contracts:
 - redeliveries leave before new messages; requests and advisories are answered in the tick they arise in.
 
 Invariant: whoever may be able to go on is either active in this tick, waits for news of the stream
-(`wiring.wait`), or has a deadline. A slow receiver is asked again after BLOCKED_NS, so that it can't fill memory.
+(`wiring.wait`), or has a deadline. A slow receiver is asked again after BLOCKED_NS, so that it can't fill
+memory.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from penstock.kernels.ackstate import AckPolicy as KernelPolicy
 from penstock.kernels.ackstate import AckState
 from penstock.kernels.dispatch import publish
 from penstock.kernels.pump import AckQueue, Pump, RunEnd, Target, TargetEnd
+from penstock.protocol.acks import parse_pull
 from penstock.protocol.api import (
     AckPolicy,
     ConsumerConfig,
@@ -40,7 +43,6 @@ from penstock.protocol.api import (
     SequenceInfo,
     encode,
 )
-from penstock.protocol.acks import parse_pull
 from penstock.protocol.durations import format_time
 from penstock.protocol.status import BAD_REQUEST, CONSUMER_DELETED, CONSUMER_IS_PUSH_BASED, Status
 from penstock.store.interface import ConsumerStore
@@ -236,7 +238,8 @@ class Consumer:
         return min((due for due in deadlines if due is not None), default=None)
 
     def on_time(self, now: int) -> None:
-        """Redeliveries, expiries, heartbeats, and the end of a consumer nobody uses. The engine delivers next."""
+        """Redeliveries, expiries, heartbeats, and the end of a consumer nobody uses. The engine delivers
+        next."""
         if self.closed:
             return
         given_up = self.redelivery.on_time(now)
@@ -305,8 +308,8 @@ class Consumer:
             self.engine.touch_consumer(self)
 
     def update(self, config: ConsumerConfig, now: int) -> None:
-        """Runs on another (checked) configuration from now on. Raises JetStreamApiError 10012, 10013, 10116 for
-        what may not change, StoreWriteError when it can't be kept."""
+        """Runs on another (checked) configuration from now on. Raises JetStreamApiError 10012, 10013, 10116
+        for what may not change, StoreWriteError when it can't be kept."""
         rules.check_update(self.config, config)
         moved = self.push is not None and config.deliver_subject != self.config.deliver_subject
         if moved and self.push is not None:

@@ -1,7 +1,7 @@
 """Pull requests that wait for messages, and the status messages they end with.
 
-A request asks for up to `batch` messages (and up to `max_bytes`), for as long as `expires` says. Requests take turns
-message by message. How they end (wire_facts 6.3):
+A request asks for up to `batch` messages (and up to `max_bytes`), for as long as `expires` says.
+Requests take turns message by message. How they end (wire_facts 6.3):
 
     batch complete                          no status; 409 Batch Completed when bytes of max_bytes are left
     next message larger than what is left   409 Message Size Exceeds MaxBytes
@@ -104,7 +104,9 @@ class PullQueue:
     send: callable(reply, header block) that publishes a status.
     """
 
-    def __init__(self, index: SubscriptionIndex, send: Callable[[bytes, bytes], None], waiting_max: int) -> None:
+    def __init__(
+        self, index: SubscriptionIndex, send: Callable[[bytes, bytes], None], waiting_max: int
+    ) -> None:
         self._index = index
         self._send = send
         self.waiting_max = waiting_max
@@ -123,7 +125,8 @@ class PullQueue:
     def add(self, reply: bytes, request: PullRequest, messages_pending: int, now: int) -> None:
         """Takes a (checked) request in.
 
-        messages_pending: what the consumer could deliver now. Raises PullRefusedError when it is answered at once.
+        messages_pending: what the consumer could deliver now. Raises PullRefusedError when it is answered
+        at once.
         """
         self.last_active = now
         if len(self.requests) >= self.waiting_max and now - self._swept_at > SWEEP_NS:

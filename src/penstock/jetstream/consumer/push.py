@@ -1,11 +1,13 @@
 """Delivery to a subject: interest, idle heartbeats, flow control.
 
-A push consumer delivers while somebody listens on its deliver subject; without listeners it stands still, and an
-ephemeral one is removed when that has lasted for its inactive threshold. Interest is looked up, not announced: while
-a consumer stands still it looks every INTEREST_POLL_NS, else whenever it delivers, beats or checks its threshold.
+A push consumer delivers while somebody listens on its deliver subject; without listeners it stands
+still, and an ephemeral one is removed when that has lasted for its inactive threshold. Interest is looked
+up, not announced: while a consumer stands still it looks every INTEREST_POLL_NS, else whenever it delivers,
+beats or checks its threshold.
 
-Flow control: once half the window is delivered, the receiver is asked for an answer; while more than a window is
-unanswered, delivery stalls. The window begins small and doubles with every answer, up to WINDOW_MAX.
+Flow control: once half the window is delivered, the receiver is asked for an answer; while more than a
+window is unanswered, delivery stalls. The window begins small and doubles with every answer, up to
+WINDOW_MAX.
 """
 
 from __future__ import annotations

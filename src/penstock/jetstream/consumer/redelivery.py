@@ -1,7 +1,8 @@
 """When a message comes again: ack wait, backoff, NAK, max_deliver.
 
-Due messages wait in the AckState's redelivery queue, in the order of their sequences for those whose ack wait ended
-together, behind what was queued before. They leave it with the next deliveries, before new messages.
+Due messages wait in the AckState's redelivery queue, in the order of their sequences for those whose ack
+wait ended together, behind what was queued before. They leave it with the next deliveries, before new
+messages.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """What a consumer keeps: its meta, and its ack state as a snapshot with a journal.
 
-Once a tick the kernel's journal bytes (runs of deliveries and acks) are appended to the store; when the journal has
-outgrown the state it describes, a snapshot replaces both. Recovery is the snapshot with the journal replayed on it:
-ack floor, pending messages and delivery counts are as they were, and what was due is due.
+Once a tick the kernel's journal bytes (runs of deliveries and acks) are appended to the store; when the
+journal has outgrown the state it describes, a snapshot replaces both. Recovery is the snapshot with the
+journal replayed on it: ack floor, pending messages and delivery counts are as they were, and what was due
+is due.
 
-Deliveries are written after they were sent, in the same tick: a crash in between sends a message again (at least
-once), never loses one.
+Deliveries are written after they were sent, in the same tick: a crash in between sends a message again
+(at least once), never loses one.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ SNAPSHOTS_PER_JOURNAL = 4
 class ConsumerMeta(msgspec.Struct, frozen=True):
     """What the store keeps about a consumer besides its ack state.
 
-    start_seq: the stream sequence it began with. resume_seq: deliver policy last_per_subject first takes the last
-    message of each subject up to here, then everything behind it; 0 for the other policies.
+    start_seq: the stream sequence it began with. resume_seq: deliver policy last_per_subject first takes
+    the last message of each subject up to here, then everything behind it; 0 for the other policies.
     """
 
     config: ConsumerConfig
@@ -53,7 +54,9 @@ class Recorder:
             for entry in entries:
                 self._state.replay(entry)
         except ValueError as error:
-            raise StoreCorruptError(f"the state of consumer {self._store.name} can't be read: {error}") from error
+            raise StoreCorruptError(
+                f"the state of consumer {self._store.name} can't be read: {error}"
+            ) from error
 
     def write(self) -> None:
         """Appends what changed since the last time. Raises StoreWriteError; the next write goes on there."""

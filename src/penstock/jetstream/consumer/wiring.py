@@ -1,7 +1,7 @@
 """The subjects on which consumers of one stream are spoken to: acks and answers to flow control requests.
 
-One subscription of each kind a stream, made with its first consumer, routed by the consumer's token: subscriptions
-of their own would drop the router's caches whenever an ephemeral consumer comes or goes.
+One subscription of each kind a stream, made with its first consumer, routed by the consumer's token:
+subscriptions of their own would drop the router's caches whenever an ephemeral consumer comes or goes.
 
 It also knows which consumers wait for new messages, so that a publish costs one kernel call for all of them.
 """
