@@ -18,6 +18,7 @@ from penstock.jetstream.consumer import config as rules
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE
 from penstock.jetstream.stream.stream import Stream
+from penstock.kernels.dispatch import publish
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
 from penstock.protocol.api import (
@@ -34,7 +35,7 @@ from penstock.protocol.api import (
     SuccessResponse,
 )
 from penstock.protocol.ids import base62
-from penstock.protocol.status import REQUIRED_API_LEVEL
+from penstock.protocol.status import REQUIRED_API_LEVEL, no_responders_block
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
@@ -104,11 +105,13 @@ def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
 
 
 def next_messages(engine: JetStream, request: ApiRequest) -> None:
-    """CONSUMER.MSG.NEXT: messages and statuses go to the reply subject. Unknown consumers stay silent, as
-    nobody would listen there."""
+    """CONSUMER.MSG.NEXT: messages and statuses go to the reply subject. For an unknown consumer it is status
+    503, as nobody would listen there: clients take it as the sign to make theirs anew."""
     stream = engine.streams.get(request.args[0])
     consumer = stream.consumers.get(request.args[1]) if stream is not None else None
     if consumer is None:
+        if request.reply:
+            publish(engine.index, request.reply, b"", no_responders_block(request.subject), b"")
         return
     if request.header and not api_level_suffices(request.header, engine.config.api_level):
         consumer.send_status(request.reply, REQUIRED_API_LEVEL.block())
