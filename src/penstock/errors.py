@@ -33,6 +33,7 @@
          │   ├─ WrongLastSequenceError   an expected-sequence header did not match
          │   └─ JetStreamNotEnabledError
          ├─ PublishNotAckedError     a publish whose ack did not come or could not be read
+         ├─ PublishFailedError       some publishes of a windowed publisher failed
          ├─ NoStreamError            no stream takes the subject (503 on a JetStream publish)
          ├─ PullError                a pull request ended in an error status (status, description)
          └─ ConsumerGoneError        the consumer was deleted, or its heartbeats stopped
@@ -280,6 +281,20 @@ class JetStreamNotEnabledError(JetStreamApiError):
 
 class PublishNotAckedError(JetStreamError):
     """A publish whose ack did not come or could not be read. It may or may not be stored."""
+
+
+class PublishFailedError(JetStreamError):
+    """Publishes of a windowed publisher failed: `failed` of them, while `acked` were stored.
+
+    `failures` holds (subject, reason) of the first ones.
+    """
+
+    def __init__(self, failed: int, acked: int, failures: list[tuple[str, str]]) -> None:
+        self.failed = failed
+        self.acked = acked
+        self.failures = failures
+        first = f"; the first, on {failures[0][0]!r}: {failures[0][1]}" if failures else ""
+        super().__init__(f"{failed} publishes failed, {acked} were stored{first}")
 
 
 class NoStreamError(JetStreamError):

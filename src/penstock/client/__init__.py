@@ -5,26 +5,82 @@
     async with penstock.client.connect("nats://127.0.0.1:4222") as client:
         await client.publish("greet.joe", b"hello")
 
+        js = client.jetstream()
+        stream = await js.create_stream("ORDERS", subjects=["orders.>"])
+        await js.publish("orders.new", b"...")
+        consumer = await stream.create_consumer("billing")
+        async for msg in consumer.messages():
+            await msg.ack()
+
 It works with penstock's server and with the official one, on asyncio's own event loop and on uvloop.
 """
 
 from penstock.client.client import Client, Connecting, connect
+from penstock.client.consume import Consume
+from penstock.client.consumer import Consumer
+from penstock.client.fetch import Fetch
 from penstock.client.info import ServerInfo
+from penstock.client.jetstream import JetStream
+from penstock.client.jsmsg import JsMsg
 from penstock.client.message import Msg
 from penstock.client.options import ConnectOptions, Options
+from penstock.client.ordered import OrderedConsume, OrderedConsumer
+from penstock.client.publisher import PendingAck, Publisher
+from penstock.client.publishing import PublishOptions
+from penstock.client.pull import PriorityOptions
 from penstock.client.session import ClientState
+from penstock.client.stream import StoredMessage, Stream
 from penstock.client.subscription import Subscription
+from penstock.protocol.api import (
+    AccountInfo,
+    AckPolicy,
+    ConsumerConfig,
+    ConsumerInfo,
+    DeliverPolicy,
+    DiscardPolicy,
+    PubAck,
+    ReplayPolicy,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+    StreamInfo,
+)
 from penstock.protocol.headers import Headers
 
 __all__ = [
+    "AccountInfo",
+    "AckPolicy",
     "Client",
     "ClientState",
     "ConnectOptions",
     "Connecting",
+    "Consume",
+    "Consumer",
+    "ConsumerConfig",
+    "ConsumerInfo",
+    "DeliverPolicy",
+    "DiscardPolicy",
+    "Fetch",
     "Headers",
+    "JetStream",
+    "JsMsg",
     "Msg",
     "Options",
+    "OrderedConsume",
+    "OrderedConsumer",
+    "PendingAck",
+    "PriorityOptions",
+    "PubAck",
+    "PublishOptions",
+    "Publisher",
+    "ReplayPolicy",
+    "RetentionPolicy",
     "ServerInfo",
+    "StorageType",
+    "StoredMessage",
+    "Stream",
+    "StreamConfig",
+    "StreamInfo",
     "Subscription",
     "connect",
 ]

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.client.info import ServerInfo
 from penstock.client.message import HeadersLike, Msg, Payload, encode_headers, encode_payload
-from penstock.client.nuid import new_nuid
 from penstock.client.options import DEFAULT_SERVER, ConnectOptions, Options
 from penstock.client.requests import is_no_responders
 from penstock.client.session import RELIEF_BYTES, ClientState, Session
@@ -138,7 +137,7 @@ class Client:
 
     def new_inbox(self) -> str:
         """A subject nobody else uses, for replies."""
-        return f"{self.options.inbox_prefix}.{new_nuid()}"
+        return self._session.new_inbox()
 
     async def request(
         self,

@@ -16,7 +16,9 @@ server may end any of several open pulls, and statuses do not say which).
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.errors import MisuseError
+from penstock.client.message import RawMessage
+from penstock.errors import ConsumerGoneError, JetStreamError, MisuseError, PullError
+from penstock.protocol import headers
 from penstock.protocol import status as statuses
 from penstock.protocol.api import PullRequest
 from penstock.protocol.durations import NS_PER_S
@@ -29,6 +31,8 @@ MIN_HEARTBEAT_S = 0.5
 MAX_HEARTBEAT_S = 30.0
 # A fetch that waits longer than this asks for heartbeats, to tell a quiet stream from a lost one (ADR-37).
 FETCH_HEARTBEAT_ABOVE_S = 30.0
+STATUS_BLOCK_BYTES_MIN = len(b"NATS/1.0 100")
+SPACE = 0x20
 
 
 class StatusKind(Enum):
@@ -65,9 +69,38 @@ def classify_status(status: int, description: str) -> StatusKind:
     return StatusKind.WARNING
 
 
-def message_size(subject_len: int, reply_len: int, header_len: int, payload_len: int) -> int:
+def message_size(raw: RawMessage) -> int:
     """Bytes a message counts for in max_bytes, as the server counts: subject, reply, headers, payload."""
-    return subject_len + reply_len + header_len + payload_len
+    return len(raw[1]) + len(raw[2] or b"") + len(raw[3] or b"") + len(raw[4])
+
+
+def status_in(raw: RawMessage) -> tuple[int, str] | None:
+    """Code and text of a status message, None for a stream's message. Cheap for the latter."""
+    block = raw[3]
+    if block is None or len(block) < STATUS_BLOCK_BYTES_MIN or block[8] != SPACE:
+        return None
+    code, text = headers.status_of(block)
+    return None if code is None else (code, text)
+
+
+def pending_in(raw: RawMessage) -> tuple[int, int]:
+    """What a status says of the pull it ended: messages and bytes not delivered; zeros when it does not."""
+    block = raw[3] or b""
+    messages = headers.value_of(block, headers.PENDING_MESSAGES) or b"0"
+    size = headers.value_of(block, headers.PENDING_BYTES) or b"0"
+    return (int(messages), int(size)) if messages.isdigit() and size.isdigit() else (0, 0)
+
+
+def status_error(status: int, description: str, consumer: str) -> JetStreamError:
+    """The exception for a status that is an error."""
+    lower = description.lower()
+    if status == 409 and lower == statuses.CONSUMER_DELETED.text.lower():
+        return ConsumerGoneError(f"consumer {consumer!r} was deleted")
+    if status == 503:
+        return ConsumerGoneError(
+            f"nobody answers pull requests of consumer {consumer!r}: it does not exist, or has no leader now"
+        )
+    return PullError(status, description)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.client.connection import Connection, error_of_text, open_connection
 from penstock.client.info import ConnectRequest, ServerInfo
 from penstock.client.message import RawMessage
+from penstock.client.nuid import new_nuid
 from penstock.client.options import Options
 from penstock.client.requests import RequestTable
 from penstock.client.servers import PoolServer, ServerPool, ServerUrl
@@ -268,6 +269,10 @@ class Session:
         if self.connection is not None:
             encode_unsub(self.out, b"%d" % sid, max_messages)
             self._schedule_flush()
+
+    def new_inbox(self) -> str:
+        """A subject nobody else uses, for replies."""
+        return f"{self.options.inbox_prefix}.{new_nuid()}"
 
     def forget(self, subscription: Subscription) -> None:
         self._subscriptions.pop(subscription.sid, None)

@@ -1,0 +1,177 @@
+"""A consumer's handle: pull messages once (`fetch`, `next`) or continuously (`consume`, `messages`), ADR-37."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from penstock.client.consume import Consume, JsMessageCallback, WarningCallback
+from penstock.client.fetch import Fetch
+from penstock.client.jsmsg import JsMsg
+from penstock.client.pull import (
+    FETCH_HEARTBEAT_ABOVE_S,
+    NO_PRIORITY,
+    UNBOUNDED_BATCH,
+    PriorityOptions,
+    consume_options,
+)
+from penstock.errors import MisuseError, RequestTimeoutError
+from penstock.protocol.api import ConsumerInfo, ConsumerInfoResponse, PullRequest, SuccessResponse
+from penstock.protocol.durations import NS_PER_S
+
+if TYPE_CHECKING:
+    from penstock.client.jetstream import JetStream
+
+DEFAULT_FETCH_EXPIRES_S = 5.0
+
+
+class Consumer:
+    """Made by `Stream.consumer`, `create_consumer` and their like."""
+
+    def __init__(self, js: JetStream, info: ConsumerInfo) -> None:
+        self._js = js
+        self._info = info
+        self.name = info.name
+        self.stream_name = info.stream_name
+        self.pull_subject = f"{js.prefix}.CONSUMER.MSG.NEXT.{self.stream_name}.{self.name}".encode()
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.name!r} of stream {self.stream_name!r}>"
+
+    @property
+    def cached_info(self) -> ConsumerInfo:
+        """The info seen last, without asking the server."""
+        return self._info
+
+    async def info(self) -> ConsumerInfo:
+        """Configuration and state, fresh. Raises ConsumerNotFoundError."""
+        endpoint = f"CONSUMER.INFO.{self.stream_name}.{self.name}"
+        self._info = await self._js.call(ConsumerInfoResponse, endpoint)
+        return self._info
+
+    async def delete(self) -> None:
+        """Deletes the consumer and its state. Raises ConsumerNotFoundError."""
+        await self._js.call(SuccessResponse, f"CONSUMER.DELETE.{self.stream_name}.{self.name}")
+
+    # --- one pull --------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        max_messages: int | None = None,
+        *,
+        max_bytes: int | None = None,
+        expires: float = DEFAULT_FETCH_EXPIRES_S,
+        heartbeat: float | None = None,
+        no_wait: bool = False,
+        priority: PriorityOptions = NO_PRIORITY,
+    ) -> Fetch:
+        """Up to max_messages, or messages up to max_bytes together, as they come within `expires` seconds.
+
+        Await the result for a list, or iterate it. heartbeat: seconds; the server then shows that it is
+        alive (default: a quarter of expires when that is above 30 s). no_wait: only what is there now.
+
+        Raises MisuseError for options that exclude each other; awaiting or iterating raises PullError when
+        the server refuses the pull, ConsumerGoneError, DisconnectedError.
+        """
+        if (max_messages is None) == (max_bytes is None):
+            raise MisuseError("fetch takes max_messages or max_bytes: one of them, not both")
+        if (max_messages or max_bytes or 0) < 1:
+            raise MisuseError("fetch needs max_messages (or max_bytes) of at least 1")
+        if expires <= 0:
+            raise MisuseError(f"expires is {expires:g} s; it must be above 0")
+        if heartbeat is None:
+            heartbeat = expires / 4 if expires > FETCH_HEARTBEAT_ABOVE_S and not no_wait else 0.0
+        if heartbeat < 0 or heartbeat * 2 > expires:
+            raise MisuseError(f"heartbeat is {heartbeat:g} s; at most half of expires ({expires:g} s)")
+        request = PullRequest(
+            batch=max_messages or UNBOUNDED_BATCH,
+            max_bytes=max_bytes or 0,
+            expires=0 if no_wait else int(expires * NS_PER_S),
+            no_wait=no_wait,
+            idle_heartbeat=int(heartbeat * NS_PER_S),
+            group=priority.group,
+            min_pending=priority.min_pending,
+            min_ack_pending=priority.min_ack_pending,
+            priority=priority.priority,
+        )
+        return Fetch(self._js.session, self.pull_subject, request, self.name)
+
+    def fetch_bytes(
+        self, max_bytes: int, *, expires: float = DEFAULT_FETCH_EXPIRES_S, heartbeat: float | None = None
+    ) -> Fetch:
+        """`fetch` bounded by size: subjects, ack subjects, headers and payloads count."""
+        return self.fetch(max_bytes=max_bytes, expires=expires, heartbeat=heartbeat)
+
+    async def next(
+        self,
+        *,
+        expires: float = DEFAULT_FETCH_EXPIRES_S,
+        heartbeat: float | None = None,
+        priority: PriorityOptions = NO_PRIORITY,
+    ) -> JsMsg:
+        """One message, pulled when called. Raises RequestTimeoutError when none comes within `expires`
+        seconds, and what `fetch` raises."""
+        msgs = await self.fetch(1, expires=expires, heartbeat=heartbeat, priority=priority)
+        if not msgs:
+            text = f"consumer {self.name!r} had no message within {expires:g} s"
+            raise RequestTimeoutError(text, timeout_s=expires)
+        return msgs[0]
+
+    # --- continuous pull -------------------------------------------------------------------------
+
+    def consume(
+        self,
+        callback: JsMessageCallback | None = None,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        expires: float | None = None,
+        heartbeat: float | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        priority: PriorityOptions = NO_PRIORITY,
+        on_warning: WarningCallback | None = None,
+    ) -> Consume:
+        """Messages without end, pulled ahead into a buffer.
+
+        Iterate the result, or give a callback (a function or coroutine function), which gets one message
+        after the other. Use it in `async with`, or end it by `stop` or `drain`.
+
+        max_messages: size of the buffer (default 500), or max_bytes. threshold_*: pull again when so much is
+        left (default half). expires: seconds a pull stays open (default 30, at least 1). heartbeat: seconds
+        (default half of expires). on_warning: told of refused pulls and missed heartbeats; default the
+        client's on_error.
+
+        Raises MisuseError for options out of bounds. Iterating raises ConsumerGoneError when the consumer is
+        deleted and PullError when pulling can not work; lost connections only pause it.
+        """
+        options = consume_options(
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            expires=expires,
+            heartbeat=heartbeat,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            priority=priority,
+        )
+        consume = Consume(self._js.session, self.pull_subject, self.name, options, on_warning=on_warning)
+        consume.start(callback)
+        return consume
+
+    async def messages(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        expires: float | None = None,
+        heartbeat: float | None = None,
+    ) -> AsyncIterator[JsMsg]:
+        """`consume` as an async generator: `async for msg in consumer.messages(): ...`"""
+        consume = self.consume(
+            max_messages=max_messages, max_bytes=max_bytes, expires=expires, heartbeat=heartbeat
+        )
+        try:
+            async for msg in consume:
+                yield msg
+        finally:
+            consume.stop()

@@ -1,0 +1,183 @@
+"""One pull request and the messages it brings (ADR-37 "Fetch").
+
+    msgs = await consumer.fetch(100, expires=2)            # a list
+    async for msg in consumer.fetch(100, expires=2): ...   # as they come
+
+It ends when everything asked for came, when the server says the pull is over, or, should the server say
+nothing, a moment after its expiry. Invariant: the pull request is sent when the fetch is first awaited or
+iterated, and once. Rejected: sharing one inbox among fetches (an abandoned fetch would go on receiving, and
+its messages would wait for their ack wait to pass).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.jsmsg import JsMsg
+from penstock.client.message import RawMessage
+from penstock.client.pull import (
+    HeartbeatMonitor,
+    StatusKind,
+    classify_status,
+    status_error,
+    status_in,
+)
+from penstock.client.queue import MessageQueue
+from penstock.errors import ConsumerGoneError, MisuseError
+from penstock.protocol.api import PullRequest, encode
+from penstock.protocol.durations import NS_PER_S
+
+if TYPE_CHECKING:
+    from penstock.client.session import Session
+    from penstock.client.subscription import Subscription
+
+# The server ends a pull; the client only steps in when nothing was heard so long after the expiry.
+GRACE_S = 5.0
+
+
+class Fetch(MessageQueue):
+    """Made by `Consumer.fetch`. Await it for a list, or iterate it; each once.
+
+    As a list it raises an error only when no message came; iterating raises it after the last message.
+    """
+
+    __slots__ = (
+        "_consumer",
+        "_left",
+        "_monitor",
+        "_pull_subject",
+        "_request",
+        "_session",
+        "_subscription",
+        "_timer",
+    )
+
+    def __init__(self, session: Session, pull_subject: bytes, request: PullRequest, consumer: str) -> None:
+        super().__init__(session.loop)
+        self._session = session
+        self._pull_subject = pull_subject
+        self._request = request
+        self._consumer = consumer
+        self._left = request.batch
+        self._subscription: Subscription | None = None
+        self._monitor: HeartbeatMonitor | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __await__(self) -> Generator[Any, None, list[JsMsg]]:
+        return self._collect().__await__()
+
+    def __aiter__(self) -> AsyncIterator[JsMsg]:
+        self._start()
+        return self
+
+    async def __anext__(self) -> JsMsg:
+        items = self._items
+        while not items:
+            if self._ended:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            try:
+                await self._wait()
+            except BaseException:
+                self._finish(None)
+                raise
+        return JsMsg(self._session, items.popleft())
+
+    async def _collect(self) -> list[JsMsg]:
+        self._start()
+        try:
+            await self.ended()
+        finally:
+            self._finish(None)
+        if self._error is not None and not self._items:
+            raise self._error
+        msgs = [JsMsg(self._session, raw) for raw in self._items]
+        self._items.clear()
+        return msgs
+
+    async def ended(self) -> None:
+        """Returns when no further message will come."""
+        while not self._ended:
+            await self._wait()
+
+    def stop(self) -> None:
+        """Gives up the rest; what arrived can still be iterated."""
+        self._finish(None)
+
+    # --- the pull ------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._subscription is not None:
+            raise MisuseError("a fetch can be awaited or iterated once; call fetch() again")
+        session = self._session
+        inbox = session.new_inbox()
+        self._subscription = session.subscribe(inbox, receive=self._on_raw)
+        session.send(self._pull_subject, inbox.encode(), None, encode(self._request))
+        session.listen(self)
+        if self._request.idle_heartbeat:
+            self._monitor = HeartbeatMonitor(self._request.idle_heartbeat / NS_PER_S, self._loop.time())
+            self._timer = self._loop.call_at(self._monitor.deadline, self._on_heartbeat_timer)
+        else:
+            self._timer = self._loop.call_later(
+                self._request.expires / NS_PER_S + GRACE_S, self._finish, None
+            )
+
+    def _on_raw(self, raw: RawMessage) -> None:
+        if self._ended:
+            return
+        if self._monitor is not None:
+            self._monitor.heard(self._loop.time())
+        status = status_in(raw)
+        if status is not None:
+            self._on_status(*status)
+            return
+        self._items.append(raw)
+        self._left -= 1
+        if self._left <= 0:
+            self._finish(None)
+        elif self._getters:
+            self._wake()
+
+    def _on_status(self, status: int, description: str) -> None:
+        kind = classify_status(status, description)
+        if kind is StatusKind.HEARTBEAT:
+            return
+        refused = kind is StatusKind.TERMINAL or status == 503 or description.lower().startswith("exceeded")
+        # A change of leader or a shutdown ends the pull early; the next one finds out how things are.
+        self._finish(status_error(status, description, self._consumer) if refused else None)
+
+    def _on_heartbeat_timer(self) -> None:
+        monitor = self._monitor
+        if monitor is None or self._ended:
+            return
+        if monitor.missed(self._loop.time()):
+            text = f"no heartbeat of consumer {self._consumer!r} for {2 * monitor.interval_s:g} s"
+            self._finish(ConsumerGoneError(f"{text}: it may be gone, or the server unreachable"))
+        else:
+            self._timer = self._loop.call_at(monitor.deadline, self._on_heartbeat_timer)
+
+    def _finish(self, error: Exception | None) -> None:
+        if self._ended:
+            return
+        self.end(error)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._session.unlisten(self)
+        if self._subscription is not None:
+            self._session.unsubscribe(self._subscription)
+
+    # --- connection events -----------------------------------------------------------------------
+
+    def on_disconnected(self, error: Exception) -> None:
+        """The pull is lost with the connection."""
+        self._finish(error)
+
+    def on_reconnected(self) -> None:
+        """Nothing to do: a fetch does not outlive its connection."""
+
+    def on_client_closed(self, error: Exception | None) -> None:
+        """Nothing more can come."""
+        self._finish(error)

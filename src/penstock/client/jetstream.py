@@ -1,0 +1,256 @@
+"""The JetStream context: acknowledged publishes, streams, and shortcuts to consumers (ADR-37).
+
+    js = client.jetstream()
+    stream = await js.create_stream("ORDERS", subjects=["orders.>"])
+    ack = await js.publish("orders.new", b"...", msg_id="4711")
+
+It holds no state besides its API prefix: any number may be made, on one connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from penstock.client.message import Payload, encode_payload
+from penstock.client.publisher import Publisher
+from penstock.client.publishing import (
+    NO_STREAM_RETRIES,
+    NO_STREAM_RETRY_WAIT_S,
+    PublishOptions,
+    encode_publish_headers,
+    read_ack,
+)
+from penstock.client.settings import make_config
+from penstock.client.stream import Stream
+from penstock.errors import (
+    DisconnectedError,
+    JetStreamNotEnabledError,
+    MisuseError,
+    NoRespondersError,
+    NoStreamError,
+    PublishNotAckedError,
+    RequestTimeoutError,
+    StreamNotFoundError,
+)
+from penstock.protocol.api import (
+    AccountInfo,
+    AccountInfoResponse,
+    ConsumerConfig,
+    PubAck,
+    StreamConfig,
+    StreamCreateResponse,
+    StreamInfo,
+    StreamInfoResponse,
+    StreamListResponse,
+    StreamNamesRequest,
+    StreamNamesResponse,
+    StreamUpdateResponse,
+    SuccessResponse,
+    decode_response,
+    encode,
+)
+from penstock.protocol.subjects import check_name
+
+if TYPE_CHECKING:
+    from penstock.client.consumer import Consumer
+    from penstock.client.session import Session
+
+T = TypeVar("T")
+
+
+class JetStream:
+    """Made by `Client.jetstream`.
+
+    prefix: of the API subjects. timeout: seconds, for every request that names no other.
+    """
+
+    def __init__(self, session: Session, *, prefix: str, timeout: float) -> None:
+        self.session = session
+        self.prefix = prefix.rstrip(".")
+        self.timeout = timeout
+
+    def __repr__(self) -> str:
+        return f"<JetStream {self.prefix!r}>"
+
+    async def call(
+        self, kind: type[T], endpoint: str, request: object = None, *, timeout: float | None = None
+    ) -> T:
+        """One API request: `call(StreamInfoResponse, "STREAM.INFO.ORDERS")`; the way to endpoints that have
+        no method here.
+
+        Raises the JetStreamApiError that the server answers, JetStreamNotEnabledError when nobody answers,
+        RequestTimeoutError, DisconnectedError.
+        """
+        subject = f"{self.prefix}.{endpoint}"
+        limit = self.timeout if timeout is None else timeout
+        body = b"" if request is None else encode(request)
+        try:
+            raw = await self.session.request(subject.encode(), b"", body, limit)
+        except NoRespondersError as error:
+            text = "nobody answers JetStream requests: the server or this account has JetStream disabled"
+            raise JetStreamNotEnabledError(503, 10039, text, request=subject) from error
+        return decode_response(kind, raw[4], request=subject)
+
+    # --- publishing ----------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        subject: str,
+        payload: Payload = b"",
+        *,
+        timeout: float | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> PubAck:
+        """Publishes to the stream that takes `subject` and returns its ack: the message is stored.
+
+        options: msg_id, expected_*, ttl, headers; see `PublishOptions`. Without a stream it tries twice more,
+        a quarter second apart (ADR-22).
+
+        Raises NoStreamError, the JetStreamApiError that the stream answers (WrongLastSequenceError, ...), and
+        PublishNotAckedError when no ack came: the message may be stored or not, and with a msg_id it can be
+        published again safely.
+        """
+        session = self.session
+        limit = self.timeout if timeout is None else timeout
+        encoded = session.encode_subject(subject)
+        header = encode_publish_headers(options)
+        body = encode_payload(payload)
+        tries_left = NO_STREAM_RETRIES
+        while True:
+            try:
+                raw = await session.request(encoded, header, body, limit)
+            except NoRespondersError as error:
+                if not tries_left:
+                    raise NoStreamError(subject) from error
+                tries_left -= 1
+                await asyncio.sleep(NO_STREAM_RETRY_WAIT_S)
+            except (RequestTimeoutError, DisconnectedError) as error:
+                text = f"no ack for the publish on {subject!r}: {error}; it may be stored nevertheless"
+                raise PublishNotAckedError(text) from error
+            else:
+                return read_ack(raw, subject)
+
+    def publisher(self, window: int = 4000, *, timeout: float | None = None) -> Publisher:
+        """A windowed publisher, for rates beyond one round trip per message; see `Publisher`.
+
+        window: publishes that may wait for their ack. timeout: seconds for each ack.
+        """
+        return Publisher(self.session, window=window, timeout=self.timeout if timeout is None else timeout)
+
+    # --- streams -------------------------------------------------------------------------------
+
+    async def create_stream(self, config: StreamConfig | str | None = None, /, **settings: Any) -> Stream:
+        """Creates a stream, or returns the one there is with the same configuration.
+
+        config: a StreamConfig, or the name. settings: fields of StreamConfig; durations as timedelta or
+        nanoseconds.
+
+        Raises AlreadyExistsError when the name is taken with another configuration.
+        """
+        made = _stream_config(config, settings)
+        endpoint = f"STREAM.CREATE.{check_name(made.name, 'stream')}"
+        return Stream(self, await self.call(StreamCreateResponse, endpoint, made))
+
+    async def update_stream(self, config: StreamConfig | str | None = None, /, **settings: Any) -> Stream:
+        """Changes a stream. With a name, the settings go over its present configuration; a StreamConfig
+        replaces it as a whole. Raises StreamNotFoundError, JetStreamApiError for a change that is not allowed.
+        """
+        if isinstance(config, str):
+            info = await self.stream_info(config)
+            made = make_config(StreamConfig, settings, info.config)
+        else:
+            made = _stream_config(config, settings)
+        endpoint = f"STREAM.UPDATE.{check_name(made.name, 'stream')}"
+        return Stream(self, await self.call(StreamUpdateResponse, endpoint, made))
+
+    async def create_or_update_stream(
+        self, config: StreamConfig | str | None = None, /, **settings: Any
+    ) -> Stream:
+        """Updates the stream when it exists, else creates it."""
+        try:
+            return await self.update_stream(config, **settings)
+        except StreamNotFoundError:
+            return await self.create_stream(config, **settings)
+
+    async def stream(self, name: str) -> Stream:
+        """A handle of a stream, its info fetched. Raises StreamNotFoundError."""
+        return Stream(self, await self.stream_info(name))
+
+    async def stream_info(self, name: str) -> StreamInfo:
+        """Configuration and state of a stream. Raises StreamNotFoundError."""
+        return await self.call(StreamInfoResponse, f"STREAM.INFO.{check_name(name, 'stream')}")
+
+    async def delete_stream(self, name: str) -> None:
+        """Deletes a stream with its messages and consumers. Raises StreamNotFoundError."""
+        await self.call(SuccessResponse, f"STREAM.DELETE.{check_name(name, 'stream')}")
+
+    async def streams(self, subject: str = "") -> AsyncIterator[StreamInfo]:
+        """Every stream's info, page by page. subject: only streams whose subjects overlap it."""
+        offset = 0
+        while True:
+            request = StreamNamesRequest(offset=offset, subject=subject)
+            page = await self.call(StreamListResponse, "STREAM.LIST", request)
+            for info in page.streams:
+                yield info
+            offset += len(page.streams)
+            if not page.streams or offset >= page.total:
+                return
+
+    async def stream_names(self, subject: str = "") -> list[str]:
+        """Names of all streams. subject: only of those whose subjects overlap it."""
+        names: list[str] = []
+        while True:
+            request = StreamNamesRequest(offset=len(names), subject=subject)
+            page = await self.call(StreamNamesResponse, "STREAM.NAMES", request)
+            names += page.streams
+            if not page.streams or len(names) >= page.total:
+                return names
+
+    async def account_info(self) -> AccountInfo:
+        """What the account uses of JetStream, and what it may use."""
+        return await self.call(AccountInfoResponse, "INFO")
+
+    # --- consumers, without asking for the stream first -------------------------------------------
+
+    def _bare_stream(self, name: str) -> Stream:
+        return Stream(self, None, name=check_name(name, "stream"))
+
+    async def create_consumer(
+        self, stream: str, config: ConsumerConfig | str | None = None, /, **settings: Any
+    ) -> Consumer:
+        """`Stream.create_consumer` of the named stream."""
+        return await self._bare_stream(stream).create_consumer(config, **settings)
+
+    async def update_consumer(
+        self, stream: str, config: ConsumerConfig | str | None = None, /, **settings: Any
+    ) -> Consumer:
+        """`Stream.update_consumer` of the named stream."""
+        return await self._bare_stream(stream).update_consumer(config, **settings)
+
+    async def create_or_update_consumer(
+        self, stream: str, config: ConsumerConfig | str | None = None, /, **settings: Any
+    ) -> Consumer:
+        """`Stream.create_or_update_consumer` of the named stream."""
+        return await self._bare_stream(stream).create_or_update_consumer(config, **settings)
+
+    async def consumer(self, stream: str, name: str) -> Consumer:
+        """`Stream.consumer` of the named stream."""
+        return await self._bare_stream(stream).consumer(name)
+
+    async def delete_consumer(self, stream: str, name: str) -> None:
+        """`Stream.delete_consumer` of the named stream."""
+        await self._bare_stream(stream).delete_consumer(name)
+
+
+def _stream_config(config: StreamConfig | str | None, settings: dict[str, Any]) -> StreamConfig:
+    if isinstance(config, str):
+        settings = {"name": config, **settings}
+        config = None
+    if config is not None and not settings:
+        return config
+    made = make_config(StreamConfig, settings, config)
+    if not made.name:
+        raise MisuseError('a stream needs a name: create_stream("ORDERS", subjects=["orders.>"])')
+    return made

@@ -1,0 +1,104 @@
+"""A message delivered by a consumer, and its acknowledgement.
+
+Invariants: one message is settled (acked, naked, terminated) at most once by this client; nothing about the
+delivery is parsed until it is asked for. An ack leaves with the next write; only `ack_sync` waits for the
+server.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from penstock.client.message import Msg, RawMessage
+from penstock.errors import MisuseError
+from penstock.protocol import acks
+from penstock.protocol.acks import Delivery
+from penstock.protocol.durations import NS_PER_S
+
+if TYPE_CHECKING:
+    from penstock.client.session import Session
+
+
+class JsMsg(Msg):
+    """A message of a stream, as a consumer delivered it."""
+
+    __slots__ = ("_delivery", "_settled")
+
+    def __init__(self, session: Session, raw: RawMessage) -> None:
+        self._session = session
+        self._raw = raw
+        self._headers = None
+        self._delivery: Delivery | None = None
+        self._settled = False
+
+    @property
+    def metadata(self) -> Delivery:
+        """Stream, consumer, sequences, time and counts of this delivery.
+
+        Raises MisuseError when the message did not come from a consumer.
+        """
+        delivery = self._delivery
+        if delivery is None:
+            delivery = self._delivery = acks.parse_reply(self.reply)
+            if delivery is None:
+                raise MisuseError(f"{self!r} has no JetStream metadata: it did not come from a consumer")
+        return delivery
+
+    @property
+    def seq(self) -> int:
+        """Its sequence in the stream."""
+        return self.metadata.stream_seq
+
+    @property
+    def time(self) -> datetime:
+        """When it was stored, in UTC; `metadata.timestamp_ns` has the nanoseconds as well."""
+        return datetime.fromtimestamp(self.metadata.timestamp_ns // NS_PER_S, tz=UTC) + timedelta(
+            microseconds=self.metadata.timestamp_ns % NS_PER_S // 1000
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it was acked, naked or terminated here."""
+        return self._settled
+
+    def _settle(self) -> bytes:
+        reply = self._raw[2]
+        if not reply:
+            raise MisuseError(f"{self!r} can not be acknowledged: it has no ack subject")
+        if self._settled:
+            raise MisuseError(f"{self!r} is already acknowledged")
+        self._settled = True
+        return reply
+
+    async def ack(self) -> None:
+        """Done with it. Raises MisuseError when it is settled already, and what `Client.publish` raises."""
+        await self._session.publish(self._settle(), None, None, acks.ACK)
+
+    async def ack_sync(self, timeout: float | None = None) -> None:
+        """Done with it, and returns when the server has noted that. timeout: seconds.
+
+        Raises RequestTimeoutError when no confirmation comes: the ack may have counted nevertheless.
+        """
+        reply = self._settle()
+        try:
+            await self._session.request(reply, b"", acks.ACK, timeout)
+        except BaseException:
+            self._settled = False
+            raise
+
+    async def nak(self, delay: float = 0.0) -> None:
+        """Not done: deliver it again, at once or after `delay` seconds."""
+        if delay < 0:
+            raise MisuseError(f"the delay of a nak is {delay:g} s; it must not be negative")
+        await self._session.publish(self._settle(), None, None, acks.build_nak(int(delay * NS_PER_S)))
+
+    async def term(self, reason: str = "") -> None:
+        """Never deliver it again; the reason goes into the server's advisory."""
+        await self._session.publish(self._settle(), None, None, acks.build_term(reason))
+
+    async def in_progress(self) -> None:
+        """Still at it: the ack wait starts over. May be called any number of times."""
+        if self._settled or not self._raw[2]:
+            self._settle()  # raises, saying why
+        await self._session.publish(self._raw[2] or b"", None, None, acks.PROGRESS)

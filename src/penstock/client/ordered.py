@@ -1,0 +1,290 @@
+"""Reading a stream in order and without gaps, whatever happens to connections and consumers (ADR-17).
+
+    ordered = stream.ordered_consumer(filter_subject="orders.>")
+    async for msg in ordered.messages(): ...
+
+Theory of operation: an ephemeral consumer without acks delivers numbered messages. Whenever the numbers do
+not follow each other, heartbeats stop, the consumer is gone or the connection was lost, the consumer is
+thrown away and another one made that starts right after the last message handed on; the reader notices
+nothing. Each consumer has an inbox of its own, so that late messages of a former one can not be mistaken.
+
+Invariant: stream sequences handed out always grow, and none that the filter matches is left out, except those
+the stream itself dropped. Rejected: push consumers with flow control (pulls bound the buffer by themselves).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.consume import REFUSED_WAIT_S, Consume, JsMessageCallback, WarningCallback
+from penstock.client.consumer import DEFAULT_FETCH_EXPIRES_S, Consumer
+from penstock.client.jsmsg import JsMsg
+from penstock.client.message import RawMessage
+from penstock.client.nuid import new_nuid
+from penstock.client.pull import ConsumeOptions, consume_options, status_in
+from penstock.client.settings import make_config
+from penstock.errors import (
+    ClientError,
+    ConsumerGoneError,
+    JetStreamError,
+    MisuseError,
+    NotFoundError,
+    RequestTimeoutError,
+    StreamNotFoundError,
+)
+from penstock.protocol.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+if TYPE_CHECKING:
+    from penstock.client.session import Session
+    from penstock.client.stream import Stream
+
+SETTINGS = frozenset(
+    {
+        "filter_subject",
+        "filter_subjects",
+        "deliver_policy",
+        "opt_start_seq",
+        "opt_start_time",
+        "replay_policy",
+        "headers_only",
+        "inactive_threshold",
+        "metadata",
+    }
+)
+# Long enough for pauses of the reader, short enough not to leave consumers behind for long.
+INACTIVE_THRESHOLD = timedelta(minutes=5)
+
+
+def sequences_of(reply: bytes | None) -> tuple[int, int]:
+    """(stream sequence, consumer sequence) of a delivery's ack subject; (0, 0) when it is none.
+
+    Only what is needed per message; `protocol.acks.parse_reply` reads it all.
+    """
+    tokens = reply.split(b".") if reply else []
+    at = {9: 5}.get(len(tokens), 7 if len(tokens) >= 11 else 0)
+    if not at or not (tokens[at].isdigit() and tokens[at + 1].isdigit()):
+        return 0, 0
+    return int(tokens[at]), int(tokens[at + 1])
+
+
+class OrderedConsumer:
+    """Made by `Stream.ordered_consumer`. The place in the stream is kept between reads: `next` after
+    `fetch` goes on where that ended. One read at a time.
+    """
+
+    def __init__(self, stream: Stream, settings: dict[str, Any]) -> None:
+        for name in settings:
+            if name not in SETTINGS:
+                raise MisuseError(
+                    f"an ordered consumer has no setting {name!r}; it takes {', '.join(sorted(SETTINGS))}"
+                )
+        self._stream = stream
+        self._base = make_config(
+            ConsumerConfig,
+            {
+                "inactive_threshold": INACTIVE_THRESHOLD,
+                **settings,
+                "ack_policy": AckPolicy.NONE,
+                "max_deliver": 1,
+                "mem_storage": True,
+                "num_replicas": 1,
+            },
+        )
+        self._prefix = new_nuid()
+        self._serial = 0
+        self.last_seq = 0  # stream sequence of the last message handed out
+        self._consumer: Consumer | None = None
+        self._next_consumer_seq = 1
+
+    def __repr__(self) -> str:
+        return f"<OrderedConsumer of stream {self._stream.name!r} after {self.last_seq}>"
+
+    async def renew(self, after_seq: int) -> Consumer:
+        """A fresh consumer that starts right after a sequence; the former one is deleted."""
+        await self._drop()
+        self._serial += 1
+        settings: dict[str, Any] = {"name": f"{self._prefix}_{self._serial}"}
+        if after_seq:
+            settings |= {
+                "deliver_policy": DeliverPolicy.BY_START_SEQUENCE,
+                "opt_start_seq": after_seq + 1,
+                "opt_start_time": None,
+            }
+        self._consumer = await self._stream.create_consumer(make_config(ConsumerConfig, settings, self._base))
+        self._next_consumer_seq = 1
+        return self._consumer
+
+    async def _drop(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            try:
+                await consumer.delete()
+            except (NotFoundError, ClientError):
+                pass  # gone already, or it will be when its inactive threshold passes
+
+    async def fetch(self, max_messages: int, *, expires: float = DEFAULT_FETCH_EXPIRES_S) -> list[JsMsg]:
+        """Up to max_messages, as many as come within `expires` seconds, in order.
+
+        Raises StreamNotFoundError, DisconnectedError, RequestTimeoutError when the server does not answer.
+        """
+        consumer = self._consumer or await self.renew(self.last_seq)
+        try:
+            msgs = await consumer.fetch(max_messages, expires=expires)
+        except (ConsumerGoneError, ClientError):
+            consumer = await self.renew(self.last_seq)
+            msgs = await consumer.fetch(max_messages, expires=expires)
+        for count, msg in enumerate(msgs):
+            stream_seq, consumer_seq = sequences_of(msg.raw[2])
+            if consumer_seq != self._next_consumer_seq:
+                await self.renew(self.last_seq)
+                # A gap at the very start leaves nothing to give: ask once more, from a clean consumer.
+                return msgs[:count] if count else await self.fetch(max_messages, expires=expires)
+            self._next_consumer_seq += 1
+            self.last_seq = stream_seq
+        return msgs
+
+    async def next(self, *, expires: float = DEFAULT_FETCH_EXPIRES_S) -> JsMsg:
+        """The next message. Raises RequestTimeoutError when none comes within `expires` seconds."""
+        msgs = await self.fetch(1, expires=expires)
+        if not msgs:
+            text = f"stream {self._stream.name!r} had no further message within {expires:g} s"
+            raise RequestTimeoutError(text, timeout_s=expires)
+        return msgs[0]
+
+    async def consume(
+        self,
+        callback: JsMessageCallback | None = None,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        expires: float | None = None,
+        heartbeat: float | None = None,
+        on_warning: WarningCallback | None = None,
+    ) -> OrderedConsume:
+        """Messages without end, in order; `Consumer.consume` has the options.
+
+        Raises StreamNotFoundError when there is no such stream; iterating raises it when the stream is
+        deleted later.
+        """
+        options = consume_options(
+            max_messages=max_messages, max_bytes=max_bytes, expires=expires, heartbeat=heartbeat
+        )
+        consumer = await self.renew(self.last_seq)
+        consume = OrderedConsume(self, consumer, self._stream.session, options, on_warning=on_warning)
+        consume.start(callback)
+        return consume
+
+    async def messages(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        expires: float | None = None,
+        heartbeat: float | None = None,
+    ) -> AsyncIterator[JsMsg]:
+        """`consume` as an async generator: `async for msg in ordered.messages(): ...`"""
+        consume = await self.consume(
+            max_messages=max_messages, max_bytes=max_bytes, expires=expires, heartbeat=heartbeat
+        )
+        try:
+            async for msg in consume:
+                yield msg
+        finally:
+            consume.stop()
+            await self.close()
+
+    async def close(self) -> None:
+        """Deletes the server's consumer now, instead of after its inactive threshold."""
+        await self._drop()
+
+
+class OrderedConsume(Consume):
+    """A continuous read in order; made by `OrderedConsumer.consume`."""
+
+    __slots__ = ("_expected_seq", "_ordered", "_received_seq", "_restarting")
+
+    def __init__(
+        self,
+        ordered: OrderedConsumer,
+        consumer: Consumer,
+        session: Session,
+        options: ConsumeOptions,
+        **more: Any,
+    ) -> None:
+        super().__init__(session, consumer.pull_subject, consumer.name, options, **more)
+        self._ordered = ordered
+        self._expected_seq = 1  # consumer sequence of the next message
+        self._received_seq = ordered.last_seq  # stream sequence of the last one received
+        self._restarting = False
+
+    def _hand_out(self, raw: RawMessage) -> JsMsg:
+        self._ordered.last_seq = sequences_of(raw[2])[0]
+        return super()._hand_out(raw)
+
+    def _on_raw(self, raw: RawMessage) -> None:
+        if raw[3] is None or status_in(raw) is None:
+            stream_seq, consumer_seq = sequences_of(raw[2])
+            if consumer_seq != self._expected_seq:
+                self._restart()
+                return
+            self._expected_seq += 1
+            self._received_seq = stream_seq
+        super()._on_raw(raw)
+
+    def _on_terminal(self, error: Exception) -> None:
+        if isinstance(error, ConsumerGoneError):
+            self._restart()
+        else:
+            self._finish(error)
+
+    def _on_refused(self, error: Exception) -> None:
+        self._warn(error)
+        self._restart(wait_s=REFUSED_WAIT_S)
+
+    def _on_silence(self) -> None:
+        self._restart()
+
+    def on_reconnected(self) -> None:
+        """The consumer may be gone, and with it its numbers: starts over after the last message."""
+        self._monitor.resume(self._loop.time())
+        self._restart()
+
+    def _restart(self, wait_s: float = 0.0) -> None:
+        if self._restarting or self._ended:
+            return
+        self._restarting = True
+        if self._subscription is not None:
+            self._session.unsubscribe(self._subscription)
+            self._subscription = None
+        self._session.spawn(self._start_over(wait_s), "ordered consumer restart")
+
+    async def _start_over(self, wait_s: float) -> None:
+        while not self._ended:
+            await asyncio.sleep(wait_s)
+            wait_s = REFUSED_WAIT_S
+            if not self._session.is_connected:
+                continue
+            try:
+                consumer = await self._ordered.renew(self._received_seq)
+            except StreamNotFoundError as error:
+                self._finish(error)
+            except (ClientError, JetStreamError) as error:
+                self._warn(error)
+            else:
+                self._use(consumer)
+                return
+
+    def _use(self, consumer: Consumer) -> None:
+        self._restarting = False
+        if self._ended:
+            return
+        self._consumer = consumer.name
+        self._pull_subject = consumer.pull_subject
+        self._expected_seq = 1
+        self._subscription = self._session.subscribe(self._session.new_inbox(), receive=self._on_raw)
+        self._monitor.heard(self._loop.time())
+        self._reset()
+        self._pull()

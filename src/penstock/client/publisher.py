@@ -1,0 +1,340 @@
+"""Publishing to streams at speed: many publishes under way, each with its own ack.
+
+    async with js.publisher(window=4000) as publisher:
+        for order in orders:
+            await publisher.publish("orders.new", order)      # waits only when the window is full
+    # here every message is stored, or PublishFailedError told which were not
+
+Theory of operation: one inbox subscription takes all acks; the reply subject of a publish carries a counter
+that leads its ack back. A publish ends by its ack, by its timeout, or by the loss of the connection, except
+that publishes with a msg_id are sent again on the next connection: the server drops the ones it already has.
+
+Invariants: at most `window` publishes wait for their ack; acks are counted once; `_waiting` is in publishing
+order, so its first entry is the oldest. Rejected: asyncio futures (one callback through the loop for every
+ack; most programs never look at single acks) and decoding acks nobody looks at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Unpack
+
+from penstock.client.message import Payload, RawMessage, encode_payload
+from penstock.client.nuid import new_nuid
+from penstock.client.publishing import (
+    NO_STREAM_RETRIES,
+    NO_STREAM_RETRY_WAIT_S,
+    PublishOptions,
+    encode_publish_headers,
+    read_ack,
+    refusal_in,
+)
+from penstock.client.requests import is_no_responders
+from penstock.client.session import RELIEF_BYTES, ClientState
+from penstock.errors import (
+    ClientError,
+    ConnectionClosedError,
+    MisuseError,
+    NoStreamError,
+    PublishFailedError,
+    PublishNotAckedError,
+)
+from penstock.protocol.api import PubAck
+
+if TYPE_CHECKING:
+    from penstock.client.session import Session
+    from penstock.client.subscription import Subscription
+
+# Failures kept for the error at the end; further ones are only counted.
+FAILURES_KEPT_MAX = 1000
+
+
+class PendingAck:
+    """A publish under way. Await it for its PubAck, or leave it to the publisher's exit.
+
+    Awaiting raises what `JetStream.publish` would have raised.
+    """
+
+    __slots__ = ("_error", "_raw", "_seen", "_waiters", "header", "payload", "retries", "sent_at", "subject")
+
+    def __init__(self, subject: bytes, header: bytes, payload: bytes, sent_at: float) -> None:
+        self.subject = subject
+        self.header = header
+        self.payload = payload
+        self.sent_at = sent_at
+        self.retries = 0
+        self._raw: RawMessage | None = None
+        self._error: Exception | None = None
+        self._waiters: list[asyncio.Future[None]] | None = None
+        self._seen = False
+
+    @property
+    def subject_text(self) -> str:
+        """The subject published to."""
+        return self.subject.decode("utf-8", "surrogateescape")
+
+    def done(self) -> bool:
+        """Whether it was acked or failed."""
+        return self._raw is not None or self._error is not None
+
+    def result(self) -> PubAck:
+        """The ack; raises why there is none. asyncio.InvalidStateError when it is not done."""
+        if self._error is not None:
+            self._seen = True
+            raise self._error
+        if self._raw is None:
+            raise asyncio.InvalidStateError("the publish is not acked yet; await it")
+        return read_ack(self._raw, self.subject_text)
+
+    def exception(self) -> Exception | None:
+        """Why it failed, None when it did not (or not yet)."""
+        self._seen = True
+        return self._error
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether somebody asked how it went, so that a failure need not be told again."""
+        return self._seen
+
+    def __await__(self) -> Generator[Any, None, PubAck]:
+        if not self.done():
+            waiter = asyncio.get_running_loop().create_future()
+            if self._waiters is None:
+                self._waiters = []
+            self._waiters.append(waiter)
+            yield from waiter
+        return self.result()
+
+    def settle(self, raw: RawMessage | None, error: Exception | None) -> None:
+        """It is acked, or failed; for the publisher."""
+        self._raw = raw
+        self._error = error
+        if self._waiters is not None:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters = None
+
+
+class Publisher:
+    """Made by `JetStream.publisher`; use it in `async with`.
+
+    acked and failed count what is done; `pending` what is under way.
+    """
+
+    def __init__(self, session: Session, *, window: int, timeout: float) -> None:
+        if window < 1:
+            raise MisuseError(f"window is {window}; at least one publish must be under way")
+        self.acked = 0
+        self.failed = 0
+        self._session = session
+        self._window = window
+        self._resume_at = window // 2  # waking the publisher once per half window costs least
+        self._timeout_s = timeout
+        self._prefix = f"{session.options.inbox_prefix}.{new_nuid()}."
+        self._prefix_bytes = self._prefix.encode()
+        self._subscription: Subscription | None = None
+        self._waiting: dict[bytes, PendingAck] = {}
+        self._count = 0
+        self._room: asyncio.Future[None] | None = None
+        self._idle: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._failures: list[PendingAck] = []
+        self._closed_error: Exception | None = None
+
+    @property
+    def pending(self) -> int:
+        """Publishes that wait for their ack."""
+        return len(self._waiting)
+
+    async def publish(
+        self, subject: str, payload: Payload = b"", **options: Unpack[PublishOptions]
+    ) -> PendingAck:
+        """Publishes; waits only while the window is full, the socket slow, or the connection away.
+
+        options: msg_id, expected_*, ttl, headers. Returns the publish under way, which may be awaited.
+
+        Raises InvalidSubjectError, MaxPayloadError, ConnectionClosedError.
+        """
+        session = self._session
+        if len(self._waiting) >= self._window or session.connection is None:
+            await self._wait_for_room()
+        self._count += 1
+        reply = b"%b%d" % (self._prefix_bytes, self._count)
+        pending = PendingAck(
+            session.subjects.get(subject) or session.encode_subject(subject),
+            encode_publish_headers(options) if options else b"",
+            payload if type(payload) is bytes else encode_payload(payload),
+            session.loop.time(),
+        )
+        session.send(pending.subject, reply, pending.header, pending.payload)
+        self._waiting[reply] = pending
+        if session.out.size >= RELIEF_BYTES:
+            await session.relieve()
+        return pending
+
+    async def _wait_for_room(self) -> None:
+        while True:
+            if self._closed_error is not None:
+                raise ConnectionClosedError(f"the client closed: {self._closed_error}")
+            self._session.check_open()
+            if self._subscription is None:
+                raise MisuseError("use the publisher in `async with js.publisher() as publisher`")
+            if len(self._waiting) < self._window and self._session.connection is not None:
+                return
+            if self._room is None:
+                self._room = self._session.loop.create_future()
+            await asyncio.shield(self._room)
+
+    async def flush(self) -> None:
+        """Returns when nothing is under way any more; failures are told at the exit, or by their PendingAck."""
+        while self._waiting:
+            if self._idle is None:
+                self._idle = self._session.loop.create_future()
+            await asyncio.shield(self._idle)
+
+    # --- acks ----------------------------------------------------------------------------------
+
+    def _on_ack(self, raw: RawMessage) -> None:
+        waiting = self._waiting
+        pending = waiting.get(raw[1])
+        if pending is None:
+            return  # timed out before, or acked twice
+        subject = ""
+        error: Exception | None = None
+        if raw[3] is not None or b'"error"' in raw[4] or b'"stream"' not in raw[4]:
+            subject = pending.subject_text
+            if is_no_responders(raw):
+                if self._try_again(raw[1], pending):
+                    return
+                error = NoStreamError(subject)
+            else:
+                error = refusal_in(raw, subject)
+        del waiting[raw[1]]
+        if error is not None:
+            self._fail(pending, error)
+        else:
+            self.acked += 1
+            pending.settle(raw, None)
+        self._note_progress()
+
+    def _note_progress(self) -> None:
+        count = len(self._waiting)
+        if self._room is not None and count <= self._resume_at and self._session.connection is not None:
+            self._room.set_result(None)
+            self._room = None
+        if not count and self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
+
+    def _try_again(self, reply: bytes, pending: PendingAck) -> bool:
+        """Nobody took the message: the stream may be between leaders (ADR-22)."""
+        if pending.retries >= NO_STREAM_RETRIES:
+            return False
+        pending.retries += 1
+        self._session.loop.call_later(NO_STREAM_RETRY_WAIT_S, self._resend, reply)
+        return True
+
+    def _resend(self, reply: bytes) -> None:
+        pending = self._waiting.get(reply)
+        if pending is None or self._session.connection is None:
+            return  # its timeout, or the loss of the connection, ends it
+        try:
+            self._session.send(pending.subject, reply, pending.header, pending.payload)
+        except ClientError as error:
+            del self._waiting[reply]
+            self._fail(pending, error)
+            self._note_progress()
+
+    def _fail(self, pending: PendingAck, error: Exception) -> None:
+        self.failed += 1
+        if len(self._failures) < FAILURES_KEPT_MAX:
+            self._failures.append(pending)
+        pending.settle(None, error)
+
+    def _on_timer(self) -> None:
+        loop = self._session.loop
+        now = loop.time()
+        waiting = self._waiting
+        while waiting:
+            reply, pending = next(iter(waiting.items()))
+            if pending.sent_at + self._timeout_s > now:
+                break
+            del waiting[reply]
+            text = f"no ack for the publish on {pending.subject_text!r} within {self._timeout_s:g} s"
+            self._fail(pending, PublishNotAckedError(f"{text}; it may be stored nevertheless"))
+        self._note_progress()
+        oldest = next(iter(waiting.values())).sent_at if waiting else now
+        self._timer = loop.call_at(oldest + self._timeout_s, self._on_timer)
+
+    # --- connection events -----------------------------------------------------------------------
+
+    def on_disconnected(self, error: Exception) -> None:
+        """Publishes without msg_id may or may not be stored; the others will be sent again."""
+        kept: dict[bytes, PendingAck] = {}
+        for reply, pending in self._waiting.items():
+            if b"\r\nNats-Msg-Id:" in pending.header:
+                kept[reply] = pending
+                continue
+            text = (
+                f"no ack for the publish on {pending.subject_text!r}: {error}; it may be stored nevertheless"
+            )
+            self._fail(pending, PublishNotAckedError(text))
+        self._waiting = kept
+        self._note_progress()
+
+    def on_reconnected(self) -> None:
+        """Sends again what can be sent again, in the order it was published."""
+        for reply in list(self._waiting):
+            self._resend(reply)
+        self._note_progress()
+
+    def on_client_closed(self, error: Exception | None) -> None:
+        """Nothing can be acked any more."""
+        self._closed_error = error or ConnectionClosedError("the client was closed")
+        waiting, self._waiting = self._waiting, {}
+        for pending in waiting.values():
+            text = f"the client closed before the ack of the publish on {pending.subject_text!r} came"
+            self._fail(pending, PublishNotAckedError(f"{text}; it may be stored nevertheless"))
+        if self._room is not None:
+            self._room.set_result(None)
+            self._room = None
+        self._note_progress()
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Publisher:
+        session = self._session
+        if session.state is ClientState.CLOSED or self._subscription is not None:
+            session.check_open()
+            raise MisuseError("this publisher is in use already; make another by js.publisher()")
+        self._subscription = session.subscribe(self._prefix + "*", receive=self._on_ack)
+        session.listen(self)
+        self._timer = session.loop.call_later(self._timeout_s, self._on_timer)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Waits for what is under way. Raises PublishFailedError for failures that nobody looked at, unless
+        the block itself raised."""
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            self._stop()
+        unseen = [pending for pending in self._failures if not pending.is_seen]
+        if kind is None and unseen:
+            failures = [(pending.subject_text, str(pending.exception())) for pending in unseen]
+            hidden = self.failed - len(self._failures)
+            cause = unseen[0].exception()
+            raise PublishFailedError(len(unseen) + hidden, self.acked, failures) from cause
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._session.unlisten(self)
+        if self._subscription is not None:
+            self._session.unsubscribe(self._subscription)

@@ -1,0 +1,97 @@
+"""What both ways of publishing to a stream share: the headers that JetStream understands, and reading acks."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from penstock.client.message import HeadersLike, RawMessage, encode_headers
+from penstock.errors import JetStreamApiError, MisuseError, PublishNotAckedError
+from penstock.protocol import headers as names
+from penstock.protocol.api import DecodeError, PubAck, decode_response
+from penstock.protocol.headers import Headers
+
+# A stream may be between leaders when nobody answers: ADR-22 says to try again twice, a quarter second apart.
+NO_STREAM_RETRIES = 2
+NO_STREAM_RETRY_WAIT_S = 0.25
+
+
+class PublishOptions(TypedDict, total=False):
+    """Keyword arguments of a publish to a stream (wire_facts 5.1).
+
+    msg_id: the server stores a message with the same id only once per duplicate window.
+    expected_stream: refuse unless this stream takes the message. expected_last_sequence: refuse unless the
+    stream's last message has this sequence. expected_last_subject_sequence: the same for the subject, 0 for
+    "none yet". expected_last_subject_sequence_subject: a filter to look at instead of the subject.
+    expected_last_msg_id: refuse unless the last message had this id.
+    ttl: whole seconds, a duration text (`1h`) or `never`; the stream must allow it.
+    headers: further headers.
+    """
+
+    msg_id: str | None
+    expected_stream: str | None
+    expected_last_sequence: int | None
+    expected_last_subject_sequence: int | None
+    expected_last_subject_sequence_subject: str | None
+    expected_last_msg_id: str | None
+    ttl: int | str | None
+    headers: HeadersLike | None
+
+
+_HEADER_OF_OPTION = {
+    "msg_id": names.MSG_ID,
+    "expected_stream": names.EXPECTED_STREAM,
+    "expected_last_sequence": names.EXPECTED_LAST_SEQUENCE,
+    "expected_last_subject_sequence": names.EXPECTED_LAST_SUBJECT_SEQUENCE,
+    "expected_last_subject_sequence_subject": names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT,
+    "expected_last_msg_id": names.EXPECTED_LAST_MSG_ID,
+    "ttl": names.TTL,
+}
+
+
+def encode_publish_headers(options: PublishOptions) -> bytes:
+    """The header block of a publish, b"" when it needs none. Raises MisuseError for an unknown option."""
+    if not options:
+        return b""
+    given = options.get("headers")
+    made = Headers()
+    for name, value in options.items():
+        if name == "headers" or value is None:
+            continue
+        header = _HEADER_OF_OPTION.get(name)
+        if header is None:
+            raise MisuseError(
+                f"publish has no option {name!r}; it takes {', '.join(_HEADER_OF_OPTION)}, headers"
+            )
+        made[header] = str(value)
+    if not given:
+        return made.encode() if made else b""
+    if not made:
+        return encode_headers(given)
+    for name, text in (given if isinstance(given, Headers) else Headers(given)).pairs():
+        made.add(name, text)
+    return made.encode()
+
+
+def read_ack(raw: RawMessage, subject: str) -> PubAck:
+    """The ack in an answer. Raises the JetStreamApiError it carries, or PublishNotAckedError for rubbish."""
+    try:
+        ack = decode_response(PubAck, raw[4], request=subject)
+    except DecodeError as error:
+        text = f"the answer to the publish on {subject!r} is no ack: {raw[4][:80]!r} ({error})"
+        raise PublishNotAckedError(text) from error
+    if not ack.stream:
+        text = f"the answer to the publish on {subject!r} names no stream: {raw[4][:80]!r}; it came from no stream"
+        raise PublishNotAckedError(text)
+    return ack
+
+
+def refusal_in(raw: RawMessage, subject: str) -> Exception | None:
+    """The error an answer carries, None for a good ack; cheap for good acks, which are not read further."""
+    payload = raw[4]
+    if b'"error"' not in payload and b'"stream"' in payload:
+        return None
+    try:
+        read_ack(raw, subject)
+    except (JetStreamApiError, PublishNotAckedError) as error:
+        return error
+    return None

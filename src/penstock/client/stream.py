@@ -1,0 +1,329 @@
+"""A stream's handle: its info and messages, and the way to its consumers (ADR-37, ADR-31 for direct gets).
+
+It keeps the info it saw last (`cached_info`) and nothing else: several handles of one stream do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.client.consumer import Consumer
+from penstock.client.message import RawMessage
+from penstock.client.nuid import new_nuid
+from penstock.client.ordered import OrderedConsumer
+from penstock.client.settings import make_config, plain_value
+from penstock.errors import (
+    JetStreamApiError,
+    MessageNotFoundError,
+    MisuseError,
+    NoRespondersError,
+    StreamNotFoundError,
+)
+from penstock.protocol import headers as names
+from penstock.protocol.api import (
+    AckPolicy,
+    ConsumerAction,
+    ConsumerConfig,
+    ConsumerCreateRequest,
+    ConsumerCreateResponse,
+    ConsumerInfo,
+    ConsumerInfoResponse,
+    ConsumerListResponse,
+    ConsumerNamesResponse,
+    ConsumerPauseRequest,
+    ConsumerPauseResponse,
+    MsgDeleteRequest,
+    MsgGetRequest,
+    MsgGetResponse,
+    PagedRequest,
+    StreamConfig,
+    StreamInfo,
+    StreamInfoRequest,
+    StreamInfoResponse,
+    StreamPurgeRequest,
+    StreamPurgeResponse,
+    SuccessResponse,
+    encode,
+)
+from penstock.protocol.durations import NS_PER_S, parse_time
+from penstock.protocol.headers import Headers
+from penstock.protocol.subjects import check_name, has_wildcard
+
+if TYPE_CHECKING:
+    from penstock.client.jetstream import JetStream
+    from penstock.client.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as the stream keeps it. time_ns: when it was stored, ns since 1970."""
+
+    stream: str
+    subject: str
+    seq: int
+    time_ns: int
+    headers: Headers
+    data: bytes
+
+    @property
+    def time(self) -> datetime:
+        """When it was stored, in UTC, to the microsecond."""
+        seconds, rest = divmod(self.time_ns, NS_PER_S)
+        return datetime.fromtimestamp(seconds, tz=UTC) + timedelta(microseconds=rest // 1000)
+
+
+class Stream:
+    """Made by `JetStream.stream`, `create_stream` and their like."""
+
+    def __init__(self, js: JetStream, info: StreamInfo | None, *, name: str = "") -> None:
+        self._js = js
+        self._info = info
+        self.name = info.config.name if info is not None else name
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name!r}>"
+
+    @property
+    def session(self) -> Session:
+        """The client's inner side; for the parts of this package."""
+        return self._js.session
+
+    # --- the stream ------------------------------------------------------------------------------
+
+    @property
+    def cached_info(self) -> StreamInfo:
+        """The info seen last, without asking the server. MisuseError when there is none yet."""
+        if self._info is None:
+            raise MisuseError(f"the info of stream {self.name!r} was not fetched yet: await info()")
+        return self._info
+
+    @property
+    def config(self) -> StreamConfig:
+        """The configuration seen last."""
+        return self.cached_info.config
+
+    async def info(self, *, subjects_filter: str = "", deleted_details: bool = False) -> StreamInfo:
+        """Configuration and state, fresh.
+
+        subjects_filter: fill `state.subjects` with the message counts of the subjects it matches (all pages
+        of them). deleted_details: fill `state.deleted`. Raises StreamNotFoundError.
+        """
+        subjects: dict[str, int] = {}
+        while True:
+            request = StreamInfoRequest(
+                offset=len(subjects), deleted_details=deleted_details, subjects_filter=subjects_filter
+            )
+            plain = not subjects_filter and not deleted_details
+            page = await self._js.call(
+                StreamInfoResponse, f"STREAM.INFO.{self.name}", None if plain else request
+            )
+            subjects.update(page.state.subjects)
+            if not page.state.subjects or len(subjects) >= page.total:
+                break
+        page.state.subjects = subjects
+        self._info = page
+        return page
+
+    async def purge(self, subject: str = "", *, seq: int = 0, keep: int = 0) -> int:
+        """Removes messages and returns how many.
+
+        subject: only those of matching subjects. seq: only those below this sequence. keep: leave the newest
+        so many. MisuseError for seq and keep together.
+        """
+        if seq and keep:
+            raise MisuseError("purge takes seq or keep, not both")
+        request = StreamPurgeRequest(filter=subject, seq=seq, keep=keep)
+        return (await self._js.call(StreamPurgeResponse, f"STREAM.PURGE.{self.name}", request)).purged
+
+    async def delete(self) -> None:
+        """Deletes the stream with its messages and consumers."""
+        await self._js.delete_stream(self.name)
+
+    # --- messages ----------------------------------------------------------------------------------
+
+    async def get_message(
+        self, seq: int = 0, *, next_by_subject: str = "", direct: bool | None = None
+    ) -> StoredMessage:
+        """The message with this sequence; with next_by_subject the first from `seq` on that matches it.
+
+        direct: True asks any replica (the stream must have allow_direct), False the leader; None chooses by
+        the configuration seen last. Raises MessageNotFoundError.
+        """
+        if seq < 1 and not next_by_subject:
+            raise MisuseError(f"seq is {seq}; sequences start at 1")
+        return await self._get(MsgGetRequest(seq=seq, next_by_subj=next_by_subject), direct)
+
+    async def get_last_message(self, subject: str, *, direct: bool | None = None) -> StoredMessage:
+        """The newest message whose subject matches. direct: see `get_message`. Raises MessageNotFoundError."""
+        return await self._get(MsgGetRequest(last_by_subj=subject), direct)
+
+    async def _get(self, request: MsgGetRequest, direct: bool | None) -> StoredMessage:
+        if direct is None:
+            direct = self._info is not None and self._info.config.allow_direct
+        if direct:
+            return await self._direct_get(request)
+        answer = await self._js.call(MsgGetResponse, f"STREAM.MSG.GET.{self.name}", request)
+        message = answer.message
+        if message is None:
+            raise MessageNotFoundError(404, 10037, "no message found", stream=self.name)
+        return StoredMessage(
+            self.name,
+            message.subject,
+            message.seq,
+            parse_time(message.time),
+            names.parse(message.hdrs).headers if message.hdrs else Headers(),
+            message.data,
+        )
+
+    async def _direct_get(self, request: MsgGetRequest) -> StoredMessage:
+        js = self._js
+        subject = f"{js.prefix}.DIRECT.GET.{self.name}"
+        body = encode(request)
+        if request.last_by_subj and not has_wildcard(request.last_by_subj):
+            subject, body = f"{subject}.{request.last_by_subj}", b""
+        try:
+            raw = await js.session.request(subject.encode(), b"", body, js.timeout)
+        except NoRespondersError as error:
+            text = "stream not found, or it does not allow direct gets (allow_direct)"
+            raise StreamNotFoundError(404, 10059, text, stream=self.name, request=subject) from error
+        return stored_message(raw, subject)
+
+    async def delete_message(self, seq: int, *, erase: bool = False) -> None:
+        """Deletes one message. erase: also overwrite its bytes, which takes the server longer.
+
+        Raises JetStreamApiError when the stream denies deletes, MessageNotFoundError.
+        """
+        request = MsgDeleteRequest(seq=seq, no_erase=not erase)
+        await self._js.call(SuccessResponse, f"STREAM.MSG.DELETE.{self.name}", request)
+
+    # --- consumers ---------------------------------------------------------------------------------
+
+    async def create_consumer(
+        self, config: ConsumerConfig | str | None = None, /, **settings: Any
+    ) -> Consumer:
+        """Creates a consumer, or returns the one there is with the same configuration.
+
+        config: a ConsumerConfig, or a durable's name; with neither, an ephemeral consumer gets a name of its
+        own. settings: fields of ConsumerConfig, durations as timedelta or nanoseconds; ack_policy is
+        "explicit" unless set. Raises AlreadyExistsError when the name is taken with another configuration.
+        """
+        return await self._put_consumer(_consumer_config(config, settings), ConsumerAction.CREATE)
+
+    async def update_consumer(
+        self, config: ConsumerConfig | str | None = None, /, **settings: Any
+    ) -> Consumer:
+        """Changes a consumer. With a name, the settings go over its present configuration; a ConsumerConfig
+        replaces it as a whole. Raises JetStreamApiError when there is none or the change is not allowed.
+        """
+        if isinstance(config, str):
+            made = make_config(ConsumerConfig, settings, (await self.consumer_info(config)).config)
+        else:
+            made = _consumer_config(config, settings)
+        return await self._put_consumer(made, ConsumerAction.UPDATE)
+
+    async def create_or_update_consumer(
+        self, config: ConsumerConfig | str | None = None, /, **settings: Any
+    ) -> Consumer:
+        """Creates the consumer, or changes the one there is to this configuration."""
+        return await self._put_consumer(_consumer_config(config, settings), ConsumerAction.CREATE_OR_UPDATE)
+
+    async def _put_consumer(self, config: ConsumerConfig, action: ConsumerAction) -> Consumer:
+        name = config.name or config.durable_name or new_nuid()
+        endpoint = f"CONSUMER.CREATE.{self.name}.{check_name(name, 'consumer')}"
+        if config.filter_subject and not config.filter_subjects:
+            endpoint += f".{config.filter_subject}"
+        request = ConsumerCreateRequest(stream_name=self.name, config=config, action=action)
+        return Consumer(self._js, await self._js.call(ConsumerCreateResponse, endpoint, request))
+
+    async def consumer(self, name: str) -> Consumer:
+        """A handle of a consumer, its info fetched. Raises ConsumerNotFoundError."""
+        return Consumer(self._js, await self.consumer_info(name))
+
+    async def consumer_info(self, name: str) -> ConsumerInfo:
+        """Configuration and state of a consumer. Raises ConsumerNotFoundError."""
+        endpoint = f"CONSUMER.INFO.{self.name}.{check_name(name, 'consumer')}"
+        return await self._js.call(ConsumerInfoResponse, endpoint)
+
+    async def delete_consumer(self, name: str) -> None:
+        """Deletes a consumer and its state. Raises ConsumerNotFoundError."""
+        endpoint = f"CONSUMER.DELETE.{self.name}.{check_name(name, 'consumer')}"
+        await self._js.call(SuccessResponse, endpoint)
+
+    async def consumers(self) -> AsyncIterator[ConsumerInfo]:
+        """Every consumer's info, page by page."""
+        offset = 0
+        while True:
+            endpoint = f"CONSUMER.LIST.{self.name}"
+            page = await self._js.call(ConsumerListResponse, endpoint, PagedRequest(offset=offset))
+            for info in page.consumers:
+                yield info
+            offset += len(page.consumers)
+            if not page.consumers or offset >= page.total:
+                return
+
+    async def consumer_names(self) -> list[str]:
+        """Names of all consumers."""
+        found: list[str] = []
+        while True:
+            endpoint = f"CONSUMER.NAMES.{self.name}"
+            page = await self._js.call(ConsumerNamesResponse, endpoint, PagedRequest(offset=len(found)))
+            found += page.consumers
+            if not page.consumers or len(found) >= page.total:
+                return found
+
+    async def pause_consumer(self, name: str, until: datetime) -> ConsumerPauseResponse:
+        """Stops deliveries until a time (with a time zone)."""
+        request = ConsumerPauseRequest(pause_until=cast(str, plain_value(until)))
+        endpoint = f"CONSUMER.PAUSE.{self.name}.{check_name(name, 'consumer')}"
+        return await self._js.call(ConsumerPauseResponse, endpoint, request)
+
+    async def resume_consumer(self, name: str) -> ConsumerPauseResponse:
+        """Ends a pause."""
+        endpoint = f"CONSUMER.PAUSE.{self.name}.{check_name(name, 'consumer')}"
+        return await self._js.call(ConsumerPauseResponse, endpoint, ConsumerPauseRequest())
+
+    def ordered_consumer(self, **settings: Any) -> OrderedConsumer:
+        """Reads the stream in order without gaps, from a place of one's choice, leaving no state behind.
+
+        settings: filter_subject or filter_subjects, deliver_policy (default "all"), opt_start_seq,
+        opt_start_time, replay_policy, headers_only, inactive_threshold, metadata. Nothing is sent before
+        the first read. See `OrderedConsumer`.
+        """
+        return OrderedConsumer(self, settings)
+
+
+def stored_message(raw: RawMessage, request: str) -> StoredMessage:
+    """The message in the answer to a direct get (ADR-31).
+
+    Raises MessageNotFoundError for a 404, JetStreamApiError for any other status.
+    """
+    block = names.parse(raw[3]) if raw[3] else None
+    if block is None:
+        raise JetStreamApiError(500, 0, "the answer to a direct get has no headers", request=request)
+    if block.status is not None:
+        if block.status == 404:
+            raise MessageNotFoundError(404, 10037, "no message found", request=request)
+        raise JetStreamApiError(block.status, 0, block.description or "direct get refused", request=request)
+    kept = Headers.unchecked({key: block.headers.get_all(key) for key in block.headers})
+    try:
+        stream, subject, seq, time = (kept.pop(key) for key in _DIRECT_HEADERS)
+    except KeyError as error:
+        text = f"the answer to a direct get has no {error} header"
+        raise JetStreamApiError(500, 0, text, request=request) from error
+    for extra in (names.NUM_PENDING, names.LAST_SEQUENCE):
+        kept.pop(extra, None)
+    return StoredMessage(stream, subject, int(seq), parse_time(time), kept, raw[4])
+
+
+_DIRECT_HEADERS = (names.STREAM, names.SUBJECT, names.SEQUENCE, names.TIME_STAMP)
+
+
+def _consumer_config(config: ConsumerConfig | str | None, settings: dict[str, Any]) -> ConsumerConfig:
+    if isinstance(config, ConsumerConfig):
+        return make_config(ConsumerConfig, settings, config) if settings else config
+    if isinstance(config, str):
+        settings = {"durable_name": config, "name": config, **settings}
+    return make_config(ConsumerConfig, {"ack_policy": AckPolicy.EXPLICIT, **settings})
