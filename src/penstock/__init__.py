@@ -10,11 +10,15 @@ Importing the package loads neither the server nor the client; using one of thes
 
 from typing import TYPE_CHECKING, Any
 
+from penstock import errors
+
 if TYPE_CHECKING:
     from penstock.client import connect
     from penstock.server.server import Server
 
-__all__ = ["Server", "connect"]
+__version__ = "0.1.0"
+
+__all__ = ["Server", "__version__", "connect", "errors"]
 
 
 def __getattr__(name: str) -> Any:
