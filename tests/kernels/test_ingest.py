@@ -60,7 +60,9 @@ def test_the_kernel_is_compiled() -> None:
 
 
 @given(st.lists(st.tuples(subjects, replies, plain_headers, payloads), max_size=30))
-def test_a_batch_gives_back_what_was_put_in(publishes: list[tuple[bytes, bytes, dict[str, str], bytes]]) -> None:
+def test_a_batch_gives_back_what_was_put_in(
+    publishes: list[tuple[bytes, bytes, dict[str, str], bytes]],
+) -> None:
     batch = IngestBatch()
     expected = [(s, r, encode(h), p) for s, r, h, p in publishes]
     for publish_ in expected:
@@ -151,7 +153,7 @@ def test_store_one_and_enforce_all_hold_the_limits() -> None:
     for n in range(4):
         assert store_one(log, limits, b"a", b"", b"%d" % n, 5) == n + 1
     assert [m[0] for m in content(log)] == [3, 4]
-    for n in range(2):
+    for _ in range(2):
         store_one(log, limits, b"b", b"NATS/1.0\r\nX: y\r\n\r\n", b"", 5)
     assert [m[0] for m in content(log)] == [4, 5, 6]
     enforce_all(log, PlainLimits(per_subject_max=1))

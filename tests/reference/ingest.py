@@ -61,7 +61,9 @@ class StreamModel:
         rollup = headers.get("Nats-Rollup", "").lower()
         if rollup:
             self.messages = [
-                m for m in self.messages if m.seq == self.last_seq or (rollup == "sub" and m.subject != subject)
+                m
+                for m in self.messages
+                if m.seq == self.last_seq or (rollup == "sub" and m.subject != subject)
             ]
         return {"seq": self.last_seq}
 

@@ -22,7 +22,12 @@ class Advisories:
     """Publishes into one account. clock: ns since epoch; new_id: an unused id."""
 
     def __init__(
-        self, index: SubscriptionIndex, *, clock: Callable[[], int], new_id: Callable[[], str], domain: str = ""
+        self,
+        index: SubscriptionIndex,
+        *,
+        clock: Callable[[], int],
+        new_id: Callable[[], str],
+        domain: str = "",
     ) -> None:
         self._index = index
         self._clock = clock

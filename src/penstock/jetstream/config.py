@@ -37,7 +37,7 @@ REQUIRED_LEVEL_KEY = "_nats.req.level"
 VERSION_KEY = "_nats.ver"
 
 
-class StrictStreamConfigRequest(StreamConfigRequest, forbid_unknown_fields=True):
+class StrictStreamConfigRequest(StreamConfigRequest, frozen=True, forbid_unknown_fields=True):
     """A configuration request whose unknown fields are an error: a misspelt limit must not vanish."""
 
 
@@ -118,9 +118,7 @@ def _own(config: StreamConfig) -> dict[str, str]:
 
 
 def _stored_metadata(config: StreamConfig) -> dict[str, str]:
-    metadata = {
-        key: value for key, value in config.metadata.items() if key not in (LEVEL_KEY, VERSION_KEY)
-    }
+    metadata = {key: value for key, value in config.metadata.items() if key not in (LEVEL_KEY, VERSION_KEY)}
     metadata[REQUIRED_LEVEL_KEY] = str(required_level(config))
     return dict(sorted(metadata.items()))
 
@@ -199,8 +197,6 @@ def _check_supported(config: StreamConfig) -> None:
         "sources": bool(config.sources),
         f"{config.retention.value} retention": config.retention is not RetentionPolicy.LIMITS,
         "compression": config.compression is not Compression.NONE,
-        "placement": config.placement is not None
-        and bool(config.placement.cluster or config.placement.tags or config.placement.preferred),
         "republishing": config.republish is not None,
         "subject transforms": config.subject_transform is not None,
         "per-message TTL": config.allow_msg_ttl or config.subject_delete_marker_ttl != 0,

@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from penstock.errors import JetStreamApiError, StoreError, StoreWriteError
+from penstock.errors import StoreError, StoreWriteError
 from penstock.jetstream import config as stream_config
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api import ApiService
 from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.consumer.interest import InterestWatch
 from penstock.jetstream.deadlines import Deadlines
 from penstock.jetstream.limits import EngineConfig
 from penstock.jetstream.stream.stream import Stream, StreamMeta
@@ -77,11 +78,14 @@ class JetStream:
         self.dirty_consumers = DirtyList(wake)
         self._wake = wake
         self._unwritten: dict[str, Stream] = {}
-        self._unacknowledged: dict[str, Stream] = {}
+        self._changed: dict[str, Stream] = {}  # since consumers looked for news last
         self._active: dict[Consumer, None] = {}  # an ordered set: consumers with something to do this tick
         self._deadlines: Deadlines[Stream | Consumer] = Deadlines()
         self._unsynced: set[str] = set()
         self._sync_due: int | None = None
+        self._failing: dict[str, Stream] = {}  # streams whose last write failed
+        self._retry_due: int | None = None
+        self.interest = InterestWatch(index)
         self._api = ApiService(self)
 
     # --- life ----------------------------------------------------------------------------------
@@ -121,30 +125,23 @@ class JetStream:
 
     def apply(self, now: int) -> None:
         """Applies publishes, then consumers' acks."""
-        for stream in self.dirty_streams.take():
-            assert isinstance(stream, Stream)
+        dirty = cast(list[Stream], self.dirty_streams.take())
+        if dirty:
+            refusals = {storage: self._refusal(storage) for storage in StorageType}
+        for stream in dirty:
             if stream.name not in self.streams:
                 continue  # deleted in this very tick
-            stream.refuse_all = self._exceeded_limit(stream)
+            stream.refuse_all = stream.write_failure or refusals[stream.config.storage]
             stream.apply_pending(now)
-            self.touch_stream(stream)
-        for consumer in self.dirty_consumers.take():
-            assert isinstance(consumer, Consumer)
+            self._note_stream(stream)
+        for consumer in cast(list[Consumer], self.dirty_consumers.take()):
             consumer.apply(now)
-            self.touch_consumer(consumer)
+            self._active[consumer] = None
 
     def write(self) -> None:
         """Hands what is new to the operating system; with sync_always to the disk."""
         for stream in self._unwritten.values():
-            try:
-                stream.store.write()
-                if self.config.sync_always:
-                    stream.store.sync()
-                elif not stream.is_memory:
-                    self._unsynced.add(stream.name)
-            except StoreWriteError as error:
-                log.error("stream %s: its publishes are refused: %s", stream.name, error)
-                stream.refuse_unwritten(str(error))
+            self._write_stream(stream)
         self._unwritten.clear()
         for consumer in self._active:
             self._write_consumer(consumer)
@@ -153,15 +150,18 @@ class JetStream:
 
     def acknowledge(self) -> None:
         """Sends pub acks and confirmations of consumer acks. Only after `write`."""
-        for stream in self._unacknowledged.values():
+        for stream in self._changed.values():
             stream.acknowledge(self.index)
-        self._unacknowledged.clear()
         for consumer in self._active:
             consumer.confirm()
 
     def deliver(self, now: int) -> None:
         """Lets consumers with work send messages, and writes what they noted about it."""
+        changed, self._changed = self._changed, {}
         active, self._active = self._active, {}
+        for stream in changed.values():
+            if stream.wiring is not None and stream.write_failure is None:
+                active.update(dict.fromkeys(stream.wiring.with_news()))
         for consumer in active:
             consumer.deliver(now)
             self._write_consumer(consumer)
@@ -169,10 +169,8 @@ class JetStream:
 
     def next_deadline(self) -> int | None:
         """When (ns) `on_time` wants to be called; None when nothing waits for time."""
-        earliest = self._deadlines.earliest()
-        if self._sync_due is None:
-            return earliest
-        return self._sync_due if earliest is None else min(earliest, self._sync_due)
+        deadlines = (self._deadlines.earliest(), self._sync_due, self._retry_due)
+        return min((due for due in deadlines if due is not None), default=None)
 
     def on_time(self, now: int) -> None:
         """Does what is due at `now`: expiries, redeliveries, heartbeats, the periodic sync."""
@@ -186,22 +184,45 @@ class JetStream:
         if self._sync_due is not None and self._sync_due <= now:
             self._sync_due = None
             self._sync()
+        if self._retry_due is not None and self._retry_due <= now:
+            self._retry_due = None
+            for stream in self._failing.values():
+                self.touch_stream(stream)
 
     def touch_stream(self, stream: Stream) -> None:
-        """The stream changed: it is written, answered for, and its consumers delivered to in this tick."""
-        if not self._unwritten:
-            self._wake()
-        self._unwritten[stream.name] = stream
-        self._unacknowledged[stream.name] = stream
-        self._deadlines.set(stream, stream.next_deadline())
-        for consumer in stream.consumers.values():
-            self._active[consumer] = None
+        """A request or time changed the stream: it is written, all its consumers look at it in this tick."""
+        self._note_stream(stream)
+        self._active.update(dict.fromkeys(stream.consumers.values()))
+        self._wake()
 
     def touch_consumer(self, consumer: Consumer) -> None:
         """The consumer has something to do in this tick."""
-        if not self._active:
-            self._wake()
         self._active[consumer] = None
+        self._wake()
+
+    def _note_stream(self, stream: Stream) -> None:
+        self._unwritten[stream.name] = stream
+        self._changed[stream.name] = stream
+        self._deadlines.set(stream, stream.next_deadline())
+
+    def _write_stream(self, stream: Stream) -> None:
+        try:
+            stream.store.write()
+            if self.config.sync_always:
+                stream.store.sync()
+            elif not stream.is_memory:
+                self._unsynced.add(stream.name)
+        except StoreWriteError as error:
+            log.error("stream %s can not be written, its publishes are refused: %s", stream.name, error)
+            stream.write_failed(str(error))
+            self._failing[stream.name] = stream
+            if self._retry_due is None:
+                self._retry_due = self.clock() + self.config.write_retry_ns
+        else:
+            if stream.write_failure is not None:
+                log.warning("stream %s is written again", stream.name)
+                stream.write_failure = None
+                self._failing.pop(stream.name, None)
 
     def _write_consumer(self, consumer: Consumer) -> None:
         try:
@@ -279,7 +300,7 @@ class JetStream:
         stream = self.stream(name)
         stream.unsubscribe(self.index)
         del self.streams[name]
-        for table in (self._unwritten, self._unacknowledged):
+        for table in (self._unwritten, self._changed, self._failing):
             table.pop(name, None)
         self._deadlines.set(stream, None)
         for consumer in list(stream.consumers.values()):
@@ -328,8 +349,6 @@ class JetStream:
             streams=len(self.streams),
             consumers=sum(len(stream.consumers) for stream in self.streams.values()),
             limits=AccountLimits(
-                max_memory=self.config.max_memory,
-                max_storage=self.config.max_storage,
                 max_streams=self.config.max_streams,
                 max_consumers=self.config.max_consumers,
                 max_ack_pending=self.config.max_ack_pending,
@@ -351,11 +370,10 @@ class JetStream:
     def _limit(self, storage: StorageType) -> int:
         return self.config.max_memory if storage is StorageType.MEMORY else self.config.max_storage
 
-    def _exceeded_limit(self, stream: Stream) -> ApiError | None:
-        limit = self._limit(stream.config.storage)
-        if limit < 0 or self._used(stream.config.storage) < limit:
-            return None
-        return codes.ACCOUNT_RESOURCES_EXCEEDED
+    def _refusal(self, storage: StorageType) -> ApiError | None:
+        """Why publishes to streams of this storage are refused just now, or None."""
+        limit = self._limit(storage)
+        return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= self._used(storage) else None
 
     def _check_capacity(self, config: StreamConfig, present: Stream | None) -> None:
         if present is None and 0 <= self.config.max_streams <= len(self.streams):
@@ -367,6 +385,3 @@ class JetStream:
             if config.storage is StorageType.MEMORY:
                 raise codes.MEMORY_RESOURCES_EXCEEDED.exception()
             raise codes.STORAGE_RESOURCES_EXCEEDED.exception()
-
-
-__all__ = ["EngineConfig", "JetStream", "JetStreamApiError"]

@@ -29,12 +29,13 @@ class EngineConfig:
     version: as in INFO; the `_nats.ver` of assets.
     api_level: the JetStream API level advertised; requests that need more are refused with 10185.
     domain: JetStream domain, "" for none; also served under `$JS.<domain>.API`.
-    max_memory, max_storage: bytes all memory, all file streams together may hold.
+    max_memory, max_storage: bytes all memory, all file streams of the server together may hold.
     max_streams, max_consumers: assets of the account. consumers_per_stream_max: default of a stream's bound.
     max_ack_pending: upper bound for consumers.
     duplicate_window_ns: default dedupe window of a stream. Default two minutes.
     max_pending: bytes one batched direct get may answer with when the request names no max_bytes.
     sync_always: fsync before every ack. sync_interval_ns: else fsync this long after a first unsynced write.
+    write_retry_ns: after a failed write, how long until the next try. Default one second.
     """
 
     account: str = "$G"
@@ -53,3 +54,4 @@ class EngineConfig:
     max_pending: int = 64 * 1024 * 1024
     sync_always: bool = False
     sync_interval_ns: int = 2 * MINUTE_NS
+    write_retry_ns: int = SECOND_NS

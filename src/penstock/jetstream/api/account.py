@@ -18,4 +18,5 @@ def info(engine: JetStream, request: ApiRequest) -> AccountInfoResponse:
     present = engine.account_info()
     return AccountInfoResponse(**msgspec.structs.asdict(present))
 
+
 ENDPOINTS = (Endpoint("INFO", 0, 0, "account_info_response", info, audited=False),)

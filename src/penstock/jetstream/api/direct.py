@@ -99,14 +99,13 @@ def _send_batch(engine: JetStream, stream: Stream, request: ApiRequest, body: Ms
     except JetStreamApiError:
         raise _Refused(status.DIRECT_BAD_REQUEST) from None
     room = body.max_bytes or engine.config.max_pending
-    sent = previous = 0
+    previous = 0
     pending = None
-    for message, pending_after in pairs:
+    for sent, (message, pending_after) in enumerate(pairs, start=1):
         extra = [(headers.NUM_PENDING, str(pending_after)), (headers.LAST_SEQUENCE, str(previous))]
         header = b"" if body.no_hdr else _header(stream, message, extra)
         publish(engine.index, request.reply, b"", header, message.payload)
         previous, pending = message.seq, pending_after
-        sent += 1
         room -= len(message.subject) + len(header) + len(message.payload)
         if room <= 0 or 0 < body.batch == sent:
             break
@@ -128,16 +127,16 @@ def _run(stream: Stream, body: MsgGetRequest) -> Iterator[tuple[StoredMessage, i
     return _walk(stream, filter_subject, seq, pending)
 
 
-def _walk(stream: Stream, filter_subject: bytes, seq: int, pending: int) -> Iterator[tuple[StoredMessage, int]]:
+def _walk(
+    stream: Stream, filter_subject: bytes, seq: int, pending: int
+) -> Iterator[tuple[StoredMessage, int]]:
     while (message := stream.log.load_next(filter_subject, seq)) is not None:
         seq = message.seq + 1
         pending -= 1
         yield message, max(0, pending)
 
 
-def _last_of_many(
-    stream: Stream, body: MsgGetRequest
-) -> tuple[Iterator[tuple[StoredMessage, int]], int]:
+def _last_of_many(stream: Stream, body: MsgGetRequest) -> tuple[Iterator[tuple[StoredMessage, int]], int]:
     """The last messages of every subject that one of the filters matches, and the sequence looked up to."""
     log = stream.log
     upto_seq = body.up_to_seq

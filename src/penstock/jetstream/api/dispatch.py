@@ -84,6 +84,8 @@ class ApiTable:
             if endpoint is None:
                 continue
             args = tokens[length:]
-            if endpoint.args_min <= len(args) and (endpoint.args_max is None or len(args) <= endpoint.args_max):
+            if endpoint.args_min <= len(args) and (
+                endpoint.args_max is None or len(args) <= endpoint.args_max
+            ):
                 return endpoint, args
         return None

@@ -18,6 +18,7 @@ from penstock.kernels.streamlog import StoredMessage
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
 from penstock.protocol.api import (
+    TYPE_PREFIX,
     ClusterInfo,
     MsgDeleteRequest,
     MsgGetRequest,
@@ -34,7 +35,6 @@ from penstock.protocol.api import (
     StreamPurgeResponse,
     StreamUpdateResponse,
     SuccessResponse,
-    TYPE_PREFIX,
 )
 from penstock.protocol.durations import format_time, parse_time
 

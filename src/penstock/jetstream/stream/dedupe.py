@@ -33,7 +33,7 @@ class DedupeWindow:
         return self._seqs.get(msg_id, 0)
 
     def add(self, msg_id: bytes, seq: int, ts: int) -> None:
-        """Remembers that `seq` was stored under the id at `ts` (ns), which is no earlier than the last one."""
+        """Remembers that `seq` was stored under the id at `ts` (ns), no earlier than the one before."""
         if self.window_ns <= 0:
             return
         self._seqs[msg_id] = seq
@@ -64,6 +64,6 @@ class DedupeWindow:
         seq = log.seq_at_time(now - self.window_ns + 1)
         while (message := log.load_next(b"", seq)) is not None:
             seq = message.seq + 1
-            if message.header and (msg_id := headers.value_of(message.header, headers.MSG_ID)):
-                if msg_id not in self._seqs:
-                    self.add(msg_id, message.seq, message.ts)
+            msg_id = headers.value_of(message.header, headers.MSG_ID)
+            if msg_id and msg_id not in self._seqs:
+                self.add(msg_id, message.seq, message.ts)

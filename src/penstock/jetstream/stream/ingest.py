@@ -78,13 +78,12 @@ def check_room(stream: Stream, subject: bytes, size: int) -> None:
     if config.discard is not DiscardPolicy.NEW:
         return
     replaced_size = 0
-    if config.max_msgs_per_subject > 0:
-        if log.count_matching(subject) >= config.max_msgs_per_subject:
-            if config.discard_new_per_subject:
-                raise codes.STREAM_STORE_FAILED.exception(err="maximum messages per subject exceeded")
-            oldest = log.load_next(subject, 1)
-            assert oldest is not None, f"stream {config.name} counts messages on {subject!r} but finds none"
-            replaced_size = record_size(subject, oldest.header, len(oldest.payload))
+    if 0 < config.max_msgs_per_subject <= log.count_matching(subject):
+        if config.discard_new_per_subject:
+            raise codes.STREAM_STORE_FAILED.exception(err="maximum messages per subject exceeded")
+        oldest = log.load_next(subject, 1)
+        assert oldest is not None, f"stream {config.name} counts messages on {subject!r} but finds none"
+        replaced_size = record_size(subject, oldest.header, len(oldest.payload))
     if 0 < config.max_msgs <= log.messages and not replaced_size:
         raise codes.STREAM_STORE_FAILED.exception(err="maximum messages exceeded")
     if 0 < config.max_bytes < log.bytes + size and not size <= replaced_size:
@@ -188,4 +187,3 @@ def _check_rollup(stream: Stream, header: bytes) -> str:
     if value not in (ROLLUP_SUBJECT, ROLLUP_ALL):
         raise codes.STREAM_ROLLUP_FAILED.exception(err=f'rollup value invalid: "{value}"')
     return value
-

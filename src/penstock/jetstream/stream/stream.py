@@ -49,6 +49,7 @@ from penstock.store.interface import StreamStore
 
 if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.consumer.wiring import ConsumerWiring
 
 
 class StreamMeta(msgspec.Struct, frozen=True):
@@ -81,10 +82,12 @@ class Stream:
         self.created = created
         self.api_level = api_level
         self.consumers: dict[str, Consumer] = {}
+        self.wiring: ConsumerWiring | None = None  # made with the first consumer
         self.dedupe = DedupeWindow(config.duplicate_window)
         self.sink = StreamSink(dirty, self)
         self.acks = AckBatch(_ack_prefix(config.name, domain))
-        self.refuse_all: ApiError | None = None  # set by the engine while a resource limit is reached
+        self.refuse_all: ApiError | None = None  # set by the engine: what every publish gets just now
+        self.write_failure: ApiError | None = None  # set while the store can't write
         self._limits = _plain_limits(config)
         self._subscriptions: list[Subscription] = []
 
@@ -152,9 +155,14 @@ class Stream:
         if self.acks.count:
             self.acks.route(index)
 
-    def refuse_unwritten(self, reason: str) -> None:
-        """The write failed: what waits for an ack gets error 10077 with the reason instead."""
-        text = self._refusal(codes.STREAM_STORE_FAILED.format(err=reason))
+    def write_failed(self, reason: str) -> None:
+        """The write failed: what waits for an ack gets error 10077 with the reason instead.
+
+        What was applied stays in the log and is written when writing works again, as a publish whose ack got
+        lost is. Until then every publish is refused.
+        """
+        self.write_failure = codes.STREAM_STORE_FAILED.format(err=reason)
+        text = self._refusal(self.write_failure)
         replies = [reply for reply, _ in self.acks.items()]
         self.acks.clear()
         for reply in replies:
@@ -183,12 +191,12 @@ class Stream:
             raise codes.STREAM_SEALED.exception()
         if self.config.deny_purge:
             raise codes.STREAM_PURGE_FAILED.exception(err="stream purge not permitted")
-        return self.log.purge(filter_subject, upto_seq or self.log.last_seq + 1, keep)
+        return self.log.purge(filter_subject, upto_seq, keep)
 
     def delete_message(self, seq: int, *, erase: bool) -> None:
         """Removes one message; erase: its bytes are overwritten as well.
 
-        Raises JetStreamApiError: 10109 when sealed, 10057 when deleting is denied, 10043 when it is not there.
+        Raises JetStreamApiError: 10109 when sealed, 10057 when deleting is denied, 10043 when there is none.
         """
         if self.config.sealed:
             raise codes.STREAM_SEALED.exception()

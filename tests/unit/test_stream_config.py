@@ -1,0 +1,212 @@
+"""Stream configurations: what is filled in, what is refused, what an update may change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import JetStreamApiError
+from penstock.jetstream import config as rules
+from penstock.jetstream.limits import EngineConfig
+from penstock.protocol.api import (
+    Compression,
+    DiscardPolicy,
+    Placement,
+    Republish,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+    StreamConfigRequest,
+    StreamSource,
+    SubjectTransform,
+)
+
+ENGINE = EngineConfig(version="2.14.0", api_level=3)
+SECOND = 1_000_000_000
+
+
+def checked(**fields: Any) -> StreamConfig:
+    return rules.checked(StreamConfigRequest(**{"name": "S", "subjects": ["s"], **fields}), ENGINE)
+
+
+def refusal(**fields: Any) -> tuple[int, str]:
+    with pytest.raises(JetStreamApiError) as caught:
+        checked(**fields)
+    return caught.value.err_code, caught.value.description
+
+
+def test_limits_that_say_nothing_become_minus_one() -> None:
+    names = ("max_msgs", "max_bytes", "max_msg_size", "max_consumers", "max_msgs_per_subject")
+    for value in (0, -1, -7):
+        config = checked(**dict.fromkeys(names, value))
+        assert {getattr(config, name) for name in names} == {-1}
+    assert checked(max_msgs=5).max_msgs == 5
+
+
+@pytest.mark.parametrize("name", ["max_msgs", "max_bytes", "max_msg_size", "max_consumers"])
+def test_pedantic_requests_must_say_what_they_mean(name: str) -> None:
+    assert refusal(**{name: -2}, pedantic=True) == (10157, f"pedantic mode: {name} must be set to -1")
+
+
+def test_the_dedupe_window_follows_the_age() -> None:
+    assert checked().duplicate_window == 120 * SECOND
+    assert checked(max_age=SECOND).duplicate_window == SECOND
+    assert checked(max_age=300 * SECOND).duplicate_window == 120 * SECOND
+    assert checked(max_age=SECOND, duplicate_window=SECOND // 2).duplicate_window == SECOND // 2
+
+
+def test_a_stream_without_subjects_takes_its_name() -> None:
+    assert rules.checked(StreamConfigRequest(name="S"), ENGINE).subjects == ["S"]
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a*", "a>", "a b", "a\tb", "a\n"])
+def test_bad_names_are_refused(name: str) -> None:
+    assert refusal(name=name) == (
+        10052,
+        "stream name is required and can not contain '.', '*', '>', '\\', '/'",
+    )
+
+
+def test_long_names_and_path_separators_are_refused() -> None:
+    assert refusal(name="x" * 256) == (10052, "stream name is too long, maximum allowed is 255")
+    for name in ("a/b", "a\\b"):
+        assert refusal(name=name) == (10128, "Stream name can not contain path separators")
+
+
+REFUSED: list[tuple[dict[str, Any], int, str]] = [
+    ({"num_replicas": -1}, 10133, "replicas count cannot be negative"),
+    ({"num_replicas": 3}, 10074, "replicas > 1 not supported in non-clustered mode"),
+    ({"num_replicas": 7}, 10052, "maximum replicas is 5"),
+    ({"description": "x" * 4097}, 10052, "stream description is too long, maximum allowed is 4096"),
+    ({"metadata": {"a": "x" * 140_000}}, 10052, "stream metadata exceeds maximum size of 131072 bytes"),
+    ({"max_age": 1000}, 10052, "max age needs to be >= 100ms"),
+    ({"max_age": -1}, 10052, "max age can not be negative"),
+    ({"duplicate_window": -1}, 10052, "duplicates window can not be negative"),
+    ({"duplicate_window": 1000}, 10052, "duplicates window needs to be >= 100ms"),
+    (
+        {"max_age": SECOND, "duplicate_window": 2 * SECOND},
+        10052,
+        "duplicates window can not be larger then max age",
+    ),
+    ({"sealed": True}, 10052, "stream configuration for create can not be sealed"),
+    ({"deny_purge": True, "allow_rollup_hdrs": True}, 10052, "roll-ups require the purge permission"),
+    (
+        {"discard_new_per_subject": True},
+        10052,
+        "discard new per subject requires discard new policy to be set",
+    ),
+    (
+        {"discard_new_per_subject": True, "discard": DiscardPolicy.NEW},
+        10052,
+        "discard new per subject requires max msgs per subject > 0",
+    ),
+    ({"subjects": ["b..x"]}, 10052, "invalid subject"),
+    ({"subjects": [""]}, 10052, "invalid subject"),
+    ({"subjects": ["b.>", "b.*"]}, 10052, 'subject "b.>" overlaps with "b.*"'),
+    ({"subjects": ["b", "b"]}, 10052, 'subject "b" overlaps with "b"'),
+    ({"subjects": [">"]}, 10052, "capturing all subjects requires no-ack to be true"),
+]
+
+
+@pytest.mark.parametrize(("fields", "err_code", "text"), REFUSED)
+def test_what_makes_no_sense_is_refused(fields: dict[str, Any], err_code: int, text: str) -> None:
+    assert refusal(**fields) == (err_code, text)
+
+
+JETSTREAM = "subjects that overlap with jetstream api require no-ack to be true"
+SYSTEM = "subjects that overlap with system api require no-ack to be true"
+
+
+@pytest.mark.parametrize(
+    ("subject", "text"),
+    [
+        ("$JS.API.>", JETSTREAM),
+        ("*.x", JETSTREAM),
+        ("*.>", JETSTREAM),
+        ("$JSC.x", JETSTREAM),
+        ("$NRG.a", JETSTREAM),
+        ("$SYS.x", SYSTEM),
+        ("$JS.EVENT.>", ""),
+        ("$JS.EVENT.ADVISORY.*", ""),
+        ("$SYS.ACCOUNT.>", ""),
+        ("*", ""),
+        ("$KV.>", ""),
+        ("a*b.>", ""),
+    ],
+)
+def test_the_servers_own_subjects_need_no_ack(subject: str, text: str) -> None:
+    if text:
+        assert refusal(subjects=[subject]) == (10052, text)
+    assert checked(subjects=[subject], no_ack=bool(text)).subjects == [subject]
+
+
+@pytest.mark.parametrize(
+    ("fields", "feature"),
+    [
+        ({"mirror": StreamSource(name="M")}, "mirrors are"),
+        ({"sources": [StreamSource(name="M")]}, "sources are"),
+        ({"retention": RetentionPolicy.WORKQUEUE}, "workqueue retention is"),
+        ({"compression": Compression.S2}, "compression is"),
+        ({"republish": Republish(src=">", dest="r.>")}, "republishing is"),
+        ({"subject_transform": SubjectTransform(src="a", dest="b")}, "subject transforms are"),
+        ({"allow_msg_ttl": True}, "per-message TTL is"),
+        ({"allow_msg_counter": True}, "message counters are"),
+        ({"allow_atomic": True}, "atomic batch publishing is"),
+        ({"allow_batched": True}, "fast batch publishing is"),
+        ({"allow_msg_schedules": True}, "message schedules are"),
+        ({"allow_atomic": True, "allow_msg_ttl": True}, "per-message TTL, atomic batch publishing are"),
+    ],
+)
+def test_features_that_are_not_there_are_refused_by_name(fields: dict[str, Any], feature: str) -> None:
+    assert refusal(**fields) == (10052, f"{feature} not supported by this server version")
+
+
+def test_placement_is_kept_for_the_day_there_is_a_choice() -> None:
+    assert checked(placement=Placement(cluster="x")).placement == Placement(cluster="x")
+
+
+def test_versions_are_shown_and_not_stored() -> None:
+    stored = checked(metadata={"k": "v", "_nats.ver": "9", "_nats.level": "9"})
+    assert stored.metadata == {"_nats.req.level": "0", "k": "v"}
+    assert rules.with_versions(stored, ENGINE).metadata == {
+        "_nats.level": "3",
+        "_nats.req.level": "0",
+        "_nats.ver": "2.14.0",
+        "k": "v",
+    }
+    assert rules.same(stored, rules.with_versions(stored, ENGINE))
+    assert not rules.same(stored, checked(metadata={"k": "w"}))
+
+
+def updated(present: StreamConfig, **fields: Any) -> StreamConfig:
+    return rules.updated(present, StreamConfigRequest(**{"name": "S", "subjects": ["s"], **fields}), ENGINE)
+
+
+@pytest.mark.parametrize(
+    ("present", "fields", "text"),
+    [
+        ({}, {"storage": StorageType.MEMORY}, "stream configuration update can not change storage type"),
+        ({"deny_delete": True}, {}, "stream configuration update can not cancel deny message deletes"),
+        ({"deny_purge": True}, {}, "stream configuration update can not cancel deny purge"),
+    ],
+)
+def test_updates_may_not_change_everything(
+    present: dict[str, Any], fields: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(JetStreamApiError, match=text):
+        updated(checked(**present), **fields)
+
+
+def test_a_sealed_stream_stays_sealed() -> None:
+    sealed = updated(checked(), sealed=True, max_age=10 * SECOND, allow_rollup_hdrs=True)
+    assert (sealed.sealed, sealed.max_age, sealed.discard) == (True, 0, DiscardPolicy.NEW)
+    assert (sealed.deny_delete, sealed.deny_purge, sealed.allow_rollup_hdrs) == (True, True, False)
+    with pytest.raises(JetStreamApiError, match="can not unseal a sealed stream"):
+        updated(sealed, deny_delete=True, deny_purge=True)
+    assert updated(sealed, sealed=True, deny_delete=True, deny_purge=True, description="d").description == "d"
+
+
+def test_an_update_replaces_the_whole_configuration() -> None:
+    config = updated(checked(max_msgs=5, description="d"), max_bytes=7)
+    assert (config.max_msgs, config.max_bytes, config.description) == (-1, 7, "")
