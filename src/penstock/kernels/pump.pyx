@@ -231,11 +231,12 @@ cdef class Target:
 
 
 cdef inline bint is_blocked(Target target, size_t backlog_max) noexcept:
+    """Has the connection behind it more unsent bytes than it may? (its threshold counts those in the transport)"""
     cdef ClientSink client
     if target.client is None:
         return False
     client = <ClientSink>target.client
-    return client.out.size > backlog_max
+    return client.out.size >= client.stall_threshold or client.out.size >= backlog_max
 
 
 cdef bint any_overlap(list filters) except -1:

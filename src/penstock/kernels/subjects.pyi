@@ -1,5 +1,7 @@
 """What Python sees of the subject grammar and the subscription index."""
 
+from collections.abc import Callable
+
 from penstock.kernels.sinks import Subscription
 
 def is_literal_subject(subject: bytes) -> bool:
@@ -35,9 +37,11 @@ class SubscriptionIndex:
     """All subscriptions of one account.
 
     random_state -- seeds the choice of queue group members (64 bits; 0 = the default).
+    on_insert -- None, or called after every insert: somebody waits for interest.
     """
 
     random_state: int
+    on_insert: Callable[[], object] | None
     @property
     def generation(self) -> int:
         """Grows at every insert and remove."""

@@ -715,6 +715,8 @@ cdef class SubscriptionIndex:
         self.count += 1
         self.generation += 1
         self.invalidate(f, n, wildcard)
+        if self.on_insert is not None:
+            self.on_insert()
         return 0
 
     cpdef bint remove(self, Subscription sub) except -1:

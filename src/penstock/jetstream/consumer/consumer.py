@@ -195,6 +195,7 @@ class Consumer:
         if self.pump.sent:
             push.after_delivery(now)
         self._wiring().wait(self, end == RunEnd.RUN_EMPTY and push.is_active)
+        self.engine.interest.wait(self, not push.is_active)
 
     def _run(self, targets: list[Target], now: int) -> int:
         end = self.pump.run(targets, now, RUN_MESSAGES)
@@ -397,6 +398,7 @@ class Consumer:
     def _leave(self) -> None:
         self.closed = True
         self._wiring().remove(self)
+        self.engine.interest.wait(self, False)
 
 
 def _sequence(consumer_seq: int, stream_seq: int, at: int) -> SequenceInfo:
