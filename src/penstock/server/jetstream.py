@@ -58,7 +58,7 @@ class JetStreamService:
     @property
     def api_level(self) -> int:
         """The JetStream API level that INFO and account info advertise."""
-        return EngineConfig.api_level if not self.engines else self.engines[GLOBAL_ACCOUNT].config.api_level
+        return EngineConfig().api_level if not self.engines else self.engines[GLOBAL_ACCOUNT].config.api_level
 
     @property
     def store_dir(self) -> str:
