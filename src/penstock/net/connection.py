@@ -64,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
     )
 
     def __init__(self, inlet: Inlet, watch: BacklogWatch) -> None:
-        inlet.sink.stall_threshold = watch.stall_bytes
+        inlet.sink.stall_threshold = watch.eager_bytes
         self._inlet = inlet
         self._sink = inlet.sink
         self._parser = inlet.parser
@@ -112,7 +112,9 @@ class Connection(asyncio.BufferedProtocol):
         assert self._handler is not None
         self._handler.readable()
         if self._inlet.fed_slow:
-            self._stall()
+            self._inlet.fed_slow = False
+            if self._watch.flush_all():
+                self._stall()
 
     def eof_received(self) -> bool:
         return False
@@ -123,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._backlogged = False
-        self._sink.stall_threshold = self._watch.stall_bytes
+        self._sink.stall_threshold = self._watch.eager_bytes
         self._watch.end(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -141,18 +143,20 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- from the server
 
-    def flush(self) -> None:
-        """Writes what the out buffer holds. Called at the end of a tick in which something was put there."""
+    def flush(self) -> bool:
+        """Writes what the out buffer holds; True when the receiver is congested.
+
+        Called at the end of a tick in which something was put there, and within one that puts much there.
+        """
         transport = self._transport
         if transport is None:
             self._sink.take()
-            return
+            return False
         data = self._sink.take()
         if data and self.close_reason is None:
             self._written += len(data)
             transport.write(data)
-        if self._backlogged:
-            self._judge_backlog(transport.get_write_buffer_size())
+        return self._backlogged and self._is_congested(transport.get_write_buffer_size())
 
     def pending_bytes(self) -> int:
         """Bytes that wait for the receiver."""
@@ -201,17 +205,18 @@ class Connection(asyncio.BufferedProtocol):
         if not transport.is_closing():
             transport.pause_reading()
 
-    def _judge_backlog(self, waiting: int) -> None:
-        """Waiting are the bytes the socket hasn't taken."""
+    def _is_congested(self, waiting: int) -> bool:
+        """Judges the bytes that the socket hasn't taken; too many of them end the connection."""
         if waiting > self._watch.max_pending:
             self.abort(CloseReason.SLOW_CONSUMER_PENDING)
-        else:
-            # 0: whoever delivers to this sink from now on is told to slow down (Inlet.fed_slow).
-            self._sink.stall_threshold = max(0, self._watch.stall_bytes - waiting)
+            return False
+        congested = waiting > self._watch.stall_bytes
+        # With 0, whoever delivers to this sink from now on is told so (Inlet.fed_slow).
+        self._sink.stall_threshold = 0 if congested else self._watch.eager_bytes
+        return congested
 
     def _stall(self) -> None:
         """This connection publishes to a congested one: it stops reading for a moment."""
-        self._inlet.fed_slow = False
         if self._stalled or self.close_reason is not None or self._transport is None:
             return
         self._stalled = True

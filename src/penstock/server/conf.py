@@ -171,9 +171,7 @@ class _Reader:
             self.item(into, in_map=True)
             self.skip(_BLANK)
             if self.peek() not in ("", "\n", ",", ";", "}"):
-                raise self.fail(
-                    f"expected a new line, ',', ';' or '}}' after a value, found {self.peek()!r}"
-                )
+                raise self.fail(f"expected a new line, ',', ';' or '}}' after a value, found {self.peek()!r}")
 
     def item(self, into: Map, *, in_map: bool) -> None:
         where = self.where()
@@ -255,9 +253,7 @@ class _Reader:
             nodes.append(self.value())
             self.skip(_BLANK)
             if self.peek() not in ("", "\n", ",", "]"):
-                raise self.fail(
-                    f"expected a new line, ',' or ']' after a value, found {self.peek()!r}"
-                )
+                raise self.fail(f"expected a new line, ',' or ']' after a value, found {self.peek()!r}")
 
     def quoted(self, quote: str) -> str:
         """The rest of a quoted string; only double quotes know escapes."""

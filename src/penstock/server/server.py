@@ -119,6 +119,7 @@ class Server:
             loop,
             max_pending=options.max_pending,
             write_deadline_s=options.write_deadline_ns / 1e9,
+            flush_all=self._tick.flush,
             stall=options.fast_producer_stall,
         )
         self.account(GLOBAL_ACCOUNT)

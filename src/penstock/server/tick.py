@@ -35,7 +35,7 @@ class Engine(Protocol):
 
 
 class _Owner(Protocol):
-    def flush(self) -> None: ...
+    def flush(self) -> bool: ...
 
 
 class _HasOwner(Protocol):
@@ -92,10 +92,12 @@ class Tick:
         for engine in engines:
             engine.deliver(now)
 
-    def flush(self) -> None:
-        """Step 5."""
+    def flush(self) -> bool:
+        """Step 5; True when a receiver among them is congested."""
+        congested = False
         for sink in self.dirty_sinks.take():
-            cast(_HasOwner, sink).owner.flush()
+            congested |= cast(_HasOwner, sink).owner.flush()
+        return congested
 
     def settle(self) -> None:
         """Does at once what waits for the end of this tick."""
