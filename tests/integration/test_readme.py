@@ -24,7 +24,7 @@ def run(*arguments: str) -> str:
 
 
 def test_the_readme_has_examples() -> None:
-    assert len(SCRIPTS) >= 2
+    assert len(SCRIPTS) == 3
     assert len(TESTS) == 1
 
 
