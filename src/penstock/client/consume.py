@@ -274,7 +274,7 @@ class Consume(MessageQueue):
             self._session.unsubscribe(self._subscription)
 
     def stop(self) -> None:
-        """Ends at once. Messages not yet handed out are dropped here and delivered again after the ack wait."""
+        """Ends at once. Messages not yet handed out are dropped here; they come again after the ack wait."""
         self._items.clear()
         self._finish(None)
 

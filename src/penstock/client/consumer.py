@@ -1,4 +1,4 @@
-"""A consumer's handle: pull messages once (`fetch`, `next`) or continuously (`consume`, `messages`), ADR-37."""
+"""A consumer's handle (ADR-37): pull once by `fetch` and `next`, continuously by `consume` and `messages`."""
 
 from __future__ import annotations
 

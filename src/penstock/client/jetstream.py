@@ -155,7 +155,7 @@ class JetStream:
 
     async def update_stream(self, config: StreamConfig | str | None = None, /, **settings: Any) -> Stream:
         """Changes a stream. With a name, the settings go over its present configuration; a StreamConfig
-        replaces it as a whole. Raises StreamNotFoundError, JetStreamApiError for a change that is not allowed.
+        replaces it as a whole. Raises StreamNotFoundError, JetStreamApiError for what may not be changed.
         """
         if isinstance(config, str):
             info = await self.stream_info(config)

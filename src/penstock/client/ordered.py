@@ -15,6 +15,7 @@ the stream itself dropped. Rejected: push consumers with flow control (pulls bou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -120,10 +121,9 @@ class OrderedConsumer:
     async def _drop(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            try:
+            # It may be gone already, and if not it will be when its inactive threshold passes.
+            with contextlib.suppress(NotFoundError, ClientError):
                 await consumer.delete()
-            except (NotFoundError, ClientError):
-                pass  # gone already, or it will be when its inactive threshold passes
 
     async def fetch(self, max_messages: int, *, expires: float = DEFAULT_FETCH_EXPIRES_S) -> list[JsMsg]:
         """Up to max_messages, as many as come within `expires` seconds, in order.

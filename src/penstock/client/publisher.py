@@ -189,7 +189,7 @@ class Publisher:
             await asyncio.shield(self._room)
 
     async def flush(self) -> None:
-        """Returns when nothing is under way any more; failures are told at the exit, or by their PendingAck."""
+        """Returns when nothing is under way any more; failures are told at the exit, or by `PendingAck`."""
         while self._waiting:
             if self._idle is None:
                 self._idle = self._session.loop.create_future()

@@ -1,4 +1,4 @@
-"""What both ways of publishing to a stream share: the headers that JetStream understands, and reading acks."""
+"""What both ways of publishing to a stream share: the headers JetStream understands, and reading acks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def read_ack(raw: RawMessage, subject: str) -> PubAck:
         text = f"the answer to the publish on {subject!r} is no ack: {raw[4][:80]!r} ({error})"
         raise PublishNotAckedError(text) from error
     if not ack.stream:
-        text = f"the answer to the publish on {subject!r} names no stream: {raw[4][:80]!r}; it came from no stream"
+        text = f"the answer to the publish on {subject!r} names no stream: {raw[4][:80]!r}"
         raise PublishNotAckedError(text)
     return ack
 

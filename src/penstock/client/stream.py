@@ -157,7 +157,7 @@ class Stream:
         return await self._get(MsgGetRequest(seq=seq, next_by_subj=next_by_subject), direct)
 
     async def get_last_message(self, subject: str, *, direct: bool | None = None) -> StoredMessage:
-        """The newest message whose subject matches. direct: see `get_message`. Raises MessageNotFoundError."""
+        """The newest message whose subject matches; direct as in `get_message`. MessageNotFoundError."""
         return await self._get(MsgGetRequest(last_by_subj=subject), direct)
 
     async def _get(self, request: MsgGetRequest, direct: bool | None) -> StoredMessage:

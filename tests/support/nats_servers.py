@@ -1,0 +1,115 @@
+"""Running servers for client tests: ours, embedded, and the official one as a subprocess.
+
+The same tests run against both, so that the client is never only right about our own server.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+KINDS = [pytest.param("official", marks=pytest.mark.official), "penstock"]
+START_TIMEOUT_S = 20.0
+
+
+def find_official_server() -> str | None:
+    """Path of the official binary: $PENSTOCK_NATS_SERVER, PATH, or where Go installs it."""
+    named = os.environ.get("PENSTOCK_NATS_SERVER")
+    if named:
+        return named
+    found = shutil.which("nats-server")
+    if found:
+        return found
+    installed = Path.home() / "go" / "bin" / "nats-server"
+    return str(installed) if installed.exists() else None
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class OfficialServer:
+    """The official server; stop and start keep port and store, as a restart of a real one does."""
+
+    def __init__(self, binary: str, directory: Path, arguments: tuple[str, ...] = ()) -> None:
+        self.port = free_port()
+        self.url = f"nats://127.0.0.1:{self.port}"
+        self._command = [
+            binary, "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(directory), *arguments
+        ]  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.01)
+        self.stop()
+        raise TimeoutError(f"{self._command[0]} did not listen within {START_TIMEOUT_S} s")
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+class PenstockServer:
+    """Ours, embedded in a thread, on a fixed port and directory so that it can be stopped and started."""
+
+    def __init__(self, directory: Path, settings: dict[str, object]) -> None:
+        from penstock.testing import server
+
+        self.port = free_port()
+        self.url = f"nats://127.0.0.1:{self.port}"
+        self._make = lambda: server(jetstream=True, port=self.port, store_dir=directory, **settings)
+        self._running = None
+
+    def start(self) -> None:
+        self._running = self._make().start()
+
+    def stop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()
+
+
+AnyServer = OfficialServer | PenstockServer
+
+
+def make_server(kind: str, directory: Path, *, user: str = "", password: str = "") -> AnyServer:
+    """A server of a kind of KINDS, not yet started. Skips the test when the official binary is missing."""
+    if kind == "penstock":
+        settings: dict[str, object] = {"user": user, "password": password} if user else {}
+        return PenstockServer(directory, settings)
+    binary = find_official_server()
+    if binary is None:
+        pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
+    arguments = ("--user", user, "--pass", password) if user else ()
+    return OfficialServer(binary, directory, arguments)
+
+
+@contextmanager
+def running_server(kind: str, directory: Path, *, user: str = "", password: str = "") -> Iterator[AnyServer]:
+    """The same, started, and stopped at the end."""
+    server = make_server(kind, directory, user=user, password=password)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
