@@ -1,7 +1,8 @@
 """Builds the compiled kernels; everything else about the package is in pyproject.toml.
 
 PENSTOCK_DEBUG_KERNELS=1 builds with bounds checks and assertions on.
-PENSTOCK_KERNELS=frames,subjects builds only those (used by `make kernel K=...`).
+PENSTOCK_KERNELS=frames,subjects builds only those (used by `make kernel K=...`); `none` builds none, so that
+pip can install the package and `make setup` builds the kernels, in parallel and only what changed.
 """
 
 import os
@@ -12,6 +13,7 @@ from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
 DEBUG = os.environ.get("PENSTOCK_DEBUG_KERNELS") == "1"
+QUIET = ["-Wno-unused-variable", "-Wno-unused-function"]  # of the C that Cython writes
 ONLY = set(filter(None, os.environ.get("PENSTOCK_KERNELS", "").split(",")))
 
 
@@ -21,7 +23,7 @@ def kernels() -> list[Extension]:
         Extension(
             f"penstock.kernels.{source.stem}",
             [str(source.relative_to(ROOT))],
-            extra_compile_args=["-O1", "-g"] if DEBUG else ["-O3", "-g0"],
+            extra_compile_args=[*(["-O1", "-g"] if DEBUG else ["-O3", "-g0"]), *QUIET],
             define_macros=[] if DEBUG else [("CYTHON_WITHOUT_ASSERTIONS", "1")],
         )
         for source in sources
