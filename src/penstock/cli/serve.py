@@ -98,6 +98,7 @@ def _run(options: Options) -> int:
     except OSError as error:
         sys.stderr.write(f"nats-server: {_told(error)}\n")
         return EXIT_FAILED
+    logs.take_over_logging(log)
     try:
         return _run_loop(options, log)
     finally:

@@ -4,11 +4,13 @@
 
 Rejected: handlers of the `logging` package for served servers. Suites of other clients read these lines,
 and a formatter that yields them costs more than the few lines here; an embedded server hands its lines
-to the logger `penstock.server` instead, so that they end where the host program's do.
+to the logger `penstock.server` instead, so that they end where the host program's do. What other floors
+say to the loggers below `penstock` comes into the lines of a served server by `take_over_logging`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -85,10 +87,36 @@ class LineWriter:
 
 def to_logging(label: str, text: str) -> None:
     """Hands a line to the logger `penstock.server` of Python's logging."""
-    import logging
-
     levels = {"INF": logging.INFO, "WRN": logging.WARNING, "ERR": logging.ERROR, "FTL": logging.CRITICAL}
     logging.getLogger("penstock.server").log(levels.get(label, logging.DEBUG), "%s", text)
+
+
+class FromLogging(logging.Handler):
+    """Takes what the store and JetStream say to Python's logging into a server's log."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.DEBUG if log.debug_on else logging.INFO)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.levelno >= logging.ERROR:
+            self._log.error(text)
+        elif record.levelno >= logging.WARNING:
+            self._log.warning(text)
+        elif record.levelno >= logging.INFO:
+            self._log.info(text)
+        else:
+            self._log.debug(text)
+
+
+def take_over_logging(log: Log) -> None:
+    """Makes a served server's log the place of everything penstock says in this process."""
+    logger = logging.getLogger("penstock")
+    handler = FromLogging(log)
+    logger.addHandler(handler)
+    logger.setLevel(handler.level)
+    logger.propagate = False
 
 
 def log_lines(path: str, *, logtime: bool, utc: bool, debug: bool, trace: bool) -> tuple[Log, LineWriter]:

@@ -197,6 +197,11 @@ class Server:
         host = self.host
         return f"nats://[{host}]:{self.port}" if ":" in host else f"nats://{host}:{self.port}"
 
+    @property
+    def stalled_clients(self) -> int:
+        """How often a publisher was slowed down because of a congested receiver."""
+        return self._watch.stalls if self._watch is not None else 0
+
     # -- for sessions
 
     def account(self, name: str) -> Account:
