@@ -59,8 +59,10 @@ class AckStateModel:
         self.dead.pop(seq, None)
         if seq not in self.pending:
             return False
+        was_first = seq == min(self.pending)
         self.settle(seq)
-        self.move_floor()
+        if was_first or not self.pending:
+            self.move_floor()
         return True
 
     def ack_all(self, seq: int, cseq: int) -> int:
@@ -110,8 +112,10 @@ class AckStateModel:
         if seq not in self.pending:
             return False
         self.dead[seq] = self.pending[seq].deliveries
+        was_first = seq == min(self.pending)
         self.settle(seq)
-        self.move_floor()
+        if was_first or not self.pending:
+            self.move_floor()
         return True
 
     def requeue(self, seq: int) -> bool:

@@ -55,6 +55,8 @@ cdef class AckState:
     cdef void compact(self) noexcept
     cdef void settle(self, Entry* e) noexcept
     cdef void move_floor(self) noexcept
+    cdef void trim(self) noexcept
+    cdef void shrink(self) noexcept
     cdef int enqueue(self, Entry* e) except -1
     cdef int64_t wait_of(self, Entry* e) noexcept
     cdef int close_run(self) except -1

@@ -5,9 +5,10 @@ An ack finds its entry by an offset guess (consumer sequences are dense where no
 binary search. Acked entries in the middle stay until the front moves over them, or until they outweigh the pending
 ones: then the ring is compacted, so that one stuck message doesn't hold the memory of a million acked ones.
 
-Floors, as the official server reports them: with nothing pending both floors are what was delivered; else they stand
-just below the oldest pending entry (its stream sequence, and the consumer sequence of its FIRST delivery, so that
-redeliveries don't move the consumer floor). Under the policy "all" they are the sequences of the ack itself.
+Floors, as the official server reports them: with nothing pending both floors are what was delivered; when the oldest
+pending entry is settled they move to just below the next one (its stream sequence, and the consumer sequence of its
+FIRST delivery, so that redeliveries don't move the consumer floor). Settling any other entry leaves them where they
+are. Under the policy "all" they are the sequences of the ack itself.
 
 What a message that reached max_deliver leaves: no entry (it blocks no floor), but a line in `dead`, since it counts
 as redelivered until it is acked after all or leaves the stream.
@@ -179,6 +180,12 @@ cdef class AckState:
             e.queued = 0
             self.num_queued -= 1
 
+    cdef inline void trim(self) noexcept:
+        """The window begins with a pending entry."""
+        while self.count and not self.at(0).pending:
+            self.head = (self.head + 1) & (self.capacity - 1)
+            self.count -= 1
+
     cdef void move_floor(self) noexcept:
         cdef Entry* e
         if self.num_pending == 0:
@@ -187,14 +194,15 @@ cdef class AckState:
             self.ack_floor_consumer = self.delivered_consumer
             self.ack_floor_stream = self.delivered_stream
             return
-        while not self.at(0).pending:
-            self.head = (self.head + 1) & (self.capacity - 1)
-            self.count -= 1
+        self.trim()
         e = self.at(0)
         if e.cseq - 1 > self.ack_floor_consumer:
             self.ack_floor_consumer = e.cseq - 1
         if e.seq - 1 > self.ack_floor_stream:
             self.ack_floor_stream = e.seq - 1
+        self.shrink()
+
+    cdef inline void shrink(self) noexcept:
         if self.count > 4 * self.num_pending + COMPACT_SLACK:
             self.compact()
 
@@ -279,7 +287,10 @@ cdef class AckState:
         if self.journaling:
             self.note_run(c"A", stream_seq)
         self.settle(self.at(<size_t>i))
-        self.move_floor()
+        if i == 0 or self.num_pending == 0:
+            self.move_floor()
+        else:
+            self.shrink()
         return 1
 
     cdef size_t ack_all(self, uint64_t stream_seq, uint64_t consumer_seq) except? 0:
@@ -297,6 +308,7 @@ cdef class AckState:
                 self.settle(e)
             self.head = (self.head + 1) & (self.capacity - 1)
             self.count -= 1
+        self.trim()
         for dead in [seq for seq in self.dead if seq <= stream_seq]:
             del self.dead[dead]
         self.ack_floor_stream = stream_seq
@@ -315,10 +327,7 @@ cdef class AckState:
 
     def drop(self, uint64_t stream_seq):
         """The message is settled without an ack (+TERM, gone from the stream): True when it was pending."""
-        cdef bint was = self.ack(stream_seq, 0) == 1
-        if was and self.num_pending == 0:
-            self.move_floor()
-        return was
+        return self.ack(stream_seq, 0) == 1
 
     def drop_below(self, uint64_t first_seq):
         """Everything below first_seq left the stream: returns how many pending ones went with it."""
@@ -342,6 +351,7 @@ cdef class AckState:
         return before - self.num_pending
 
     def is_pending(self, uint64_t stream_seq):
+        """Was it delivered, and is not settled yet?"""
         return self.find(stream_seq, 0) >= 0
 
     def pending(self):
@@ -469,7 +479,10 @@ cdef class AckState:
             self.note_op(c"X", stream_seq, 0, 1)
         self.dead[stream_seq] = self.at(<size_t>i).deliveries
         self.settle(self.at(<size_t>i))
-        self.move_floor()
+        if i == 0 or self.num_pending == 0:
+            self.move_floor()
+        else:
+            self.shrink()
         return True
 
     def requeue(self, uint64_t stream_seq):

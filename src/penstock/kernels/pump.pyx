@@ -443,6 +443,16 @@ cdef class Pump:
         """Is it still delivering the last messages of each subject?"""
         return self.skip_at < self.skip_count
 
+    def drop_missing(self):
+        """Settles pending messages that are no longer in the stream; returns how many."""
+        cdef Record record
+        cdef size_t dropped = 0
+        for seq, _, _, _ in self.state.pending():
+            if not self.log.read(seq, &record):
+                (<object>self.state).drop(seq)
+                dropped += 1
+        return dropped
+
     # --- one message -----------------------------------------------------------------------------------
 
     cdef size_t build_reply(

@@ -53,9 +53,8 @@ def create(engine: JetStream, request: ApiRequest) -> ConsumerCreateResponse:
             raise codes.CONSUMER_EPHEMERAL_WITH_DURABLE_NAME.exception()
         return _created(engine, stream, body, config.name, request.now)
     name = request.args[1]
-    for given in (config.name, config.durable_name):
-        if given and given != name:
-            raise codes.CONSUMER_DURABLE_NAME_NOT_MATCH_SUBJECT.exception()
+    if config.durable_name and config.durable_name != name:
+        raise codes.CONSUMER_DURABLE_NAME_NOT_MATCH_SUBJECT.exception()
     if len(request.args) > 2:
         if config.filter_subjects:
             raise codes.CONSUMER_MULTIPLE_FILTERS_NOT_ALLOWED.exception()
@@ -124,7 +123,7 @@ def next_messages(engine: JetStream, request: ApiRequest) -> None:
 
 def _stream_of(engine: JetStream, request: ApiRequest, body: ConsumerCreateRequest) -> Stream:
     stream = engine.stream(request.args[0])
-    if body.stream_name and body.stream_name != stream.name:
+    if body.stream_name != stream.name:
         raise codes.STREAM_MISMATCH.exception()
     return stream
 

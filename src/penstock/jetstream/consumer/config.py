@@ -193,6 +193,8 @@ def _check_names(config: ConsumerConfig) -> None:
 def _check_replicas(config: ConsumerConfig, stream: StreamConfig) -> None:
     if config.num_replicas < 0:
         raise codes.REPLICAS_COUNT_CANNOT_BE_NEGATIVE.exception()
+    if config.num_replicas > 1:
+        raise codes.STREAM_REPLICAS_NOT_SUPPORTED.exception()
     if config.num_replicas > stream.num_replicas:
         raise codes.CONSUMER_REPLICAS_EXCEEDS_STREAM.exception()
 

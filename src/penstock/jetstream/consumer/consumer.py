@@ -80,7 +80,7 @@ class Consumer:
         self.closed = False
         self.delivered_at = 0  # ns of the last delivery and the last ack; 0 before the first
         self.acked_at = 0
-        self._first_seq = 0
+        self._first_seq = self._removals = 0
         self._blocked_ns = 0
         self._blocked_until: int | None = None
         self._used_at = now
@@ -199,6 +199,9 @@ class Consumer:
 
     def _run(self, targets: list[Target], now: int) -> int:
         end = self.pump.run(targets, now, RUN_MESSAGES)
+        if end == RunEnd.RUN_ACKS_FULL and self._removals != self.stream.log.removals:
+            self._drop_missing()
+            self.engine.touch_consumer(self)
         if self.pump.sent:
             self.delivered_at = self._used_at = now
             self.redelivery.delivered(now)
@@ -220,6 +223,20 @@ class Consumer:
         if first != self._first_seq:
             self._first_seq = first
             self.state.drop_below(first)
+
+    def _drop_missing(self) -> None:
+        """The same for those which left anywhere. Looks at each pending one, so only where the count matters."""
+        self._drop_removed()
+        removals = self.stream.log.removals
+        if removals != self._removals:
+            self._removals = removals
+            self.pump.drop_missing()
+
+    def purged(self) -> None:
+        """Messages were purged: what is gone counts as delivered and acked."""
+        self._drop_missing()
+        self.state.skip(self.stream.log.first_seq - 1)
+        self.engine.touch_consumer(self)
 
     def _on_end(self, target: Target, why: int) -> None:
         if self.pull is not None:
@@ -332,7 +349,7 @@ class Consumer:
 
     def info(self, now: int) -> ConsumerInfo:
         """What the consumer has done and has before it."""
-        self._drop_removed()
+        self._drop_missing()
         state = self.state
         if self.pull is not None:
             self.pull.sweep(now)

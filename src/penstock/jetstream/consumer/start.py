@@ -33,7 +33,7 @@ def start_of(config: ConsumerConfig, log: StreamLog, *, one_per_subject: bool) -
     if policy is DeliverPolicy.LAST:
         filters = filters_of(config)
         last = max((log.last_seq_of(f.encode()) for f in filters), default=0) if filters else log.last_seq
-        return Start(max(last, first) if log.messages and last else following)
+        return Start(min(max(last, first), following))
     if policy is DeliverPolicy.LAST_PER_SUBJECT and not one_per_subject:
         seqs = last_per_subject(config, log, following - 1)
         return Start(seqs[0] if seqs else following, following - 1)

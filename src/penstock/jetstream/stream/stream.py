@@ -191,7 +191,10 @@ class Stream:
             raise codes.STREAM_SEALED.exception()
         if self.config.deny_purge:
             raise codes.STREAM_PURGE_FAILED.exception(err="stream purge not permitted")
-        return self.log.purge(filter_subject, upto_seq, keep)
+        purged = self.log.purge(filter_subject, upto_seq, keep)
+        for consumer in self.consumers.values():
+            consumer.purged()
+        return purged
 
     def delete_message(self, seq: int, *, erase: bool) -> None:
         """Removes one message; erase: its bytes are overwritten as well.
