@@ -11,6 +11,7 @@ cdef enum:
     ENTRY_DEAD = 0x80000000
     ENTRY_OFFSET = 0x7FFFFFFF
     ENTRY_NONE = 0xFFFFFFFF     # dead, and no record to look at
+    SPAN_MAX = 0xFFFFFFFF       # sequences between a block's first and last
     NEXT_FAR = 0xFFFFFFFF       # there is a next one, further away than a delta can say
 
 cdef class MessageBlock:
@@ -36,6 +37,8 @@ cdef class MessageBlock:
     # What notes the block's bytes hold: removed ranges, floor and least last sequence.
     cdef readonly list removed
     cdef readonly uint64_t floor, last_at_least
+    cdef readonly int64_t noted_ts          # timestamp of the last message when the floor was noted
+    cdef size_t farthest                    # of the offsets an index gave
     cdef bytes subject_rows                 # subjects of a block read from its index, until the log has them
     cdef Py_ssize_t views                   # memoryviews out; the bytes may not move meanwhile
 
@@ -47,10 +50,12 @@ cdef class MessageBlock:
     # Index of the first entry >= seq; count when none.
     cdef Py_ssize_t find_from(self, uint64_t seq) noexcept
     cdef uint64_t seq_at(self, size_t index) noexcept
+    cdef int begin_at(self, uint64_t seq) except -1
     cdef int _reserve_entry(self) except -1
     cdef int _skip_to(self, uint64_t seq) except -1
-    cdef int _remember(self, int kind, uint64_t seq, int64_t ts) except -1
-    cdef int note(self, int kind, uint64_t seq, int64_t ts) except -1
+    cdef int _remember(self, int kind, const Record* r) except -1
+    # Appends a note: a removed range (seq..last), or the floor seq with the last sequence and its timestamp.
+    cdef int note(self, int kind, uint64_t seq, uint64_t last, int64_t last_ts) except -1
     cdef void release(self) noexcept
     cdef bytes _subject_table(self)
     cdef int _take_entries(self, const char* p, size_t count, const char* seqs) except -1

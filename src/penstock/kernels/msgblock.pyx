@@ -18,8 +18,10 @@ from libc.string cimport memcpy
 
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.records cimport (
+    SEQ_BITS,
     KIND_FLOOR,
     KIND_MESSAGE,
+    KIND_REMOVED,
     RECORD_END,
     RECORD_OK,
     decode_record,
@@ -35,8 +37,8 @@ cdef enum:
     DENSE_FACTOR = 3                # sparse when less than one sequence in three has an entry
 
 # magic, number, size, hash of the last record, first and last sequence, first and last timestamp, live
-# messages and bytes, floor, least last sequence, entries, removed ranges, sparse
-HEAD = struct.Struct("<8s5Q2q4Q2QB")
+# messages and bytes, floor, least last sequence and its timestamp, entries, removed ranges, sparse
+HEAD = struct.Struct("<8s5Q2q4Qq2QB")
 PAIR = struct.Struct("<2Q")
 DIGEST = struct.Struct("<Q")
 INDEX_MAGIC = b"PENSIDX1"
@@ -112,8 +114,6 @@ cdef class MessageBlock:
         entry.offset = offset
         entry.next_delta = 0
         if self.seqs != NULL:
-            if seq - self.first_seq > 0xFFFFFFFF:
-                raise ValueError(f"block {self.number} would span more than 2**32 sequences")
             self.seqs[self.count] = <uint32_t>(seq - self.first_seq)
         self.count += 1
         self.last_seq = seq
@@ -126,8 +126,7 @@ cdef class MessageBlock:
         """A gap: empty entries when it is small, else the block turns sparse."""
         cdef uint64_t span = seq - self.first_seq
         cdef size_t i
-        if span > 0xFFFFFFFF:
-            raise ValueError(f"block {self.number} would span more than 2**32 sequences")
+        assert span <= SPAN_MAX
         if span < 1024 or span / DENSE_FACTOR < self.count:
             while self.last_seq + 1 < seq:
                 self._reserve_entry()
@@ -141,6 +140,13 @@ cdef class MessageBlock:
             raise MemoryError("no memory for the sequences of a sparse block")
         for i in range(self.count):
             self.seqs[i] = <uint32_t>i
+        return 0
+
+    cdef int begin_at(self, uint64_t seq) except -1:
+        """An empty block's place among the others."""
+        assert self.count == 0
+        self.first_seq = seq
+        self.last_seq = seq - 1
         return 0
 
     cdef Py_ssize_t find(self, uint64_t seq) noexcept:
@@ -176,23 +182,28 @@ cdef class MessageBlock:
     cdef uint64_t seq_at(self, size_t index) noexcept:
         return self.first_seq + (index if self.seqs == NULL else self.seqs[index])
 
-    cdef int note(self, int kind, uint64_t seq, int64_t ts) except -1:
-        """Appends a note record (removed range or floor) to the bytes."""
-        cdef size_t size = record_size(0, 0, 0)
-        cdef char* d = self.reserve(size)
-        encode_record(d, size, kind, seq, ts, NULL, 0, NULL, 0, 0)
+    cdef int note(self, int kind, uint64_t seq, uint64_t last, int64_t last_ts) except -1:
+        cdef Record r
+        cdef size_t size
+        r.seq = seq
+        r.ts = <int64_t>last
+        r.body = <const char*>&last_ts
+        r.body_len = sizeof(last_ts) if kind == KIND_FLOOR else 0
+        size = record_size(0, 0, r.body_len)
+        encode_record(self.reserve(size), size, kind, seq, r.ts, NULL, 0, r.body, 0, r.body_len)
         self.size += size
-        self._remember(kind, seq, ts)
-        return 0
+        return self._remember(kind, &r)
 
-    cdef int _remember(self, int kind, uint64_t seq, int64_t ts) except -1:
-        if kind == KIND_FLOOR:
-            if seq > self.floor:
-                self.floor = seq
-            if <uint64_t>ts > self.last_at_least:
-                self.last_at_least = <uint64_t>ts
-        else:
-            self.removed.append((seq, <uint64_t>ts))
+    cdef int _remember(self, int kind, const Record* r) except -1:
+        if kind == KIND_REMOVED:
+            self.removed.append((r.seq, <uint64_t>r.ts))
+            return 0
+        if r.seq > self.floor:
+            self.floor = r.seq
+        if <uint64_t>r.ts >= self.last_at_least:
+            self.last_at_least = <uint64_t>r.ts
+            if r.body_len == sizeof(self.noted_ts):
+                memcpy(&self.noted_ts, r.body, sizeof(self.noted_ts))
         return 0
 
     cdef void release(self) noexcept:
@@ -237,7 +248,7 @@ cdef class MessageBlock:
 
     cdef int _fill(self, size_t n) except -2:
         """Entries and notes from the first n bytes: RECORD_END, or the status of the first bad record,
-        -1 when a sequence does not rise."""
+        -1 when a sequence can't be."""
         cdef Record r
         cdef int kind = 0, status
         while True:
@@ -245,8 +256,12 @@ cdef class MessageBlock:
             if status != RECORD_OK:
                 return status
             if kind != KIND_MESSAGE:
-                self._remember(kind, r.seq, r.ts)
-            elif r.seq == 0 or r.subject_len == 0 or (self.count and r.seq <= self.last_seq):
+                if <uint64_t>r.ts >> SEQ_BITS:
+                    return -1
+                self._remember(kind, &r)
+            elif r.seq == 0 or r.subject_len == 0 or (
+                self.count and (r.seq <= self.last_seq or r.seq - self.first_seq > SPAN_MAX)
+            ):
                 return -1
             else:
                 self.push(r.seq, <uint32_t>self.size, r.ts, r.size)
@@ -267,7 +282,7 @@ cdef class MessageBlock:
         parts.append(self._subject_table())
         head = HEAD.pack(
             INDEX_MAGIC, self.number, self.size, self.tail_hash(), self.first_seq, self.last_seq, self.first_ts,
-            self.last_ts, self.live, self.live_bytes, self.floor, self.last_at_least, self.count,
+            self.last_ts, self.live, self.live_bytes, self.floor, self.last_at_least, self.noted_ts, self.count,
             len(self.removed), self.seqs != NULL,
         )
         body = head + b"".join(parts)
@@ -343,24 +358,29 @@ cdef class MessageBlock:
         if DIGEST.unpack_from(index, n - DIGEST.size)[0] != xxh64(p, n - DIGEST.size, 0):
             raise ValueError("its hash does not fit its bytes")
         (magic, of_number, of_size, of_hash, first_seq, last_seq, first_ts, last_ts, live, live_bytes, floor,
-         last_at_least, count, removed, sparse) = HEAD.unpack_from(index)
+         last_at_least, noted_ts, count, removed, sparse) = HEAD.unpack_from(index)
         if magic != INDEX_MAGIC or of_number != number or of_size != size or of_hash != tail_hash:
             raise ValueError("it speaks of other bytes than the block holds")
+        if count > n or removed > n:
+            raise ValueError("its counts do not fit its size")
         at = HEAD.size + removed * PAIR.size
         i = at + count * (sizeof(Entry) + (sizeof(uint32_t) if sparse else 0))
         if i > n - DIGEST.size or first_seq == 0:
             raise ValueError("its counts do not fit its size")
+        if (first_seq | last_seq | floor | last_at_least) >> SEQ_BITS:
+            raise ValueError("it holds sequences there can't be")
         block = MessageBlock(number, first_seq)
         block.removed = [PAIR.unpack_from(index, HEAD.size + k * PAIR.size) for k in range(removed)]
         block._take_entries(p + at, count, p + at + count * sizeof(Entry) if sparse else NULL)
         block.subject_rows = index[i:n - DIGEST.size]
-        block.last_seq = last_seq
+        if block.last_seq != last_seq or block.live != live or live_bytes > size or block.farthest >= size:
+            raise ValueError("its entries contradict its counts")
         block.first_ts = first_ts
         block.last_ts = last_ts
-        block.live = live
         block.live_bytes = live_bytes
         block.floor = floor
         block.last_at_least = last_at_least
+        block.noted_ts = noted_ts
         block.size = block.written = size
         block.reach = last_seq
         block.closed = True
@@ -378,9 +398,17 @@ cdef class MessageBlock:
         if seqs != NULL:
             memcpy(self.seqs, seqs, count * sizeof(uint32_t))
         self.count = count
-        # Links out of the block are made anew when the blocks are put together.
+        for i in range(count):
+            if seqs != NULL and (self.seqs[i] < i or (i and self.seqs[i] <= self.seqs[i - 1])):
+                raise ValueError("its sequences do not rise")
+            if self.entries[i].offset == <uint32_t>ENTRY_NONE:
+                continue
+            self.live += not self.entries[i].offset & <uint32_t>ENTRY_DEAD
+            if self.entries[i].offset & <uint32_t>ENTRY_OFFSET > self.farthest:
+                self.farthest = self.entries[i].offset & <uint32_t>ENTRY_OFFSET
         if count:
             self.last_seq = self.seq_at(count - 1)
+        # Links out of the block are made anew when the blocks are put together.
         for i in range(count):
             if self.entries[i].next_delta > self.last_seq - self.seq_at(i):
                 self.entries[i].next_delta = 0

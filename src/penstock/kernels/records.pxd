@@ -21,6 +21,7 @@ cdef enum:
     RECORD_SUBJECT_AT = 22          # where the subject begins
     RECORD_SIZE_MAX = 0x7FFFFFFF
     RECORD_SUBJECT_MAX = 0xFFFF
+    SEQ_BITS = 48
 
 cdef enum RecordKind:
     KIND_MESSAGE = 0

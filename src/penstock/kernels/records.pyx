@@ -6,9 +6,6 @@ tombstones in a file of their own (a second file to keep in step with the first)
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
-cdef enum:
-    SEQ_BITS = 48
-
 cdef uint64_t SEQ_MASK = (<uint64_t>1 << SEQ_BITS) - 1
 
 # The five primes of XXH64, as C constants: a module variable would be loaded from memory each round.

@@ -100,6 +100,9 @@ class StreamLog:
     # --- counting
     @property
     def num_subjects(self) -> int: ...
+    def subject_memory(self) -> int:
+        """Bytes held for the subjects."""
+
     def subjects(self, filter: builtins.bytes = b">") -> dict[builtins.bytes, int]:
         """Live messages by subject, of the subjects the filter matches."""
 

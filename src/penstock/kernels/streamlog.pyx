@@ -22,6 +22,7 @@ from penstock.kernels.msgblock cimport (
     ENTRY_NONE,
     ENTRY_OFFSET,
     NEXT_FAR,
+    SPAN_MAX,
     Entry,
     MessageBlock,
     SubjectRow,
@@ -102,7 +103,7 @@ cdef class StreamLog:
         """Closes the open block and begins a new one."""
         cdef MessageBlock block = MessageBlock(self.next_number, self.last_seq + 1)
         if self.durable:
-            block.note(KIND_FLOOR, self.first_seq, <int64_t>self.last_seq)
+            block.note(KIND_FLOOR, self.first_seq, self.last_seq, self.last_ts)
             self.noted_floor = self.first_seq
         if self.tail is not None:
             self.tail.closed = True
@@ -125,7 +126,9 @@ cdef class StreamLog:
             raise ValueError(
                 f"a message with a subject of {m.subject_len} and a body of {m.body_len} bytes can't be stored"
             )
-        if block is None or (block.size + size > self.block_size and block.count):
+        if block is None or (
+            block.count and (block.size + size > self.block_size or seq - block.first_seq > <uint64_t>SPAN_MAX)
+        ):
             self._roll()
             block = self.tail
         d = block.reserve(size)
@@ -487,6 +490,7 @@ cdef class StreamLog:
             block.release()
         if self.durable:
             self._patches.append((block.number, offset, note))
+            self.noted_floor = 0  # last sequence and timestamp may have been this record's: note them
         block.entries[at].offset |= <uint32_t>ENTRY_DEAD
         return 0
 
@@ -636,6 +640,9 @@ cdef class StreamLog:
         cdef uint64_t gone = 0, most, seq
         if filter is None or filter == b">":
             filter = b""
+        if filter == b"" and keep == 0 and upto_seq > self.last_seq:
+            self.last_seq = upto_seq - 1
+            return self._purge_all()
         most = self.count_matching(filter)
         most = most - keep if most > keep else 0
         if most == 0:
@@ -683,6 +690,10 @@ cdef class StreamLog:
     @property
     def num_subjects(self):
         return self.state.count
+
+    def subject_memory(self):
+        """Bytes the subject state holds."""
+        return self.state.memory()
 
     def subjects(self, bytes filter not None=b">"):
         cdef size_t i, n = self.state.match(<const char*>filter, len(filter))
@@ -854,10 +865,10 @@ cdef class StreamLog:
             low = self.ranges[2 * i]
             high = self.ranges[2 * i + 1]
             if high >= self.first_seq:
-                self.tail.note(KIND_REMOVED, low if low > self.first_seq else self.first_seq, <int64_t>high)
+                self.tail.note(KIND_REMOVED, low if low > self.first_seq else self.first_seq, high, 0)
         self.range_count = 0
         if self.first_seq > self.noted_floor:
-            self.tail.note(KIND_FLOOR, self.first_seq, <int64_t>self.last_seq)
+            self.tail.note(KIND_FLOOR, self.first_seq, self.last_seq, self.last_ts)
             self.noted_floor = self.first_seq
 
     def unwritten(self):
@@ -912,11 +923,13 @@ cdef class StreamLog:
             if previous is not None and block.count and block.first_seq <= previous.last_seq:
                 refused.append((block.number, f"it begins at {block.first_seq}, the block before ends at {previous.last_seq}"))
                 continue
+            if block.count == 0:
+                block.begin_at((previous.last_seq if previous is not None else 0) + 1)
             floor = max(floor, block.floor)
             last = max(last, max(block.last_at_least, block.last_seq))
+            self.last_ts = block.last_ts if block.count and block.last_seq >= block.last_at_least else block.noted_ts
             kept.append(block)
-            if block.count:
-                previous = block
+            previous = block
         for block in kept:
             self.next_number = max(self.next_number, block.number + 1)
             if block.last_seq < floor and block.closed:
@@ -960,8 +973,6 @@ cdef class StreamLog:
                 seq = block.seq_at(at)
                 if self._decode(block, at, &r) == RECORD_OK:
                     self._merge_subject(r.subject, r.subject_len, seq, seq, 1)
-        if block.count:
-            self.last_ts = block.last_ts
         self.messages += block.live
         self.bytes += block.live_bytes
         self.last_seq = block.last_seq
@@ -975,7 +986,7 @@ cdef class StreamLog:
             memcpy(&row, p, sizeof(SubjectRow))
             p += sizeof(SubjectRow)
             left -= sizeof(SubjectRow)
-            if row.text_len > left or row.first >= block.count or row.last >= block.count:
+            if row.text_len > left or row.first > row.last or row.last >= block.count or row.count == 0:
                 raise ValueError(f"the index of block {block.number} contradicts itself")
             self._merge_subject(p, row.text_len, block.seq_at(row.first), block.seq_at(row.last), row.count)
             p += row.text_len

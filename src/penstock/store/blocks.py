@@ -104,6 +104,8 @@ class BlockFiles:
 
     def _patch(self, number: int, offset: int, data: bytes) -> None:
         path = block_path(self._directory, number)
+        # The index counts the message; without one recovery reads the block, and finds the note.
+        index_path(self._directory, number).unlink(missing_ok=True)
         while data:
             count = self._files.write(path, data, offset)
             offset += count

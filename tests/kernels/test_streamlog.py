@@ -1,0 +1,250 @@
+"""The stream log held against a dict: in memory, and on disk with recoveries in between."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from penstock.kernels.streamlog import StoredMessage, StreamLog
+from penstock.store.file import FileStore
+from penstock.store.interface import StreamStore
+from tests.reference.streamlog import LogModel, Message
+
+SUBJECTS = [b"a", b"a.b", b"a.c", b"b.c", b"a.b.c", b"x.y.z.w", b"a.*x"]
+FILTERS = [b"", b">", b"a", b"a.*", b"a.>", b"*", b"*.c", b"b.c", b"*.*", b"x.>", b"none", b"a.b.>", b"*.b.*"]
+
+
+def plain(message: StoredMessage | None) -> Message | None:
+    if message is None:
+        return None
+    return Message(message.seq, message.ts, message.subject, message.header, message.payload)
+
+
+def expect_same(log: StreamLog, model: LogModel) -> None:
+    """Every counter and every message."""
+    assert (log.first_seq, log.last_seq) == (model.first_seq, model.last_seq)
+    assert (log.messages, log.bytes) == (len(model.live), model.bytes)
+    assert (log.first_ts, log.last_ts) == (model.first_ts, model.last_ts)
+    assert log.num_subjects == len(model.subjects(b">"))
+    assert log.subjects() == model.subjects(b">")
+    assert log.deleted() == model.deleted()
+    assert log.num_deleted == len(model.deleted())
+    for seq in range(max(0, model.first_seq - 2), model.last_seq + 2):
+        assert plain(log.load(seq)) == model.live.get(seq)
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Small blocks, few subjects: everything that can meet, meets."""
+
+    @initialize(block_size=st.sampled_from([64, 200, 500, 4000]))
+    def begin(self, block_size: int) -> None:
+        self.log = StreamLog(block_size)
+        self.model = LogModel()
+        self.now = 100
+
+    @rule(
+        subject=st.sampled_from(SUBJECTS),
+        header=st.sampled_from([b"", b"NATS/1.0\r\nA: b\r\n\r\n"]),
+        size=st.integers(0, 60),
+        copies=st.integers(1, 12),
+    )
+    def append(self, subject: bytes, header: bytes, size: int, copies: int) -> None:
+        for _ in range(copies):
+            self.now += 3
+            payload = bytes([self.now % 256]) * size
+            assert self.log.append(subject, header, payload, self.now) == self.model.append(
+                subject, header, payload, self.now
+            )
+
+    @rule(data=st.data(), secure=st.booleans())
+    def remove(self, data: st.DataObject, secure: bool) -> None:
+        seq = data.draw(st.integers(0, self.model.last_seq + 1))
+        assert self.log.remove(seq, secure) == self.model.remove(seq)
+
+    @rule(data=st.data())
+    def remove_the_last_of_a_subject(self, data: st.DataObject) -> None:
+        subject = data.draw(st.sampled_from(SUBJECTS))
+        found = [seq for seq in self.model.live if self.model.live[seq].subject == subject]
+        if found:
+            assert self.log.remove(max(found)) and self.model.remove(max(found))
+
+    @rule(data=st.data(), filter=st.sampled_from(FILTERS), keep=st.integers(0, 3))
+    def purge(self, data: st.DataObject, filter: bytes, keep: int) -> None:
+        upto = data.draw(st.integers(0, self.model.last_seq + 3)) if keep == 0 else 0
+        assert self.log.purge(filter, upto, keep) == self.model.purge(filter, upto, keep)
+
+    @rule(msgs_max=st.integers(-1, 40), bytes_max=st.integers(-1, 3000))
+    def limit(self, msgs_max: int, bytes_max: int) -> None:
+        assert self.log.limit(msgs_max, bytes_max) == self.model.limit(msgs_max, bytes_max)
+
+    @rule(subject=st.sampled_from(SUBJECTS), keep=st.integers(0, 5))
+    def limit_subject(self, subject: bytes, keep: int) -> None:
+        assert self.log.limit_subject(subject, keep) == self.model.limit_subject(subject, keep)
+
+    @rule(back=st.integers(0, 60))
+    def age(self, back: int) -> None:
+        assert self.log.enforce_age(self.now - back) == self.model.enforce_age(self.now - back)
+
+    @rule(data=st.data(), filter=st.sampled_from(FILTERS))
+    def look(self, data: st.DataObject, filter: bytes) -> None:
+        seq = data.draw(st.integers(0, self.model.last_seq + 2))
+        found = self.model.matching(filter, seq)
+        assert self.log.next_seq(seq, filter) == (found[0] if found else 0)
+        assert plain(self.log.load_next(filter, seq)) == (self.model.live[found[0]] if found else None)
+        assert self.log.count_from(seq, filter) == len(found)
+        everything = self.model.matching(filter)
+        assert self.log.last_seq_of(filter) == (everything[-1] if everything else 0)
+        assert self.log.count_matching(filter) == len(everything)
+        if filter:
+            assert self.log.subjects(filter) == self.model.subjects(filter)
+            upto = data.draw(st.integers(0, self.model.last_seq + 2))
+            assert self.log.last_seqs(filter, upto) == self.model.last_seqs(filter, upto)
+
+    @rule(back=st.integers(-5, 300))
+    def look_by_time(self, back: int) -> None:
+        assert self.log.seq_at_time(self.now - back) == self.model.seq_at_time(self.now - back)
+
+    @invariant()
+    def same_as_the_model(self) -> None:
+        if hasattr(self, "log"):
+            expect_same(self.log, self.model)
+
+
+class FileLogMachine(LogMachine):
+    """The same on disk: written now and then, reopened with and without indexes and a clean close."""
+
+    @initialize(block_size=st.sampled_from([64, 200, 500, 4000]))
+    def begin(self, block_size: int) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="penstock-log-"))
+        self.block_size = block_size
+        self.store = FileStore(self.directory, block_size=block_size)
+        self.stream: StreamStore = self.store.account("$G").create_stream("S", b"meta", "file")
+        self.log = self.stream.log
+        self.model = LogModel()
+        self.now = 100
+
+    @rule()
+    def write(self) -> None:
+        self.stream.write()
+
+    @rule(kill=st.booleans(), drop_indexes=st.booleans())
+    def reopen(self, kill: bool, drop_indexes: bool) -> None:
+        self.stream.write()
+        if kill:
+            self.store.abandon()
+        else:
+            self.store.close()
+        if drop_indexes:
+            for path in self.directory.glob("**/*.idx"):
+                path.unlink()
+        self.store = FileStore(self.directory, block_size=self.block_size)
+        self.stream = self.store.account("$G").open_stream("S")
+        self.log = self.stream.log
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+            shutil.rmtree(self.directory)
+
+
+TestLogInMemory = LogMachine.TestCase
+TestLogInMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLogOnDisk = FileLogMachine.TestCase
+TestLogOnDisk.settings = settings(
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def test_a_long_chain_is_followed_from_anywhere() -> None:
+    log = StreamLog(2000)
+    for i in range(3000):
+        log.append(b"rare" if i % 500 == 0 else b"often.%d" % (i % 3), b"", b"x", i)
+    rare = [seq for seq in range(1, 3001) if (seq - 1) % 500 == 0]
+    for seq in range(1, 3001, 37):
+        expected = next((r for r in rare if r >= seq), 0)
+        assert log.next_seq(seq, b"rare") == expected
+        assert log.next_seq(seq, b"often.1") == next(
+            (s for s in range(seq, seq + 9) if (s - 1) % 3 == 1 and (s - 1) % 500 and s <= 3000), 0
+        )
+
+
+def test_a_subject_seen_again_after_it_was_gone_starts_anew() -> None:
+    log = StreamLog()
+    log.append(b"a", b"", b"", 1)
+    log.append(b"b", b"", b"", 2)
+    log.remove(1)
+    assert log.next_seq(1, b"a") == 0 and log.subjects(b"a") == {}
+    assert log.append(b"a", b"", b"", 3) == 3
+    assert log.next_seq(1, b"a") == 3 and log.subjects() == {b"a": 1, b"b": 1}
+
+
+def test_the_first_sequence_of_an_empty_log_can_be_set() -> None:
+    log = StreamLog()
+    log.set_first_seq(1000)
+    assert (log.first_seq, log.last_seq, log.num_deleted) == (1000, 999, 0)
+    assert log.append(b"a", b"", b"", 1) == 1000
+    with pytest.raises(ValueError, match="empty log"):
+        log.set_first_seq(5000)
+
+
+def test_purging_above_the_last_sequence_moves_the_sequence_on() -> None:
+    """As the official server does."""
+    log = StreamLog()
+    for i in range(6):
+        log.append(b"a", b"", b"x", i)
+    assert log.purge(None, 100, 0) == 6
+    assert (log.first_seq, log.last_seq, log.messages, log.last_ts) == (100, 99, 0, 5)
+
+
+def test_a_message_larger_than_a_block_gets_one_of_its_own() -> None:
+    log = StreamLog(100)
+    log.append(b"a", b"", b"s", 1)
+    log.append(b"a", b"", b"x" * 1000, 2)
+    log.append(b"a", b"", b"t", 3)
+    assert len(log.block_list()) == 3
+    assert [len(m.payload) for m in map(log.load, (1, 2, 3)) if m] == [1, 1000, 1]
+
+
+def test_a_message_without_subject_is_refused() -> None:
+    with pytest.raises(ValueError, match="can't be stored"):
+        StreamLog().append(b"", b"", b"x", 1)
+
+
+def test_many_subjects_come_and_go() -> None:
+    log = StreamLog(5000)
+    model = LogModel()
+    for i in range(4000):
+        subject = b"dev.%d.%d" % (i % 700, i % 3)
+        log.append(subject, b"", b"", i)
+        model.append(subject, b"", b"", i)
+        if i % 5 == 0:
+            log.limit_subject(subject, 1)
+            model.limit_subject(subject, 1)
+        if i % 997 == 0:
+            assert log.subjects(b"dev.*.1") == model.subjects(b"dev.*.1")
+            log.purge(b"dev.5.>")
+            model.purge(b"dev.5.>", 0, 0)
+    log.limit(50, 0)
+    model.limit(50, 0)
+    for filter in (b">", b"dev.*.2", b"dev.699.>", b"dev.698.2"):
+        assert log.subjects(filter) == model.subjects(filter)
+    log.purge()
+    assert log.subjects() == {} and log.num_subjects == 0
+
+
+def test_a_subject_costs_at_most_about_a_hundred_bytes_beside_its_text() -> None:
+    log = StreamLog()
+    text = 0
+    for i in range(30000):
+        subject = b"device.%05d.state" % i
+        text += len(subject)
+        log.append(subject, b"", b"", i)
+    assert len(log.subjects(b"device.*.state")) == 30000
+    # Arrays double, so that the momentary room can be twice what is used.
+    assert log.subject_memory() - text < 30000 * 180
