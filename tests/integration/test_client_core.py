@@ -44,7 +44,9 @@ async def client(url: str) -> AsyncIterator[Client]:
 async def test_a_message_arrives_byte_for_byte(client: Client) -> None:
     subscription = await client.subscribe("byte.*")
     payload = bytes(range(256)) * 5
-    await client.publish("byte.all", payload, reply="answer.here", headers=[("A", "1"), ("a", "2"), ("A", "3")])
+    await client.publish(
+        "byte.all", payload, reply="answer.here", headers=[("A", "1"), ("a", "2"), ("A", "3")]
+    )
     msg = await subscription.next(5)
     assert (msg.subject, msg.reply, msg.data) == ("byte.all", "answer.here", payload)
     assert list(msg.headers.pairs()) == [("A", "1"), ("A", "3"), ("a", "2")]
@@ -98,7 +100,7 @@ async def test_many_requests_at_once_get_their_own_answers(client: Client) -> No
 
 
 async def test_request_without_responders_fails_at_once(client: Client) -> None:
-    with pytest.raises(NoRespondersError, match="nobody.here") as caught:
+    with pytest.raises(NoRespondersError, match=r"nobody\.here") as caught:
         await client.request("nobody.here", timeout=60)
     assert caught.value.subject == "nobody.here"
 
@@ -112,6 +114,7 @@ async def test_request_that_nobody_answers_times_out_and_says_what_was_asked(cli
 
 async def test_request_many_gathers_answers(client: Client) -> None:
     for number in range(3):
+
         async def answer(msg: Msg, number: int = number) -> None:
             await msg.respond(b"%d" % number)
 

@@ -5,12 +5,14 @@ The same tests run against both, so that the client is never only right about ou
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -113,3 +115,13 @@ def running_server(kind: str, directory: Path, *, user: str = "", password: str 
         yield server
     finally:
         server.stop()
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 20.0) -> None:
+    """Returns when the condition holds; for what no event tells."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            holds = condition()
+            if await holds if inspect.isawaitable(holds) else holds:
+                return
+            await asyncio.sleep(0.002)

@@ -59,16 +59,32 @@ SETTINGS = frozenset(
 INACTIVE_THRESHOLD = timedelta(minutes=5)
 
 
-def sequences_of(reply: bytes | None) -> tuple[int, int]:
+def tokens_after_sequences(reply: bytes) -> int:
+    """How many tokens follow the consumer sequence in a delivery's ack subject, -1 when it is none.
+
+    It is the same for all messages of a consumer: 2, or more in later versions of the subject.
+    """
+    count = reply.count(b".") + 1
+    if not reply.startswith(b"$JS.ACK.") or count == 10 or count < 9:
+        return -1
+    return 2 if count == 9 else count - 9
+
+
+def sequences_of(reply: bytes | None, tail: int | None = None) -> tuple[int, int]:
     """(stream sequence, consumer sequence) of a delivery's ack subject; (0, 0) when it is none.
 
-    Only what is needed per message; `protocol.acks.parse_reply` reads it all.
+    tail: what `tokens_after_sequences` says, when it is known. Only what is needed per message, and from the
+    right, which is a third of the cost of `protocol.acks.parse_reply`.
     """
-    tokens = reply.split(b".") if reply else []
-    at = {9: 5}.get(len(tokens), 7 if len(tokens) >= 11 else 0)
-    if not at or not (tokens[at].isdigit() and tokens[at + 1].isdigit()):
+    if not reply:
         return 0, 0
-    return int(tokens[at]), int(tokens[at + 1])
+    if tail is None:
+        tail = tokens_after_sequences(reply)
+    try:
+        tokens = reply.rsplit(b".", tail + 2)
+        return int(tokens[1]), int(tokens[2])
+    except (ValueError, IndexError):
+        return 0, 0
 
 
 class OrderedConsumer:
@@ -96,9 +112,21 @@ class OrderedConsumer:
         )
         self._prefix = new_nuid()
         self._serial = 0
-        self.last_seq = 0  # stream sequence of the last message handed out
+        self._last_seq = 0
+        self._last_reply: bytes | None = None
         self._consumer: Consumer | None = None
         self._next_consumer_seq = 1
+
+    @property
+    def last_seq(self) -> int:
+        """Stream sequence of the last message handed out; 0 before the first."""
+        if self._last_reply is not None:
+            self._last_seq, self._last_reply = sequences_of(self._last_reply)[0], None
+        return self._last_seq
+
+    def handed_out(self, reply: bytes | None) -> None:
+        """The message with this ack subject went to the reader; what it says is read when it is needed."""
+        self._last_reply = reply
 
     def __repr__(self) -> str:
         return f"<OrderedConsumer of stream {self._stream.name!r} after {self.last_seq}>"
@@ -137,13 +165,12 @@ class OrderedConsumer:
             consumer = await self.renew(self.last_seq)
             msgs = await consumer.fetch(max_messages, expires=expires)
         for count, msg in enumerate(msgs):
-            stream_seq, consumer_seq = sequences_of(msg.raw[2])
-            if consumer_seq != self._next_consumer_seq:
+            if sequences_of(msg.raw[2])[1] != self._next_consumer_seq:
                 await self.renew(self.last_seq)
                 # A gap at the very start leaves nothing to give: ask once more, from a clean consumer.
                 return msgs[:count] if count else await self.fetch(max_messages, expires=expires)
             self._next_consumer_seq += 1
-            self.last_seq = stream_seq
+            self.handed_out(msg.raw[2])
         return msgs
 
     async def next(self, *, expires: float = DEFAULT_FETCH_EXPIRES_S) -> JsMsg:
@@ -204,7 +231,7 @@ class OrderedConsumer:
 class OrderedConsume(Consume):
     """A continuous read in order; made by `OrderedConsumer.consume`."""
 
-    __slots__ = ("_expected_seq", "_ordered", "_received_seq", "_restarting")
+    __slots__ = ("_expected_seq", "_ordered", "_received_seq", "_restarting", "_tail")
 
     def __init__(
         self,
@@ -219,14 +246,17 @@ class OrderedConsume(Consume):
         self._expected_seq = 1  # consumer sequence of the next message
         self._received_seq = ordered.last_seq  # stream sequence of the last one received
         self._restarting = False
+        self._tail = -1
 
     def _hand_out(self, raw: RawMessage) -> JsMsg:
-        self._ordered.last_seq = sequences_of(raw[2])[0]
+        self._ordered.handed_out(raw[2])
         return super()._hand_out(raw)
 
     def _on_raw(self, raw: RawMessage) -> None:
         if raw[3] is None or status_in(raw) is None:
-            stream_seq, consumer_seq = sequences_of(raw[2])
+            if self._tail < 0:
+                self._tail = tokens_after_sequences(raw[2] or b"")
+            stream_seq, consumer_seq = sequences_of(raw[2], self._tail)
             if consumer_seq != self._expected_seq:
                 self._restart()
                 return
@@ -284,6 +314,7 @@ class OrderedConsume(Consume):
         self._consumer = consumer.name
         self._pull_subject = consumer.pull_subject
         self._expected_seq = 1
+        self._tail = -1
         self._subscription = self._session.subscribe(self._session.new_inbox(), receive=self._on_raw)
         self._monitor.heard(self._loop.time())
         self._reset()
