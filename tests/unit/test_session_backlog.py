@@ -1,0 +1,146 @@
+"""Slow receivers: the write deadline, and publishers that wait for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.net.backlog import EAGER_BYTES, STALL_BYTES_MAX, BacklogWatch
+
+
+class FakeTimer:
+    def __init__(self, loop: FakeLoop, at_s: float, call: Any) -> None:
+        self.loop, self.at_s, self.call = loop, at_s, call
+
+    def cancel(self) -> None:
+        self.loop.timers.remove(self)
+
+
+class FakeLoop:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.timers: list[FakeTimer] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, callback: Any, *arguments: Any) -> FakeTimer:
+        timer = FakeTimer(self, self.now_s + delay_s, lambda: callback(*arguments))
+        self.timers.append(timer)
+        return timer
+
+    def pass_s(self, seconds: float) -> None:
+        end_s = self.now_s + seconds
+        while due := [timer for timer in self.timers if timer.at_s <= end_s + 1e-9]:
+            timer = min(due, key=lambda timer: timer.at_s)
+            self.timers.remove(timer)
+            self.now_s = timer.at_s
+            timer.call()
+        self.now_s = end_s
+
+
+class Receiver:
+    def __init__(self) -> None:
+        self.taken = 0
+        self.closed = False
+
+    def bytes_taken(self) -> int:
+        return self.taken
+
+    def close_slow(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def loop() -> FakeLoop:
+    return FakeLoop()
+
+
+def watching(loop: FakeLoop, **options: Any) -> BacklogWatch:
+    settings: dict[str, Any] = {"max_pending": 64 << 20, "write_deadline_s": 10.0, "flush_all": lambda: False}
+    fake: Any = loop
+    return BacklogWatch(fake, **(settings | options))
+
+
+def test_a_receiver_that_takes_nothing_for_the_write_deadline_is_closed(loop: FakeLoop) -> None:
+    watch, receiver = watching(loop), Receiver()
+    watch.begin(receiver)
+    loop.pass_s(9.9)
+    assert not receiver.closed
+    loop.pass_s(1.1)
+    assert receiver.closed
+
+
+def test_a_receiver_that_takes_something_is_given_time_again(loop: FakeLoop) -> None:
+    watch, receiver = watching(loop), Receiver()
+    watch.begin(receiver)
+    for _ in range(5):
+        loop.pass_s(8)
+        receiver.taken += 1
+    assert not receiver.closed
+    loop.pass_s(12)
+    assert receiver.closed
+
+
+def test_a_receiver_that_has_drained_is_left_alone(loop: FakeLoop) -> None:
+    watch, receiver = watching(loop), Receiver()
+    watch.begin(receiver)
+    watch.end(receiver)
+    loop.pass_s(60)
+    assert not receiver.closed
+    assert loop.timers == []
+
+
+def test_a_stalled_publisher_goes_on_when_receivers_have_drained(loop: FakeLoop) -> None:
+    watch, receiver, resumed = watching(loop), Receiver(), []
+    watch.begin(receiver)
+    watch.stall(lambda: resumed.append(loop.now_s), 1000)
+    loop.pass_s(0.004)
+    watch.end(receiver)
+    assert resumed == [0.004]
+    loop.pass_s(1)
+    assert resumed == [0.004]
+
+
+@pytest.mark.parametrize(("read_bytes", "limit_s"), [(1, 0.010), (64 * 1024, 0.010), (256 * 1024, 0.040)])
+def test_a_stall_lasts_ten_milliseconds_per_64_kib_at_most(
+    loop: FakeLoop, read_bytes: int, limit_s: float
+) -> None:
+    watch, resumed = watching(loop), []
+    watch.stall(lambda: resumed.append(True), read_bytes)
+    loop.pass_s(limit_s - 0.001)
+    assert not resumed
+    loop.pass_s(0.002)
+    assert resumed == [True]
+    assert watch.stalls == 1
+
+
+def test_a_publisher_that_has_gone_is_not_resumed(loop: FakeLoop) -> None:
+    watch, resumed = watching(loop), []
+
+    def resume() -> None:
+        resumed.append(True)
+
+    watch.stall(resume, 1)
+    watch.forget(resume)
+    loop.pass_s(1)
+    assert not resumed
+
+
+def test_thresholds_follow_max_pending(loop: FakeLoop) -> None:
+    usual = watching(loop)
+    assert (usual.stall_bytes, usual.eager_bytes) == (STALL_BYTES_MAX, EAGER_BYTES)
+    small = watching(loop, max_pending=1 << 20)
+    assert (small.stall_bytes, small.eager_bytes) == (1 << 19, 1 << 18)
+    assert watching(loop, stall=False).stall_bytes == 64 << 20
+
+
+def test_closing_leaves_no_timer(loop: FakeLoop) -> None:
+    watch = watching(loop)
+    watch.begin(Receiver())
+    watch.stall(lambda: None, 1)
+    watch.close()
+    assert loop.timers == []

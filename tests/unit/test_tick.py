@@ -1,0 +1,223 @@
+"""The end of a tick: its order, its timer, and what a failing engine stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.kernels.dispatch import ClientSink, publish
+from penstock.kernels.sinks import Subscription
+from penstock.kernels.subjects import SubscriptionIndex
+from penstock.server.tick import Tick
+
+
+class FakeHandle:
+    def __init__(self, loop: FakeLoop, delay_s: float, callback: Callable[..., Any]) -> None:
+        self.loop, self.delay_s, self.callback = loop, delay_s, callback
+
+    def cancel(self) -> None:
+        self.loop.timers.remove(self)
+
+
+class FakeLoop:
+    """Collects what a real loop would call."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], Any]] = []
+        self.timers: list[FakeHandle] = []
+
+    def call_soon(self, callback: Callable[[], Any]) -> None:
+        self.soon.append(callback)
+
+    def call_later(self, delay_s: float, callback: Callable[[], Any]) -> FakeHandle:
+        handle = FakeHandle(self, delay_s, callback)
+        self.timers.append(handle)
+        return handle
+
+    def turn(self) -> None:
+        """One turn of the loop."""
+        due, self.soon = self.soon, []
+        for callback in due:
+            callback()
+
+    def fire(self) -> None:
+        """The one timer's time has come."""
+        (handle,) = self.timers
+        self.timers.clear()
+        handle.callback()
+
+
+class FakeEngine:
+    """Writes down what is asked of it."""
+
+    def __init__(self, steps: list[str]) -> None:
+        self.steps = steps
+        self.deadline: int | None = None
+        self.fails_at = ""
+
+    def _do(self, step: str) -> None:
+        if step == self.fails_at:
+            raise OSError(5, "the disk lied")
+        self.steps.append(step)
+
+    def apply(self, now: int) -> None:
+        self._do("apply")
+
+    def write(self) -> None:
+        self._do("write")
+
+    def acknowledge(self) -> None:
+        self._do("acknowledge")
+
+    def deliver(self, now: int) -> None:
+        self._do("deliver")
+
+    def next_deadline(self) -> int | None:
+        return self.deadline
+
+    def on_time(self, now: int) -> None:
+        self._do(f"on_time {now}")
+
+
+class Owner:
+    def __init__(self, steps: list[str], sink: ClientSink) -> None:
+        self.steps, self.sink, self.congested = steps, sink, False
+
+    def flush(self) -> bool:
+        self.steps.append(f"flush {self.sink.take()!r}")
+        return self.congested
+
+
+class World:
+    def __init__(self) -> None:
+        self.loop = FakeLoop()
+        self.now = 1_000
+        self.steps: list[str] = []
+        self.failures: list[BaseException] = []
+        loop: Any = self.loop
+        self.tick = Tick(loop, lambda: self.now, self.failures.append)
+        self.engine = FakeEngine(self.steps)
+        self.sink = ClientSink(self.tick.dirty_sinks)
+        self.owner = self.sink.owner = Owner(self.steps, self.sink)
+
+    def add_engine(self) -> None:
+        self.tick.add(self.engine)
+        self.loop.turn()
+        self.steps.clear()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_tick_applies_writes_acknowledges_delivers_and_flushes_in_this_order(world: World) -> None:
+    world.add_engine()
+    world.sink.write(b"x")
+    world.loop.turn()
+    assert world.steps == ["apply", "write", "acknowledge", "deliver", "flush b'x'"]
+
+
+def test_everything_of_one_turn_is_one_tick(world: World) -> None:
+    world.add_engine()
+    for _ in range(3):
+        world.tick.schedule()
+    world.sink.write(b"a")
+    world.sink.write(b"b")
+    world.loop.turn()
+    assert world.steps.count("write") == 1
+    assert world.steps[-1] == "flush b'ab'"
+    assert world.loop.soon == []
+
+
+def test_what_a_tick_leaves_over_gets_another_tick(world: World) -> None:
+    world.add_engine()
+    world.engine.deliver = lambda now: world.tick.schedule()  # type: ignore[method-assign]
+    world.tick.schedule()
+    world.loop.turn()
+    assert len(world.loop.soon) == 1
+
+
+def test_a_delivered_message_schedules_the_tick_that_sends_it(world: World) -> None:
+    index = SubscriptionIndex()
+    index.insert(Subscription(world.sink, b"a", b"", b"1"))
+    publish(index, b"a", b"", b"", b"hi")
+    world.loop.turn()
+    assert world.steps == ["flush b'MSG a 1 2\\r\\nhi\\r\\n'"]
+
+
+def test_flush_tells_whether_a_receiver_is_congested(world: World) -> None:
+    world.sink.write(b"x")
+    assert world.tick.flush() is False
+    world.owner.congested = True
+    world.sink.write(b"x")
+    assert world.tick.flush() is True
+
+
+def test_no_ack_leaves_when_its_record_could_not_be_written(world: World) -> None:
+    world.add_engine()
+    world.engine.fails_at = "write"
+    world.tick.schedule()
+    with pytest.raises(OSError, match="the disk lied"):
+        world.loop.turn()
+    assert world.steps == ["apply"]
+    assert len(world.failures) == 1
+    world.tick.schedule()
+    world.loop.turn()  # sessions still get their -ERR and goodbyes, but no engine runs again
+    assert world.steps == ["apply"]
+
+
+def test_the_timer_follows_the_earliest_deadline(world: World) -> None:
+    other = FakeEngine(world.steps)
+    world.engine.deadline, other.deadline = 5_000_000_000, 3_000_001_000
+    world.tick.add(world.engine)
+    world.tick.add(other)
+    world.loop.turn()
+    assert [timer.delay_s for timer in world.loop.timers] == [3.0]
+    other.deadline = None
+    world.tick.schedule()
+    world.loop.turn()
+    assert [timer.delay_s for timer in world.loop.timers] == [4.999999]
+
+
+def test_a_deadline_that_stays_keeps_its_timer(world: World) -> None:
+    world.engine.deadline = 5_000
+    world.add_engine()
+    before = list(world.loop.timers)
+    world.tick.schedule()
+    world.loop.turn()
+    assert world.loop.timers == before
+
+
+def test_when_the_timer_fires_engines_do_what_is_due_and_a_tick_follows(world: World) -> None:
+    world.engine.deadline = 5_000
+    world.add_engine()
+    world.now, world.engine.deadline = 5_000, None
+    world.loop.fire()
+    world.loop.turn()
+    assert world.steps == ["on_time 5000", "apply", "write", "acknowledge", "deliver"]
+    assert world.loop.timers == []
+
+
+def test_stopping_does_what_is_left_and_no_timer_stays(world: World) -> None:
+    world.engine.deadline = 5_000
+    world.add_engine()
+    world.sink.write(b"bye")
+    world.tick.stop()
+    assert world.steps == ["apply", "write", "acknowledge", "deliver", "flush b'bye'"]
+    assert world.loop.timers == []
+
+
+async def test_it_runs_in_a_real_loop() -> None:
+    steps: list[str] = []
+    done = asyncio.Event()
+    tick = Tick(asyncio.get_running_loop(), lambda: 1, steps.append)  # type: ignore[arg-type]
+    engine = FakeEngine(steps)
+    engine.deliver = lambda now: done.set()  # type: ignore[method-assign]
+    tick.add(engine)
+    await done.wait()
+    assert steps == ["apply", "write", "acknowledge"]
+    tick.stop()
