@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernels import buffers, dispatch, frames, sinks, subjects
+from penstock.kernels import buffers, dispatch, frames, grammar, sinks, subjects
 from penstock.kernels.buffers import OutBuffer
 from penstock.kernels.frames import encode_unsub
 
 
 def test_the_kernels_in_use_are_the_compiled_ones() -> None:
-    for module in (buffers, dispatch, frames, sinks, subjects):
+    for module in (buffers, dispatch, frames, grammar, sinks, subjects):
         assert module.__file__ is not None
         assert module.__file__.endswith(".so"), module.__file__
 

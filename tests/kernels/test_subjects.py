@@ -11,9 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.kernels.sinks import Sink, Subscription
-from penstock.kernels.subjects import (
-    SubscriptionIndex,
+from penstock.kernels.grammar import (
     filter_is_subset,
     filter_matches,
     filters_overlap,
@@ -21,6 +19,8 @@ from penstock.kernels.subjects import (
     is_literal_subject,
     is_valid_filter,
 )
+from penstock.kernels.sinks import Sink, Subscription
+from penstock.kernels.subjects import SubscriptionIndex
 from tests.reference import subjects as model
 
 any_text = st.text("ab*>.. \t\n\0", max_size=9)
@@ -227,6 +227,18 @@ def test_results_of_several_filters_are_cached_and_inbox_churn_leaves_them_there
     assert index.match(b"orders.new") is held
     index.insert(Subscription(sink, b"*.new"))
     assert len(index.match(b"orders.new").plain) == 3
+
+
+def test_whoever_waits_for_interest_is_called_after_each_insert() -> None:
+    index = SubscriptionIndex()
+    seen: list[bool] = []
+    index.on_insert = lambda: seen.append(index.has_interest(b"a"))
+    sub = Subscription(Sink(), b"a")
+    index.insert(sub)
+    index.remove(sub)
+    index.on_insert = None
+    index.insert(sub)
+    assert seen == [True]
 
 
 def test_the_generation_grows_with_every_change() -> None:

@@ -18,8 +18,9 @@ from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.frames cimport (
     ERROR_MALFORMED, OP_HPUB, OP_NEED_MORE, OP_PUB, FrameParser, put_msg, to_python,
 )
+from penstock.kernels.grammar cimport is_literal_subject
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
-from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex, is_literal_subject
+from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
 
 cdef enum:
     ALLOWED_MAX = 1024              # decisions of publish_check that are remembered

@@ -1,14 +1,6 @@
-"""Subject grammar and the subscription index (literal, wildcard, queue groups, match cache)."""
+"""The subscription index: literal and wildcard filters, queue groups, match cache."""
 from libc.stdint cimport uint64_t, uint32_t
 from penstock.kernels.sinks cimport Subscription, Sink, Message
-
-# A publish subject: non-empty tokens, no wildcard tokens, no whitespace or NUL.
-cdef bint is_literal_subject(const char* s, size_t n) noexcept nogil
-# A subscription filter: like a subject, `*` as a whole token, `>` as the whole last token.
-cdef bint is_valid_filter(const char* s, size_t n) noexcept nogil
-cdef bint has_wildcard(const char* s, size_t n) noexcept nogil
-# Does filter `f` match literal subject `s`?
-cdef bint filter_matches(const char* f, size_t fn, const char* s, size_t sn) noexcept nogil
 
 # Who gets a subject: immutable once built, safe to keep while subscriptions change.
 cdef class MatchResult:

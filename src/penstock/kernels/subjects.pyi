@@ -1,26 +1,8 @@
-"""What Python sees of the subject grammar and the subscription index."""
+"""What Python sees of the subscription index."""
 
 from collections.abc import Callable
 
 from penstock.kernels.sinks import Subscription
-
-def is_literal_subject(subject: bytes) -> bool:
-    """May this be published to: non-empty tokens, no wildcards, no whitespace or NUL?"""
-
-def is_valid_filter(f: bytes) -> bool:
-    """May this be subscribed to: like a subject, with * as a whole token and > as the whole last token?"""
-
-def has_wildcard(f: bytes) -> bool:
-    """Is any token of the filter * or >?"""
-
-def filter_matches(f: bytes, subject: bytes) -> bool:
-    """Does the filter match the literal subject?"""
-
-def filters_overlap(a: bytes, b: bytes) -> bool:
-    """Is there a subject that both filters match? Raises ValueError for what is no filter."""
-
-def filter_is_subset(a: bytes, b: bytes) -> bool:
-    """Does b match everything that a matches? Raises ValueError for what is no filter."""
 
 class MatchResult:
     """Who gets a subject: a snapshot that never changes; don't change the lists."""

@@ -1,5 +1,5 @@
 # cython: auto_pickle=False
-"""Subject grammar, and the index that says who is interested in a subject.
+"""The index that says who is interested in a subject.
 
 Theory of operation. Literal filters live in one hash table keyed by the whole subject; wildcard filters in
 a trie of tokens. A lookup probes the cache, then the table, then walks the trie; none of this makes a
@@ -22,8 +22,11 @@ own inbox); one cache a connection (fan-in would multiply memory for nothing gai
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memcmp, memcpy
 
+from penstock.kernels.grammar cimport (
+    check_filter, filter_matches, has_empty_token, has_wildcard, is_token, token_end,
+)
 from penstock.kernels.sinks cimport Subscription
 
 cdef enum:
@@ -36,197 +39,6 @@ cdef enum:
 
 # Differs from run to run (unless PYTHONHASHSEED is set), so that nobody can aim at one slot from outside.
 cdef uint64_t PROCESS_SEED = <uint64_t><Py_ssize_t>hash(b"penstock subject index")
-
-
-# --- grammar
-
-cdef inline bint is_space_or_nul(char c) noexcept nogil:
-    return c == c' ' or c == c'\t' or c == c'\r' or c == c'\n' or c == c'\f' or c == 0
-
-
-cdef bint is_valid(const char* s, size_t n, bint wildcards) noexcept nogil:
-    """Are there only non-empty tokens without blanks, and wildcards only when allowed and where allowed?"""
-    cdef size_t i
-    cdef size_t token = 0           # where the token under way starts
-    cdef char c
-    cdef bint tail = False
-    if n == 0:
-        return False
-    for i in range(n + 1):
-        c = c'.' if i == n else s[i]
-        if c == c'.':
-            if i == token or tail:
-                return False
-            if i == token + 1 and (s[token] == c'*' or s[token] == c'>'):
-                if not wildcards:
-                    return False
-                tail = s[token] == c'>'
-            token = i + 1
-        elif is_space_or_nul(c):
-            return False
-    return True
-
-
-cdef bint is_literal_subject(const char* s, size_t n) noexcept nogil:
-    return is_valid(s, n, False)
-
-
-cdef bint is_valid_filter(const char* s, size_t n) noexcept nogil:
-    return is_valid(s, n, True)
-
-
-cdef bint has_wildcard(const char* s, size_t n) noexcept nogil:
-    cdef size_t i
-    for i in range(n):
-        if (
-            (s[i] == c'*' or s[i] == c'>')
-            and (i == 0 or s[i - 1] == c'.')
-            and (i + 1 == n or s[i + 1] == c'.')
-        ):
-            return True
-    return False
-
-
-cdef inline const char* token_end(const char* p, const char* end) noexcept nogil:
-    cdef const char* dot = <const char*>memchr(p, c'.', <size_t>(end - p))
-    return end if dot == NULL else dot
-
-
-cdef inline bint is_token(const char* p, const char* end, char c) noexcept nogil:
-    return end - p == 1 and p[0] == c
-
-
-cdef bint filter_matches(const char* f, size_t fn, const char* s, size_t sn) noexcept nogil:
-    cdef const char* f_end = f + fn
-    cdef const char* s_end = s + sn
-    cdef const char* ft
-    cdef const char* st
-    if fn == 0 or sn == 0:
-        return False
-    while True:
-        ft = token_end(f, f_end)
-        st = token_end(s, s_end)
-        if st == s:
-            return False            # an empty token matches nothing
-        if is_token(f, ft, c'>') and ft == f_end:
-            return not has_empty_token(s, <size_t>(s_end - s))
-        if not is_token(f, ft, c'*') and (ft - f != st - s or memcmp(f, s, <size_t>(st - s)) != 0):
-            return False
-        if ft == f_end or st == s_end:
-            return ft == f_end and st == s_end
-        f = ft + 1
-        s = st + 1
-
-
-cdef bint has_empty_token(const char* s, size_t n) noexcept nogil:
-    cdef const char* end = s + n
-    cdef const char* dot
-    while True:
-        dot = token_end(s, end)
-        if dot == s:
-            return True
-        if dot == end:
-            return False
-        s = dot + 1
-
-
-cdef bint overlap(const char* a, size_t an, const char* b, size_t bn) noexcept nogil:
-    """Is there a subject that both valid filters match?"""
-    cdef const char* a_end = a + an
-    cdef const char* b_end = b + bn
-    cdef const char* at
-    cdef const char* bt
-    while True:
-        at = token_end(a, a_end)
-        bt = token_end(b, b_end)
-        if is_token(a, at, c'>') or is_token(b, bt, c'>'):
-            return True
-        if not is_token(a, at, c'*') and not is_token(b, bt, c'*'):
-            if at - a != bt - b or memcmp(a, b, <size_t>(at - a)) != 0:
-                return False
-        if at == a_end or bt == b_end:
-            return at == a_end and bt == b_end
-        a = at + 1
-        b = bt + 1
-
-
-cdef bint subset(const char* a, size_t an, const char* b, size_t bn) noexcept nogil:
-    """Does valid filter b match everything that valid filter a matches?"""
-    cdef const char* a_end = a + an
-    cdef const char* b_end = b + bn
-    cdef const char* at
-    cdef const char* bt
-    while True:
-        at = token_end(a, a_end)
-        bt = token_end(b, b_end)
-        if is_token(b, bt, c'>'):
-            return True
-        if is_token(a, at, c'>'):
-            return False
-        if not is_token(b, bt, c'*') and (at - a != bt - b or memcmp(a, b, <size_t>(at - a)) != 0):
-            return False
-        if at == a_end or bt == b_end:
-            return at == a_end and bt == b_end
-        a = at + 1
-        b = bt + 1
-
-
-# What Python calls. The C functions above bear the names that other kernels cimport, hence the detour.
-def _is_literal_subject(bytes subject not None):
-    """May this be published to: non-empty tokens, no wildcards, no whitespace or NUL?"""
-    return is_literal_subject(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
-
-
-def _is_valid_filter(bytes f not None):
-    """May this be subscribed to: like a subject, with * as a whole token and > as the whole last token?"""
-    return is_valid_filter(PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f))
-
-
-def _has_wildcard(bytes f not None):
-    """Is any token of the filter * or >?"""
-    return has_wildcard(PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f))
-
-
-def _filter_matches(bytes f not None, bytes subject not None):
-    """Does the filter match the literal subject?"""
-    return filter_matches(
-        PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f),
-        PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject),
-    )
-
-
-cdef int check_filter(bytes f) except -1:
-    if not is_valid_filter(PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f)):
-        raise ValueError(
-            f"{f!r} is no subject filter: tokens split by dots, none empty, no whitespace, > only at the end"
-        )
-    return 0
-
-
-def filters_overlap(bytes a not None, bytes b not None):
-    """Is there a subject that both filters match? Raises ValueError for what is no filter."""
-    check_filter(a)
-    check_filter(b)
-    return overlap(
-        PyBytes_AS_STRING(a), <size_t>PyBytes_GET_SIZE(a), PyBytes_AS_STRING(b), <size_t>PyBytes_GET_SIZE(b)
-    )
-
-
-def filter_is_subset(bytes a not None, bytes b not None):
-    """Does b match everything that a matches? Raises ValueError for what is no filter."""
-    check_filter(a)
-    check_filter(b)
-    return subset(
-        PyBytes_AS_STRING(a), <size_t>PyBytes_GET_SIZE(a), PyBytes_AS_STRING(b), <size_t>PyBytes_GET_SIZE(b)
-    )
-
-
-globals().update(
-    is_literal_subject=_is_literal_subject,
-    is_valid_filter=_is_valid_filter,
-    has_wildcard=_has_wildcard,
-    filter_matches=_filter_matches,
-)
 
 
 # --- hashing and tables

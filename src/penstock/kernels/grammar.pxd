@@ -1,0 +1,21 @@
+"""Subject grammar: literal subjects, filters, and how they relate."""
+from libc.string cimport memchr
+
+# A publish subject: non-empty tokens, no wildcard tokens, no whitespace or NUL.
+cdef bint is_literal_subject(const char* s, size_t n) noexcept nogil
+# A subscription filter: like a subject, `*` as a whole token, `>` as the whole last token.
+cdef bint is_valid_filter(const char* s, size_t n) noexcept nogil
+cdef bint has_wildcard(const char* s, size_t n) noexcept nogil
+# Does filter `f` match literal subject `s`?
+cdef bint filter_matches(const char* f, size_t fn, const char* s, size_t sn) noexcept nogil
+cdef bint has_empty_token(const char* s, size_t n) noexcept nogil
+# Raises ValueError when it is no filter.
+cdef int check_filter(bytes f) except -1
+
+# The dot that ends the token at p, or `end`.
+cdef inline const char* token_end(const char* p, const char* end) noexcept nogil:
+    cdef const char* dot = <const char*>memchr(p, c'.', <size_t>(end - p))
+    return end if dot == NULL else dot
+
+cdef inline bint is_token(const char* p, const char* end, char c) noexcept nogil:
+    return end - p == 1 and p[0] == c
