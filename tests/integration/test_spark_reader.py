@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from tests.support.spark import Feed, official_server, official_server_binary
 
 from penstock import errors, testing
 from penstock.spark.arrow import record_batch
@@ -18,6 +17,7 @@ from penstock.spark.offsets import DataLossError, SequenceRange
 from penstock.spark.options import SourceOptions
 from penstock.spark.reader import RangeReader, sequence_at_time, stream_bounds
 from penstock.spark.wire import Connection
+from tests.support.spark import Feed, official_server, official_server_binary
 
 SCHEMA = pa.schema(
     [

@@ -11,9 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.spark import Feed, spark_environment
-
 from penstock import testing
+from tests.support.spark import Feed, spark_environment
 
 ROOT = Path(__file__).parents[2]
 KILLS = 2

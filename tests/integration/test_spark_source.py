@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.spark import Feed, official_server, official_server_binary, start_spark
 
 from penstock import testing
+from tests.support.spark import Feed, official_server, official_server_binary, start_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

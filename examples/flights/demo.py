@@ -1,0 +1,116 @@
+"""All flights that left New York in 2013: through a server into a Spark table and a chart.
+
+    python examples/flights/demo.py [--rows N] [--out FOLDER]
+
+An embedded penstock server keeps a stream in files; every flight is published to
+`flights.<carrier>.<origin>.<dest>` as a JSON document (flights_data.py says what is in it); a Spark job reads
+the stream and computes departures, mean and 95th percentile of the departure delay by carrier and month. The
+result goes to Parquet and into a chart, and is held against what pandas computes from the original table.
+Exit code 1 when a single row or figure differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pandas as pd
+from flights_chart import draw
+from flights_data import FLIGHTS, DataMissingError, load_airlines, load_flights, messages
+from flights_publish import STREAM, publish
+from flights_table import MismatchError, by_carrier_and_month, check, start_spark, time_read, write
+from rich.console import Console
+from rich.table import Table
+
+from penstock import testing
+
+TABLE_WIDTH = 116
+MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+
+
+def run(rows: int, out: Path, console: Console) -> None:
+    """The whole demo. Raises MismatchError when the stream's table is not the data frame's."""
+    started = time.perf_counter()
+    console.print("reading the flights of 2013 …")
+    flights = load_flights().head(rows)
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-flights-") as store,
+        testing.server(jetstream=True, store_dir=store) as server,
+    ):
+        console.print(f"an embedded penstock server listens at {server.url}, its streams in {store}")
+        publish_s = asyncio.run(publish(server.url, messages(flights), len(flights)))
+        stored = sum(path.stat().st_size for path in Path(store).rglob("*") if path.is_file())
+        console.print(f"{len(flights):,} flights acked in {publish_s:.1f} s, {stored / 1e6:,.0f} MB on disk")
+        console.print("starting Spark …")
+        spark = start_spark()
+        try:
+            job_started = time.perf_counter()
+            found = write(by_carrier_and_month(spark, server.url, STREAM), out / "by_carrier_and_month")
+            job_s = time.perf_counter() - job_started
+            read_s = time_read(spark, server.url, STREAM)
+        finally:
+            spark.stop()
+    check(found, flights, rows)
+    draw(found, load_airlines(), out / "delays.png")
+    console.print(as_table(found))
+    console.print(
+        f"published {len(flights) / publish_s:,.0f} flights/s, every one acked; the job took {job_s:.1f} s "
+        f"in a cold JVM; reading alone, once warm: {len(flights) / read_s:,.0f} rows/s"
+    )
+    console.print(
+        f"[green]checked:[/] exactly {rows:,} rows, and the table's {len(found)} rows equal "
+        f"those computed from the data frame ({time.perf_counter() - started:.0f} s in all)"
+    )
+    console.print(f"written: {out / 'by_carrier_and_month'} (Parquet), {out / 'delays.png'}")
+
+
+def as_table(found: pd.DataFrame) -> Table:
+    """Three lines a carrier: departures, mean and 95th percentile of the delay in minutes, month by month."""
+    table = Table(title="Departures, mean and 95th percentile of the departure delay (minutes)", expand=False)
+    table.add_column("", style="bold")
+    table.add_column("")
+    for month in MONTHS:
+        table.add_column(month, justify="right")
+    order = found.groupby("carrier")["departures"].sum().sort_values(ascending=False).index
+    for carrier in order:
+        mine = found[found["carrier"] == carrier].set_index("month").reindex(range(1, 13))
+        lines = (
+            (carrier, "departures", [_text(value, ",.0f") for value in mine["departures"]], ""),
+            ("", "mean", [_text(value, ".1f") for value in mine["mean_delay"]], "cyan"),
+            ("", "p95", [_text(value, ".0f") for value in mine["p95_delay"]], "yellow"),
+        )
+        for name, what, figures, style in lines:
+            table.add_row(name, what, *figures, style=style, end_section=what == "p95")
+    return table
+
+
+def _text(value: float, form: str) -> str:
+    return "" if pd.isna(value) else format(value, form)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=FLIGHTS, help="only the first N flights")
+    parser.add_argument("--out", type=Path, default=Path("out") / "flights")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    console = Console()
+    if console.width < TABLE_WIDTH:
+        console = Console(width=TABLE_WIDTH)
+    try:
+        run(options.rows, options.out, console)
+    except (MismatchError, DataMissingError) as error:
+        console.print(f"[red]failed:[/] {error}", soft_wrap=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
