@@ -19,19 +19,35 @@ cdef enum:
 cdef size_t SIZE_MAX_HALF = (<size_t>-1) >> 1
 
 
+# "00".."99": two digits a division. Every delivery writes about fifty digits of ack subject; one digit a
+# division was 18 % of an ordered consumer's time.
+cdef const char* DIGIT_PAIRS = (
+    b"00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748"
+    b"49505152535455565758596061626364656667686970717273747576777879808182838485868788899091929394959697"
+    b"9899"
+)
+
+
 cdef size_t put_uint(char* d, uint64_t v) noexcept nogil:
     cdef char digits[20]
-    cdef size_t n = 0
-    cdef size_t i
-    while True:
-        digits[n] = <char>(c'0' + <int>(v % 10))
-        n += 1
-        v = v // 10
-        if v == 0:
-            break
-    for i in range(n):
-        d[i] = digits[n - 1 - i]
-    return n
+    cdef size_t at = 20
+    cdef size_t pair
+    while v >= 100:
+        pair = <size_t>(v % 100) * 2
+        v = v // 100
+        at -= 2
+        digits[at] = DIGIT_PAIRS[pair]
+        digits[at + 1] = DIGIT_PAIRS[pair + 1]
+    if v >= 10:
+        pair = <size_t>v * 2
+        at -= 2
+        digits[at] = DIGIT_PAIRS[pair]
+        digits[at + 1] = DIGIT_PAIRS[pair + 1]
+    else:
+        at -= 1
+        digits[at] = <char>(c'0' + <int>v)
+    memcpy(d, &digits[at], 20 - at)
+    return 20 - at
 
 
 cdef class OutBuffer:
