@@ -56,7 +56,7 @@ def test_a_kernel_has_types_and_a_test_that_holds_it_against_a_model(kernel: str
 
 def test_no_file_names_a_path_of_somebodys_machine() -> None:
     # Put together here, so that this file does not name one itself.
-    patterns = [rf"/{name}/" for name in ("work", "root", r"home/(?!user\b|you\b)\w+", "Users")]
+    patterns = [rf"/{name}/" for name in ("work", "root", "Users")]
     forbidden = re.compile("|".join(rf"(?<![\w.\]*~}}-]){pattern}" for pattern in patterns).encode())
     found = [
         f"{path.relative_to(ROOT)}: {match.group().decode()}"
