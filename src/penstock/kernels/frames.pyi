@@ -111,7 +111,7 @@ class FrameParser:
         """The next frame, None when more bytes are needed; op OP_ERROR when the peer broke the protocol."""
 
     def next_batch(self, limit: int = -1) -> list[tuple[int, bytes, bytes | None, bytes | None, bytes]]:
-        """All MSG/HMSG up to the first other frame: (sid, subject, reply, header, payload); see stopped_op."""
+        """MSG/HMSG up to the first other frame: (sid, subject, reply, header, payload); see stopped_op."""
 
 def encode_pub(
     out: OutBuffer, subject: bytes, reply: bytes | None, header: bytes | None, payload: Buffer
