@@ -48,17 +48,35 @@ STAYS = [
     Dialogue("a message reaches its subscription", b"SUB a 1\r\nPUB a 2\r\nhi\r\n", b"MSG a 1 2\r\nhi\r\n"),
     Dialogue("an empty payload is a message", b"SUB a 1\r\nPUB a 0\r\n\r\n", b"MSG a 1 0\r\n\r\n"),
     Dialogue("a reply is handed on", b"SUB a 1\r\nPUB a r 1\r\nx\r\n", b"MSG a 1 r 1\r\nx\r\n"),
-    Dialogue("a payload may hold line ends", b"SUB a 1\r\nPUB a 4\r\n\r\n\r\n\r\n", b"MSG a 1 4\r\n\r\n\r\n\r\n"),
+    Dialogue(
+        "a payload may hold line ends", b"SUB a 1\r\nPUB a 4\r\n\r\n\r\n\r\n", b"MSG a 1 4\r\n\r\n\r\n\r\n"
+    ),
     Dialogue(
         "headers are handed on",
         b"SUB a 1\r\nHPUB a 18 20\r\n" + HEADER + b"hi\r\n",
         b"HMSG a 1 18 20\r\n" + HEADER + b"hi\r\n",
     ),
-    Dialogue("verbs and fields may be spaced and cased freely", b"sub\ta\t1\r\nPub  a  0\r\n\r\n", b"MSG a 1 0\r\n\r\n"),
+    Dialogue(
+        "verbs and fields may be spaced and cased freely",
+        b"sub\ta\t1\r\nPub  a  0\r\n\r\n",
+        b"MSG a 1 0\r\n\r\n",
+    ),
     Dialogue("a line may end without CR", b"SUB a 1\nPUB a 0\r\n\r\n", b"MSG a 1 0\r\n\r\n"),
-    Dialogue("a star is one token", b"SUB a.*.c 1\r\nPUB a.b.c 0\r\n\r\nPUB a.b.b.c 0\r\n\r\n", b"MSG a.b.c 1 0\r\n\r\n"),
-    Dialogue("an arrow is one token or more", b"SUB a.> 1\r\nPUB a 0\r\n\r\nPUB a.b.c 0\r\n\r\n", b"MSG a.b.c 1 0\r\n\r\n"),
-    Dialogue("a star inside a token is a letter", b"SUB fo* 1\r\nPUB fo* 0\r\n\r\nPUB foo 0\r\n\r\n", b"MSG fo* 1 0\r\n\r\n"),
+    Dialogue(
+        "a star is one token",
+        b"SUB a.*.c 1\r\nPUB a.b.c 0\r\n\r\nPUB a.b.b.c 0\r\n\r\n",
+        b"MSG a.b.c 1 0\r\n\r\n",
+    ),
+    Dialogue(
+        "an arrow is one token or more",
+        b"SUB a.> 1\r\nPUB a 0\r\n\r\nPUB a.b.c 0\r\n\r\n",
+        b"MSG a.b.c 1 0\r\n\r\n",
+    ),
+    Dialogue(
+        "a star inside a token is a letter",
+        b"SUB fo* 1\r\nPUB fo* 0\r\n\r\nPUB foo 0\r\n\r\n",
+        b"MSG fo* 1 0\r\n\r\n",
+    ),
     Dialogue("subjects are case sensitive", b"SUB a.B 1\r\nPUB a.b 0\r\n\r\n", b""),
     Dialogue(
         "one connection may hold a subject twice",
@@ -87,7 +105,11 @@ STAYS = [
         b"SUB a 1\r\nSUB b 1\r\nPUB a 0\r\n\r\nPUB b 0\r\n\r\n",
         b"MSG a 1 0\r\n\r\n",
     ),
-    Dialogue("a queue group of one gets everything", b"SUB a q 1\r\n" + b"PUB a 0\r\n\r\n" * 2, b"MSG a 1 0\r\n\r\n" * 2),
+    Dialogue(
+        "a queue group of one gets everything",
+        b"SUB a q 1\r\n" + b"PUB a 0\r\n\r\n" * 2,
+        b"MSG a 1 0\r\n\r\n" * 2,
+    ),
     Dialogue(
         "two queue groups get one message each",
         b"SUB a q 1\r\nSUB a p 2\r\nUNSUB 2 1\r\nUNSUB 1 1\r\nPUB a 0\r\n\r\nPUB a 0\r\n\r\n",
@@ -99,21 +121,30 @@ STAYS = [
         b"SUB r.* 1\r\nPUB nobody r.1 1\r\nx\r\n",
         b"HMSG r.1 1 38 38\r\nNATS/1.0 503\r\nNats-Subject: nobody\r\n\r\n\r\n",
     ),
-    Dialogue("without no_responders it is not answered", b"SUB r 1\r\nPUB nobody r 0\r\n\r\n", b"", connect=NO_HEADERS),
+    Dialogue(
+        "without no_responders it is not answered",
+        b"SUB r 1\r\nPUB nobody r 0\r\n\r\n",
+        b"",
+        connect=NO_HEADERS,
+    ),
     Dialogue(
         "verbose answers what was accepted",
         b"SUB a 1\r\nPUB a 0\r\n\r\nUNSUB 1\r\n",
         b"+OK\r\n+OK\r\nMSG a 1 0\r\n\r\n+OK\r\n",
         connect=VERBOSE,
     ),
-    Dialogue("without CONNECT a client is verbose and pedantic", b"SUB a 1\r\n", b"+OK\r\n", connect=NO_CONNECT),
+    Dialogue(
+        "without CONNECT a client is verbose and pedantic", b"SUB a 1\r\n", b"+OK\r\n", connect=NO_CONNECT
+    ),
     Dialogue(
         "a later CONNECT changes only what it names",
         b'SUB a 1\r\nCONNECT {"verbose":true,"echo":false}\r\nPUB a 0\r\n\r\n',
         b"+OK\r\n+OK\r\n",
     ),
     Dialogue("null fields of CONNECT are absent", b'CONNECT {"user":null,"verbose":null}\r\n', b""),
-    Dialogue("an invalid filter is refused", b"SUB a..b 1\r\nSUB a.>.b 1\r\n", refusal("Invalid Subject") * 2),
+    Dialogue(
+        "an invalid filter is refused", b"SUB a..b 1\r\nSUB a.>.b 1\r\n", refusal("Invalid Subject") * 2
+    ),
     Dialogue("an invalid publish subject reaches nobody", b"SUB > 1\r\nPUB a..b 0\r\n\r\n", b""),
     Dialogue(
         "pedantic says so, and routes all the same",
@@ -141,17 +172,35 @@ CLOSES = [
     Dialogue("PUB with a size that is no number", b"PUB a 1x\r\n", b"", True),
     Dialogue("PUB with a size beyond all bounds", b"PUB a 99999999999999999999\r\n", b"", True),
     Dialogue("a payload above max_payload", b"PUB a 1048577\r\n", refusal("Maximum Payload Violation"), True),
-    Dialogue("headers and payload above max_payload", b"HPUB a 18 1048577\r\n", refusal("Maximum Payload Violation"), True),
+    Dialogue(
+        "headers and payload above max_payload",
+        b"HPUB a 18 1048577\r\n",
+        refusal("Maximum Payload Violation"),
+        True,
+    ),
     Dialogue("headers longer than the whole", b"HPUB a 20 18\r\n", b"", True),
-    Dialogue("HPUB on a connection without headers", b"HPUB a 18 18\r\n" + HEADER + b"\r\n", b"", True, NO_HEADERS),
+    Dialogue(
+        "HPUB on a connection without headers", b"HPUB a 18 18\r\n" + HEADER + b"\r\n", b"", True, NO_HEADERS
+    ),
     Dialogue("SUB without a sid", b"SUB a\r\n", b"", True),
     Dialogue("SUB with too many arguments", b"SUB a b c d\r\n", b"", True),
-    Dialogue("a control line above its limit", b"SUB " + b"a" * 5000, refusal("maximum control line exceeded"), True),
+    Dialogue(
+        "a control line above its limit",
+        b"SUB " + b"a" * 5000,
+        refusal("maximum control line exceeded"),
+        True,
+    ),
     Dialogue("CONNECT with broken JSON", b'CONNECT {"verbose":\r\n', b"", True, NO_CONNECT),
     Dialogue("CONNECT with no object", b"CONNECT []\r\n", b"", True, NO_CONNECT),
     Dialogue("CONNECT without JSON", b"CONNECT\r\n", b"", True, NO_CONNECT),
     Dialogue("CONNECT with a field of another type", b'CONNECT {"verbose":"x"}\r\n', b"", True, NO_CONNECT),
-    Dialogue("an unknown protocol", b'CONNECT {"protocol":2}\r\n', refusal("invalid client protocol"), True, NO_CONNECT),
+    Dialogue(
+        "an unknown protocol",
+        b'CONNECT {"protocol":2}\r\n',
+        refusal("invalid client protocol"),
+        True,
+        NO_CONNECT,
+    ),
     Dialogue(
         "no_responders without headers",
         b'CONNECT {"no_responders":true}\r\n',
@@ -159,9 +208,16 @@ CLOSES = [
         True,
         NO_CONNECT,
     ),
-    Dialogue("an account by name", b'CONNECT {"account":"A"}\r\n', refusal("Authorization Violation"), True, NO_CONNECT),
+    Dialogue(
+        "an account by name",
+        b'CONNECT {"account":"A"}\r\n',
+        refusal("Authorization Violation"),
+        True,
+        NO_CONNECT,
+    ),
     Dialogue("a client that sends -ERR", b"-ERR 'x'\r\n", b"", True),
 ]
+
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:

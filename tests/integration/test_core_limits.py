@@ -140,7 +140,9 @@ def test_more_subscriptions_than_allowed_are_refused_but_the_connection_stays(
     server = nats_server_factory(max_subscriptions=2)
     with Wire(server.port) as wire:
         wire.connect()
-        answer = wire.ask(b"SUB a 1\r\nSUB b 2\r\nSUB c 3\r\nPUB c 0\r\n\r\nUNSUB 1\r\nSUB c 3\r\nPUB c 0\r\n\r\n")
+        answer = wire.ask(
+            b"SUB a 1\r\nSUB b 2\r\nSUB c 3\r\nPUB c 0\r\n\r\nUNSUB 1\r\nSUB c 3\r\nPUB c 0\r\n\r\n"
+        )
         assert answer == b"-ERR 'maximum subscriptions exceeded'\r\nMSG c 3 0\r\n\r\n"
 
 

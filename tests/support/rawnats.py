@@ -24,6 +24,7 @@ class RawNats:
 
     def __init__(self, port: int, timeout_s: float = 10.0, **connect: object) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer = b""
         self.control: list[bytes] = []
         self.info: dict[str, Any] = json.loads(self.line().split(b" ", 1)[1])
@@ -80,7 +81,9 @@ class RawNats:
             header_size = int(words[-2]) if verb == b"HMSG" else 0
             reply_at = len(words) - (2 if verb == b"HMSG" else 1)
             body = self.exactly(size + 2)[:size]
-            return RawMessage(words[0], words[1], words[2] if reply_at > 2 else b"", body[:header_size], body[header_size:])
+            return RawMessage(
+                words[0], words[1], words[2] if reply_at > 2 else b"", body[:header_size], body[header_size:]
+            )
 
     def request(self, subject: str, body: object = None) -> dict[str, Any]:
         """One JSON request. The connection must have no other subscription with traffic."""

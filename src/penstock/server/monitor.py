@@ -57,6 +57,7 @@ class Monitor:
         self._loop = asyncio.get_running_loop()
         self._thread: threading.Thread | None = None
         self._http: uvicorn.Server | None = None
+        self._stopping = False
         self._requests: dict[str, int] = {}
         try:
             self._socket = socket.create_server((host, port), backlog=BACKLOG, family=_family(host))
@@ -71,7 +72,8 @@ class Monitor:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stops serving."""
+        """Stops serving; also when the thread is still importing what it needs."""
+        self._stopping = True
         if self._http is not None:
             self._http.should_exit = True
         if self._thread is not None:
@@ -99,6 +101,8 @@ class Monitor:
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", loop="asyncio")
         http = uvicorn.Server(config)
         self._http = http
+        if self._stopping:  # asked to while this was None
+            return
         with asyncio.Runner() as runner:
             runner.run(http.serve(sockets=[self._socket]))
 
