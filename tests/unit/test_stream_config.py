@@ -150,16 +150,30 @@ def test_the_servers_own_subjects_need_no_ack(subject: str, text: str) -> None:
         ({"compression": Compression.S2}, "compression is"),
         ({"republish": Republish(src=">", dest="r.>")}, "republishing is"),
         ({"subject_transform": SubjectTransform(src="a", dest="b")}, "subject transforms are"),
-        ({"allow_msg_ttl": True}, "per-message TTL is"),
         ({"allow_msg_counter": True}, "message counters are"),
         ({"allow_atomic": True}, "atomic batch publishing is"),
         ({"allow_batched": True}, "fast batch publishing is"),
         ({"allow_msg_schedules": True}, "message schedules are"),
-        ({"allow_atomic": True, "allow_msg_ttl": True}, "per-message TTL, atomic batch publishing are"),
+        ({"allow_atomic": True, "allow_msg_counter": True}, "message counters, atomic batch publishing are"),
     ],
 )
 def test_features_that_are_not_there_are_refused_by_name(fields: dict[str, Any], feature: str) -> None:
     assert refusal(**fields) == (10052, f"{feature} not supported by this server version")
+
+
+def test_delete_markers_switch_on_what_they_need() -> None:
+    config = checked(subject_delete_marker_ttl=SECOND, deny_purge=True)
+    assert (config.allow_msg_ttl, config.allow_rollup_hdrs, config.deny_purge) == (True, True, False)
+    assert config.metadata == {"_nats.req.level": "1"}
+    assert refusal(subject_delete_marker_ttl=-1) == (10052, "subject delete marker TTL must not be negative")
+    assert refusal(subject_delete_marker_ttl=1000) == (
+        10052,
+        "subject delete marker TTL must be at least 1 second",
+    )
+    cannot = "subject delete marker cannot be set if "
+    asked: dict[str, Any] = {"subject_delete_marker_ttl": SECOND, "pedantic": True}
+    assert refusal(**asked) == (10052, cannot + "message TTLs are disabled")
+    assert refusal(**asked, allow_msg_ttl=True) == (10052, cannot + "roll-ups are disabled")
 
 
 def test_placement_is_kept_for_the_day_there_is_a_choice() -> None:
@@ -189,6 +203,7 @@ def updated(present: StreamConfig, **fields: Any) -> StreamConfig:
         ({}, {"storage": StorageType.MEMORY}, "stream configuration update can not change storage type"),
         ({"deny_delete": True}, {}, "stream configuration update can not cancel deny message deletes"),
         ({"deny_purge": True}, {}, "stream configuration update can not cancel deny purge"),
+        ({"allow_msg_ttl": True}, {}, "message TTL status can not be disabled"),
     ],
 )
 def test_updates_may_not_change_everything(

@@ -18,6 +18,7 @@ from penstock.jetstream.limits import (
     METADATA_MAX,
     NAME_MAX,
     REPLICAS_MAX,
+    SECOND_NS,
     EngineConfig,
 )
 from penstock.protocol import error_codes as codes
@@ -56,6 +57,7 @@ def checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
     check_name(config.name)
     _check_texts(config)
     config = _with_defaults(config, engine, pedantic=request.pedantic)
+    config = _with_markers(config, pedantic=request.pedantic)
     _check_ages(config)
     _check_policies(config)
     _check_supported(config)
@@ -158,6 +160,24 @@ def _with_defaults(config: StreamConfig, engine: EngineConfig, *, pedantic: bool
     return structs.replace(config, **changes)
 
 
+def _with_markers(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
+    """Delete markers need TTLs and roll-ups, which they switch on."""
+    marker_ttl = config.subject_delete_marker_ttl
+    if marker_ttl < 0:
+        raise refuse("subject delete marker TTL must not be negative")
+    if marker_ttl == 0:
+        return config
+    if marker_ttl < SECOND_NS:
+        raise refuse("subject delete marker TTL must be at least 1 second")
+    if not pedantic:
+        return structs.replace(config, allow_msg_ttl=True, allow_rollup_hdrs=True, deny_purge=False)
+    if not config.allow_msg_ttl:
+        raise refuse("subject delete marker cannot be set if message TTLs are disabled")
+    if not config.allow_rollup_hdrs:
+        raise refuse("subject delete marker cannot be set if roll-ups are disabled")
+    return config
+
+
 def _check_ages(config: StreamConfig) -> None:
     age, window = config.max_age, config.duplicate_window
     if age < 0:
@@ -199,7 +219,6 @@ def _check_supported(config: StreamConfig) -> None:
         "compression": config.compression is not Compression.NONE,
         "republishing": config.republish is not None,
         "subject transforms": config.subject_transform is not None,
-        "per-message TTL": config.allow_msg_ttl or config.subject_delete_marker_ttl != 0,
         "message counters": config.allow_msg_counter,
         "message schedules": config.allow_msg_schedules,
         "atomic batch publishing": config.allow_atomic,
@@ -249,6 +268,8 @@ def _check_unchanged(present: StreamConfig, config: StreamConfig, *, sealed: boo
         raise refuse("stream configuration update can not cancel deny message deletes")
     if present.deny_purge and not config.deny_purge:
         raise refuse("stream configuration update can not cancel deny purge")
+    if present.allow_msg_ttl and not config.allow_msg_ttl:
+        raise refuse("message TTL status can not be disabled")
     if present.persist_mode is not config.persist_mode:
         raise refuse("stream configuration update can not change persist mode")
 

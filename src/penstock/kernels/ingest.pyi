@@ -103,5 +103,8 @@ def store_one(
 ) -> int:
     """Stores one message that Python decided about, enforces the limits, returns its sequence."""
 
+def scan_headers(log: StreamLog, name: bytes, from_seq: int = 0) -> list[tuple[int, int, bytes]]:
+    """[(seq, ts, value)] of every message at or after from_seq whose header block has the name."""
+
 def enforce_all(log: StreamLog, limits: PlainLimits) -> None:
     """Makes the log hold limits that were changed."""

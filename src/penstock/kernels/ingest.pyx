@@ -1,3 +1,4 @@
+# distutils: define_macros=_GNU_SOURCE=1
 """Ingest: publishes on their way into a stream, and the run that stores them without Python.
 
 A publish is copied once, from the connection's read buffer into the stream's batch. apply_plain()
@@ -18,8 +19,12 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from penstock.kernels.buffers cimport OutBuffer, put_uint
 from penstock.kernels.dispatch cimport route
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
+from penstock.kernels.records cimport Record
 from penstock.kernels.streamlog cimport StreamLog
 from penstock.kernels.subjects cimport SubscriptionIndex
+
+cdef extern from "<string.h>" nogil:
+    void* memmem(const void* haystack, size_t n, const void* needle, size_t m)
 
 cdef enum:
     # Larger than any max_payload the server accepts; keeps every length within 32 bits.
@@ -364,6 +369,29 @@ cdef int enforce(StreamLog log, PlainLimits limits, const Message* m) except -1:
     ):
         log.enforce_limits(limits.msgs_max, limits.bytes_max)
     return 0
+
+
+def scan_headers(StreamLog log not None, bytes name not None, uint64_t from_seq=0):
+    """[(seq, ts, value)] of every message at or after from_seq whose header block has the name."""
+    cdef bytes needle = b"\r\n" + name + b":"
+    cdef const char* n = PyBytes_AS_STRING(needle)
+    cdef size_t size = PyBytes_GET_SIZE(needle)
+    cdef list found = []
+    cdef Record r
+    cdef const char* p
+    cdef const char* end
+    cdef uint64_t seq = log.next_matching(from_seq, NULL, 0)
+    while seq:
+        if log.read(seq, &r) and r.header_len > size:
+            p = <const char*>memmem(r.body, r.header_len, n, size)
+            if p != NULL:
+                p += size
+                end = <const char*>memchr(p, c"\r", r.body + r.header_len - p)
+                if end == NULL:
+                    end = r.body + r.header_len
+                found.append((r.seq, r.ts, PyBytes_FromStringAndSize(p, end - p).strip(b" \t")))
+        seq = log.next_matching(seq + 1, NULL, 0)
+    return found
 
 
 def enforce_all(StreamLog log, PlainLimits limits):

@@ -67,7 +67,8 @@ def info(engine: JetStream, request: ApiRequest) -> StreamInfoResponse:
     total = offset = limit = 0
     if body.subjects_filter:
         counts = sorted(stream.log.subjects(body.subjects_filter.encode()).items())
-        total, offset, limit = len(counts), max(0, body.offset), SUBJECTS_PAGE
+        total, offset = len(counts), max(0, body.offset)
+        limit = SUBJECTS_PAGE if total else 0
         page = counts[offset : offset + limit]
         fields["state"].subjects = {name.decode("utf-8", "replace"): count for name, count in page}
     return StreamInfoResponse(**fields, total=total, offset=offset, limit=limit)

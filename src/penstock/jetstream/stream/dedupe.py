@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from penstock.kernels.ingest import scan_headers
 from penstock.kernels.streamlog import StreamLog
 from penstock.protocol import headers
 
@@ -61,9 +62,7 @@ class DedupeWindow:
         self.last_id = headers.value_of(last.header, headers.MSG_ID) or b"" if last is not None else b""
         if self.window_ns <= 0 or not log.messages or log.last_ts <= now - self.window_ns:
             return
-        seq = log.seq_at_time(now - self.window_ns + 1)
-        while (message := log.load_next(b"", seq)) is not None:
-            seq = message.seq + 1
-            msg_id = headers.value_of(message.header, headers.MSG_ID)
+        first = log.seq_at_time(now - self.window_ns + 1)
+        for seq, ts, msg_id in scan_headers(log, headers.MSG_ID.encode(), first):
             if msg_id and msg_id not in self._seqs:
-                self.add(msg_id, message.seq, message.ts)
+                self.add(msg_id, seq, ts)

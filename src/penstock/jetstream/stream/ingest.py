@@ -3,7 +3,7 @@
 `check` looks and decides, it changes nothing; the stream stores what was decided. The order was found by
 publishing every pair of offending headers to the official server: size, header size, API level, batch,
 counter, expected stream, TTL, expected subject sequence, expected sequence, schedules, source, duplicate,
-expected message id, rollup; the discard-new limits come last (`check_room`).
+expected message id, rollup, a TTL that is none; the discard-new limits come last (`check_room`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.jetstream.limits import HEADER_MAX
+from penstock.jetstream.stream import ttl
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import DiscardPolicy
+from penstock.protocol.durations import NS_PER_S
 
 if TYPE_CHECKING:
     from penstock.jetstream.stream.stream import Stream
@@ -37,6 +39,7 @@ class Decision(NamedTuple):
     msg_id: bytes = b""
     duplicate_of: int = 0  # the sequence it was stored under before; then nothing is stored
     rollup: str = ""  # "sub" or "all": the older messages go
+    ttl_ns: int = 0  # of the message's own; ttl.NEVER; 0: none
 
 
 def check(stream: Stream, subject: bytes, header: bytes, payload_len: int, now: int) -> Decision:
@@ -65,7 +68,9 @@ def check(stream: Stream, subject: bytes, header: bytes, payload_len: int, now: 
     if decision.duplicate_of:
         return decision
     _check_expected_msg_id(stream, header)
-    return decision._replace(rollup=_check_rollup(stream, header))
+    rollup = _check_rollup(stream, header)
+    ttl_ns, kept = _check_ttl(stream, decision.header)
+    return decision._replace(header=kept, rollup=rollup, ttl_ns=ttl_ns)
 
 
 def check_room(stream: Stream, subject: bytes, size: int) -> None:
@@ -132,7 +137,7 @@ def _check_features(stream: Stream, header: bytes) -> None:
     expected = headers.value_of(header, headers.EXPECTED_STREAM)
     if expected and expected != stream.name.encode():
         raise codes.STREAM_NOT_MATCH.exception()
-    if headers.value_of(header, headers.TTL):
+    if not stream.config.allow_msg_ttl and headers.value_of(header, headers.TTL):
         raise codes.MESSAGE_TTL_DISABLED.exception()
 
 
@@ -176,6 +181,20 @@ def _check_expected_msg_id(stream: Stream, header: bytes) -> None:
     last_id = stream.dedupe.last_id
     if expected and expected != last_id:
         raise codes.STREAM_WRONG_LAST_MSG_ID.exception(id=last_id.decode("utf-8", "replace"))
+
+
+def _check_ttl(stream: Stream, header: bytes) -> tuple[int, bytes]:
+    """The message's TTL and its header block. A TTL below that of the marker which would follow is raised,
+    unless each subject holds one message and the marker replaces it at once."""
+    value = headers.value_of(header, headers.TTL) if header else None
+    if not value:
+        return 0, header
+    ttl_ns = ttl.parse_ttl(value)
+    marker_ns = stream.config.subject_delete_marker_ttl
+    if ttl_ns != ttl.NEVER and ttl_ns < marker_ns and stream.config.max_msgs_per_subject != 1:
+        seconds = -(-marker_ns // NS_PER_S)
+        return seconds * NS_PER_S, headers.with_value(header, headers.TTL, str(seconds))
+    return ttl_ns, header
 
 
 def _check_rollup(stream: Stream, header: bytes) -> str:

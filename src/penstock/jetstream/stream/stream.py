@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.limits import DELETED_DETAILS_MAX
-from penstock.jetstream.stream import ingest, retention
+from penstock.jetstream.stream import ingest, retention, ttl
 from penstock.jetstream.stream.dedupe import DedupeWindow
 from penstock.kernels.ingest import (
     AckBatch,
@@ -84,11 +84,13 @@ class Stream:
         self.consumers: dict[str, Consumer] = {}
         self.wiring: ConsumerWiring | None = None  # made with the first consumer
         self.dedupe = DedupeWindow(config.duplicate_window)
+        self.expiry = retention.Expiry(self.log)
         self.sink = StreamSink(dirty, self)
         self.acks = AckBatch(_ack_prefix(config.name, domain))
         self.refuse_all: ApiError | None = None  # set by the engine: what every publish gets just now
         self.write_failure: ApiError | None = None  # set while the store can't write
-        self._limits = _plain_limits(config)
+        self._now = created
+        self._configure()
         self._subscriptions: list[Subscription] = []
 
     @property
@@ -145,6 +147,8 @@ class Stream:
         self.dedupe.last_id = decision.msg_id
         if decision.msg_id:
             self.dedupe.add(decision.msg_id, seq, ts)
+        if decision.ttl_ns:
+            self.expiry.ttls.add(seq, ts, decision.ttl_ns)
         if decision.rollup:
             self.log.purge(subject if decision.rollup == ingest.ROLLUP_SUBJECT else None, seq, 0)
         if answers:
@@ -176,7 +180,7 @@ class Stream:
     def update(self, config: StreamConfig, now: int) -> None:
         """Runs on another (checked) configuration from now on; limits that shrank are enforced at once."""
         self.config = config
-        self._limits = _plain_limits(config)
+        self._configure()
         self.dedupe.resize(config.duplicate_window, now)
         enforce_all(self.log, self._limits)
         self.expire(now)
@@ -228,20 +232,31 @@ class Stream:
     # --- time ----------------------------------------------------------------------------------
 
     def recover(self, now: int) -> None:
-        """After the store was opened: what is known about message ids comes from the log."""
+        """After the store was opened: what is known about message ids and TTLs comes from the log."""
         self.dedupe.recover(self.log, now)
+        if self.config.allow_msg_ttl:
+            self.expiry.ttls.recover(self.log)
 
     def expire(self, now: int) -> int:
-        """Removes what is older than max_age, forgets old message ids; returns how many messages went."""
+        """Removes what is too old, forgets old message ids; returns how many messages went."""
         self.dedupe.prune(now)
-        return retention.expire(self.log, self.config.max_age, now)
+        if self.config.sealed:
+            return 0
+        self._now = now
+        return self.expiry.run(self.config.max_age, now)
+
+    def _leave_marker(self, subject: bytes) -> None:
+        """The last message of the subject expired: a marker says so to whoever follows the stream."""
+        ttl_ns = self.config.subject_delete_marker_ttl
+        ts = max(self._now, self.log.last_ts)
+        seq = store_one(self.log, self._limits, subject, ttl.marker_header(ttl_ns), b"", ts)
+        self.expiry.ttls.add(seq, ts, ttl_ns)
+        self.dedupe.last_id = b""
 
     def next_deadline(self) -> int | None:
         """When (ns) `expire` has work; None when never."""
-        deadlines = (
-            retention.expiry_deadline(self.log, self.config.max_age),
-            self.dedupe.next_deadline(),
-        )
+        expiry = None if self.config.sealed else self.expiry.next_deadline(self.config.max_age)
+        deadlines = (expiry, self.dedupe.next_deadline())
         return min((due for due in deadlines if due is not None), default=None)
 
     # --- wiring --------------------------------------------------------------------------------
@@ -258,6 +273,10 @@ class Stream:
                 subscription = Subscription(self.sink, subject)
                 index.insert(subscription)
                 self._subscriptions.append(subscription)
+
+    def _configure(self) -> None:
+        self._limits = _plain_limits(self.config)
+        self.expiry.leave_marker = self._leave_marker if self.config.subject_delete_marker_ttl else None
 
     def unsubscribe(self, index: SubscriptionIndex) -> None:
         """Takes no more messages."""
