@@ -130,7 +130,7 @@ async def test_keys_with_a_time_to_live_leave_a_marker(js: Any) -> None:
     gone = await watcher.updates(timeout=10)
     assert (gone.key, gone.operation) == ("lock", "PURGE")
     await watcher.stop()
-    assert await kv.create("lock", b"yours") > 1
+    assert await kv.put("lock", b"yours") > 1
 
 
 async def test_a_bucket_with_a_size_limit_refuses_more(js: Any) -> None:
