@@ -17,6 +17,7 @@ cdef class ClientSink(Sink):
     cdef public uint64_t in_msgs, in_bytes
     cdef public object owner            # the Python session; owner.on_auto_unsubscribe(sub) at UNSUB max
     cdef public size_t stall_threshold  # backlog of `out`, bytes, above which publishers should wait
+    cdef dict drain_waiters             # {callback: None}, called once at drained()
     cdef bint fed_slow                  # as a publisher: has delivered to a sink above its threshold
     cdef int mark_dirty(self) except -1
 

@@ -36,6 +36,12 @@ class ClientSink(Sink):
     def write(self, data: Buffer) -> None:
         """Appends protocol text (INFO, PONG, -ERR, ...) and marks the sink dirty."""
 
+    def when_drained(self, callback: Callable[[], object]) -> None:
+        """Calls callback() once, as soon as the receiver has taken what it was sent."""
+
+    def drained(self) -> None:
+        """The receiver can take more (or is gone): tells those who wait for it."""
+
     def take(self) -> bytes:
         """What is to be sent; the sink is clean afterwards and will mark itself anew."""
 

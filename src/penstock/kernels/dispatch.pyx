@@ -40,6 +40,7 @@ cdef class ClientSink(Sink):
         self.owner = owner
         self.echo = True
         self.stall_threshold = STALL_THRESHOLD
+        self.drain_waiters = {}
 
     cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
         cdef const char* body = m.body
@@ -78,6 +79,17 @@ cdef class ClientSink(Sink):
         """Appends protocol text (INFO, PONG, -ERR, ...) behind what is there, and marks the sink dirty."""
         self.out.write(data)
         self.mark_dirty()
+
+    def when_drained(self, callback):
+        """Calls callback() once, as soon as the receiver has taken what it was sent. Asking twice is asking once."""
+        self.drain_waiters[callback] = None
+
+    def drained(self):
+        """The receiver can take more (or is gone): tells those who wait for it."""
+        if self.drain_waiters:
+            waiters, self.drain_waiters = self.drain_waiters, {}
+            for callback in waiters:
+                callback()
 
     def take(self):
         """What is to be sent; the sink is clean afterwards and will mark itself anew."""

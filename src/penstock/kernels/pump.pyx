@@ -229,6 +229,11 @@ cdef class Target:
         self.refresh(index)
         return self.has_interest()
 
+    def when_drained(self, callback):
+        """Calls callback() once, when the one connection behind it (if it is one) can take more."""
+        if self.client is not None:
+            self.client.when_drained(callback)
+
 
 cdef inline bint is_blocked(Target target, size_t backlog_max) noexcept:
     """Has the connection behind it more unsent bytes than it may? (its threshold counts those in the transport)"""

@@ -127,6 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         self._backlogged = False
         self._sink.stall_threshold = self._watch.eager_bytes
         self._watch.end(self)
+        self._sink.drained()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._backlogged:
@@ -137,6 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.close_reason is None:
             self.close_reason = CloseReason.CLIENT_CLOSED if exc is None else CloseReason.READ_ERROR
         self._sink.closed = True
+        self._sink.drained()
         self._transport = None
         assert self._handler is not None
         self._handler.closed(self.close_reason)
@@ -156,7 +158,10 @@ class Connection(asyncio.BufferedProtocol):
         if data and self.close_reason is None:
             self._written += len(data)
             transport.write(data)
-        return self._backlogged and self._is_congested(transport.get_write_buffer_size())
+        if self._backlogged:
+            return self._is_congested(transport.get_write_buffer_size())
+        self._sink.drained()
+        return False
 
     def pending_bytes(self) -> int:
         """Bytes that wait for the receiver."""

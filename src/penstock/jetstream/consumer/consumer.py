@@ -10,8 +10,8 @@ Ordering contracts:
 - redeliveries leave before new messages; requests and advisories are answered in the tick they arise in.
 
 Invariant: whoever may be able to go on is either active in this tick, waits for news of the stream
-(`wiring.wait`), or has a deadline. A slow receiver is asked again after BLOCKED_NS, so that it can't fill
-memory.
+(`wiring.wait`) or for a slow receiver to take what it was sent (`when_drained`, so that it can't fill
+memory), or has a deadline.
 """
 
 from __future__ import annotations
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 # Messages one consumer may deliver in one tick: others get their turn, and its journal is written.
 RUN_MESSAGES = 32 * 1024
-BLOCKED_NS = 2_000_000
-BLOCKED_MAX_NS = 50_000_000
 
 _KERNEL_POLICY = {
     AckPolicy.NONE: KernelPolicy.ACK_NONE,
@@ -81,8 +79,6 @@ class Consumer:
         self.delivered_at = 0  # ns of the last delivery and the last ack; 0 before the first
         self.acked_at = 0
         self._first_seq = self._removals = 0
-        self._blocked_ns = 0
-        self._blocked_until: int | None = None
         self._used_at = now
         self.state = AckState(_KERNEL_POLICY[config.ack_policy], meta.start_seq)
         self._recorder = Recorder(store, self.state)
@@ -171,7 +167,6 @@ class Consumer:
         if self.closed:
             return
         self._drop_removed()
-        self._blocked_until = None
         if self.push is not None:
             self._deliver_push(self.push, now)
         elif self.pull is not None:
@@ -211,11 +206,14 @@ class Consumer:
         if end == RunEnd.RUN_BUDGET:
             self.engine.touch_consumer(self)
         if end == RunEnd.RUN_BLOCKED:
-            # Asked again soon, and less often the longer it takes.
-            self._blocked_ns = BLOCKED_NS if self.pump.sent else min(self._blocked_ns * 2, BLOCKED_MAX_NS)
-            self._blocked_ns = max(self._blocked_ns, BLOCKED_NS)
-            self._blocked_until = now + self._blocked_ns
+            for target in targets:
+                target.when_drained(self._on_drained)
         return end
+
+    def _on_drained(self) -> None:
+        """A receiver that had too much unsent can take more."""
+        if not self.closed:
+            self.engine.touch_consumer(self)
 
     def _drop_removed(self) -> None:
         """Pending messages that left the front of the stream will never be acked."""
@@ -252,7 +250,7 @@ class Consumer:
             return None
         pull = self.pull.next_deadline() if self.pull is not None else None
         push = self.push.next_deadline() if self.push is not None else None
-        deadlines = (self.redelivery.next_deadline(), pull, push, self._blocked_until, self._inactive_at())
+        deadlines = (self.redelivery.next_deadline(), pull, push, self._inactive_at())
         return min((due for due in deadlines if due is not None), default=None)
 
     def on_time(self, now: int) -> None:
