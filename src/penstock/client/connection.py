@@ -99,7 +99,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pongs: deque[asyncio.Future[None] | None] = deque()
         self._writable: asyncio.Future[None] | None = None
         self._first_info: asyncio.Future[ServerInfo] = self._loop.create_future()
-        self._ready = False
+        self._greeted = False  # the handshake's PONG came: control frames are for the owner
+        self._ready = False  # the handshake returned: losing the connection is for the owner
         self._closing = False
         self._pings_unanswered = 0
         self._reason: Exception | None = None  # why the connection is about to go, when known
@@ -113,8 +114,13 @@ class Connection(asyncio.BufferedProtocol):
         self.info = await self._first_info
         if self.info.tls_required or self.url.tls or self._options.tls:
             await self._start_tls()
-        self._write(encode_connect(credentials))
-        await self.ping()
+        # The out buffer stays where it is: subscriptions must be made again before what it holds is sent.
+        pong = self._loop.create_future()
+        self._pongs.append(pong)
+        self._write(encode_connect(credentials) + b"PING\r\n")
+        await pong
+        if self._transport is None:  # lost right behind its PONG
+            raise self._reason or DisconnectedError(f"{self.url} closed the connection during the handshake")
         self._ready = True
         self._ping_timer = self._loop.call_later(self._options.ping_interval, self._on_ping_timer)
 
@@ -198,6 +204,7 @@ class Connection(asyncio.BufferedProtocol):
         if op == OP_PING:
             self._write(b"PONG\r\n")
         elif op == OP_PONG:
+            self._greeted = True
             self._pings_unanswered = 0
             waiter = self._pongs.popleft() if self._pongs else None
             if waiter is not None and not waiter.done():
@@ -217,12 +224,12 @@ class Connection(asyncio.BufferedProtocol):
         self.info = info
         if not self._first_info.done():
             self._first_info.set_result(info)
-        elif self._ready:
+        elif self._greeted:
             self._owner.on_info(info)
 
     def _on_err(self, text: str) -> None:
         error = error_of_text(text)
-        if not self._ready:
+        if not self._greeted:
             self.abort(error)
             return
         if not isinstance(error, ServerRefusedError):

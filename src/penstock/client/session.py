@@ -543,7 +543,7 @@ class Session:
         if callback is None:
             return
         try:
-            result = callback(self, *details)
+            result = callback(self.client, *details)
         except Exception:
             log.exception("an event callback failed")
             return
