@@ -22,6 +22,10 @@ class Parsed:
     rest: bytes = b""
 
 
+class Unterminated(Exception):
+    """A payload is not followed by CRLF."""
+
+
 class Malformed(Exception):
     pass
 
@@ -92,7 +96,7 @@ def message(op: str, text: bytes, after: bytes, max_payload: int) -> tuple[tuple
     if len(after) < total + 2:
         return None
     if after[total : total + 2] != b"\r\n":
-        raise Malformed
+        raise Unterminated
     header = after[:header_size] if op in ("HPUB", "HMSG") else None
     return (op, subject, reply, sid, header, after[header_size:total], 0), total + 2
 
@@ -146,6 +150,9 @@ def parse(data: bytes, max_control_line: int = 4096, max_payload: int = 0) -> Pa
                 parsed.rest = after
         except Malformed:
             parsed.error = "MALFORMED"
+            break
+        except Unterminated:
+            parsed.error = "UNKNOWN_OPERATION"
             break
         except TooLarge:
             parsed.error = "PAYLOAD"

@@ -20,7 +20,7 @@ cpdef enum Op:
 
 cpdef enum ParseError:
     ERROR_NONE = 0
-    ERROR_UNKNOWN_OPERATION = 1     # -ERR 'Unknown Protocol Operation'
+    ERROR_UNKNOWN_OPERATION = 1     # -ERR 'Unknown Protocol Operation'; also a payload without its CRLF
     ERROR_MALFORMED = 2             # bad arguments of a known verb: close without -ERR
     ERROR_CONTROL_LINE = 3          # -ERR 'maximum control line exceeded'
     ERROR_PAYLOAD = 4               # -ERR 'Maximum Payload Violation'

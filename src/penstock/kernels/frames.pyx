@@ -391,7 +391,7 @@ cdef class FrameParser:
             f.op = OP_NEED_MORE
             return OP_NEED_MORE
         if body[body_len] != c'\r' or body[body_len + 1] != c'\n':
-            return self.fail(f, ERROR_MALFORMED)
+            return self.fail(f, ERROR_UNKNOWN_OPERATION)
         f.body = body
         f.header_len = header_len
         f.body_len = body_len
