@@ -93,7 +93,7 @@ def test_an_empty_body_is_a_request_with_nothing_set() -> None:
         (b'{"sources":[{"name":1}]}', "can not read `sources[0].name`: expected `str`, got `int`"),
         (b'{"retention":"foo"}', "can not read `retention`: invalid enum value 'foo'"),
         (b"[]", "expected `object`, got `array`"),
-        (b'{"name', "truncated"),
+        (b'{"name', "unexpected EOF"),
         (b'{"name":null,"max_msgs":"x"}', "can not read `max_msgs`"),
     ],
 )
@@ -101,6 +101,14 @@ def test_bad_json_says_which_field_and_why(body: bytes, text: str) -> None:
     with pytest.raises(api.DecodeError) as caught:
         api.decode(api.StreamConfigRequest, body)
     assert text in str(caught.value)
+
+
+def test_a_struct_that_forbids_unknown_fields_names_them_as_the_official_server_does() -> None:
+    strict = msgspec.defstruct(
+        "Strict", [("name", str, ""), ("inner", dict[str, int], {})], forbid_unknown_fields=True
+    )
+    with pytest.raises(api.DecodeError, match='^json: unknown field "foo"$'):
+        api.decode(strict, b'{"foo":1}')
 
 
 def test_a_refusal_in_a_response_is_raised() -> None:

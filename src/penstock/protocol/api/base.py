@@ -29,6 +29,7 @@ DurationNs = int
 
 T = TypeVar("T")
 
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -156,8 +157,14 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _explain(error: msgspec.DecodeError) -> str:
+    """Where the official server has a text for it, that text (error 10025 carries it)."""
     text = str(error)
+    if text == "Input data was truncated":
+        return "unexpected EOF"
     message, found, path = text.rpartition(" - at `$")
+    unknown = _UNKNOWN_FIELD.match(message or text)
+    if unknown:
+        return f'json: unknown field "{unknown[1]}"'
     if not found:
         return text[:1].lower() + text[1:]
     return f"can not read `{path.rstrip('`').lstrip('.')}`: {message[:1].lower()}{message[1:]}"
