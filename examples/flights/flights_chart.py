@@ -69,8 +69,7 @@ def _bars(axes: Axes, departures: pd.Series, airlines: dict[str, str]) -> None:
 
 
 def _heat(axes: Axes, grid: pd.DataFrame, title: str, *, limit: float) -> None:
-    colours = mpl.colormaps["YlOrRd"].copy()
-    colours.set_bad("#f3f3f3")
+    colours = mpl.colormaps["YlOrRd"].with_extremes(bad="#f3f3f3")
     axes.imshow(grid.to_numpy(dtype=float), cmap=colours, vmin=0, vmax=limit, aspect="auto")
     for (row, column), value in _cells(grid):
         dark = value > limit * 0.62

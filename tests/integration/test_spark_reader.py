@@ -15,7 +15,8 @@ from penstock import errors, testing
 from penstock.spark.arrow import record_batch
 from penstock.spark.offsets import DataLossError, SequenceRange
 from penstock.spark.options import SourceOptions
-from penstock.spark.reader import RangeReader, sequence_at_time, stream_bounds
+from penstock.spark.reader import RangeReader
+from penstock.spark.sessions import sequence_at_time, stream_bounds
 from penstock.spark.wire import Connection
 from tests.support.spark import Feed, official_server, official_server_binary
 
@@ -49,13 +50,13 @@ _stream_number = iter(range(1_000_000))
 def stream(feed: Feed) -> Iterator[str]:
     """An empty stream of its own; its subjects start with its name."""
     name = f"S{next(_stream_number)}"
-    feed.create(name, [f"{name}.>"])
+    feed.create(name, [f"{name}.>"], allow_direct=True)
     yield name
     feed.api(f"STREAM.DELETE.{name}")
 
 
 def options_for(port: int, stream: str, **given: object) -> SourceOptions:
-    texts = {key: str(value) for key, value in given.items()}
+    texts = {key: str(value) for key, value in given.items() if value}
     return SourceOptions.parse(
         {"servers": f"127.0.0.1:{port}", "stream": stream, "retrySeconds": "5", **texts}
     )
@@ -84,13 +85,17 @@ def sequences(source: RangeReader) -> list[int]:
     return [row["seq"] for row in rows(source)]  # type: ignore[misc]
 
 
+both_ways = pytest.mark.parametrize("access", ["consumer", "direct"])
+
+
 def numbered(stream: str, count: int, subjects: int = 3) -> list[tuple[str, bytes]]:
     return [(f"{stream}.{i % subjects}", b"%d" % i) for i in range(count)]
 
 
-def test_every_message_comes_once_and_in_order(feed: Feed, stream: str) -> None:
+@both_ways
+def test_every_message_comes_once_and_in_order(feed: Feed, stream: str, access: str) -> None:
     feed.publish(numbered(stream, 3000))
-    found = rows(reader(options_for(feed.port, stream, batchRows=700, pullRecords=333)))
+    found = rows(reader(options_for(feed.port, stream, access=access, batchRows=700, pullRecords=333)))
     assert [row["seq"] for row in found] == list(range(1, 3001))
     assert [(row["subject"], row["data"]) for row in found] == numbered(stream, 3000)
     times = [row["time"] for row in found]
@@ -98,9 +103,10 @@ def test_every_message_comes_once_and_in_order(feed: Feed, stream: str) -> None:
     assert feed.consumers(stream) == 0
 
 
-def test_a_range_is_read_to_its_end_and_not_beyond(feed: Feed, stream: str) -> None:
+@both_ways
+def test_a_range_is_read_to_its_end_and_not_beyond(feed: Feed, stream: str, access: str) -> None:
     feed.publish(numbered(stream, 100))
-    options = options_for(feed.port, stream)
+    options = options_for(feed.port, stream, access=access)
     span = whole(options)
     for start, end in ((1, 2), (5, 50), (50, 101), (100, 101), (7, 7)):
         part = SequenceRange(stream, span.created, start, end)
@@ -119,25 +125,30 @@ def test_filters_pick_their_subjects(feed: Feed, stream: str) -> None:
     assert sequences(reader(nothing)) == []
 
 
-def test_a_filter_whose_last_match_is_far_before_the_end_does_not_wait(feed: Feed, stream: str) -> None:
+@both_ways
+def test_a_filter_whose_last_match_is_far_before_the_end_does_not_wait(
+    feed: Feed, stream: str, access: str
+) -> None:
     feed.publish([(f"{stream}.a", b"1"), *[(f"{stream}.b", b"2")] * 50])
-    options = options_for(feed.port, stream, subject=f"{stream}.a")
+    options = options_for(feed.port, stream, access=access, subject=f"{stream}.a")
     assert sequences(reader(options)) == [1]
     span = whole(options)
     feed.publish([(f"{stream}.a", b"beyond the planned end")])
     assert sequences(reader(options, span)) == [1]
 
 
-def test_an_empty_stream_has_no_rows(feed: Feed, stream: str) -> None:
-    options = options_for(feed.port, stream)
+@both_ways
+def test_an_empty_stream_has_no_rows(feed: Feed, stream: str, access: str) -> None:
+    options = options_for(feed.port, stream, access=access)
     span = whole(options)
     assert (span.start, span.end) == (1, 1)
     assert sequences(reader(options, SequenceRange(stream, span.created, 1, 10))) == []
 
 
-def test_deleted_sequences_are_passed_over(feed: Feed, stream: str) -> None:
+@both_ways
+def test_deleted_sequences_are_passed_over(feed: Feed, stream: str, access: str) -> None:
     feed.publish(numbered(stream, 60))
-    options = options_for(feed.port, stream)
+    options = options_for(feed.port, stream, access=access)
     span = whole(options)
     gone = [2, 3, 4, 30, 59, 60]
     for seq in gone:
@@ -145,23 +156,27 @@ def test_deleted_sequences_are_passed_over(feed: Feed, stream: str) -> None:
     assert sequences(reader(options, span)) == [s for s in range(1, 61) if s not in gone]
 
 
-def test_a_range_of_nothing_but_deleted_sequences_is_empty(feed: Feed, stream: str) -> None:
+@both_ways
+def test_a_range_of_nothing_but_deleted_sequences_is_empty(feed: Feed, stream: str, access: str) -> None:
     feed.publish(numbered(stream, 20))
-    options = options_for(feed.port, stream)
+    options = options_for(feed.port, stream, access=access)
     span = whole(options)
     for seq in range(5, 11):
         feed.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq})
     assert sequences(reader(options, SequenceRange(stream, span.created, 5, 11))) == []
 
 
-def test_a_purged_start_is_a_loss_or_is_passed_over_as_the_option_says(feed: Feed, stream: str) -> None:
+@both_ways
+def test_a_purged_start_is_a_loss_or_is_passed_over_as_the_option_says(
+    feed: Feed, stream: str, access: str
+) -> None:
     feed.publish(numbered(stream, 50))
-    strict = options_for(feed.port, stream)
+    strict = options_for(feed.port, stream, access=access)
     span = whole(strict)
     feed.api(f"STREAM.PURGE.{stream}", {"seq": 21})
     with pytest.raises(DataLossError, match="first sequence is now 21"):
         sequences(reader(strict, span))
-    lenient = options_for(feed.port, stream, failOnDataLoss="false")
+    lenient = options_for(feed.port, stream, access=access, failOnDataLoss="false")
     assert sequences(reader(lenient, span)) == list(range(21, 51))
     assert sequences(reader(strict)) == list(range(21, 51))
 
@@ -180,10 +195,11 @@ def test_a_stream_made_anew_is_not_the_one_that_was_planned(feed: Feed) -> None:
     feed.api("STREAM.DELETE.ANEW")
 
 
-def test_headers_are_read_with_all_their_values(feed: Feed, stream: str) -> None:
+@both_ways
+def test_headers_are_read_with_all_their_values(feed: Feed, stream: str, access: str) -> None:
     block = b"NATS/1.0\r\nNats-Msg-Id: 7\r\nA: 1\r\nA: 2\r\n\r\n"
     feed.publish([(f"{stream}.h", b"with", block), (f"{stream}.h", b"without")])
-    first, second = rows(reader(options_for(feed.port, stream)))
+    first, second = rows(reader(options_for(feed.port, stream, access=access)))
     assert dict(first["headers"]) == {"Nats-Msg-Id": ["7"], "A": ["1", "2"]}  # type: ignore[call-overload]
     assert (second["headers"], second["data"]) == ([], b"without")
 
@@ -196,9 +212,10 @@ def test_payloads_nobody_wants_are_not_sent(feed: Feed, stream: str) -> None:
     assert source.builder.delivered == 10
 
 
-def test_large_messages_are_cut_into_batches_by_bytes(feed: Feed, stream: str) -> None:
+@both_ways
+def test_large_messages_are_cut_into_batches_by_bytes(feed: Feed, stream: str, access: str) -> None:
     feed.publish([(f"{stream}.x", bytes([i]) * 300_000) for i in range(12)])
-    source = reader(options_for(feed.port, stream, batchBytes=500_000))
+    source = reader(options_for(feed.port, stream, access=access, batchBytes=500_000))
     found = []
     for count, buffers in source.batches():
         assert count <= 2
@@ -260,12 +277,15 @@ class CuttingProxy:
         self.listener.close()
 
 
-def test_connections_cut_at_any_byte_lose_and_repeat_nothing(feed: Feed, stream: str) -> None:
+@both_ways
+def test_connections_cut_at_any_byte_lose_and_repeat_nothing(feed: Feed, stream: str, access: str) -> None:
     feed.publish(numbered(stream, 3000))
     chance = random.Random(7)
     proxy = CuttingProxy(feed.port, [chance.randrange(1, 40_000) for _ in range(12)])
-    direct = options_for(feed.port, stream)
-    source = reader(options_for(proxy.port, stream, batchRows=64, pullRecords=200), whole(direct))
+    direct = options_for(feed.port, stream, access=access)
+    source = reader(
+        options_for(proxy.port, stream, access=access, batchRows=64, pullRecords=200), whole(direct)
+    )
     try:
         assert sequences(source) == list(range(1, 3001))
     finally:
@@ -309,3 +329,22 @@ def test_a_wrong_password_is_refused_with_words_about_the_options() -> None:
                 Connection.open(options.connection)
         good = options_for(server.port, "S", user="ada", password="secret")
         Connection.open(good.connection).close()
+
+
+def test_direct_reads_of_a_stream_that_allows_none_say_what_to_change(feed: Feed) -> None:
+    feed.create("NODIRECT", ["nodirect"], allow_direct=False)
+    feed.publish([("nodirect", b"x")])
+    with pytest.raises(errors.JetStreamApiError, match="set its allow_direct"):
+        sequences(reader(options_for(feed.port, "NODIRECT", access="direct")))
+    feed.api("STREAM.DELETE.NODIRECT")
+
+
+@pytest.mark.skipif(official_server_binary() is None, reason="no nats-server on PATH or in ~/go/bin")
+def test_a_work_queue_is_read_directly_without_taking_anything_from_it() -> None:
+    with official_server() as port:
+        feed = Feed(port)
+        feed.create("QUEUE", ["queue"], allow_direct=True, retention="workqueue")
+        feed.publish([("queue", b"x")] * 20)
+        assert sequences(reader(options_for(port, "QUEUE", access="direct"))) == list(range(1, 21))
+        assert feed.api("STREAM.INFO.QUEUE")["state"]["messages"] == 20
+        feed.close()

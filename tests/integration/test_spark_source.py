@@ -10,18 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import testing
-from tests.support.spark import Feed, official_server, official_server_binary, start_spark
+from tests.support.spark import Feed, official_server, official_server_binary
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_spark(tmp_path_factory.mktemp("spark"))
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module", params=["penstock", "official"])

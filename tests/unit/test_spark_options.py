@@ -78,6 +78,8 @@ def test_an_option_like_no_other_lists_them_all() -> None:
         ({"tlsKey": "a"}, "without 'tlsCert'"),
         ({"domain": "hub", "apiPrefix": "$JS.API"}, "contradict"),
         ({"apiPrefix": "$JS.*"}, "no valid subject"),
+        ({"access": "push"}, "consumer or direct"),
+        ({"access": "direct", "subject": "a,b"}, "takes one subject filter"),
         ({"servers": "http://x"}, "nats:// or tls://"),
         ({"servers": "x:99999"}, "no port number"),
         ({"servers": "nats://x/y"}, "addresses are"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,7 @@ from penstock import errors
 from penstock.spark.options import ConnectionOptions, SourceOptions
 from penstock.spark.wire import Connection
 
+CERTIFICATE = Path(__file__).parents[1] / "support" / "tls.pem"  # for 127.0.0.1, self-signed, with its key
 INFO = b'INFO {"server_id":"X","version":"2.14.0","headers":true,"max_payload":1048576}\r\n'
 
 
@@ -26,6 +30,10 @@ class Peer:
 
     def send(self, data: bytes) -> None:
         self.sock.sendall(data)
+
+    def secure(self, context: ssl.SSLContext) -> None:
+        self.sock = context.wrap_socket(self.sock, server_side=True)
+        self.file = self.sock.makefile("rb")
 
     def line(self) -> bytes:
         return self.file.readline().removesuffix(b"\r\n")
@@ -198,6 +206,40 @@ def test_tls_is_not_given_up_when_the_server_offers_none() -> None:
 
     with scripted(script) as port, pytest.raises(errors.NoServersError, match="the server offers none"):
         Connection.open(options(port, tls="true"))
+
+
+@pytest.mark.parametrize("asked", [{"tls": "true"}, {"scheme": "tls"}, {}])
+def test_tls_is_spoken_when_asked_for_or_required(asked: dict[str, str]) -> None:
+    def script(peer: Peer) -> None:
+        peer.send(INFO.replace(b"}", b',"tls_required":true,"tls_available":true}'))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(CERTIFICATE)
+        peer.secure(context)
+        assert json.loads(peer.line().removeprefix(b"CONNECT "))["tls_required"] is True
+        peer.line()
+        peer.send(b"PONG\r\n")
+        peer.line()
+        _, reply, _ = peer.request()
+        peer.answer(reply, b"secret")
+
+    with scripted(script) as port:
+        scheme = asked.get("scheme", "nats")
+        given = {key: value for key, value in asked.items() if key != "scheme"}
+        secured = options(port, servers=f"{scheme}://127.0.0.1:{port}", tlsCa=str(CERTIFICATE), **given)
+        with Connection.open(secured) as connection:
+            assert connection.request("q", b"") == b"secret"
+
+
+def test_a_certificate_nobody_vouches_for_is_refused() -> None:
+    def script(peer: Peer) -> None:
+        peer.send(INFO.replace(b"}", b',"tls_required":true}'))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(CERTIFICATE)
+        with contextlib.suppress(ssl.SSLError, OSError):  # the client hangs up
+            peer.secure(context)
+
+    with scripted(script) as port, pytest.raises(errors.NoServersError, match="CERTIFICATE_VERIFY_FAILED"):
+        Connection.open(options(port))
 
 
 def test_the_next_server_is_tried_when_one_is_down() -> None:

@@ -117,7 +117,10 @@ class SourceOptions:
     batch_bytes: int = 16 * 1024 * 1024
     """Option `batchBytes`: an Arrow batch is cut at this size; one message more may go in. Default 16 MiB."""
     pull_records: int = 10_000
-    """Option `pullRecords`: messages one pull request asks for; two are outstanding. Default 10000."""
+    """Option `pullRecords`: messages one request asks for. Default 10000."""
+    access: str = "consumer"
+    """Option `access`: `consumer` (an ephemeral one without acks, per task), or `direct` (direct gets: the
+    stream needs allow_direct, no consumers are made, at most one subject filter). Default consumer."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
@@ -155,6 +158,7 @@ _KNOWN = (
     "batchRows",
     "batchBytes",
     "pullRecords",
+    "access",
     "connectTimeoutSeconds",
     "requestTimeoutSeconds",
     "retrySeconds",
@@ -188,11 +192,19 @@ class _Parser:
         offsets = self.values.get("startingOffsets", "earliest").strip().lower()
         if offsets not in ("earliest", "latest"):
             raise ConfigError(f"option 'startingOffsets' is {offsets!r}: earliest or latest")
+        access = self.values.get("access", "consumer").strip().lower()
+        if access not in ("consumer", "direct"):
+            raise ConfigError(f"option 'access' is {access!r}: consumer or direct")
+        subjects = self.filters()
+        if access == "direct" and len(subjects) > 1:
+            raise ConfigError(
+                "option 'access' is direct, which takes one subject filter; 'subject' gives several"
+            )
         time_text = self.values.get("startingTime")
         return SourceOptions(
             connection=self.connection(),
             streams=streams,
-            subjects=self.filters(),
+            subjects=subjects,
             starting_offsets=offsets,
             starting_sequence=starting_sequence,
             starting_time=None if time_text is None else parse_time(time_text),
@@ -205,6 +217,7 @@ class _Parser:
             batch_rows=self.integer("batchRows", 32_768, 1, BATCH_ROWS_MAX),
             batch_bytes=self.integer("batchBytes", 16 * 1024 * 1024, 1, BATCH_BYTES_MAX),
             pull_records=self.integer("pullRecords", 10_000, 1, 1_000_000),
+            access=access,
         )
 
     def connection(self) -> ConnectionOptions:

@@ -192,13 +192,13 @@ class _Driver:
             self._connection = None
 
     def bounds(self) -> dict[str, StreamBounds]:
-        from penstock.spark.reader import stream_bounds
+        from penstock.spark.sessions import stream_bounds
 
         return {name: self.ask(partial(stream_bounds, stream=name)) for name in self.options.streams}
 
     def start_of(self, bounds: StreamBounds) -> int:
         """Where a read that has no checkpoint begins."""
-        from penstock.spark.reader import sequence_at_time
+        from penstock.spark.sessions import sequence_at_time
 
         options = self.options
         at = bounds.first_seq

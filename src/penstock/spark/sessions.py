@@ -1,0 +1,376 @@
+"""One connection's part of reading a range: by a pull consumer, or by direct gets.
+
+Consumer (the default): ephemeral, in the server's memory, without acks, starting at the first sequence not
+yet seen; pull requests, two outstanding, so that the server never waits for us. Direct: batches of direct
+gets, for streams that allow them; needs no right to make consumers, works on work queues, one filter at most.
+
+Invariants:
+- What ends a session early is an exception; a session that returns has read its range to the end. Hints that
+  the end is near (`num_pending` 0, 404, a heartbeat in place of messages) are checked against the stream
+  itself, through its leader: a direct get may be answered by a replica that lags behind.
+- The consumer is deleted at the end; where that can't be (killed task), the server drops it after
+  INACTIVE_THRESHOLD_NS without a pull.
+
+Rejected: a push consumer (the server would have to be slowed down by flow control), a durable one (tasks die
+and repeat; there is nothing to keep), one request per message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock import errors
+from penstock.kernels.columns import ColumnBuffer, ColumnBuilder, Event
+from penstock.protocol import api
+from penstock.spark.offsets import DataLossError, SequenceRange, StreamBounds
+from penstock.spark.options import SourceOptions
+from penstock.spark.wire import Connection
+
+Batch = tuple[int, dict[str, tuple[ColumnBuffer, ...]]]
+
+PULLS_OUTSTANDING = 2
+PULL_EXPIRES_NS = 30_000_000_000
+HEARTBEAT_NS = 5_000_000_000
+HEARTBEATS_MISSED_MAX = 2
+QUIET_S = HEARTBEATS_MISSED_MAX * HEARTBEAT_NS / 1e9
+INACTIVE_THRESHOLD_NS = 60_000_000_000
+DATA_SID = b"2"
+
+
+def stream_bounds(connection: Connection, stream: str) -> StreamBounds:
+    """What `stream` holds now. Raises StreamNotFoundError and what `Connection.api` raises."""
+    info = connection.api(api.StreamInfoResponse, f"STREAM.INFO.{stream}")
+    last = info.state.last_seq
+    first = max(1, info.state.first_seq) if info.state.messages else last + 1
+    return StreamBounds(stream, info.created, first, last)
+
+
+def sequence_at_time(connection: Connection, stream: str, when: str) -> int:
+    """The first sequence stored at or after `when` (RFC3339); last_seq + 1 when there is none.
+
+    A consumer that starts at a time knows where it starts; this works with every server version.
+    """
+    config = api.ConsumerConfig(
+        name=_consumer_name(),
+        deliver_policy=api.DeliverPolicy.BY_START_TIME,
+        opt_start_time=when,
+        ack_policy=api.AckPolicy.NONE,
+        mem_storage=True,
+        num_replicas=1,
+        inactive_threshold=INACTIVE_THRESHOLD_NS,
+    )
+    info = _create_consumer(connection, stream, config)
+    _delete_consumer(connection, stream, info.name)
+    return info.delivered.stream_seq + 1
+
+
+@dataclass
+class Pull:
+    """A pull request under way: how many messages it may still bring."""
+
+    number: int
+    left: int
+
+
+class Session(ABC):
+    """Reads what is left of a range: `batches` until its end, an exception before it."""
+
+    def __init__(
+        self, options: SourceOptions, span: SequenceRange, builder: ColumnBuilder, connection: Connection
+    ) -> None:
+        self.options = options
+        self.span = span
+        self.builder = builder
+        self.connection = connection
+        self.inbox = f"_INBOX.{secrets.token_hex(11)}"
+        # Must hold the largest message, or the server can never answer a request.
+        self.request_bytes = max(options.batch_bytes, 2 * connection.info.max_payload)
+
+    @abstractmethod
+    def batches(self) -> Iterator[Batch]:
+        """Batches of at least one row."""
+
+    @abstractmethod
+    def keep_asking(self) -> None:
+        """Called whenever everything that came is used up, and before a batch is handed over."""
+
+    @abstractmethod
+    def is_at_end(self) -> bool:
+        """Called when everything that came is used up: is there reason to believe that it was all?"""
+
+    @abstractmethod
+    def handle_status(self, status: int, text: str, number: bytes) -> bool:
+        """A status message for request `number`; True when it gives reason to believe that all is read."""
+
+    def subscribe(self) -> None:
+        self.builder.restart(self.builder.next_seq, self.span.end)
+        self.connection.send(b"SUB %s.* %s\r\n" % (self.inbox.encode(), DATA_SID))
+
+    def receive(self) -> Iterator[Batch]:
+        """The one loop: kernel events until the range's end."""
+        builder, connection = self.builder, self.connection
+        while True:
+            event = builder.feed(connection.parser)
+            if event == Event.EVENT_NEED_MORE:
+                if self.is_at_end() and self.is_exhausted():
+                    break
+                self.keep_asking()
+                if not connection.receive(QUIET_S):
+                    raise errors.ConsumerGoneError(
+                        f"stream {self.span.stream!r}: neither a message nor a heartbeat within {QUIET_S:g} s"
+                    )
+            elif event == Event.EVENT_FULL:
+                self.keep_asking()
+                yield builder.take()
+            elif event == Event.EVENT_END:
+                break
+            elif event == Event.EVENT_STATUS:
+                _, inbox, _, header, _ = builder.message
+                text = header.split(b"\r\n", 1)[0][13:].decode(errors="replace").strip()
+                number = inbox.rpartition(b".")[2]
+                if self.handle_status(builder.status, text, number) and self.is_exhausted():
+                    break
+            elif event == Event.EVENT_CONTROL:
+                connection.handle_control(builder.op, builder.body)
+            elif event == Event.EVENT_GAP:
+                raise errors.ConsumerGoneError(
+                    f"stream {self.span.stream!r}: a delivery from sequence {builder.next_seq} on is missing"
+                )
+            elif event == Event.EVENT_ERROR:
+                raise connection.broken()
+            else:
+                assert event == Event.EVENT_MESSAGE  # a late answer to a request that timed out
+        yield from self.rest()
+
+    def rest(self) -> Iterator[Batch]:
+        if self.builder.rows:
+            yield self.builder.take()
+
+    def is_stream_there(self) -> bool:
+        """False when the range is gone with its stream and failOnDataLoss is off."""
+        bounds = stream_bounds(self.connection, self.span.stream)
+        lost = None
+        if bounds.created != self.span.created:
+            lost = f"it was made anew at {bounds.created}"
+        elif bounds.first_seq > self.builder.next_seq:
+            lost = f"its first sequence is now {bounds.first_seq}"
+        if lost and self.options.fail_on_data_loss:
+            raise DataLossError(
+                f"stream {self.span.stream!r} lost messages while sequences {self.builder.next_seq} to "
+                f"{self.span.end - 1} were to be read: {lost}. "
+                "Set failOnDataLoss to false to go on without them"
+            )
+        return bounds.created == self.span.created and bounds.last_seq >= self.builder.next_seq
+
+    def is_exhausted(self) -> bool:
+        """Is there no matching message left in the range? Asks the stream itself."""
+        for subject in self.options.subjects or (">",):
+            found = self.next_message(subject)
+            if found is not None and found < self.builder.end_seq:
+                return False
+        return True
+
+    def next_message(self, subject: str) -> int | None:
+        """The first sequence from where we are whose subject matches, None when there is none."""
+        request = api.MsgGetRequest(seq=self.builder.next_seq, next_by_subj=subject)
+        try:
+            answer = self.connection.api(api.MsgGetResponse, f"STREAM.MSG.GET.{self.span.stream}", request)
+        except errors.MessageNotFoundError:
+            return None
+        return None if answer.message is None else answer.message.seq
+
+
+class ConsumerSession(Session):
+    """By a pull consumer."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        span: SequenceRange,
+        builder: ColumnBuilder,
+        connection: Connection,
+        *,
+        headers_only: bool,
+    ) -> None:
+        super().__init__(options, span, builder, connection)
+        self.headers_only = headers_only
+        self.consumer = _consumer_name()
+        self.pulls: deque[Pull] = deque()
+        self.pull_number = 0
+        self.pull_records_max = options.pull_records
+        self.counted = 0  # deliveries already subtracted from the pulls
+
+    def batches(self) -> Iterator[Batch]:
+        if not self.is_stream_there():
+            yield from self.rest()
+            return
+        try:
+            if self.start_consumer() == 0 and self.is_exhausted():
+                yield from self.rest()
+                return
+            self.subscribe()
+            yield from self.receive()
+        finally:
+            with contextlib.suppress(errors.PenstockError):
+                _delete_consumer(self.connection, self.span.stream, self.consumer)
+
+    def is_at_end(self) -> bool:
+        return self.builder.delivered > 0 and self.builder.pending == 0
+
+    def start_consumer(self) -> int:
+        """Returns how many messages match from the first one on."""
+        filters = self.options.subjects
+        config = api.ConsumerConfig(
+            name=self.consumer,
+            deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=self.builder.next_seq,
+            ack_policy=api.AckPolicy.NONE,
+            filter_subject=filters[0] if len(filters) == 1 else "",
+            filter_subjects=list(filters) if len(filters) > 1 else [],
+            headers_only=self.headers_only,
+            mem_storage=True,
+            num_replicas=1,
+            inactive_threshold=INACTIVE_THRESHOLD_NS,
+        )
+        info = _create_consumer(self.connection, self.span.stream, config)
+        return info.num_pending
+
+    def keep_asking(self) -> None:
+        """Two pulls are outstanding, unless one already asks for everything that is left."""
+        self.count_arrivals()
+        missing = self.builder.end_seq - self.builder.next_seq - sum(pull.left for pull in self.pulls)
+        while len(self.pulls) < PULLS_OUTSTANDING and missing > 0:
+            batch = min(self.pull_records_max, missing)
+            missing -= batch
+            self.send_pull(batch)
+
+    def send_pull(self, batch: int) -> None:
+        self.pull_number += 1
+        body = api.encode(
+            api.PullRequest(
+                batch=batch,
+                max_bytes=self.request_bytes,
+                expires=PULL_EXPIRES_NS,
+                idle_heartbeat=HEARTBEAT_NS,
+            )
+        )
+        subject = f"{self.options.connection.api_prefix}.CONSUMER.MSG.NEXT.{self.span.stream}.{self.consumer}"
+        reply = f"{self.inbox}.{self.pull_number}"
+        self.connection.send(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply.encode(), len(body), body))
+        self.pulls.append(Pull(self.pull_number, batch))
+
+    def handle_status(self, status: int, text: str, number: bytes) -> bool:
+        """wire_facts 6.3."""
+        if status == 100:
+            return True
+        if status in (404, 408) or (status == 409 and text.startswith(("Batch Completed", "Message Size"))):
+            self.end_pull(number)
+            return status != 409
+        if status == 409 and text.startswith("Exceeded"):
+            self.lower_batch(text)
+            self.end_pull(number)
+            return False
+        if status in (409, 503):
+            why = text or "no responders"
+            raise errors.ConsumerGoneError(f"the consumer on stream {self.span.stream!r} is gone: {why}")
+        raise errors.PullError(status, text)
+
+    def end_pull(self, number: bytes) -> None:
+        # Deliveries come in the order of the pulls, so what arrived before this status belongs to the front.
+        self.count_arrivals()
+        self.pulls = deque(pull for pull in self.pulls if str(pull.number).encode() != number)
+
+    def count_arrivals(self) -> None:
+        arrived = self.builder.delivered - self.counted
+        self.counted = self.builder.delivered
+        while arrived and self.pulls:
+            used = min(arrived, self.pulls[0].left)
+            self.pulls[0].left -= used
+            arrived -= used
+            if self.pulls[0].left == 0:
+                self.pulls.popleft()
+
+    def lower_batch(self, text: str) -> None:
+        """409 Exceeded MaxRequestBatch of N: the account allows less than we asked for."""
+        what, _, limit = text.rpartition(" ")
+        if (
+            what == "Exceeded MaxRequestBatch of"
+            and limit.isdigit()
+            and 0 < int(limit) < self.pull_records_max
+        ):
+            self.pull_records_max = int(limit)
+            return
+        raise errors.PullError(
+            409, f"{text}: set options pullRecords and batchBytes below the server's limits"
+        )
+
+
+class DirectSession(Session):
+    """By batches of direct gets, one at a time: where the next one starts is known when one has ended."""
+
+    request_number = 0
+    is_waiting = False
+
+    def batches(self) -> Iterator[Batch]:
+        if not self.is_stream_there():
+            yield from self.rest()
+            return
+        self.subscribe()
+        yield from self.receive()
+
+    def keep_asking(self) -> None:
+        if self.is_waiting:
+            return
+        self.is_waiting = True
+        self.request_number += 1
+        builder = self.builder
+        body = api.encode(
+            api.MsgGetRequest(
+                seq=builder.next_seq,
+                next_by_subj=self.options.subjects[0] if self.options.subjects else ">",
+                batch=min(self.options.pull_records, builder.end_seq - builder.next_seq),
+                max_bytes=self.request_bytes,
+            )
+        )
+        subject = f"{self.options.connection.api_prefix}.DIRECT.GET.{self.span.stream}"
+        reply = f"{self.inbox}.{self.request_number}"
+        self.connection.send(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply.encode(), len(body), body))
+
+    def is_at_end(self) -> bool:
+        return False  # the status that ends a batch says so
+
+    def handle_status(self, status: int, text: str, number: bytes) -> bool:
+        """204 EOB ends a batch; 404 says that nothing follows."""
+        self.is_waiting = False
+        if status == 204:
+            return self.builder.pending == 0
+        if status == 404:
+            return True
+        if status == 503:
+            raise errors.JetStreamApiError(
+                400,
+                0,
+                f"stream {self.span.stream!r} does not answer direct gets: "
+                "set its allow_direct, or leave the option 'access' at 'consumer'",
+            )
+        raise errors.PullError(status, text)
+
+
+def _consumer_name() -> str:
+    return f"spark-{secrets.token_hex(8)}"
+
+
+def _create_consumer(
+    connection: Connection, stream: str, config: api.ConsumerConfig
+) -> api.ConsumerCreateResponse:
+    request = api.ConsumerCreateRequest(stream_name=stream, config=config, action=api.ConsumerAction.CREATE)
+    return connection.api(api.ConsumerCreateResponse, f"CONSUMER.CREATE.{stream}.{config.name}", request)
+
+
+def _delete_consumer(connection: Connection, stream: str, name: str) -> None:
+    connection.api(api.SuccessResponse, f"CONSUMER.DELETE.{stream}.{name}")

@@ -1,0 +1,136 @@
+"""The driver's half of the streaming reader, without a JVM: offsets, plans, a server that goes and comes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from penstock import errors, testing
+from penstock.spark.source import JetStreamSource, JetStreamStreamReader
+from tests.support.spark import Feed
+
+
+@pytest.fixture(scope="module")
+def feed() -> Iterator[Feed]:
+    with testing.server(jetstream=True) as server:
+        feed = Feed(server.port)
+        feed.create("DRIVER", ["driver.>"])
+        feed.create("OTHER", ["other"])
+        feed.publish([("driver.a", b"x")] * 100)
+        feed.publish([("other", b"x")] * 10)
+        yield feed
+        feed.close()
+
+
+def source(feed: Feed, **given: str) -> JetStreamSource:
+    return JetStreamSource({"servers": f"127.0.0.1:{feed.port}", "stream": "DRIVER", **given})
+
+
+def stream_reader(feed: Feed, **given: str) -> JetStreamStreamReader:
+    made = source(feed, **given)
+    reader = made.streamReader(made.schema())
+    assert isinstance(reader, JetStreamStreamReader)
+    return reader
+
+
+def next_of(offset: dict[str, Any]) -> dict[str, int]:
+    return {name: position["next"] for name, position in offset["streams"].items()}
+
+
+def ranges(partitions: Any) -> list[tuple[str, int, int]]:
+    return [(p.span.stream, p.span.start, p.span.end) for p in partitions]
+
+
+def test_offsets_start_where_the_options_say(feed: Feed) -> None:
+    assert next_of(stream_reader(feed).initialOffset()) == {"DRIVER": 1}
+    assert next_of(stream_reader(feed, startingOffsets="latest").initialOffset()) == {"DRIVER": 101}
+    assert next_of(stream_reader(feed, startingSequence="40").initialOffset()) == {"DRIVER": 40}
+    assert next_of(stream_reader(feed, startingTime="2001-01-01").initialOffset()) == {"DRIVER": 1}
+    assert next_of(stream_reader(feed, startingTime="2199-01-01").initialOffset()) == {"DRIVER": 101}
+
+
+def test_read_limits_are_kept(feed: Feed) -> None:
+    reader = stream_reader(feed, maxRecordsPerTrigger="30")
+    start = reader.initialOffset()
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(30)
+    assert next_of(reader.latestOffset(start, limit)) == {"DRIVER": 31}
+    assert next_of(reader.latestOffset(start, ReadAllAvailable())) == {"DRIVER": 101}
+    assert reader.latestOffset(start, ReadMinRows(101)) == start
+    assert next_of(reader.latestOffset(start, ReadMinRows(100))) == {"DRIVER": 101}
+    assert next_of(reader.reportLatestOffset()) == {"DRIVER": 101}
+
+
+def test_a_limit_is_shared_by_the_streams(feed: Feed) -> None:
+    reader = stream_reader(feed, stream="DRIVER,OTHER")
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(50))
+    assert next_of(end) == {"DRIVER": 41, "OTHER": 11}
+
+
+def test_a_plan_covers_its_offsets_in_ranges(feed: Feed) -> None:
+    reader = stream_reader(feed, stream="DRIVER,OTHER", recordsPerPartition="40")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert ranges(reader.partitions(start, end)) == [
+        ("DRIVER", 1, 34),
+        ("DRIVER", 34, 67),
+        ("DRIVER", 67, 101),
+        ("OTHER", 1, 11),
+    ]
+    assert reader.partitions(end, end) == []
+
+
+def test_available_now_sees_nothing_that_came_later(feed: Feed) -> None:
+    reader = stream_reader(feed, stream="OTHER")
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    before = next_of(reader.latestOffset(start, ReadAllAvailable()))
+    feed.publish([("other", b"late")] * 5)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert next_of(end) == before
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert next_of(reader.reportLatestOffset())["OTHER"] == before["OTHER"] + 5
+
+
+def test_a_checkpoint_of_a_stream_no_longer_named_is_refused(feed: Feed) -> None:
+    both = stream_reader(feed, stream="DRIVER,OTHER")
+    start = both.initialOffset()
+    end = both.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(errors.ConfigError, match="'OTHER', which option 'stream' does not name"):
+        stream_reader(feed).partitions(start, end)
+
+
+def test_readers_travel_without_their_connection(feed: Feed) -> None:
+    reader = stream_reader(feed)
+    start = reader.initialOffset()
+    copy = pickle.loads(pickle.dumps(reader))
+    assert copy.initialOffset() == start
+    assert pickle.loads(pickle.dumps(source(feed))).parsed == source(feed).parsed
+
+
+def test_the_driver_goes_on_after_the_server_came_back(tmp_path: Path) -> None:
+    with testing.server(jetstream=True, store_dir=tmp_path) as server:
+        port = server.port
+        feed = Feed(port)
+        feed.create("KEPT", ["kept"], storage="file")
+        feed.publish([("kept", b"x")] * 7)
+        reader = stream_reader(feed, stream="KEPT")
+        start = reader.initialOffset()
+        feed.close()
+    with pytest.raises(errors.NoServersError):
+        reader.latestOffset(start, ReadAllAvailable())
+    with testing.server(jetstream=True, store_dir=tmp_path, port=port) as server:
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert next_of(end) == {"KEPT": 8}
+        assert end["streams"]["KEPT"]["created"] == start["streams"]["KEPT"]["created"]
+        reader.stop()
+
+
+def test_a_batch_end_is_no_option_of_a_stream(feed: Feed) -> None:
+    with pytest.raises(errors.ConfigError, match="endingSequence"):
+        stream_reader(feed, endingSequence="5")
