@@ -40,7 +40,7 @@ cdef class AckState:
     cdef size_t capacity, head, count
     cdef size_t redelivered                 # pending entries delivered more than once
     cdef dict dead                          # stream seq -> deliveries: given up at max_deliver, never acked
-    cdef uint64_t* queue                    # redelivery queue, FIFO; items whose entry is not `queued` are stale
+    cdef uint64_t* queue                    # redelivery FIFO; items whose entry is not `queued` are stale
     cdef size_t queue_capacity, queue_head, queue_count
     cdef OutBuffer journal
     cdef int run_kind

@@ -1,21 +1,23 @@
 """What one consumer has delivered and what is acked.
 
-The window is a ring of entries ordered by stream sequence, from the oldest pending one up to the newest delivered.
-An ack finds its entry by an offset guess (consumer sequences are dense where nothing was redelivered), else by
-binary search. Acked entries in the middle stay until the front moves over them, or until they outweigh the pending
-ones: then the ring is compacted, so that one stuck message doesn't hold the memory of a million acked ones.
+The window is a ring of entries ordered by stream sequence, from the oldest pending one up to the newest
+delivered. An ack finds its entry by an offset guess (consumer sequences are dense where nothing was
+redelivered), else by binary search. Acked entries in the middle stay until the front moves over them, or
+until they outweigh the pending ones: then the ring is compacted, so that one stuck message doesn't hold the
+memory of a million acked ones.
 
-Floors, as the official server reports them: with nothing pending both floors are what was delivered; when the oldest
-pending entry is settled they move to just below the next one (its stream sequence, and the consumer sequence of its
-FIRST delivery, so that redeliveries don't move the consumer floor). Settling any other entry leaves them where they
-are. Under the policy "all" they are the sequences of the ack itself.
+Floors, as the official server reports them: with nothing pending both floors are what was delivered;
+when the oldest pending entry is settled they move to just below the next one (its stream sequence, and the
+consumer sequence of its FIRST delivery, so that redeliveries don't move the consumer floor). Settling any
+other entry leaves them where they are. Under the policy "all" they are the sequences of the ack itself.
 
-What a message that reached max_deliver leaves: no entry (it blocks no floor), but a line in `dead`, since it counts
-as redelivered until it is acked after all or leaves the stream.
+What a message that reached max_deliver leaves: no entry (it blocks no floor), but a line in `dead`,
+since it counts as redelivered until it is acked after all or leaves the stream.
 
-The journal says what changed since the last snapshot, in runs: a thousand deliveries in sequence are one record of
-a few bytes. `replay()` of it on the snapshot gives the same state, at every cut between records. The redelivery
-queue is not in it: after a restart queued messages are simply due (a NAK sets its timestamp far into the past).
+The journal says what changed since the last snapshot, in runs: a thousand deliveries in sequence are one
+record of a few bytes. `replay()` of it on the snapshot gives the same state, at every cut between records.
+The redelivery queue is not in it: after a restart queued messages are simply due (a NAK sets its timestamp
+far into the past).
 
     T <ts>             time of what follows (8 bytes LE)
     D <first> <count>  first deliveries at consecutive stream sequences
@@ -28,8 +30,8 @@ queue is not in it: after a restart queued messages are simply due (a NAK sets i
     S <seq>            skip: nothing up to seq will be delivered
 (numbers are LEB128; W's ts is zigzag)
 
-Rejected: a dict of sequences (a Python object a message), a bitmap (no timestamps, no delivery counts), writing the
-whole state at every ack (the official server's way, quadratic under many pending).
+Rejected: a dict of sequences (a Python object a message), a bitmap (no timestamps, no delivery counts),
+writing the whole state at every ack (the official server's way, quadratic under many pending).
 """
 from libc.stdint cimport INT64_MAX, UINT32_MAX, UINT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -264,8 +266,8 @@ cdef class AckState:
         return self.deliveries_of(stream_seq)
 
     def skip(self, uint64_t stream_seq):
-        """Nothing up to and with stream_seq will be delivered (a purge): moves what was delivered, and the floor
-        with it when nothing is pending."""
+        """Nothing up to and with stream_seq will be delivered (a purge): moves what was delivered, and the
+        floor with it when nothing is pending."""
         if stream_seq <= self.delivered_stream:
             return
         if self.journaling:
@@ -320,7 +322,7 @@ cdef class AckState:
         return before - self.num_pending
 
     def acked(self, uint64_t stream_seq, uint64_t consumer_seq=0):
-        """`ack` (or, under the policy "all", `ack_all`) for Python callers: how many stopped being pending."""
+        """`ack` (`ack_all` under the policy "all") for Python callers: how many stopped being pending."""
         if self.policy == ACK_ALL:
             return self.ack_all(stream_seq, consumer_seq)
         return self.ack(stream_seq, consumer_seq)
@@ -355,7 +357,8 @@ cdef class AckState:
         return self.find(stream_seq, 0) >= 0
 
     def pending(self):
-        """[(stream seq, first consumer seq, ts, deliveries)] of everything pending, in order: for info and tests."""
+        """[(stream seq, first consumer seq, ts, deliveries)] of everything pending, in order: for info and
+        tests."""
         cdef size_t i
         cdef Entry* e
         cdef list result = []
@@ -373,7 +376,8 @@ cdef class AckState:
     # --- redelivery ------------------------------------------------------------------------------------
 
     def set_waits(self, list waits_ns):
-        """Ack wait in ns by number of deliveries (the backoff; one entry when there is none). Empty: never due."""
+        """Ack wait in ns by number of deliveries (the backoff; one entry when there is none). Empty: never
+        due."""
         cdef size_t n = len(waits_ns) or 1
         cdef int64_t* waits = <int64_t*>malloc(n * sizeof(int64_t))
         cdef size_t i
@@ -495,8 +499,8 @@ cdef class AckState:
         return True
 
     def touch(self, uint64_t stream_seq, int64_t ts):
-        """The ack wait runs from ts (ns) again (+WPI; a NAK with delay: ts = when it is due - its ack wait). It
-        leaves the redelivery queue. Returns when it is due, ns; 0 when it isn't pending."""
+        """The ack wait runs from ts (ns) again (+WPI; a NAK with delay: ts = when it is due - its ack
+        wait). It leaves the redelivery queue. Returns when it is due, ns; 0 when it isn't pending."""
         cdef Py_ssize_t i = self.find(stream_seq, 0)
         cdef Entry* e
         cdef int64_t wait
@@ -679,7 +683,7 @@ cdef class AckState:
     def restore(self, bytes snapshot):
         """Becomes what `snapshot` was taken of. Raises ValueError where it isn't one."""
         cdef const char* p = PyBytes_AS_STRING(snapshot)
-        cdef size_t n = <size_t>PyBytes_GET_SIZE(snapshot), i
+        cdef size_t n = <size_t>PyBytes_GET_SIZE(snapshot)
         cdef uint64_t numbers[6]
         cdef uint64_t number, last = 0
         cdef uint32_t count
@@ -698,7 +702,7 @@ cdef class AckState:
         self.count = self.head = self.num_pending = self.redelivered = 0
         self.queue_count = self.queue_head = self.num_queued = 0
         self.dead.clear()
-        for i in range(<size_t>numbers[4]):
+        for _ in range(<size_t>numbers[4]):
             memcpy(&e.seq, p, 8)
             memcpy(&e.cseq, p + 8, 8)
             memcpy(&e.ts, p + 16, 8)
@@ -706,7 +710,9 @@ cdef class AckState:
             e.pending = 1
             e.queued = 0
             if e.seq <= last or e.seq > self.delivered_stream or e.deliveries == 0:
-                raise ValueError(f"consumer snapshot: entry {e.seq} after {last}, delivered {self.delivered_stream}")
+                raise ValueError(
+                    f"consumer snapshot: entry {e.seq} after {last}, delivered {self.delivered_stream}"
+                )
             last = e.seq
             if self.count == self.capacity:
                 self.grow()
@@ -716,7 +722,7 @@ cdef class AckState:
             if e.deliveries > 1:
                 self.redelivered += 1
             p += SNAPSHOT_ENTRY
-        for i in range(<size_t>numbers[5]):
+        for _ in range(<size_t>numbers[5]):
             memcpy(&number, p, 8)
             memcpy(&count, p + 8, 4)
             self.dead[number] = count

@@ -70,10 +70,10 @@ cdef class Pump:
     cdef size_t skip_count, skip_at
     cdef uint64_t skip_resume
     cdef public bint headers_only
-    cdef public int64_t max_ack_pending # 0 or negative = no limit
+    cdef public int64_t max_ack_pending  # 0 or negative = no limit
     cdef public uint32_t max_deliver    # 0 = no limit
     cdef public size_t backlog_max      # unsent bytes at which a receiver gets no more
-    cdef public object on_end           # callable(target, TargetEnd): runs at once, so that a status keeps its place
+    cdef public object on_end           # callable(target, TargetEnd), at once: a status keeps its place
     cdef public object on_flow          # callable(): a flow control request is due
     cdef public list given_up           # [(stream seq, deliveries)] that reached max_deliver
     cdef public int64_t flow_window     # bytes; 0 = no flow control
@@ -94,7 +94,9 @@ cdef class Pump:
     cdef uint64_t count_pending(self) except? 0
     cdef int refresh_pending(self) except -1
     cdef uint64_t walk(self, uint64_t seq) except? 0
-    cdef size_t build_reply(self, uint64_t deliveries, uint64_t seq, uint64_t cseq, int64_t ts, uint64_t pending) noexcept
+    cdef size_t build_reply(
+        self, uint64_t deliveries, uint64_t seq, uint64_t cseq, int64_t ts, uint64_t pending
+    ) noexcept
     cdef int strip_payload(self, Message* m) except -1
     cdef int send(self, Target target, const Message* m) except -1
     cdef Target choose(self, list targets, size_t size, int* why)

@@ -1,23 +1,25 @@
 """The hot paths of consumers.
 
-In: an AckSink takes every ack of a stream, finds the consumer by its token and keeps plain acks as pairs of
-numbers; what needs a decision (NAK, +WPI, +NXT, +TERM, an ack that wants a confirmation) waits as a tuple, with its
-place among the plain ones. Nothing is applied here: acks are applied once a tick.
+In: an AckSink takes every ack of a stream, finds the consumer by its token and keeps plain acks as pairs
+of numbers; what needs a decision (NAK, +WPI, +NXT, +TERM, an ack that wants a confirmation) waits as a
+tuple, with its place among the plain ones. Nothing is applied here: acks are applied once a tick.
 
-Out: a Pump moves messages from the StreamLog to receivers: a run finds the next message, writes its ack subject,
-gives it to the sink behind the target's subscription and enters it in the AckState. No Python object a message.
+Out: a Pump moves messages from the StreamLog to receivers: a run finds the next message, writes its ack
+subject, gives it to the sink behind the target's subscription and enters it in the AckState. No Python
+object a message.
 
-Invariants: a message enters the AckState only after a sink took it, so that lost interest never counts as a
-delivery. `position` moves only past what was delivered or is gone. Redeliveries come before new messages. Targets
-take turns message by message, as the official server does it. While a run goes, the log isn't changed.
+Invariants: a message enters the AckState only after a sink took it, so that lost interest never counts
+as a delivery. `position` moves only past what was delivered or is gone. Redeliveries come before new
+messages. Targets take turns message by message, as the official server does it. While a run goes, the log
+isn't changed.
 
-The number of pending messages is part of every ack subject. It is counted once and kept up to date: by what was
-appended since, and counted again only where a removal may have touched what is still to come.
+The number of pending messages is part of every ack subject. It is counted once and kept up to date: by
+what was appended since, and counted again only where a removal may have touched what is still to come.
 
-Rejected: one subscription of `$JS.ACK.<stream>.<consumer>.>` a consumer (it would drop the router's caches whenever
-an ephemeral comes or goes); lists of Python tuples for acks (0.6 M/s); sizing runs by time.
+Rejected: one subscription of `$JS.ACK.<stream>.<consumer>.>` a consumer (it would drop the router's
+caches whenever an ephemeral comes or goes); lists of Python tuples for acks (0.6 M/s); sizing runs by time.
 """
-from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -44,7 +46,8 @@ cdef bytes VERSION_LINE = b"NATS/1.0\r\n"
 # --- acks ------------------------------------------------------------------------------------------------
 
 cdef const char* get_uint(const char* p, const char* end, uint64_t* v) noexcept:
-    """Reads digits up to a dot or the end: where reading goes on (past the dot), or NULL when there is no number."""
+    """Reads digits up to a dot or the end: where reading goes on (past the dot), or NULL when there is no
+    number."""
     cdef uint64_t value = 0, digit
     cdef const char* start = p
     while p < end and c"0" <= p[0] <= c"9":
@@ -106,7 +109,8 @@ cdef class AckQueue:
         return 0
 
     def take_special(self):
-        """[(place among the plain acks, stream seq, consumer seq, deliveries, body, reply)], and they are gone."""
+        """[(place among the plain acks, stream seq, consumer seq, deliveries, body, reply)], and they are
+        gone."""
         taken = self.special
         self.special = []
         return taken
@@ -131,9 +135,10 @@ cdef class AckQueue:
 cdef class AckSink(Sink):
     """Takes the acks of all consumers of one stream.
 
-    Subscribe it on `$JS.ACK.<stream>.>` and on `$JS.ACK.<domain or _>.<account hash>.<stream>.>`: what follows the
-    subscription's last dot-and-`>` is `<consumer>.<five numbers>`, in the longer form perhaps with more tokens.
-    An ack for an unknown consumer is refused, so that its sender hears that nobody listens.
+    Subscribe it on `$JS.ACK.<stream>.>` and on `$JS.ACK.<domain or _>.<account hash>.<stream>.>`: what
+    follows the subscription's last dot-and-`>` is `<consumer>.<five numbers>`, in the longer form perhaps
+    with more tokens. An ack for an unknown consumer is refused, so that its sender hears that nobody
+    listens.
     """
 
     def __cinit__(self):
@@ -236,7 +241,8 @@ cdef class Target:
 
 
 cdef inline bint is_blocked(Target target, size_t backlog_max) noexcept:
-    """Has the connection behind it more unsent bytes than it may? (its threshold counts those in the transport)"""
+    """Has the connection behind it more unsent bytes than it may? (its threshold counts those in the
+    transport)"""
     cdef ClientSink client
     if target.client is None:
         return False
@@ -245,7 +251,8 @@ cdef inline bint is_blocked(Target target, size_t backlog_max) noexcept:
 
 
 cdef bint any_overlap(list filters) except -1:
-    """May a subject match two of them? (Configurations refuse only subsets: `a.*` and `*.b` may both be there.)"""
+    """May a subject match two of them? (Configurations refuse only subsets: `a.*` and `*.b` may both be
+    there.)"""
     cdef size_t i, k
     for i in range(<size_t>len(filters)):
         for k in range(i + 1, <size_t>len(filters)):
@@ -316,7 +323,7 @@ cdef class Pump:
         self.pending_known = False
 
     def start_with(self, list seqs not None, uint64_t resume):
-        """Delivers exactly the messages at `seqs` (ascending) first, then goes on with what follows `resume`."""
+        """Delivers exactly the messages at `seqs` (ascending) first, then whatever follows `resume`."""
         cdef size_t n = len(seqs), i
         cdef uint64_t* skip = <uint64_t*>malloc((n + 1) * sizeof(uint64_t))
         if skip == NULL:
@@ -359,7 +366,9 @@ cdef class Pump:
                 if self.none_upto[i] < self.log.last_seq:
                     start = self.position if self.position > self.none_upto[i] else self.none_upto[i] + 1
                     f = <bytes>self.filters[i]
-                    self.heads[i] = self.log.next_matching(start, PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f))
+                    self.heads[i] = self.log.next_matching(
+                        start, PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f)
+                    )
                     if self.heads[i] == 0:
                         self.none_upto[i] = self.log.last_seq
             if self.heads[i] and (best == 0 or self.heads[i] < best):
@@ -368,9 +377,11 @@ cdef class Pump:
 
     cdef int passed(self, uint64_t seq) except -1:
         """seq was delivered, or is gone: the search goes on behind it."""
+        cdef bint in_list
         if self.skip_at < self.skip_count:
             self.skip_at += 1
-            self.position = self.skip[self.skip_at] if self.skip_at < self.skip_count else self.skip_resume + 1
+            in_list = self.skip_at < self.skip_count
+            self.position = self.skip[self.skip_at] if in_list else self.skip_resume + 1
         else:
             self.position = seq + 1
         return 0
@@ -418,7 +429,8 @@ cdef class Pump:
             self.pending = last - start + 1
         else:
             removed = self.log.removals - self.pending_removals
-            if removed and removed == self.log.first_seq - self.pending_first and self.log.first_seq <= self.position:
+            if removed and self.log.first_seq <= self.position and \
+                    removed == self.log.first_seq - self.pending_first:
                 removed = 0                 # all of them left at the front, behind us
             if self.pending_known and removed == 0 and self.filter_count == 0:
                 self.pending += last - self.pending_upto
@@ -509,12 +521,12 @@ cdef class Pump:
         cdef Subscription sub
         cdef list group
         cdef int taken = 0
-        cdef size_t n, i
+        cdef size_t n
         for sub in match.plain:
             taken |= sub.sink.deliver(sub, m, None)
         for group in match.groups:
             n = <size_t>len(group)
-            for i in range(n):
+            for _ in range(n):
                 self.turn += 1
                 sub = <Subscription>group[self.turn % n]
                 if sub.sink.deliver(sub, m, None):
@@ -582,8 +594,8 @@ cdef class Pump:
     def run(self, list targets not None, int64_t now, uint64_t budget):
         """Delivers up to `budget` messages to `targets` in turn and returns why it stopped (RunEnd).
 
-        `targets` is changed in place: complete and lost ones are gone (after on_end), the others are in the order
-        of their next turns. Messages that reached max_deliver end up in `given_up`.
+        `targets` is changed in place: complete and lost ones are gone (after on_end), the others are in the
+        order of their next turns. Messages that reached max_deliver end up in `given_up`.
         """
         cdef uint64_t seq, queued, deliveries, pending
         cdef int why = RUN_EMPTY
@@ -637,7 +649,9 @@ cdef class Pump:
             if self.headers_only:
                 self.strip_payload(&m)
             m.reply = self.reply
-            m.reply_len = self.build_reply(deliveries, seq, self.state.delivered_consumer + 1, record.ts, pending)
+            m.reply_len = self.build_reply(
+                deliveries, seq, self.state.delivered_consumer + 1, record.ts, pending
+            )
             size = m.subject_len + m.reply_len + m.body_len
             while True:
                 target = self.choose(targets, size, &why)
@@ -658,8 +672,8 @@ cdef class Pump:
 
 
 def ready(list pumps not None):
-    """Indexes of those that have a message to deliver, of many that had none: one call for all consumers that wait
-    for news of a stream."""
+    """Indexes of those that have a message to deliver, of many that had none: one call for all consumers
+    that wait for news of a stream."""
     cdef size_t i, n = <size_t>len(pumps)
     cdef Pump pump
     cdef list result = []

@@ -223,7 +223,7 @@ class Consumer:
             self.state.drop_below(first)
 
     def _drop_missing(self) -> None:
-        """The same for those which left anywhere. Looks at each pending one, so only where the count matters."""
+        """The same for those which left anywhere. Looks at each pending one: only where the count matters."""
         self._drop_removed()
         removals = self.stream.log.removals
         if removals != self._removals:

@@ -1,7 +1,7 @@
 """Push consumers that stand still because nobody listens: a new subscription sets them going again.
 
-Invariant: the index calls only while somebody waits, and a waiting consumer is marked at most once a tick, so that
-subscriptions cost nothing where all consumers are bound.
+Invariant: the index calls only while somebody waits, and a waiting consumer is marked at most once a
+tick, so that subscriptions cost nothing where all consumers are bound.
 """
 
 from __future__ import annotations

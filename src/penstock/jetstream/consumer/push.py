@@ -2,8 +2,8 @@
 
 A push consumer delivers while somebody listens on its deliver subject; without listeners it stands
 still, and an ephemeral one is removed when that has lasted for its inactive threshold. Interest is looked
-up when it delivers or beats and every INTEREST_CHECK_NS; while it stands still, every new subscription makes it
-look (`interest`).
+up when it delivers or beats and every INTEREST_CHECK_NS; while it stands still, every new subscription
+makes it look (`interest`).
 
 Flow control: once half the window is delivered, the receiver is asked for an answer; while more than a
 window is unanswered, delivery stalls. The window begins small and doubles with every answer, up to

@@ -1,0 +1,330 @@
+"""The pump against its model, and acks through the AckSink."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.kernels.ackstate import AckPolicy, AckState
+from penstock.kernels.dispatch import ClientSink, ServiceSink, publish
+from penstock.kernels.pump import AckQueue, AckSink, Pump, RunEnd, Target, TargetEnd, ready
+from penstock.kernels.sinks import DirtyList, Subscription
+from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.subjects import SubscriptionIndex
+from tests.reference.ackstate import AckStateModel
+from tests.reference.pump import PumpModel, TargetModel
+
+TS = 1000
+PREFIX = b"$JS.ACK.S.C."
+SUBJECTS = [b"a.x", b"a.y", b"b.x", b"c"]
+FILTERS: list[list[bytes]] = [[], [b"a.x"], [b"a.*"], [b"a.x", b"c"], [b"a.*", b"*.x"], [b">"]]
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "append", "append", "remove", "run", "run", "ack", "nak", "expire"]),
+        st.integers(0, 40),
+    ),
+    max_size=50,
+)
+
+
+class Inbox:
+    """Everything delivered below `_INBOX.`: (target, subject, ack subject, header, payload)."""
+
+    def __init__(self, index: SubscriptionIndex) -> None:
+        self.index = index
+        self.got: list[tuple[bytes, bytes, bytes, bytes, bytes]] = []
+        self.subscriptions: dict[bytes, Subscription] = {}
+
+    def listen(self, name: bytes) -> bytes:
+        def take(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: object) -> None:
+            self.got.append((name, subject, reply, header, payload))
+
+        if name not in self.subscriptions:
+            self.subscriptions[name] = Subscription(ServiceSink(take), name)
+            self.index.insert(self.subscriptions[name])
+        return name
+
+    def take(self) -> list[tuple[bytes, bytes, bytes, bytes, bytes]]:
+        got, self.got = self.got, []
+        return got
+
+
+def without_time(reply: bytes) -> bytes:
+    numbers = reply.removeprefix(PREFIX).split(b".")
+    assert numbers[3] == b"%d" % TS
+    return b".".join([*numbers[:3], numbers[4]])
+
+
+class Pair:
+    """The kernel and the model over the same stream."""
+
+    def __init__(self, policy: int, filters: list[bytes], max_ack_pending: int, max_deliver: int) -> None:
+        self.index = SubscriptionIndex()
+        self.inbox = Inbox(self.index)
+        self.log = StreamLog()
+        self.state = AckState(policy)
+        self.state.set_waits([50])
+        self.pump = Pump(self.log, self.state, self.index, PREFIX, filters, 1)
+        self.pump.max_ack_pending = max_ack_pending
+        self.pump.max_deliver = max_deliver
+        model = AckStateModel(policy, 1, [50])
+        self.model = PumpModel(model, filters, 1, max_ack_pending, max_deliver)
+        self.now = 1
+
+    def step(self, what: str, n: int) -> None:
+        model = self.model
+        self.now += n
+        if what == "append":
+            subject, payload = SUBJECTS[n % len(SUBJECTS)], b"p" * n
+            seq = self.log.append(subject, b"", payload, TS)
+            model.messages[seq] = (subject, payload)
+        elif what == "remove" and model.messages:
+            seq = sorted(model.messages)[n % len(model.messages)]
+            assert self.log.remove(seq, False)
+            del model.messages[seq]
+        elif what == "ack" and model.state.pending:
+            seq = sorted(model.state.pending)[n % len(model.state.pending)]
+            assert self.state.acked(seq, model.state.delivered[0]) == (
+                model.state.ack_all(seq, model.state.delivered[0])
+                if model.state.policy == 1
+                else model.state.ack(seq)
+            )
+        elif what == "nak" and model.state.pending:
+            seq = sorted(model.state.pending)[n % len(model.state.pending)]
+            assert self.state.requeue(seq) == model.state.requeue(seq)
+        elif what == "expire":
+            queued, given_up, _ = self.state.expire(self.now, model.max_deliver)
+            assert (queued, given_up) == model.state.expire(self.now, model.max_deliver)
+        elif what == "run":
+            self.run(n)
+        assert self.pump.num_pending == model.num_pending
+        assert self.state.num_pending == len(model.state.pending)
+
+    def run(self, n: int) -> None:
+        plan = [(b"_INBOX.%d" % i, 1 + (n + i) % 5, (n * 7 + i) % 3 * 60) for i in range(n % 4)]
+        targets = [Target(self.inbox.listen(name), batch, size) for name, batch, size in plan]
+        models = [TargetModel(name, batch, size) for name, batch, size in plan]
+        self.pump.given_up.clear()
+        self.model.given_up.clear()
+        self.pump.run(targets, self.now, 1 + n)
+        expected = self.model.run(models, self.now, 1 + n)
+        got = [
+            (name, subject, without_time(reply), payload)
+            for name, subject, reply, _, payload in self.inbox.take()
+        ]
+        assert got == expected
+        assert self.pump.sent == len(expected)
+        assert [(t.subject, t.batch, t.bytes_left) for t in targets] == [
+            (t.name, t.batch, t.bytes_left) for t in models
+        ]
+        assert self.pump.given_up == self.model.given_up
+
+
+@settings(max_examples=300)
+@given(
+    steps, st.sampled_from(list(AckPolicy)), st.sampled_from(FILTERS), st.integers(0, 6), st.integers(0, 2)
+)
+def test_the_pump_delivers_what_its_model_does(
+    plan: list[tuple[str, int]],
+    policy: AckPolicy,
+    filters: list[bytes],
+    max_ack_pending: int,
+    max_deliver: int,
+) -> None:
+    pair = Pair(policy, filters, max_ack_pending, max_deliver)
+    for what, n in plan:
+        pair.step(what, n)
+
+
+class Bench:
+    """A stream of ten messages and a pump on it."""
+
+    def __init__(self, policy: int = AckPolicy.ACK_EXPLICIT, header: bytes = b"") -> None:
+        self.index = SubscriptionIndex()
+        self.inbox = Inbox(self.index)
+        self.log = StreamLog()
+        for i in range(10):
+            self.log.append(b"s.%d" % i, header, b"payload", TS)
+        self.state = AckState(policy)
+        self.pump = Pump(self.log, self.state, self.index, PREFIX, [], 1)
+        self.ends: list[tuple[bytes, int]] = []
+        self.pump.on_end = lambda target, why: self.ends.append((target.subject, why))
+
+    def target(self, name: bytes, batch: int = -1, max_bytes: int = 0) -> Target:
+        return Target(self.inbox.listen(name), batch, max_bytes)
+
+
+def test_the_message_keeps_its_subject_and_goes_to_the_subscription_of_the_target() -> None:
+    bench = Bench()
+    assert bench.pump.run([bench.target(b"_INBOX.a", 1)], 5, 100) == RunEnd.RUN_NO_TARGET
+    assert bench.inbox.take() == [(b"_INBOX.a", b"s.0", b"$JS.ACK.S.C.1.1.1.1000.9", b"", b"payload")]
+    assert bench.ends == [(b"_INBOX.a", TargetEnd.END_FULL)]
+
+
+def test_lost_interest_delivers_nothing_and_counts_nothing() -> None:
+    bench = Bench()
+    target = bench.target(b"_INBOX.a", 5)
+    bench.index.remove(bench.inbox.subscriptions[b"_INBOX.a"])
+    targets = [target]
+    assert bench.pump.run(targets, 5, 100) == RunEnd.RUN_NO_TARGET
+    assert (targets, bench.state.delivered_consumer, bench.pump.position) == ([], 0, 1)
+    assert bench.ends == [(b"_INBOX.a", TargetEnd.END_NO_INTEREST)]
+
+
+def test_a_receiver_that_unsubscribes_itself_mid_run_loses_no_message() -> None:
+    bench = Bench()
+    sink = ClientSink(DirtyList())
+
+    class Owner:
+        def on_auto_unsubscribe(self, sub: Subscription) -> None:
+            bench.index.remove(sub)
+
+    sink.owner = Owner()
+    bench.index.insert(Subscription(sink, b"_INBOX.once", b"", b"7", 3))
+    other = bench.target(b"_INBOX.other")
+    bench.pump.run([Target(b"_INBOX.once", 100)], 5, 100)
+    assert sink.take().count(b"\r\nMSG ") == 2
+    assert bench.state.delivered_stream == 3
+    bench.pump.run([other], 5, 100)
+    assert [subject for _, subject, _, _, _ in bench.inbox.take()] == [b"s.%d" % i for i in range(3, 10)]
+
+
+def test_a_receiver_with_too_many_unsent_bytes_gets_no_more_until_it_has_drained() -> None:
+    bench = Bench(AckPolicy.ACK_NONE)
+    sink = ClientSink(DirtyList())
+    bench.index.insert(Subscription(sink, b"_INBOX.slow", b"", b"1"))
+    bench.pump.backlog_max = 100
+    targets = [Target(b"_INBOX.slow")]
+    assert bench.pump.run(targets, 5, 100) == RunEnd.RUN_BLOCKED
+    assert (bench.pump.sent, len(targets)) == (3, 1)
+    assert bench.pump.run(targets, 5, 100) == RunEnd.RUN_BLOCKED
+    assert bench.pump.sent == 0
+    sink.take()
+    assert bench.pump.run(targets, 5, 100) == RunEnd.RUN_BLOCKED
+    assert bench.pump.sent == 3
+
+
+def test_a_slow_receiver_does_not_hold_up_another_one() -> None:
+    bench = Bench()
+    sink = ClientSink(DirtyList())
+    bench.index.insert(Subscription(sink, b"_INBOX.slow", b"", b"1"))
+    sink.stall_threshold = 0
+    fast = bench.target(b"_INBOX.fast")
+    assert bench.pump.run([Target(b"_INBOX.slow"), fast], 5, 100) == RunEnd.RUN_EMPTY
+    assert len(bench.inbox.take()) == 10
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (b"", b"NATS/1.0\r\nNats-Msg-Size: 7\r\n\r\n"),
+        (b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0\r\nA: b\r\nNats-Msg-Size: 7\r\n\r\n"),
+    ],
+)
+def test_headers_only_replaces_the_payload_by_its_size(header: bytes, expected: bytes) -> None:
+    bench = Bench(header=header)
+    bench.pump.headers_only = True
+    bench.pump.run([bench.target(b"_INBOX.a", 1)], 5, 100)
+    assert bench.inbox.take()[0][3:] == (expected, b"")
+
+
+def test_flow_control_asks_at_half_the_window_and_stalls_beyond_it() -> None:
+    bench = Bench(AckPolicy.ACK_NONE)
+    asked: list[int] = []
+    bench.pump.on_flow = lambda: asked.append(bench.state.delivered_stream)
+    bench.pump.flow_window = 200
+    assert bench.pump.run([bench.target(b"_INBOX.a")], 5, 100) == RunEnd.RUN_STALLED
+    assert bench.pump.flow_open
+    assert asked == [3]
+    stalled_at = bench.state.delivered_stream
+    assert stalled_at < 10
+    bench.pump.flow_bytes, bench.pump.flow_open = 0, False
+    bench.pump.run([bench.target(b"_INBOX.a")], 5, 100)
+    assert bench.state.delivered_stream > stalled_at
+
+
+def test_one_call_finds_all_consumers_with_news() -> None:
+    bench = Bench()
+    pumps = [
+        Pump(bench.log, AckState(2), bench.index, PREFIX, [f], 1) for f in (b"s.3", b"t.1", b"s.>", b"t.>")
+    ]
+    assert ready(pumps) == [0, 2]
+    bench.log.append(b"t.1", b"", b"", TS)
+    assert ready(pumps) == [0, 1, 2, 3]
+
+
+class Acker:
+    """An AckSink subscribed as a stream's is."""
+
+    def __init__(self) -> None:
+        self.index = SubscriptionIndex()
+        self.dirty = DirtyList()
+        self.sink = AckSink()
+        for subject in (b"$JS.ACK.S.>", b"$JS.ACK._.h4sh.S.>"):
+            self.index.insert(Subscription(self.sink, subject))
+        self.queues = {name: AckQueue(name, self.dirty) for name in (b"C", b"CC")}
+        for name, queue in self.queues.items():
+            self.sink.add(name, queue)
+
+    def ack(self, subject: bytes, body: bytes = b"", reply: bytes = b"") -> int:
+        return publish(self.index, subject, reply, b"", body)
+
+
+@pytest.mark.parametrize("body", [b"", b"+ACK", b"+OK"])
+@pytest.mark.parametrize(
+    "subject",
+    [
+        b"$JS.ACK.S.C.1.7.9.1000.3",
+        b"$JS.ACK._.h4sh.S.C.1.7.9.1000.3",
+        b"$JS.ACK._.h4sh.S.C.1.7.9.1000.3.more.tokens",
+    ],
+)
+def test_a_plain_ack_is_gathered_for_its_consumer(subject: bytes, body: bytes) -> None:
+    acker = Acker()
+    assert acker.ack(subject, body) == 1
+    assert [queue.count for queue in acker.queues.values()] == [1, 0]
+    assert acker.dirty.take() == [b"C"]
+    state = AckState(AckPolicy.ACK_EXPLICIT)
+    state.delivered(7, 1)
+    assert acker.queues[b"C"].apply(state) == 1
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        b"$JS.ACK.S.C.1.7.9.1000",
+        b"$JS.ACK.S.C.1.7.9.1000.3.4",
+        b"$JS.ACK.S.C.1.x.9.1000.3",
+        b"$JS.ACK.S.C.1.7.9.1000.3x",
+        b"$JS.ACK.S.C.1.99999999999999999999.9.1000.3",
+        b"$JS.ACK.S.C.1.-7.9.1000.3",
+        b"$JS.ACK.S.C",
+        b"$JS.ACK.S.D.1.7.9.1000.3",
+        b"$JS.ACK.S.CCC.1.7.9.1000.3",
+    ],
+)
+def test_what_is_no_ack_of_a_known_consumer_is_refused(subject: bytes) -> None:
+    acker = Acker()
+    assert acker.ack(subject) == 0
+    assert acker.dirty.take() == []
+
+
+def test_acks_that_need_a_decision_keep_their_place_among_the_plain_ones() -> None:
+    acker = Acker()
+    acker.ack(b"$JS.ACK.S.C.1.1.1.1000.3")
+    acker.ack(b"$JS.ACK.S.C.2.2.2.1000.3", b"-NAK")
+    acker.ack(b"$JS.ACK.S.CC.1.1.1.1000.3")
+    acker.ack(b"$JS.ACK.S.C.1.3.3.1000.3", b"+ACK", b"_INBOX.sure")
+    acker.ack(b"$JS.ACK.S.C.1.4.4.1000.3")
+    queue = acker.queues[b"C"]
+    assert queue.take_special() == [(1, 2, 2, 2, b"-NAK", b""), (1, 3, 3, 1, b"+ACK", b"_INBOX.sure")]
+    assert acker.dirty.take() == [b"C", b"CC"]
+    state = AckState(AckPolicy.ACK_EXPLICIT)
+    for seq in range(1, 5):
+        state.delivered(seq, 1)
+    assert queue.apply(state, 1) == 1
+    assert state.ack_floor_stream == 1
+    assert queue.apply(state) == 1
+    assert [seq for seq, _, _, _ in state.pending()] == [2, 3]

@@ -1,0 +1,129 @@
+"""Consumers after a restart: floors, pending messages and delivery counts are as they were written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import StoreCorruptError
+from penstock.jetstream.consumer import state as consumer_state
+from penstock.store.file import FileStore
+from tests.support.consumers import SECOND, ConsumerBench
+
+
+def ack_some(bench: ConsumerBench) -> None:
+    """Ten delivered; 1, 2 and 4 acked; 3 redelivered once."""
+    bench.store_messages(*[f"s.{i}" for i in range(12)])
+    bench.consumer("x", durable_name="x", ack_wait=SECOND)
+    inbox = bench.pull("x", {"batch": 10})
+    messages = inbox.take()
+    for n in (1, 2, 4):
+        bench.ack(messages[n - 1])
+    bench.ack(messages[2], b"-NAK")
+    bench.tick()
+    bench.pull("x", b"1", inbox)
+    assert inbox.seqs() == [3]
+
+
+def without_times(info: Any) -> Any:
+    for name in ("delivered", "ack_floor"):
+        info[name].pop("last_active", None)
+    info.pop("ts")
+    return info
+
+
+def test_a_restart_keeps_floor_pending_and_delivery_counts() -> None:
+    bench = ConsumerBench()
+    ack_some(bench)
+    before = without_times(bench.info("x"))
+    again = bench.restarted()
+    assert without_times(again.info("x")) == before
+    assert (before["ack_floor"]["stream_seq"], before["num_ack_pending"], before["num_redelivered"]) == (
+        2,
+        7,
+        1,
+    )
+    inbox = again.pull("x", {"batch": 2})
+    assert inbox.seqs() == [11, 12]
+    again.pass_time(SECOND)
+    inbox = again.pull("x", {"batch": 7})
+    assert [(one.seq, one.numbers[0]) for one in inbox.take()] == [(3, 3)] + [(n, 2) for n in range(5, 11)]
+
+
+def test_a_restart_from_files_keeps_it_as_well(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    bench = ConsumerBench(store.account("$G"))
+    ack_some(bench)
+    before = without_times(bench.info("x"))
+    bench.engine.close()
+    store.close()
+    store = FileStore(tmp_path)
+    again = ConsumerBench(store.account("$G"), now=bench.now)
+    assert without_times(again.info("x")) == before
+    again.engine.close()
+    store.close()
+
+
+def test_what_was_delivered_is_written_in_the_same_tick() -> None:
+    bench = ConsumerBench()
+    bench.store_messages("s.1", "s.2")
+    bench.consumer("x", durable_name="x")
+    bench.pull("x", b"2")
+    assert bench.restarted().floors("x") == (2, 2, 0, 0)
+
+
+@pytest.mark.parametrize("ack_policy", ["none", "all", "explicit"])
+def test_a_journal_that_has_outgrown_the_state_becomes_a_snapshot(
+    monkeypatch: pytest.MonkeyPatch, ack_policy: str
+) -> None:
+    monkeypatch.setattr(consumer_state, "JOURNAL_MIN_BYTES", 100)
+    bench = ConsumerBench()
+    consumer = bench.consumer("x", durable_name="x", ack_policy=ack_policy)
+    inbox = bench.inbox()
+    sizes = []
+    for i in range(60):
+        bench.store_messages(f"s.{i}")
+        bench.pull("x", b"1", inbox)
+        [message] = inbox.take()
+        if i % 5:
+            bench.ack(message)
+            bench.tick()
+        sizes.append(consumer.store.journal_bytes)
+    assert min(sizes[30:]) < max(sizes) < 3000
+    again = bench.restarted()
+    assert again.floors("x") == bench.floors("x")
+    assert again.engine.streams["S"].consumers["x"].state.pending() == consumer.state.pending()
+
+
+def test_last_per_subject_goes_on_where_it_was() -> None:
+    bench = ConsumerBench()
+    bench.store_messages("s.a", "s.b", "s.a", "s.c")
+    bench.consumer("x", durable_name="x", deliver_policy="last_per_subject", filter_subject="s.>")
+    assert bench.pull("x", b"1").seqs() == [2]
+    bench.store_messages("s.d")
+    again = bench.restarted()
+    assert again.info("x")["num_pending"] == 3
+    assert again.pull("x", b"3").seqs() == [3, 4, 5]
+
+
+def test_a_given_up_message_stays_given_up() -> None:
+    bench = ConsumerBench()
+    bench.store_messages("s.1")
+    bench.consumer("x", durable_name="x", ack_wait=SECOND, max_deliver=1)
+    bench.pull("x", b"1")
+    bench.pass_time(SECOND)
+    again = bench.restarted()
+    inbox = again.pull("x", b"1")
+    again.pass_time(3 * SECOND)
+    assert inbox.take() == []
+
+
+def test_a_state_that_can_not_be_read_is_reported_not_guessed() -> None:
+    bench = ConsumerBench()
+    consumer = bench.consumer("x", durable_name="x")
+    consumer.store.append(b"Z nonsense")
+    consumer.store.write()
+    with pytest.raises(StoreCorruptError, match="the state of consumer x can't be read"):
+        bench.restarted()
