@@ -107,7 +107,7 @@ def test_a_struct_that_forbids_unknown_fields_names_them_as_the_official_server_
     strict = msgspec.defstruct(
         "Strict", [("name", str, ""), ("inner", dict[str, int], {})], forbid_unknown_fields=True
     )
-    with pytest.raises(api.DecodeError, match='^json: unknown field "foo"$'):
+    with pytest.raises(api.DecodeError, match=r'^json: unknown field "foo"$'):
         api.decode(strict, b'{"foo":1}')
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.errors import InvalidSubjectError
+from penstock.kernels import grammar
 from penstock.protocol import subjects as s
 
 # Every filter and every literal of up to three tokens over a tiny alphabet: small enough to try them all.
@@ -89,3 +92,22 @@ def test_the_first_overlapping_pair_of_a_list_is_named() -> None:
     assert s.any_overlap(["a.*", "b.>", "a.x"]) == ("a.*", "a.x")
     assert s.any_overlap(["a.*", "b.>", "c"]) is None
     assert s.any_overlap([]) is None
+
+
+SUBJECTISH = st.lists(st.sampled_from(["a", "b", "*", ">", "", "a*", " ", "\0", "ä"]), max_size=4).map(
+    ".".join
+)
+
+
+@given(SUBJECTISH, SUBJECTISH)
+def test_the_kernel_holds_the_same_rules(one: str, other: str) -> None:
+    a, b = one.encode(), other.encode()
+    assert s.is_valid_filter(one) is grammar.is_valid_filter(a)
+    assert s.is_valid_subject(one) is grammar.is_literal_subject(a)
+    if not (s.is_valid_filter(one) and s.is_valid_filter(other)):
+        return
+    assert s.has_wildcard(one) is grammar.has_wildcard(a)
+    assert s.overlaps(one, other) is grammar.filters_overlap(a, b)
+    assert s.is_subset(one, other) is grammar.filter_is_subset(a, b)
+    if s.is_valid_subject(other):
+        assert s.matches(one, other) is grammar.filter_matches(a, b)
