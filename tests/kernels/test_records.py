@@ -19,7 +19,7 @@ FIELDS = st.tuples(
     st.binary(max_size=40),
     st.binary(max_size=40),
     st.binary(max_size=100),
-    st.integers(0, 2),
+    st.integers(0, 3),
 )
 
 

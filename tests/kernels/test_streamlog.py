@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from penstock.kernels.compaction import compact
 from penstock.kernels.streamlog import StoredMessage, StreamLog
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
@@ -29,7 +30,7 @@ def plain(message: StoredMessage | None) -> Message | None:
 def expect_same(log: StreamLog, model: LogModel) -> None:
     """Every counter and every message."""
     assert (log.first_seq, log.last_seq) == (model.first_seq, model.last_seq)
-    assert (log.messages, log.bytes) == (len(model.live), model.bytes)
+    assert (log.messages, log.bytes) == (len(model.live), model.live_bytes)
     assert (log.first_ts, log.last_ts) == (model.first_ts, model.last_ts)
     assert log.num_subjects == len(model.subjects(b">"))
     assert log.subjects() == model.subjects(b">")
@@ -105,6 +106,11 @@ class LogMachine(RuleBasedStateMachine):
             assert self.log.subjects(filter) == self.model.subjects(filter)
             upto = data.draw(st.integers(0, self.model.last_seq + 2))
             assert self.log.last_seqs(filter, upto) == self.model.last_seqs(filter, upto)
+
+    @rule(most=st.integers(1, 5))
+    def compact(self, most: int) -> None:
+        if not self.log.durable:
+            compact(self.log, most)
 
     @rule(back=st.integers(-5, 300))
     def look_by_time(self, back: int) -> None:

@@ -46,7 +46,7 @@ class LogModel:
         return self.live[self.first_seq].ts if self.live else 0
 
     @property
-    def bytes(self) -> int:
+    def live_bytes(self) -> int:
         return sum(message.size for message in self.live.values())
 
     def append(self, subject: bytes, header: bytes, payload: bytes, ts: int) -> int:
@@ -76,7 +76,7 @@ class LogModel:
 
     def limit(self, msgs_max: int, bytes_max: int) -> int:
         gone = 0
-        while self.live and (0 < msgs_max < len(self.live) or 0 < bytes_max < self.bytes):
+        while self.live and (0 < msgs_max < len(self.live) or 0 < bytes_max < self.live_bytes):
             gone += self.remove(self.first_seq)
         return gone
 

@@ -33,10 +33,12 @@ cdef class MessageBlock:
     cdef public size_t written              # bytes the store has handed to the operating system
     cdef public bint closed                 # no more records come
     cdef bint verify                        # bytes come from disk: check each record's hash when it is read
-    cdef uint64_t used                      # when its bytes were last wanted (the log's clock of loads)
+    cdef public bint replaces               # its file still holds what it was rewritten from
+    cdef bint queued                        # for compaction
     # What notes the block's bytes hold: removed ranges, floor and least last sequence.
-    cdef readonly list removed
+    cdef list removed
     cdef readonly uint64_t floor, last_at_least
+    cdef readonly uint64_t replaces_upto    # it holds what the blocks up to this number held; 0 = its own only
     cdef readonly int64_t noted_ts          # timestamp of the last message when the floor was noted
     cdef size_t farthest                    # of the offsets an index gave
     cdef bytes subject_rows                 # subjects of a block read from its index, until the log has them
@@ -54,9 +56,12 @@ cdef class MessageBlock:
     cdef int _reserve_entry(self) except -1
     cdef int _skip_to(self, uint64_t seq) except -1
     cdef int _remember(self, int kind, const Record* r) except -1
-    # Appends a note: a removed range (seq..last), or the floor seq with the last sequence and its timestamp.
+    # Appends a note: a removed range (seq..last), the floor seq with the last sequence and its timestamp, or
+    # the block numbers seq..last whose messages are here now.
     cdef int note(self, int kind, uint64_t seq, uint64_t last, int64_t last_ts) except -1
     cdef void release(self) noexcept
+    # Does it hold live messages and nothing else?
+    cdef bint clean(self) noexcept
     cdef bytes _subject_table(self)
     cdef int _take_entries(self, const char* p, size_t count, const char* seqs) except -1
     cdef int _fill(self, size_t n) except -2

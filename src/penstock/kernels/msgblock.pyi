@@ -15,7 +15,7 @@ class MessageBlock:
     size: int
     written: int
     closed: bool
-    removed: list[tuple[int, int]]
+    replaces: bool
     floor: int
     last_at_least: int
     def __init__(self, number: int, first_seq: int) -> None: ...

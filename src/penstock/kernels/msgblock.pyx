@@ -22,8 +22,10 @@ from penstock.kernels.records cimport (
     KIND_FLOOR,
     KIND_MESSAGE,
     KIND_REMOVED,
+    KIND_REPLACES,
     RECORD_END,
     RECORD_OK,
+    RECORD_OVERHEAD,
     decode_record,
     encode_record,
     record_size,
@@ -37,8 +39,8 @@ cdef enum:
     DENSE_FACTOR = 3                # sparse when less than one sequence in three has an entry
 
 # magic, number, size, hash of the last record, first and last sequence, first and last timestamp, live
-# messages and bytes, floor, least last sequence and its timestamp, entries, removed ranges, sparse
-HEAD = struct.Struct("<8s5Q2q4Qq2QB")
+# messages and bytes, floor, least last sequence and its timestamp, last replaced block, entries, removed ranges, sparse
+HEAD = struct.Struct("<8s5Q2q4Qq3QB")
 PAIR = struct.Struct("<2Q")
 DIGEST = struct.Struct("<Q")
 INDEX_MAGIC = b"PENSIDX1"
@@ -198,6 +200,9 @@ cdef class MessageBlock:
         if kind == KIND_REMOVED:
             self.removed.append((r.seq, <uint64_t>r.ts))
             return 0
+        if kind == KIND_REPLACES:
+            self.replaces_upto = <uint64_t>r.ts
+            return 0
         if r.seq > self.floor:
             self.floor = r.seq
         if <uint64_t>r.ts >= self.last_at_least:
@@ -215,6 +220,9 @@ cdef class MessageBlock:
         self.source = None
         self.data = NULL
         self.capacity = 0
+
+    cdef bint clean(self) noexcept:
+        return self.live_bytes + (RECORD_OVERHEAD if self.replaces_upto else 0) == self.size
 
     # ------------------------------------------------------------------ for the store
 
@@ -282,8 +290,8 @@ cdef class MessageBlock:
         parts.append(self._subject_table())
         head = HEAD.pack(
             INDEX_MAGIC, self.number, self.size, self.tail_hash(), self.first_seq, self.last_seq, self.first_ts,
-            self.last_ts, self.live, self.live_bytes, self.floor, self.last_at_least, self.noted_ts, self.count,
-            len(self.removed), self.seqs != NULL,
+            self.last_ts, self.live, self.live_bytes, self.floor, self.last_at_least, self.noted_ts,
+            self.replaces_upto, self.count, len(self.removed), self.seqs != NULL,
         )
         body = head + b"".join(parts)
         return body + DIGEST.pack(xxh64(<const char*>body, len(body), 0))
@@ -358,7 +366,7 @@ cdef class MessageBlock:
         if DIGEST.unpack_from(index, n - DIGEST.size)[0] != xxh64(p, n - DIGEST.size, 0):
             raise ValueError("its hash does not fit its bytes")
         (magic, of_number, of_size, of_hash, first_seq, last_seq, first_ts, last_ts, live, live_bytes, floor,
-         last_at_least, noted_ts, count, removed, sparse) = HEAD.unpack_from(index)
+         last_at_least, noted_ts, replaces_upto, count, removed, sparse) = HEAD.unpack_from(index)
         if magic != INDEX_MAGIC or of_number != number or of_size != size or of_hash != tail_hash:
             raise ValueError("it speaks of other bytes than the block holds")
         if count > n or removed > n:
@@ -381,6 +389,7 @@ cdef class MessageBlock:
         block.floor = floor
         block.last_at_least = last_at_least
         block.noted_ts = noted_ts
+        block.replaces_upto = replaces_upto
         block.size = block.written = size
         block.reach = last_seq
         block.closed = True

@@ -8,7 +8,8 @@ The hash (XXH64, seed 0) covers every byte of the record before it.
 Sequences stay below 2**48; the bits above them say what a record is:
 - a message (0);
 - KIND_REMOVED: the messages `sequence`..`timestamp` (both inclusive) are gone;
-- KIND_FLOOR: everything below `sequence` is gone and the log's last sequence is at least `timestamp`.
+- KIND_FLOOR: everything below `sequence` is gone and the log's last sequence is at least `timestamp`;
+- KIND_REPLACES: this block holds what the blocks numbered `sequence`..`timestamp` held.
 Sequences are never used twice, so these notes hold whatever order they are read in.
 """
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
@@ -27,6 +28,7 @@ cdef enum RecordKind:
     KIND_MESSAGE = 0
     KIND_REMOVED = 1
     KIND_FLOOR = 2
+    KIND_REPLACES = 3
 
 # What decode_record found.
 cdef enum RecordStatus:

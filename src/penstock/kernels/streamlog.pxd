@@ -52,6 +52,9 @@ cdef class StreamLog:
     cdef object on_lost                     # callable(number, offset, seq, why), or None
     cdef list warm, mapped                  # closed blocks with bytes: our own copy, given by the store
     cdef list _closed, _dropped, _patches
+    cdef list sparse                        # closed blocks that may be worth rewriting (compaction)
+    cdef readonly uint64_t rewrites         # blocks rewritten or dropped
+    cdef uint64_t notes_looked_at           # `rewrites` when notes were last looked at
     cdef uint64_t next_number
     cdef uint64_t noted_floor
     cdef uint64_t* ranges                   # removed ranges not noted yet: pairs of first, last
@@ -63,6 +66,7 @@ cdef class StreamLog:
     cdef MessageBlock _seek(self, uint64_t seq)
     cdef int _load(self, MessageBlock block) except -1
     cdef int _lose(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1
+    cdef int _count_lost(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1
     cdef int _decode(self, MessageBlock block, size_t at, Record* r) except -1
     cdef Entry* _entry(self, uint64_t seq) noexcept
     cdef int _link(self, uint64_t from_seq, uint64_t to_seq) noexcept
@@ -77,6 +81,8 @@ cdef class StreamLog:
     cdef uint64_t _seq_at_time_in(self, MessageBlock block, int64_t ts) except? 0
     cdef void _forget_hint(self, Subject* s) noexcept
     cdef int _discard(self, size_t i) except -1
+    cdef int _detach(self, MessageBlock block) except -1
+    cdef int _queue_if_sparse(self, MessageBlock block) except -1
     cdef int _remove(self, uint64_t seq, bint noted, bint secure) except -1
     cdef int _overwrite(self, MessageBlock block, size_t at, const Record* r) except -1
     cdef int _advance_first(self) except -1

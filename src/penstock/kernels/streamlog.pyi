@@ -36,6 +36,7 @@ class StreamLog:
     last_ts: int
     removals: int
     lost: int
+    rewrites: int
     block_size: int
     durable: bool
     def __init__(

@@ -92,6 +92,7 @@ cdef class StreamLog:
         self._closed = []
         self._dropped = []
         self._patches = []
+        self.sparse = []
         self.next_number = 1
 
     def __dealloc__(self):
@@ -109,6 +110,7 @@ cdef class StreamLog:
             self.tail.closed = True
             if self.durable:
                 self._closed.append(self.tail)
+            self._queue_if_sparse(self.tail)
         self.next_number += 1
         self.blocks.append(block)
         self.tail = block
@@ -252,6 +254,12 @@ cdef class StreamLog:
         return 1
 
     cdef int _lose(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1:
+        self._count_lost(block, at, seq, status)
+        if seq == self.first_seq:
+            self._advance_first()
+        return 0
+
+    cdef int _count_lost(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1:
         """The disk lied about one message: it counts as gone, loudly. Its subject isn't known any more, so
         the subject's state keeps counting it until the log is opened again; readers skip it."""
         cdef uint32_t offset = block.entries[at].offset
@@ -271,8 +279,6 @@ cdef class StreamLog:
         self.lost += 1
         if self.on_lost is not None:
             self.on_lost(block.number, offset, seq, WHY.get(status, "it is another record"))
-        if seq == self.first_seq:
-            self._advance_first()
         return 0
 
     # ------------------------------------------------------------------ looking for sequences
@@ -432,6 +438,8 @@ cdef class StreamLog:
         self.messages -= 1
         self.bytes -= r.size
         self.removals += 1
+        if block.closed and not block.queued and block.live_bytes * 2 < block.size:
+            self._queue_if_sparse(block)
         if secure:
             self._overwrite(block, at, &r)
         if s != NULL:
@@ -525,14 +533,30 @@ cdef class StreamLog:
         del self.blocks[i]
         if self.durable:
             self._dropped.append(block.number)
-            if block in self._closed:
-                self._closed.remove(block)
+        self.rewrites += 1
+        return self._detach(block)
+
+    cdef int _detach(self, MessageBlock block) except -1:
+        """Forgets a block that left the list."""
+        if block in self._closed:
+            self._closed.remove(block)
         if block in self.warm:
             self.warm.remove(block)
+        if block.source is not None and block in self.mapped:
+            self.mapped.remove(block)
+        if block.queued and block in self.sparse:
+            self.sparse.remove(block)
         if self.here is block:
             self.here = None
         if self.chain is block:
             self.chain = None
+        return 0
+
+    cdef int _queue_if_sparse(self, MessageBlock block) except -1:
+        """A closed block of which more than half went is worth rewriting."""
+        if not block.queued and (block.live_bytes + <uint64_t>len(block.removed) * 30) * 2 < block.size:
+            block.queued = True
+            self.sparse.append(block)
         return 0
 
     cdef uint64_t enforce_limits(self, int64_t msgs_max, int64_t bytes_max) except? 0:
@@ -664,6 +688,7 @@ cdef class StreamLog:
                 self._dropped.append(block.number)
         self.blocks = []
         self._closed.clear()
+        self.sparse.clear()
         self.warm.clear()
         self.mapped.clear()
         self.tail = self.here = self.chain = None
@@ -879,7 +904,7 @@ cdef class StreamLog:
         # Only closed blocks of this tick and the open one can have any: look from the end.
         while i >= 0:
             block = <MessageBlock>self.blocks[i]
-            if block.written < block.size:
+            if block.written < block.size and not block.replaces:
                 found.append(block)
             elif block.closed:
                 break
@@ -916,10 +941,16 @@ cdef class StreamLog:
     def restore(self, list blocks not None):
         """Takes over blocks read from disk, in order of number; the log must be new. See the .pyi."""
         cdef MessageBlock block, previous = None
-        cdef uint64_t floor = 1, last = 0, seq, low, high
+        cdef uint64_t floor = 1, last = 0, replaced = 0, seq, low, high
         cdef list kept = [], refused = []
         assert not self.blocks and self.last_seq == 0
         for block in blocks:
+            self.next_number = max(self.next_number, max(block.number, block.replaces_upto) + 1)
+            if block.number <= replaced:
+                # Its messages were put into a block before, and then something ended the process.
+                self._dropped.append(block.number)
+                continue
+            replaced = max(replaced, block.replaces_upto)
             if previous is not None and block.count and block.first_seq <= previous.last_seq:
                 refused.append((block.number, f"it begins at {block.first_seq}, the block before ends at {previous.last_seq}"))
                 continue
@@ -931,7 +962,6 @@ cdef class StreamLog:
             kept.append(block)
             previous = block
         for block in kept:
-            self.next_number = max(self.next_number, block.number + 1)
             if block.last_seq < floor and block.closed:
                 self._dropped.append(block.number)
                 continue
@@ -956,6 +986,9 @@ cdef class StreamLog:
             self.last_seq = self.first_seq - 1
         self.noted_floor = floor
         self._drop_heads()
+        for block in self.blocks:
+            if block.closed:
+                self._queue_if_sparse(block)
         self.removals = 0
         return refused
 

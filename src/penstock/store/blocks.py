@@ -16,11 +16,16 @@ import os
 from pathlib import Path
 
 from penstock.errors import StoreCorruptError, StoreWriteError
+from penstock.kernels.compaction import compact
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
 from penstock.store.files import OpenFiles, sync_directory, write_atomically
 
 logger = logging.getLogger("penstock.store")
+
+COMPACTIONS_A_WRITE = 2
+"""Blocks rewritten after a write at most. One fills while records of a block's size are appended, so that two
+keep up, and a write is held up by some milliseconds only."""
 
 
 def block_path(directory: Path, number: int) -> Path:
@@ -63,6 +68,7 @@ class BlockFiles:
         self._names_changed = False
         self._known: set[int] = set()
         self._patches: list[tuple[int, int, bytes]] = []
+        self._rewrites: list[tuple[MessageBlock | None, list[int]]] = []
 
     def load(self, number: int) -> memoryview:
         """The bytes of a closed block."""
@@ -73,22 +79,61 @@ class BlockFiles:
         self._known.add(number)
 
     def write(self, log: StreamLog) -> None:
-        """Hands all that is new to the operating system; see interface.StreamStore. Raises StoreWriteError."""
+        """Hands all that is new to the operating system, as interface.StreamStore says.
+
+        Raises StoreWriteError.
+        """
         log.flush_notes()
         for block in log.unwritten():
             self._write_block(block)
         self._patches += log.take_patches()
         while self._patches:
             number, offset, data = self._patches[0]
-            if number in self._known:
+            if number in self._known and not any(
+                made and made.number == number for made, _ in self._rewrites
+            ):
                 self._patch(number, offset, data)
             del self._patches[0]
         for block in log.take_closed():
             write_index(self._directory, block)
             log.settle(block)
+        self._compact(log)
         dropped = log.take_dropped()
         if dropped:
             self._remove(log, dropped)
+
+    def _compact(self, log: StreamLog) -> None:
+        """Rewrites blocks that are mostly of removed messages. What a full disk interrupts is tried again:
+        until then the block stays in memory."""
+        self._rewrites += compact(log, COMPACTIONS_A_WRITE)
+        if not self._rewrites:
+            return
+        for block in log.unwritten():
+            self._write_block(block)
+        present = log.block_list()
+        self._sync_block(present[-1].number)
+        # In order: what one rewrite left out of a block can rest on the one before being on disk.
+        while self._rewrites:
+            made, gone = self._rewrites[0]
+            if made is not None and made.replaces and made in present:
+                self._replace(made)
+                log.settle(made)
+            elif made is not None and made.replaces and len(self._rewrites) > 1:
+                # Rewritten again before it came to disk: its files may go when the later one is there.
+                self._rewrites[1][1].extend(gone)
+                gone = []
+            self._unlink(gone)
+            del self._rewrites[0]
+
+    def _replace(self, made: MessageBlock) -> None:
+        path = block_path(self._directory, made.number)
+        index_path(self._directory, made.number).unlink(missing_ok=True)
+        self._files.forget(path)
+        write_atomically(path, bytes(made))
+        self._unsynced.discard(made.number)
+        made.written = made.size
+        made.replaces = False
+        write_index(self._directory, made)
 
     def _write_block(self, block: MessageBlock) -> None:
         path = block_path(self._directory, block.number)
@@ -117,6 +162,13 @@ class BlockFiles:
         if len(remaining) == 1:
             # All that is known of sequences is in this one now: it must not be the next to vanish.
             self._sync_block(remaining[0].number)
+        try:
+            self._unlink(numbers)
+        except StoreWriteError as error:
+            # Everything in it is below the floor that is noted in a later block.
+            logger.warning("left behind: %s", error)
+
+    def _unlink(self, numbers: list[int]) -> None:
         for number in numbers:
             path = block_path(self._directory, number)
             self._files.forget(path)
@@ -124,10 +176,10 @@ class BlockFiles:
                 index_path(self._directory, number).unlink(missing_ok=True)
                 path.unlink(missing_ok=True)
             except OSError as error:
-                logger.warning("%s: cannot remove it: %s", path, error.strerror)
+                raise StoreWriteError(f"cannot remove the file: {error.strerror}", path=str(path)) from error
             self._known.discard(number)
             self._unsynced.discard(number)
-        self._names_changed = True
+            self._names_changed = True
 
     def _sync_block(self, number: int) -> None:
         if number in self._unsynced:

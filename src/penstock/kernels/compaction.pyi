@@ -1,0 +1,11 @@
+"""Takes removed messages out of closed blocks, and small blocks together."""
+
+from penstock.kernels.msgblock import MessageBlock
+from penstock.kernels.streamlog import StreamLog
+
+def compact(log: StreamLog, most: int = 1) -> list[tuple[MessageBlock | None, list[int]]]:
+    """Rewrites up to `most` closed blocks of which more than half is worth nothing.
+
+    Returns for each the block to put in place of its file (None: there is nothing left of it) and the numbers
+    of the blocks whose files may go after that. The open block may have got notes: write it before.
+    """

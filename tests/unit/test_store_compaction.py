@@ -1,0 +1,190 @@
+"""Compaction: removed messages leave the disk, nothing else does, whenever the process dies."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import StoreError
+from penstock.kernels.streamlog import StreamLog
+from penstock.store import files
+from penstock.store.file import FileStore
+from penstock.store.interface import StreamStore
+from penstock.store.memory import MemoryStore
+
+BLOCK_SIZE = 600
+
+
+def live(log: StreamLog) -> dict[int, bytes]:
+    found = {}
+    seq = log.next_seq(1)
+    while seq:
+        message = log.load(seq)
+        assert message is not None
+        found[seq] = message.subject + message.payload
+        seq = log.next_seq(seq + 1)
+    return found
+
+
+def disk_bytes(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.glob("**/msgs/*.blk"))
+
+
+def update_keys(stream: StreamStore, rng: random.Random, count: int) -> None:
+    """A key-value bucket: a few keys change all the time, others hardly ever."""
+    for i in range(count):
+        subject = b"cold.%d" % rng.randrange(200) if i % 50 == 0 else b"hot.%d" % rng.randrange(5)
+        stream.log.append(subject, b"", b"v%d" % i * 5, i)
+        stream.log.limit_subject(subject, 1)
+        if i % 10 == 0:
+            stream.write()
+    stream.write()
+
+
+def test_a_bucket_of_changing_keys_does_not_grow_on_disk(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, block_size=BLOCK_SIZE)
+    stream = store.account("$G").create_stream("KV", b"", "file")
+    update_keys(stream, random.Random(1), 4_000)
+    assert stream.log.rewrites > 100
+    kept = live(stream.log)
+    assert disk_bytes(tmp_path) < 6 * stream.log.bytes + 10 * BLOCK_SIZE
+    assert len(stream.log.block_list()) < 100
+    store.close()
+    store = FileStore(tmp_path, block_size=BLOCK_SIZE)
+    log = store.account("$G").open_stream("KV").log
+    assert live(log) == kept
+    assert log.subjects() == dict.fromkeys(log.subjects(), 1)
+    store.close()
+
+
+def test_a_bucket_in_memory_gives_its_memory_back() -> None:
+    stream = MemoryStore().account("$G").create_stream("KV", b"", "memory")
+    for i in range(400_000):
+        subject = b"cold.%d" % (i // 1000) if i % 1000 == 0 else b"hot.%d" % (i % 7)
+        stream.log.append(subject, b"", b"x" * 100, i)
+        stream.log.limit_subject(subject, 1)
+        if i % 1000 == 0:
+            stream.write()
+    assert sum(block.size for block in stream.log.block_list()) < 3 * stream.log.block_size
+
+
+def test_notes_nobody_needs_leave_the_disk(tmp_path: Path) -> None:
+    """Removals out of order, one by one: the notes outweigh what is left."""
+    store = FileStore(tmp_path, block_size=BLOCK_SIZE)
+    stream = store.account("$G").create_stream("S", b"", "file")
+    stream.log.append(b"first", b"", b"stays", 0)
+    rng = random.Random(2)
+    for _ in range(30):
+        seqs = [stream.log.append(b"work", b"", b"x" * 20, 1) for _ in range(60)]
+        rng.shuffle(seqs)
+        for seq in seqs:
+            stream.log.remove(seq)
+            stream.write()
+    assert live(stream.log) == {1: b"firststays"}
+    assert disk_bytes(tmp_path) < 20 * BLOCK_SIZE
+    store.close()
+    store = FileStore(tmp_path, block_size=BLOCK_SIZE)
+    log = store.account("$G").open_stream("S").log
+    assert live(log) == {1: b"firststays"} and log.last_seq == 1801
+    store.close()
+
+
+class FailingDisk:
+    """Lets so many calls that change the disk succeed; each one after fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+        self.left = calls
+        for name in ("pwrite", "write", "rename", "unlink", "fsync", "fdatasync"):
+            monkeypatch.setattr(files.os, name, self.guarded(getattr(os, name)))
+
+    def guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded_call(*arguments: Any, **keywords: Any) -> Any:
+            if self.left == 0:
+                raise OSError(5, "Input/output error")
+            self.left -= 1
+            return call(*arguments, **keywords)
+
+        return guarded_call
+
+
+def change(log: StreamLog, rng: random.Random, step: int) -> None:
+    subject = b"s.%d" % rng.randrange(6)
+    log.append(subject, b"", b"p%d" % step * rng.randrange(1, 8), step)
+    what = rng.randrange(12)
+    if what < 6:
+        log.limit_subject(subject, 1 + rng.randrange(3))
+    elif what < 9 and log.last_seq > 1:
+        log.remove(rng.randrange(1, log.last_seq), secure=what == 8)
+    elif what == 9 and step % 5 == 0:
+        log.purge(b"s.%d" % rng.randrange(6), max(log.last_seq - 5, 1))
+    elif what == 10:
+        log.limit(40, 0)
+
+
+def run_until_it_fails(stream: StreamStore, seed: int) -> tuple[dict[int, bytes], dict[int, bytes], int]:
+    """The live messages at the last write that went well and at the one that failed, and the last sequence
+    at the former."""
+    rng = random.Random(seed)
+    written: dict[int, bytes] = {}
+    last_seq = 0
+    for step in range(120):
+        for _ in range(4):
+            change(stream.log, rng, step)
+        try:
+            stream.write()
+        except (StoreError, OSError):
+            return written, live(stream.log), last_seq
+        written = live(stream.log)
+        last_seq = stream.log.last_seq
+    return written, written, last_seq
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_death_at_any_call_to_the_disk_keeps_what_was_written(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = 0
+    for calls in range(0, 600, 29):
+        root = tmp_path / f"{calls}"
+        store = FileStore(root, block_size=BLOCK_SIZE)
+        stream = store.account("$G").create_stream("S", b"", "file")
+        with monkeypatch.context() as patch:
+            FailingDisk(patch, calls + seed)
+            before, after, written_seq = run_until_it_fails(stream, seed)
+        last_seq = stream.log.last_seq
+        store.abandon()
+        store = FileStore(root, block_size=BLOCK_SIZE)
+        log = store.account("$G").open_stream("S").log
+        found = live(log)
+        assert before.items() & after.items() <= found.items()
+        # What came after the last write may be there, even if it was removed before the failing one.
+        assert all(seq > written_seq for seq, _ in found.items() - before.items())
+        assert written_seq <= log.last_seq <= last_seq
+        assert log.messages == len(found) and sum(log.subjects().values()) == len(found)
+        failed += before != after
+        store.close()
+    assert failed > 10
+
+
+def test_a_disk_that_works_again_gets_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for calls in range(10, 700, 53):
+        root = tmp_path / f"{calls}"
+        store = FileStore(root, block_size=BLOCK_SIZE)
+        stream = store.account("$G").create_stream("S", b"", "file")
+        with monkeypatch.context() as patch:
+            FailingDisk(patch, calls)
+            run_until_it_fails(stream, 7)
+        rng = random.Random(8)
+        for step in range(30):
+            change(stream.log, rng, step)
+            stream.write()
+        kept = live(stream.log)
+        store.abandon()
+        store = FileStore(root, block_size=BLOCK_SIZE)
+        assert live(store.account("$G").open_stream("S").log) == kept
+        store.close()
