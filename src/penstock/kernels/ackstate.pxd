@@ -40,7 +40,7 @@ cdef class AckState:
     cdef size_t capacity, head, count
     cdef size_t redelivered                 # pending entries delivered more than once
     cdef dict dead                          # stream seq -> deliveries: given up at max_deliver, never acked
-    cdef uint64_t* queue                    # redelivery FIFO; items whose entry is not `queued` are stale
+    cdef uint64_t* queue                    # redelivery FIFO; items of settled entries are stale
     cdef size_t queue_capacity, queue_head, queue_count
     cdef OutBuffer journal
     cdef int run_kind
@@ -58,6 +58,7 @@ cdef class AckState:
     cdef void trim(self) noexcept
     cdef void shrink(self) noexcept
     cdef int enqueue(self, Entry* e) except -1
+    cdef void unqueue(self, Entry* e) noexcept
     cdef int64_t wait_of(self, Entry* e) noexcept
     cdef int close_run(self) except -1
     cdef int note_run(self, int kind, uint64_t seq) except -1

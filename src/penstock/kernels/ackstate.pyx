@@ -222,8 +222,7 @@ cdef class AckState:
                 self.note_ts(ts)
                 self.note_op(c"R", stream_seq, 0, 1)
             if e.queued:
-                e.queued = 0
-                self.num_queued -= 1
+                self.unqueue(e)
             if e.deliveries == 1:
                 self.redelivered += 1
             if e.deliveries < UINT32_MAX:
@@ -415,6 +414,23 @@ cdef class AckState:
         self.num_queued += 1
         return 0
 
+    cdef void unqueue(self, Entry* e) noexcept:
+        """A pending entry leaves the redelivery queue: at its front as a rule. Its item goes with it, or the entry,
+        queued again later, would have its old place."""
+        cdef size_t i, mask = self.queue_capacity - 1
+        e.queued = 0
+        self.num_queued -= 1
+        for i in range(self.queue_count):
+            if self.queue[(self.queue_head + i) & mask] == e.seq:
+                break
+        else:
+            return
+        while i:
+            self.queue[(self.queue_head + i) & mask] = self.queue[(self.queue_head + i - 1) & mask]
+            i -= 1
+        self.queue_head = (self.queue_head + 1) & mask
+        self.queue_count -= 1
+
     cdef uint64_t next_queued(self) except? 0:
         cdef uint64_t seq
         cdef Py_ssize_t i
@@ -511,8 +527,7 @@ cdef class AckState:
         e = self.at(<size_t>i)
         e.ts = ts
         if e.queued:
-            e.queued = 0
-            self.num_queued -= 1
+            self.unqueue(e)
         wait = self.wait_of(e)
         return INT64_MAX if ts > 0 and wait > INT64_MAX - ts else ts + wait
 
