@@ -14,6 +14,7 @@ from penstock.kernels.dispatch import ClientSink, publish
 from penstock.kernels.ingest import (
     AckBatch,
     IngestBatch,
+    MessageIds,
     PlainLimits,
     StreamSink,
     apply_plain,
@@ -31,6 +32,9 @@ subjects = st.sampled_from([b"a", b"a.b", b"orders.1", b"x" * 300])
 payloads = st.one_of(st.binary(max_size=40), st.sampled_from([b"", b"y" * 5000]))
 replies = st.sampled_from([b"", b"_INBOX.1", b"_INBOX.abc.2"])
 plain_headers = st.sampled_from([{}, {"X": "1"}, {"KV-Operation": "DEL"}, {"X-Nats-Msg-Id": "no", "B": ""}])
+id_headers = st.sampled_from(
+    [{"Nats-Msg-Id": "1"}, {"A": "b", "Nats-Msg-Id": "2", "C": "d"}, {"Nats-Msg-Id": ""}]
+)
 
 
 def limits_of(model: StreamModel) -> PlainLimits:
@@ -77,7 +81,10 @@ def test_a_batch_gives_back_what_was_put_in(
 
 
 @given(
-    st.lists(st.tuples(subjects, replies, plain_headers, payloads), max_size=40),
+    st.lists(
+        st.lists(st.tuples(subjects, replies, st.one_of(plain_headers, id_headers), payloads), max_size=20),
+        max_size=4,
+    ),
     st.builds(
         StreamModel,
         max_msgs=st.sampled_from([-1, 1, 3]),
@@ -85,34 +92,50 @@ def test_a_batch_gives_back_what_was_put_in(
         max_msg_size=st.sampled_from([-1, 0, 20]),
         max_msgs_per_subject=st.sampled_from([-1, 1, 2]),
         discard_new=st.booleans(),
+        duplicate_window=st.sampled_from([0, 150]),
     ),
 )
 def test_a_plain_run_stores_what_the_model_stores(
-    publishes: list[tuple[bytes, bytes, dict[str, str], bytes]], model: StreamModel
+    runs: list[list[tuple[bytes, bytes, dict[str, str], bytes]]], model: StreamModel
 ) -> None:
-    batch, log, acks = IngestBatch(), StreamLog(), AckBatch(PREFIX)
-    for subject, reply, headers, payload in publishes:
-        batch.append(subject, reply, encode(headers), payload)
-    stored = apply_plain(batch, log, limits_of(model), 77, acks)
-    expected_acks = []
-    for subject, reply, headers, payload in publishes[:stored]:
-        answer = model.publish(subject, headers, payload, 77)
-        assert "err_code" not in answer  # what is refused must not be stored by the run
-        if reply:
-            expected_acks.append((reply, {"stream": "S", "seq": answer["seq"]}))
-    assert content(log) == model_content(model)
-    assert (log.messages, log.bytes, log.last_seq) == (len(model.messages), model.bytes, model.last_seq)
-    assert [(reply, json.loads(text)) for reply, text in acks.items()] == expected_acks
-    if stored < len(publishes):
-        subject, reply, headers, payload = publishes[stored]
-        assert batch.take_one() == (subject, reply, encode(headers), payload)
-        if not model.discard_new or model.max_msgs > len(model.messages):
-            near_the_limit = 0 < model.max_bytes < model.bytes + len(subject) + len(payload) + 200
-            assert near_the_limit or "err_code" in model.publish(subject, headers, payload, 77)
+    log, acks, ids = StreamLog(), AckBatch(PREFIX), MessageIds(model.duplicate_window)
+    for now, publishes in enumerate(runs, start=1):
+        now *= 100  # noqa: PLW2901
+        batch = IngestBatch()
+        for subject, reply, headers, payload in publishes:
+            batch.append(subject, reply, encode(headers), payload)
+        taken = apply_plain(batch, log, limits_of(model), ids, now, now, acks)
+        expected_acks = []
+        for subject, reply, headers, payload in publishes[:taken]:
+            answer = model.publish(subject, headers, payload, now)
+            assert "err_code" not in answer  # what is refused must not be stored by the run
+            if reply:
+                expected_acks.append((reply, {"stream": "S", **answer}))
+        assert content(log) == model_content(model)
+        assert (log.messages, log.bytes, log.last_seq) == (len(model.messages), model.bytes, model.last_seq)
+        assert [(reply, json.loads(text)) for reply, text in acks.items()] == expected_acks
+        assert ids.last_id == model.last_id
+        acks.clear()
+        if taken < len(publishes):
+            subject, reply, headers, payload = publishes[taken]
+            assert batch.take_one() == (subject, reply, encode(headers), payload)
+            size = len(subject) + len(encode(headers)) + len(payload) + 100
+            near_the_limit = model.discard_new and 0 < model.max_bytes < model.bytes + size
+            at_the_limit = model.discard_new and model.max_msgs == len(model.messages)
+            assert (
+                near_the_limit or at_the_limit or "err_code" in model.publish(subject, headers, payload, now)
+            )
+            return  # the model may have stored it; Python would decide here
 
 
 SPECIAL = [
-    b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n",
+    b"NATS/1.0\r\nNats-Msg-Id: 1\r\nNats-Msg-Id: 2\r\n\r\n",
+    b"NATS/1.0\r\nNats-Msg-Id: 1\r\nNats-Expected-Stream: S\r\n\r\n",
+    b"NATS/1.0\r\nNats-Msg-Id2: 1\r\n\r\n",
+    b"NATS/1.0\r\nNats-Msg-Id: 1\n\r\n",
+    b"NATS/1.0\r\nA: b\nNats-Msg-Id: 1\r\n\r\n",
+    b"NATS/1.0\r\nNats-Msg-Id: 1",
+    b"NATS/1.0\r\nNats-Msg-Id:",
     b"NATS/1.0\r\nX: y\r\nNats-TTL:1\r\n\r\n",
     b"NATS/1.0 503\r\n\r\n",
     b"garbage",
@@ -126,25 +149,52 @@ def test_a_run_stops_before_a_special_header_and_goes_on_behind_it(header: bytes
     batch.append(b"a", b"r", b"", b"1")
     batch.append(b"b", b"r", header, b"2")
     batch.append(b"c", b"r", b"", b"3")
-    assert apply_plain(batch, log, PlainLimits(), 1, acks) == 1
-    assert apply_plain(batch, log, PlainLimits(), 1, acks) == 0
+    assert apply_plain(batch, log, PlainLimits(), MessageIds(0), 1, 1, acks) == 1
+    assert apply_plain(batch, log, PlainLimits(), MessageIds(0), 1, 1, acks) == 0
     assert batch.take_one() == (b"b", b"r", header, b"2")
-    assert apply_plain(batch, log, PlainLimits(), 1, acks) == 1
+    assert apply_plain(batch, log, PlainLimits(), MessageIds(0), 1, 1, acks) == 1
     assert [json.loads(text)["seq"] for _, text in acks.items()] == [1, 2]
 
 
 def test_per_message_limits_leave_every_publish_to_python() -> None:
     batch = IngestBatch()
     batch.append(b"a", b"", b"", b"1")
-    assert apply_plain(batch, StreamLog(), PlainLimits(per_message=True), 1, AckBatch(PREFIX)) == 0
+    limits, acks = PlainLimits(per_message=True), AckBatch(PREFIX)
+    assert apply_plain(batch, StreamLog(), limits, MessageIds(0), 1, 1, acks) == 0
     assert batch.take_one() == (b"a", b"", b"", b"1")
 
 
 def test_no_ack_streams_store_without_acks() -> None:
     batch, log, acks = IngestBatch(), StreamLog(), AckBatch(PREFIX)
     batch.append(b"a", b"r", b"", b"1")
-    assert apply_plain(batch, log, PlainLimits(no_ack=True), 1, acks) == 1
+    assert apply_plain(batch, log, PlainLimits(no_ack=True), MessageIds(0), 1, 1, acks) == 1
     assert (log.messages, len(acks)) == (1, 0)
+
+
+@pytest.mark.parametrize("value", [b" x-1", b"x-1", b"\t x-1 \t", b"x-1  "])
+def test_ids_are_found_without_the_space_around_them(value: bytes) -> None:
+    batch, log, acks, ids = IngestBatch(), StreamLog(), AckBatch(PREFIX), MessageIds(100)
+    header = b"NATS/1.0\r\nNats-Msg-Id:" + value + b"\r\nB: c\r\n\r\n"
+    batch.append(b"a", b"r", header, b"1")
+    batch.append(b"b", b"r", header, b"2")
+    assert apply_plain(batch, log, PlainLimits(), ids, 1, 1, acks) == 2
+    assert (log.messages, ids.last_id, ids.find(b"x-1", 100), ids.find(b"x-1", 101)) == (1, b"x-1", 1, 0)
+    assert acks.items()[1] == (b"r", b'{"stream":"S","seq":1,"duplicate":true}')
+
+
+def test_a_window_forgets_in_order_and_can_be_resized() -> None:
+    ids = MessageIds(100)
+    for n in range(5):
+        ids.add(b"%d" % n, n + 1, n * 10)
+    assert (len(ids), ids.next_deadline()) == (5, 100)
+    ids.prune(110)
+    assert [ids.find(b"%d" % n, 110) for n in range(5)] == [0, 0, 3, 4, 5]
+    ids.resize(20, 55)
+    assert (len(ids), ids.next_deadline(), ids.window_ns) == (1, 60, 20)
+    ids.prune(60)
+    assert (len(ids), ids.next_deadline()) == (0, None)
+    ids.add(b"again", 9, 1000)
+    assert (ids.find(b"again", 1019), ids.find(b"again", 1020)) == (9, 0)
 
 
 def test_store_one_and_enforce_all_hold_the_limits() -> None:

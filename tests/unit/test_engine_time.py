@@ -49,7 +49,7 @@ def test_an_idle_engine_has_no_deadline() -> None:
     js.request("a", b"x", MSG_ID % b"1")
     assert js.engine.next_deadline() == START_NS + 120 * SECOND
     js.wait_until(START_NS + 121 * SECOND)
-    assert (js.engine.next_deadline(), len(js.engine.streams["A"].dedupe)) == (None, 0)
+    assert (js.engine.next_deadline(), len(js.engine.streams["A"].ids)) == (None, 0)
 
 
 class CountingStore(MemoryStreamStore):

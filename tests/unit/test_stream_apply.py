@@ -87,7 +87,7 @@ def test_a_message_id_is_a_duplicate_within_the_window_only() -> None:
     assert put_one(stream, Nats_Msg_Id="2", now=9 + WINDOW_NS) == stored(2)
     assert put_one(stream, Nats_Msg_Id="1", now=10 + WINDOW_NS) == stored(3)
     assert put_one(stream, Nats_Msg_Id="", now=10 + WINDOW_NS) == stored(4)
-    assert len(stream.dedupe) == 2
+    assert len(stream.ids) == 2
 
 
 def test_ids_within_one_batch_are_duplicates_too() -> None:

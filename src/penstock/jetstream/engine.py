@@ -81,6 +81,7 @@ class JetStream:
         self._changed: dict[str, Stream] = {}  # since consumers looked for news last
         self._active: dict[Consumer, None] = {}  # an ordered set: consumers with something to do this tick
         self._deadlines: Deadlines[Stream | Consumer] = Deadlines()
+        self._used = dict.fromkeys(StorageType, 0)  # bytes of all streams, as of when each was noted last
         self._unsynced: set[str] = set()
         self._sync_due: int | None = None
         self._failing: dict[str, Stream] = {}  # streams whose last write failed
@@ -126,12 +127,10 @@ class JetStream:
     def apply(self, now: int) -> None:
         """Applies publishes, then consumers' acks."""
         dirty = cast(list[Stream], self.dirty_streams.take())
-        if dirty:
-            refusals = {storage: self._refusal(storage) for storage in StorageType}
         for stream in dirty:
             if stream.name not in self.streams:
                 continue  # deleted in this very tick
-            stream.refuse_all = stream.write_failure or refusals[stream.config.storage]
+            stream.refuse_all = stream.write_failure or self._refusal(stream.config.storage)
             stream.apply_pending(now)
             self._note_stream(stream)
         for consumer in cast(list[Consumer], self.dirty_consumers.take()):
@@ -201,6 +200,9 @@ class JetStream:
         self._wake()
 
     def _note_stream(self, stream: Stream) -> None:
+        size = stream.log.bytes
+        self._used[stream.config.storage] += size - stream.accounted_bytes
+        stream.accounted_bytes = size
         self._unwritten[stream.name] = stream
         self._changed[stream.name] = stream
         self._deadlines.set(stream, stream.next_deadline())
@@ -300,6 +302,7 @@ class JetStream:
         stream = self.stream(name)
         stream.unsubscribe(self.index)
         del self.streams[name]
+        self._used[stream.config.storage] -= stream.accounted_bytes
         for table in (self._unwritten, self._changed, self._failing):
             table.pop(name, None)
         self._deadlines.set(stream, None)
@@ -342,8 +345,8 @@ class JetStream:
     def account_info(self) -> AccountInfo:
         """What the account uses and may use."""
         return AccountInfo(
-            memory=self._used(StorageType.MEMORY),
-            storage=self._used(StorageType.FILE),
+            memory=self._used[StorageType.MEMORY],
+            storage=self._used[StorageType.FILE],
             reserved_memory=self._reserved(StorageType.MEMORY, None),
             reserved_storage=self._reserved(StorageType.FILE, None),
             streams=len(self.streams),
@@ -356,9 +359,6 @@ class JetStream:
             domain=self.config.domain,
             api=self.api_stats,
         )
-
-    def _used(self, storage: StorageType) -> int:
-        return sum(s.log.bytes for s in self.streams.values() if s.config.storage is storage)
 
     def _reserved(self, storage: StorageType, without: Stream | None) -> int:
         return sum(
@@ -373,7 +373,7 @@ class JetStream:
     def _refusal(self, storage: StorageType) -> ApiError | None:
         """Why publishes to streams of this storage are refused just now, or None."""
         limit = self._limit(storage)
-        return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= self._used(storage) else None
+        return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= self._used[storage] else None
 
     def _check_capacity(self, config: StreamConfig, present: Stream | None) -> None:
         if present is None and 0 <= self.config.max_streams <= len(self.streams):

@@ -8,6 +8,7 @@ from penstock.kernels.subjects cimport SubscriptionIndex
 cdef enum:
     PUBLISH_HAS_REPLY = 1
     PUBLISH_IS_SPECIAL = 2          # its header block may change behaviour: Python decides
+    PUBLISH_HAS_ID = 4              # it has a Nats-Msg-Id, and nothing else that changes behaviour
 
 # What stands before a publish in a batch; subject, reply and body follow, the whole padded to 8 bytes.
 cdef struct PublishHead:
@@ -17,6 +18,8 @@ cdef struct PublishHead:
     uint32_t reply_len
     uint32_t header_len
     uint32_t body_len               # header and payload together
+    uint32_t id_start               # PUBLISH_HAS_ID: where in the header block the id is
+    uint32_t id_len
 
 # A run of publishes, copied once from the read buffer. This is also what a replicated log carries.
 cdef class IngestBatch:
@@ -25,6 +28,16 @@ cdef class IngestBatch:
     cdef readonly size_t position   # offset of the first publish not yet applied
     cdef int put(self, const Message* m) except -1
     cpdef clear(self)
+
+# The message ids of a stream's dedupe window.
+cdef class MessageIds:
+    cdef readonly int64_t window_ns
+    cdef public bytes last_id
+    cdef dict seqs
+    cdef object queue               # deque of (ts, id), oldest first
+    cdef int64_t oldest_ts          # of the queue's first entry, when there is one
+    cdef uint64_t seq_of(self, bytes msg_id, int64_t now) except? 0
+    cdef int remember(self, bytes msg_id, uint64_t seq, int64_t ts) except -1
 
 # The sink of a stream's subjects: collects publishes and marks the stream dirty.
 cdef class StreamSink(Sink):
@@ -39,7 +52,7 @@ cdef class AckBatch:
     cdef OutBuffer buf
     cdef readonly size_t count
     cdef bytes prefix               # of the ack of a stored message: all up to its sequence
-    cdef int put_ack(self, const char* reply, size_t reply_len, uint64_t seq) except -1
+    cdef int put_ack(self, const char* reply, size_t reply_len, uint64_t seq, bint duplicate) except -1
     cdef int put_text(self, const char* reply, size_t reply_len, const char* text, size_t n) except -1
 
 # The limits of a stream which the compiled run enforces itself.

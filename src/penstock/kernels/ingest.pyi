@@ -51,8 +51,8 @@ class AckBatch:
     @property
     def count(self) -> int: ...
     def __len__(self) -> int: ...
-    def add_ack(self, reply: bytes, seq: int) -> None:
-        """The positive ack of the message stored at `seq`."""
+    def add_ack(self, reply: bytes, seq: int, duplicate: bool = False) -> None:
+        """The positive ack of the message stored at `seq`, now or (duplicate) before."""
 
     def add(self, reply: bytes, text: bytes) -> None:
         """Any other answer to a publish: an error, a duplicate."""
@@ -65,6 +65,33 @@ class AckBatch:
 
     def clear(self) -> None:
         """Drops what waits."""
+
+class MessageIds:
+    """The `Nats-Msg-Id` values a stream stored lately, and under which sequence.
+
+    window_ns -- how long an id is remembered; 0 remembers none.
+    last_id -- of the last message stored; b"" when it had none.
+    """
+
+    last_id: bytes
+    def __init__(self, window_ns: int) -> None: ...
+    @property
+    def window_ns(self) -> int: ...
+    def __len__(self) -> int: ...
+    def find(self, msg_id: bytes, now: int) -> int:
+        """The sequence stored under the id within the window before `now` (ns), or 0."""
+
+    def add(self, msg_id: bytes, seq: int, ts: int) -> None:
+        """Remembers that `seq` was stored under the id at `ts` (ns), no earlier than the one before."""
+
+    def prune(self, now: int) -> None:
+        """Forgets what is older than the window."""
+
+    def resize(self, window_ns: int, now: int) -> None:
+        """Another window from now on; what a shorter one excludes is forgotten."""
+
+    def next_deadline(self) -> int | None:
+        """When (ns) the oldest id may be forgotten; None when there is none."""
 
 class PlainLimits:
     """The limits that apply_plain enforces; negative and 0 mean none.
@@ -91,11 +118,19 @@ class PlainLimits:
         no_ack: bool = False,
     ) -> None: ...
 
-def apply_plain(batch: IngestBatch, log: StreamLog, limits: PlainLimits, ts: int, acks: AckBatch) -> int:
-    """Stores publishes from `batch.position` on; returns how many.
+def apply_plain(
+    batch: IngestBatch,
+    log: StreamLog,
+    limits: PlainLimits,
+    ids: MessageIds,
+    now: int,
+    ts: int,
+    acks: AckBatch,
+) -> int:
+    """Stores publishes from `batch.position` on; returns how many it took, duplicates included.
 
     Stops at the end of the batch or before the first publish that Python has to decide about.
-    ts -- ns, the time of every message of the run.
+    ts -- ns, the time of every message of the run. now -- ns, what the dedupe window ends at.
     """
 
 def store_one(

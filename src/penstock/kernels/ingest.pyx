@@ -2,8 +2,9 @@
 """Ingest: publishes on their way into a stream, and the run that stores them without Python.
 
 A publish is copied once, from the connection's read buffer into the stream's batch. apply_plain()
-stores a run of them and writes their acks; it stops before the first one that needs a decision
-(a behaviour-changing header, a limit that refuses it), which Python makes from `batch.take_one()`.
+stores a run of them, drops duplicates and writes their acks; it stops before the first one that needs a
+decision (another behaviour-changing header, a limit that refuses it), which Python makes from
+`batch.take_one()`.
 
 Invariants: `position` is always the start of a publish or the end of the batch, and moves past a
 publish only once that publish was stored or handed to Python. An ack enters an AckBatch after its
@@ -15,6 +16,8 @@ overtake its write).
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
+
+from collections import deque
 
 from penstock.kernels.buffers cimport OutBuffer, put_uint
 from penstock.kernels.dispatch cimport route
@@ -32,23 +35,45 @@ cdef enum:
     SUBJECT_MAX = 0xffff            # a record stores the length of its subject in 16 bits
     HEADER_MAX = 0xffff             # larger ones are refused by Python with error 10097
     STATUS_LINE_SIZE = 10           # "NATS/1.0\r\n"
+    ID_NAME_SIZE = 12               # "Nats-Msg-Id:"
+    ACK_END_MAX = 18                # ',"duplicate":true}'
 
 
-cdef bint is_special_header(const char* p, size_t n) noexcept nogil:
-    """May this header block change what the stream does? (a `Nats-` name, or an odd status line)"""
+cdef uint32_t classify_header(const char* p, size_t n, PublishHead* head) noexcept nogil:
+    """What the block may change: nothing (0), only dedupe (PUBLISH_HAS_ID), or anything (PUBLISH_IS_SPECIAL:
+    another `Nats-` name, a second id, an odd status line)."""
     cdef const char* end = p + n
     cdef const char* line
+    cdef const char* value
+    cdef const char* stop
+    cdef uint32_t flags = 0
     if n < STATUS_LINE_SIZE or n > HEADER_MAX or memcmp(p, b"NATS/1.0\r\n", STATUS_LINE_SIZE) != 0:
-        return True
+        return PUBLISH_IS_SPECIAL
     line = p + STATUS_LINE_SIZE
     while end - line >= 5:
+        stop = <const char*>memchr(line, c"\n", end - line)
         if memcmp(line, b"Nats-", 5) == 0:
-            return True
-        line = <const char*>memchr(line, c"\n", end - line)
-        if line == NULL:
-            return False
-        line += 1
-    return False
+            if flags or stop == NULL or stop - line < ID_NAME_SIZE or memcmp(line, b"Nats-Msg-Id:", ID_NAME_SIZE) != 0:
+                return PUBLISH_IS_SPECIAL
+            value = line + ID_NAME_SIZE
+            line = stop
+            while value < line and (value[0] == c" " or value[0] == c"\t"):
+                value += 1
+            if line == value or (line - 1)[0] != c"\r":
+                return PUBLISH_IS_SPECIAL
+            line -= 1
+            while line > value and ((line - 1)[0] == c" " or (line - 1)[0] == c"\t"):
+                line -= 1
+            if line > value:        # an empty id is none
+                head.id_start = <uint32_t>(value - p)
+                head.id_len = <uint32_t>(line - value)
+                flags = PUBLISH_HAS_ID
+        if stop == NULL:
+            break
+        if (stop - 1)[0] != c"\r":
+            return PUBLISH_IS_SPECIAL   # Python knows no other line ends: let it look
+        line = stop + 1
+    return flags
 
 
 cdef class IngestBatch:
@@ -70,10 +95,11 @@ cdef class IngestBatch:
         head.reply_len = <uint32_t>m.reply_len
         head.header_len = <uint32_t>m.header_len
         head.body_len = <uint32_t>m.body_len
+        head.id_start = head.id_len = 0
+        if m.header_len:
+            head.flags = classify_header(m.body, m.header_len, head)
         if m.reply_len:
             head.flags |= PUBLISH_HAS_REPLY
-        if m.header_len and is_special_header(m.body, m.header_len):
-            head.flags |= PUBLISH_IS_SPECIAL
         d += sizeof(PublishHead)
         memcpy(d, m.subject, m.subject_len)
         d += m.subject_len
@@ -184,19 +210,24 @@ cdef class AckBatch:
         self.buf = OutBuffer()
         self.prefix = prefix
 
-    cdef int put_ack(self, const char* reply, size_t reply_len, uint64_t seq) except -1:
-        cdef size_t prefix_len = PyBytes_GET_SIZE(self.prefix)
-        cdef char* d = self.buf.reserve(8 + reply_len + prefix_len + 21)
+    cdef int put_ack(self, const char* reply, size_t reply_len, uint64_t seq, bint duplicate) except -1:
+        cdef size_t n = PyBytes_GET_SIZE(self.prefix)
+        cdef char* d = self.buf.reserve(8 + reply_len + n + 20 + ACK_END_MAX)
         cdef char* text = d + 8 + reply_len
         cdef uint32_t lengths[2]
         memcpy(d + 8, reply, reply_len)
-        memcpy(text, PyBytes_AS_STRING(self.prefix), prefix_len)
-        prefix_len += put_uint(text + prefix_len, seq)
-        text[prefix_len] = c"}"
+        memcpy(text, PyBytes_AS_STRING(self.prefix), n)
+        n += put_uint(text + n, seq)
+        if duplicate:
+            memcpy(text + n, b',"duplicate":true}', ACK_END_MAX)
+            n += ACK_END_MAX
+        else:
+            text[n] = c"}"
+            n += 1
         lengths[0] = <uint32_t>reply_len
-        lengths[1] = <uint32_t>(prefix_len + 1)
+        lengths[1] = <uint32_t>n
         memcpy(d, lengths, 8)
-        self.buf.size += 8 + reply_len + prefix_len + 1
+        self.buf.size += 8 + reply_len + n
         self.count += 1
         return 0
 
@@ -212,9 +243,9 @@ cdef class AckBatch:
         self.count += 1
         return 0
 
-    def add_ack(self, bytes reply, uint64_t seq):
-        """The positive ack of the message stored at `seq`."""
-        self.put_ack(PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply), seq)
+    def add_ack(self, bytes reply not None, uint64_t seq, bint duplicate=False):
+        """The positive ack of the message stored at `seq`, now or (duplicate) before."""
+        self.put_ack(PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply), seq, duplicate)
 
     def add(self, bytes reply, bytes text):
         """Any other answer to a publish: an error, a duplicate."""
@@ -268,6 +299,68 @@ cdef class AckBatch:
         return self.count
 
 
+cdef class MessageIds:
+    """The `Nats-Msg-Id` values a stream stored lately, and under which sequence.
+
+    Invariants: the queue is in order of time and holds exactly the ids of the table; an id older than the
+    window is never found, whether or not it was dropped already. Ids are kept whole: a hash in their place
+    would some day take a message for another one's duplicate.
+    """
+
+    def __cinit__(self, int64_t window_ns):
+        self.window_ns = window_ns
+        self.last_id = b""
+        self.seqs = {}
+        self.queue = deque()
+
+    cdef uint64_t seq_of(self, bytes msg_id, int64_t now) except? 0:
+        cdef object seq
+        if self.seqs and self.oldest_ts <= now - self.window_ns:
+            self.prune(now)
+        seq = self.seqs.get(msg_id)
+        return 0 if seq is None else <uint64_t>seq
+
+    cdef int remember(self, bytes msg_id, uint64_t seq, int64_t ts) except -1:
+        if self.window_ns <= 0:
+            return 0
+        if not self.seqs:
+            self.oldest_ts = ts
+        self.seqs[msg_id] = seq
+        self.queue.append((ts, msg_id))
+        return 0
+
+    def find(self, bytes msg_id not None, int64_t now):
+        """The sequence stored under the id within the window before `now` (ns), or 0."""
+        return self.seq_of(msg_id, now)
+
+    def add(self, bytes msg_id not None, uint64_t seq, int64_t ts):
+        """Remembers that `seq` was stored under the id at `ts` (ns), no earlier than the one before."""
+        self.remember(msg_id, seq, ts)
+
+    def prune(self, int64_t now):
+        """Forgets what is older than the window."""
+        cdef int64_t cutoff = now - self.window_ns
+        while self.queue:
+            ts, msg_id = self.queue[0]
+            self.oldest_ts = ts
+            if self.oldest_ts > cutoff:
+                return
+            self.queue.popleft()
+            del self.seqs[msg_id]
+
+    def resize(self, int64_t window_ns, int64_t now):
+        """Another window from now on; what a shorter one excludes is forgotten."""
+        self.window_ns = window_ns
+        self.prune(now)
+
+    def next_deadline(self):
+        """When (ns) the oldest id may be forgotten; None when there is none."""
+        return self.oldest_ts + self.window_ns if self.seqs else None
+
+    def __len__(self):
+        return len(self.seqs)
+
+
 cdef class PlainLimits:
     """The limits of a stream's configuration that apply_plain() enforces; negative and 0 mean none.
 
@@ -295,17 +388,18 @@ cdef class PlainLimits:
 
 
 cpdef size_t apply_plain(
-    IngestBatch batch, StreamLog log, PlainLimits limits, int64_t ts, AckBatch acks
+    IngestBatch batch, StreamLog log, PlainLimits limits, MessageIds ids, int64_t now, int64_t ts, AckBatch acks
 ) except? 0:
-    """Stores publishes from `batch.position` on; returns how many.
+    """Stores publishes from `batch.position` on; returns how many it took, duplicates included.
 
     Stops at the end of the batch or before the first publish that Python has to decide about.
-    `ts` (ns) is the time of every message of the run.
+    `ts` (ns) is the time of every message of the run, `now` what the dedupe window ends at.
     """
     cdef const char* data = batch.buf.data
     cdef size_t end = batch.buf.size
-    cdef size_t stored = 0
+    cdef size_t taken = 0
     cdef const PublishHead* head
+    cdef bytes msg_id
     cdef Message m
     cdef uint64_t seq
     cdef size_t room
@@ -324,6 +418,16 @@ cpdef size_t apply_plain(
         m.body = m.reply + head.reply_len
         m.header_len = head.header_len
         m.body_len = head.body_len
+        msg_id = b""
+        if head.flags & PUBLISH_HAS_ID:
+            msg_id = PyBytes_FromStringAndSize(m.body + head.id_start, head.id_len)
+            seq = ids.seq_of(msg_id, now)
+            if seq:
+                if m.reply_len and not limits.no_ack:
+                    acks.put_ack(m.reply, m.reply_len, seq, True)
+                batch.position += head.size
+                taken += 1
+                continue
         if limits.discard_new:
             if limits.msgs_max > 0 and log.messages >= <uint64_t>limits.msgs_max:
                 break
@@ -334,11 +438,14 @@ cpdef size_t apply_plain(
                     break
         seq = log.append_message(&m, ts)
         batch.position += head.size
-        stored += 1
+        taken += 1
+        ids.last_id = msg_id
+        if head.flags & PUBLISH_HAS_ID:
+            ids.remember(msg_id, seq, ts)
         enforce(log, limits, &m)
         if m.reply_len and not limits.no_ack:
-            acks.put_ack(m.reply, m.reply_len, seq)
-    return stored
+            acks.put_ack(m.reply, m.reply_len, seq, False)
+    return taken
 
 
 cpdef uint64_t store_one(

@@ -28,7 +28,6 @@ ROLLUP_SUBJECT = "sub"
 ROLLUP_ALL = "all"
 
 _NATS_NAMES = re.compile(rb"\r\n(Nats-[^:\r\n]*):")
-_MSG_ID_ONLY = [headers.MSG_ID.encode()]
 _SEQ_MAX = 2**64
 
 
@@ -56,8 +55,6 @@ def check(stream: Stream, subject: bytes, header: bytes, payload_len: int, now: 
     names = _NATS_NAMES.findall(header)
     if not names:
         return Decision(_without_status_line(header))
-    if names == _MSG_ID_ONLY:  # by far the most frequent one
-        return _check_duplicate(stream, header, now)
     _check_api_level(stream, header)
     _check_features(stream, header)
     _check_expected_sequences(stream, subject, header)
@@ -172,13 +169,13 @@ def _check_schedule(header: bytes) -> None:
 
 def _check_duplicate(stream: Stream, header: bytes, now: int) -> Decision:
     msg_id = headers.value_of(header, headers.MSG_ID) or b""
-    seq = stream.dedupe.find(msg_id, now) if msg_id else 0
+    seq = stream.ids.find(msg_id, now) if msg_id else 0
     return Decision(_stored(header), msg_id, duplicate_of=seq)
 
 
 def _check_expected_msg_id(stream: Stream, header: bytes) -> None:
     expected = headers.value_of(header, headers.EXPECTED_LAST_MSG_ID)
-    last_id = stream.dedupe.last_id
+    last_id = stream.ids.last_id
     if expected and expected != last_id:
         raise codes.STREAM_WRONG_LAST_MSG_ID.exception(id=last_id.decode("utf-8", "replace"))
 

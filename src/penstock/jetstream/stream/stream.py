@@ -21,10 +21,11 @@ import msgspec
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.limits import DELETED_DETAILS_MAX
 from penstock.jetstream.stream import ingest, retention, ttl
-from penstock.jetstream.stream.dedupe import DedupeWindow
+from penstock.jetstream.stream.dedupe import recover_ids
 from penstock.kernels.ingest import (
     AckBatch,
     IngestBatch,
+    MessageIds,
     PlainLimits,
     StreamSink,
     apply_plain,
@@ -83,12 +84,13 @@ class Stream:
         self.api_level = api_level
         self.consumers: dict[str, Consumer] = {}
         self.wiring: ConsumerWiring | None = None  # made with the first consumer
-        self.dedupe = DedupeWindow(config.duplicate_window)
+        self.ids = MessageIds(config.duplicate_window)
         self.expiry = retention.Expiry(self.log)
         self.sink = StreamSink(dirty, self)
         self.acks = AckBatch(_ack_prefix(config.name, domain))
         self.refuse_all: ApiError | None = None  # set by the engine: what every publish gets just now
         self.write_failure: ApiError | None = None  # set while the store can't write
+        self.accounted_bytes = 0  # what the engine counted it with
         self._now = created
         self._configure()
         self._subscriptions: list[Subscription] = []
@@ -117,8 +119,8 @@ class Stream:
         # Times never go backwards within a stream: seeking by time relies on it.
         ts = max(now, self.log.last_ts)
         while True:
-            if self.refuse_all is None and apply_plain(batch, self.log, self._limits, ts, self.acks):
-                self.dedupe.last_id = b""
+            if self.refuse_all is None:
+                apply_plain(batch, self.log, self._limits, self.ids, now, ts, self.acks)
             publish = batch.take_one()
             if publish is None:
                 return
@@ -134,8 +136,7 @@ class Stream:
             decision = ingest.check(self, subject, header, len(payload), now)
             if decision.duplicate_of:
                 if answers:
-                    ack = PubAck(stream=self.name, seq=decision.duplicate_of, duplicate=True)
-                    self.acks.add(reply, encode(ack))
+                    self.acks.add_ack(reply, decision.duplicate_of, True)
                 return
             size = ingest.record_size(subject, decision.header, len(payload))
             ingest.check_room(self, subject, size)
@@ -144,9 +145,9 @@ class Stream:
                 self.acks.add(reply, self._refusal(ApiError.from_exception(error)))
             return
         seq = store_one(self.log, self._limits, subject, decision.header, payload, ts)
-        self.dedupe.last_id = decision.msg_id
+        self.ids.last_id = decision.msg_id
         if decision.msg_id:
-            self.dedupe.add(decision.msg_id, seq, ts)
+            self.ids.add(decision.msg_id, seq, ts)
         if decision.ttl_ns:
             self.expiry.ttls.add(seq, ts, decision.ttl_ns)
         if decision.rollup:
@@ -181,7 +182,7 @@ class Stream:
         """Runs on another (checked) configuration from now on; limits that shrank are enforced at once."""
         self.config = config
         self._configure()
-        self.dedupe.resize(config.duplicate_window, now)
+        self.ids.resize(config.duplicate_window, now)
         enforce_all(self.log, self._limits)
         self.expire(now)
         self.store.save_meta(self.meta)
@@ -233,13 +234,13 @@ class Stream:
 
     def recover(self, now: int) -> None:
         """After the store was opened: what is known about message ids and TTLs comes from the log."""
-        self.dedupe.recover(self.log, now)
+        recover_ids(self.ids, self.log, now)
         if self.config.allow_msg_ttl:
             self.expiry.ttls.recover(self.log)
 
     def expire(self, now: int) -> int:
         """Removes what is too old, forgets old message ids; returns how many messages went."""
-        self.dedupe.prune(now)
+        self.ids.prune(now)
         if self.config.sealed:
             return 0
         self._now = now
@@ -251,12 +252,12 @@ class Stream:
         ts = max(self._now, self.log.last_ts)
         seq = store_one(self.log, self._limits, subject, ttl.marker_header(ttl_ns), b"", ts)
         self.expiry.ttls.add(seq, ts, ttl_ns)
-        self.dedupe.last_id = b""
+        self.ids.last_id = b""
 
     def next_deadline(self) -> int | None:
         """When (ns) `expire` has work; None when never."""
         expiry = None if self.config.sealed else self.expiry.next_deadline(self.config.max_age)
-        deadlines = (expiry, self.dedupe.next_deadline())
+        deadlines = (expiry, self.ids.next_deadline())
         return min((due for due in deadlines if due is not None), default=None)
 
     # --- wiring --------------------------------------------------------------------------------
