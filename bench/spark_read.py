@@ -75,7 +75,8 @@ def main() -> None:
         if server is None:
             sys.exit("no nats-server on PATH and no go to install it")
         if options.server == "penstock":
-            server.command = [sys.executable, "-m", "penstock", "serve"]  # also where the script is not on PATH
+            # Also works where the package is not installed, only on PYTHONPATH.
+            server.command = [sys.executable, "-m", "penstock", "serve"]
         server.start()
         try:
             fill_stream(server.port, messages=options.messages, size_bytes=SIZE_BYTES, name=STREAM)
