@@ -171,6 +171,7 @@ CLOSES = [
     Dialogue("PUB with a negative size", b"PUB a -1\r\n", b"", True),
     Dialogue("PUB with a size that is no number", b"PUB a 1x\r\n", b"", True),
     Dialogue("PUB with a size beyond all bounds", b"PUB a 99999999999999999999\r\n", b"", True),
+    Dialogue("a payload longer than its size", b"PUB a 1\r\nxyz\r\n", UNKNOWN, True),
     Dialogue("a payload above max_payload", b"PUB a 1048577\r\n", refusal("Maximum Payload Violation"), True),
     Dialogue(
         "headers and payload above max_payload",

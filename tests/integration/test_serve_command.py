@@ -351,3 +351,31 @@ def test_bad_queries_have_their_status(monitored: tuple[Process, str], path: str
         page(monitored[1] + path)
     assert caught.value.code == status
     caught.value.close()
+
+
+# -- other signals
+
+
+def test_a_log_file_that_was_moved_is_opened_anew(start: Callable[..., Process], tmp_path: Path) -> None:
+    log_file = tmp_path / "server.log"
+    command = [*SERVE, "-a", "127.0.0.1", "-p", "-1", "-l", str(log_file)]
+    process = subprocess.Popen(command, env=ENVIRONMENT)
+    try:
+        wait_until(lambda: log_file.exists() and "Server is ready" in log_file.read_text(), "the server")
+        log_file.rename(tmp_path / "old.log")
+        process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: log_file.exists() and "File log re-opened" in log_file.read_text(), "the new file")
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "not supported yet" in log_file.read_text(), "the answer to SIGHUP")
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_lame_duck_ends_a_server_without_clients(start: Callable[..., Process]) -> None:
+    process = start()
+    ended = run("--signal", f"ldm={process.process.pid}")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert process.process.wait(TIMEOUT_S) == 0
+    assert "Entering lame duck mode" in process.log

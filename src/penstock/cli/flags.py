@@ -37,6 +37,13 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(("P", "pid"), "pid_file", str, "File to store the process id", "<file>"),
         Flag(("m", "http_port"), "http_port", int, "Use port for http monitoring", "<port>"),
         Flag(("c", "config"), "config", str, "Configuration file", "<file>"),
+        Flag(
+            ("sl", "signal"),
+            "signal",
+            str,
+            "Send a signal to a server (ldm, stop, quit, term, reopen, reload)",
+            "<signal>=<pid>",
+        ),
         Flag(("t",), "test", bool, "Test configuration and exit"),
         Flag(("client_advertise",), "client_advertise", str, "Client URL to advertise", "<host:port>"),
         Flag(("ports_file_dir",), "ports_file_dir", str, "Create a ports file in this directory", "<dir>"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import flags
@@ -41,6 +42,8 @@ def serve(arguments: list[str], program: str = "penstock serve") -> int:
     except (ConfigError, OSError) as error:
         sys.stderr.write(f"nats-server: {_told(error)}\n")
         return EXIT_FAILED
+    if "signal" in found:
+        return _send_signal(found["signal"])
     if found.get("test"):
         sys.stderr.write(
             f"nats-server: configuration file {options.config_file} is valid ({digest(options)})\n"
@@ -73,6 +76,17 @@ def options_of(found: dict[str, Any]) -> Options:
     return replace(options, jetstream=jetstream, **changes)
 
 
+def _send_signal(wanted: str) -> int:
+    from penstock.cli import signals
+
+    try:
+        signals.send(wanted)
+    except (ConfigError, OSError) as error:
+        sys.stderr.write(f"nats-server: {_told(error)}\n")
+        return EXIT_FAILED
+    return EXIT_OK
+
+
 def digest(options: Options) -> str:
     """What identifies a configuration file's content."""
     import hashlib
@@ -101,16 +115,17 @@ def _run(options: Options) -> int:
         return EXIT_FAILED
     logs.take_over_logging(log)
     try:
-        return _run_loop(options, log)
+        return _run_loop(options, log, writer)
     finally:
         writer.close()
 
 
-def _run_loop(options: Options, log: logs.Log) -> int:
+def _run_loop(options: Options, log: logs.Log, writer: logs.LineWriter) -> int:
     import asyncio
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve_until_signal(options, log))
+        runner.get_loop().set_exception_handler(partial(_on_loop_error, log))
+        return runner.run(_serve_until_signal(options, log, writer))
 
 
 def _loop_factory() -> Any:
@@ -122,17 +137,15 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve_until_signal(options: Options, log: logs.Log) -> int:
+async def _serve_until_signal(options: Options, log: logs.Log, writer: logs.LineWriter) -> int:
     import asyncio
-    import signal
 
+    from penstock.cli import signals
     from penstock.server.server import Server
 
     server = Server(options=options, log=log)
     ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number, name in ((signal.SIGINT, "interrupt"), (signal.SIGTERM, "terminated")):
-        loop.add_signal_handler(number, _on_signal, name, log, ended)
+    signals.install(server, ended, log, writer)
     _greet(server, options, log)
     try:
         await server.start()
@@ -156,12 +169,16 @@ async def _wait(server: Server, ended: asyncio.Event, log: logs.Log) -> int:
         wait.cancel()
     await server.stop()
     log.info("Server Exiting..")
-    return EXIT_OK if ended.is_set() else EXIT_FAILED
+    return EXIT_FAILED if server.failed else EXIT_OK
 
 
-def _on_signal(name: str, log: logs.Log, ended: asyncio.Event) -> None:
-    log.info(f'Trapped "{name}" signal')
-    ended.set()
+def _on_loop_error(log: logs.Log, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What escaped a callback: a bug, or a disk that failed. The connection or server concerned is closed."""
+    import traceback
+
+    error = context.get("exception")
+    told = "".join(traceback.format_exception(error)) if error is not None else ""
+    log.error(f"{context.get('message', 'unhandled error')}\n{told}".rstrip())
 
 
 def _greet(server: Server, options: Options, log: logs.Log) -> None:

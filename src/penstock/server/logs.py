@@ -64,6 +64,7 @@ class LineWriter:
         self.logtime = logtime
         self.utc = utc
         self.coloured = stream.isatty()
+        self.path = ""
         self.pid = os.getpid()
 
     def __call__(self, label: str, text: str) -> None:
@@ -78,6 +79,13 @@ class LineWriter:
         now_ns = time.time_ns()
         parts = (time.gmtime if self.utc else time.localtime)(now_ns // 1_000_000_000)
         return f"{time.strftime('%Y/%m/%d %H:%M:%S', parts)}.{now_ns // 1000 % 1_000_000:06d} "
+
+    def reopen(self) -> None:
+        """Opens the log file anew, for whoever has moved the old one away. Raises OSError."""
+        if self.path:
+            fresh = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+            self.stream.close()
+            self.stream = fresh
 
     def close(self) -> None:
         """Closes the stream, unless it is the process's own stderr."""
@@ -123,4 +131,5 @@ def log_lines(path: str, *, logtime: bool, utc: bool, debug: bool, trace: bool) 
     """A log that appends to a file (stderr when path is empty), and its writer, to be closed at the end."""
     stream = open(path, "a", encoding="utf-8") if path else sys.stderr  # noqa: SIM115 - LineWriter.close()
     writer = LineWriter(stream, logtime=logtime, utc=utc)
+    writer.path = path
     return Log(writer, debug=debug, trace=trace), writer

@@ -29,11 +29,12 @@ from penstock.net.connection import Connection
 from penstock.net.listener import Listener
 from penstock.net.reasons import CloseReason
 from penstock.routing.account import Account
-from penstock.server import files, logs
+from penstock.server import files, lameduck, logs
 from penstock.server.auth import GLOBAL_ACCOUNT, Authenticator
 from penstock.server.identity import PROTOCOL, RUNTIME, VERSION, new_server_id
 from penstock.server.options import JetStreamOptions, Options
 from penstock.server.session import Session
+from penstock.server.system import serve_user_info
 from penstock.server.tick import Tick
 from penstock.server.totals import ClosedSession, Totals
 
@@ -90,6 +91,7 @@ class Server:
         self.started_ns = 0
         self.jetstream: JetStreamService | None = None
         self.monitor: Monitor | None = None
+        self.failed = False  # it stopped because what is stored can't be relied on
         self._next_cid = 1
         self._listener: Listener | None = None
         self._watch: BacklogWatch | None = None
@@ -98,6 +100,7 @@ class Server:
         self._no_sessions = asyncio.Event()
         self._stopped = asyncio.Event()
         self._stopping = False
+        self._leaving = False
         self._failure_stop: asyncio.Task[None] | None = None
 
     # -- life
@@ -164,6 +167,18 @@ class Server:
         files.remove_ports(self.options.ports_file_dir)
         self._stopped.set()
 
+    async def lame_duck(self) -> None:
+        """Lets clients go at their own time, then stops: see `lameduck`. Calling it again does nothing."""
+        if self._leaving or self._stopping:
+            return
+        self._leaving = True
+        self.log.info("Entering lame duck mode, stop accepting new clients")
+        if self._listener is not None:
+            self._listener.close()
+        self._info["ldm"] = True
+        await lameduck.leave(self)
+        await self.stop()
+
     async def wait_stopped(self) -> None:
         """Returns when the server has stopped."""
         await self._stopped.wait()
@@ -209,6 +224,7 @@ class Server:
         account = self.accounts.get(name)
         if account is None:
             account = self.accounts[name] = Account(name)
+            serve_user_info(self, account)
         return account
 
     def admit(self, session: Session) -> bool:
@@ -333,6 +349,7 @@ class Server:
                 session.connection.cut()
 
     def _on_engine_failure(self, error: BaseException) -> None:
+        self.failed = True
         self.log.fatal(f"JetStream stopped: {error!r}; what was acked is kept, the server shuts down")
         self._failure_stop = asyncio.get_running_loop().create_task(self.stop())
 

@@ -1,0 +1,121 @@
+"""CONNECT: defaults, later changes, wrong types; what logs may show of it; credentials."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import ProtocolError
+from penstock.server.auth import Authenticator, Identity
+from penstock.server.connect_options import ConnectOptions, parse_connect
+from penstock.server.identity import new_server_id
+from penstock.server.options import Options, User
+from penstock.server.session import redacted
+
+
+def parsed(before: ConnectOptions | None = None, /, **fields: Any) -> ConnectOptions:
+    return parse_connect(json.dumps(fields).encode(), before or ConnectOptions())
+
+
+def test_defaults_are_the_official_ones() -> None:
+    options = parsed()
+    assert (options.verbose, options.pedantic, options.echo) == (True, True, True)
+    assert (options.headers, options.no_responders, options.protocol) == (False, False, 0)
+
+
+def test_fields_have_their_wire_names() -> None:
+    options = parsed(**{"user": "a", "auth_token": "t", "verbose": False, "protocol": 1, "pass": "b"})
+    assert (options.user, options.password, options.auth_token) == ("a", "b", "t")
+    assert (options.verbose, options.protocol) == (False, 1)
+
+
+def test_a_later_connect_changes_only_what_it_names() -> None:
+    first = parsed(verbose=False, name="me")
+    second = parsed(first, echo=False)
+    assert (second.verbose, second.name, second.echo) == (False, "me", False)
+
+
+def test_null_counts_as_absent_and_unknown_fields_are_ignored() -> None:
+    assert parsed(user=None, verbose=None, sig="x", tls_required=False) == ConnectOptions()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"[]", b"1", b"{", b'{"verbose":"x"}', b'{"protocol":true}', b'{"user":1}', b"\xff", b'"a"'],
+)
+def test_what_is_no_connect_breaks_the_protocol(payload: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        parse_connect(payload, ConnectOptions())
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_connect_or_break_the_protocol(payload: bytes) -> None:
+    try:
+        assert isinstance(parse_connect(payload, ConnectOptions()), ConnectOptions)
+    except ProtocolError as error:
+        assert "CONNECT" in str(error)  # noqa: PT017 - either outcome is right
+
+
+@pytest.mark.parametrize("field", ["pass", "auth_token", "jwt", "sig"])
+def test_logs_show_no_secrets(field: str) -> None:
+    payload = json.dumps({"user": "a", field: 's3"cr\\et', "lang": "py"}).encode()
+    shown = redacted(payload)
+    assert "cr" not in shown
+    assert json.loads(shown) == {"user": "a", field: "[REDACTED]", "lang": "py"}
+
+
+def checked(options: Options, user: str = "", password: str = "", token: str = "") -> Identity | None:
+    return Authenticator(options).check(user=user, password=password, token=token)
+
+
+def test_without_authorization_everybody_is_let_in_under_the_name_given() -> None:
+    assert not Authenticator(Options()).required
+    assert checked(Options(), "a", "b") == Identity("$G", "a")
+
+
+@pytest.mark.parametrize(
+    ("options", "good", "bad"),
+    [
+        (Options(user="a", password="b"), {"user": "a", "password": "b"}, {"user": "a", "password": "c"}),
+        (Options(user="a", password="b"), {"user": "a", "password": "b"}, {"user": "c", "password": "b"}),
+        (Options(user="a", password="b"), {"user": "a", "password": "b"}, {}),
+        (Options(user="a", password="b"), {"user": "a", "password": "b"}, {"token": "b"}),
+        (Options(user="a"), {"user": "a"}, {"user": "b"}),
+        (Options(token="t"), {"token": "t"}, {"token": "u"}),
+        (Options(token="t"), {"token": "t"}, {"user": "t", "password": "t"}),
+        (
+            Options(users=(User(name="a", password="b"), User(name="c", password="d"))),
+            {"user": "c", "password": "d"},
+            {"user": "c", "password": "b"},
+        ),
+    ],
+)
+def test_only_the_right_credentials_prove_an_identity(
+    options: Options, good: dict[str, str], bad: dict[str, str]
+) -> None:
+    assert Authenticator(options).required
+    assert checked(options, **good) is not None
+    assert checked(options, **bad) is None
+
+
+def test_a_password_that_looks_like_the_stand_in_for_unknown_users_opens_nothing() -> None:
+    assert checked(Options(user="a", password="b"), "nobody", "\x00") is None
+
+
+def test_no_auth_user_is_for_those_without_credentials_only() -> None:
+    options = Options(users=(User(name="a", password="b"),), no_auth_user="a")
+    assert not Authenticator(options).required
+    assert checked(options) == Identity("$G", "a")
+    assert checked(options, "a", "wrong") is None
+
+
+def test_server_ids_have_the_form_of_a_public_nkey() -> None:
+    one, two = new_server_id(), new_server_id()
+    assert one != two
+    assert len(one) == 56
+    assert one[0] == "N"
+    assert set(one) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
