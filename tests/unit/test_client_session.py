@@ -83,7 +83,6 @@ async def test_what_was_lost_with_a_connection_is_not_sent_on_the_next() -> None
         await peer.shake_hands()
         if number == 0:
             await peer.line()
-            peer.hang_up()
             return
         seen.extend(await peer.lines_until(b"PING"))
         peer.send(b"PONG\r\n")
@@ -94,11 +93,14 @@ async def test_what_was_lost_with_a_connection_is_not_sent_on_the_next() -> None
         scripted_server(script) as url,
         penstock.client.connect(url, **FAST, on_reconnected=lambda _: back.set()) as client,
     ):
-        subscription = await client.subscribe("a")
-        await subscription.unsubscribe()
+        connection = client._session.connection
+        assert connection is not None
+        await client.subscribe("a")
+        await client.publish("a", b"may have been in the socket")
+        connection.connection_lost(None)
         await back.wait()
         await client.flush()
-        assert seen == []
+        assert seen == [b"SUB a 1"]
 
 
 async def test_a_refused_publish_ends_the_requests_on_its_subject() -> None:
