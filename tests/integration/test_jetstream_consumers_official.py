@@ -1,0 +1,283 @@
+"""The same dialogue with both servers: answers, ack subjects, statuses and infos must be the same.
+
+Left out of the comparison: times, ids, versions, and the wording of JSON errors. Where penstock is
+different on purpose, the dialogue doesn't go: the official server's reported floor lags behind after
+max_deliver until the next ack, ours doesn't.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import nats
+import nats.errors
+import pytest
+from nats.aio.client import Client
+
+from tests.support.nats_servers import find_official_server, running_server
+
+pytestmark = [
+    pytest.mark.official,
+    pytest.mark.skipif(find_official_server() is None, reason="no official nats-server"),
+]
+
+TIMES = {"created", "ts", "last_active", "_nats.ver", "_nats.level"}
+MS = 1_000_000
+QUIET_S = 0.08  # nothing more is coming
+Answer = Any
+
+
+def comparable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: comparable(item) for key, item in sorted(value.items()) if key not in TIMES}
+    return [comparable(item) for item in value] if isinstance(value, list) else value
+
+
+class Dialogue:
+    """Talks to one server and writes down what it says."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.heard: list[tuple[str, Answer]] = []
+
+    async def api(self, subject: str, body: Any = b"") -> None:
+        payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+        message = await self.client.request("$JS.API." + subject, payload, timeout=5)
+        answer = comparable(json.loads(message.data))
+        if answer.get("error", {}).get("err_code") == 10025:
+            del answer["error"]["description"]
+        self.heard.append((f"{subject} {body!r}", answer))
+
+    async def create(self, name: str, *, action: str = "", **config: Any) -> None:
+        body = {"stream_name": "S", "config": {"name": name, **config}, "action": action}
+        await self.api(f"CONSUMER.CREATE.S.{name}", body)
+
+    async def publish(self, *subjects: str) -> None:
+        for subject in subjects:
+            await self.client.request(subject, b"x" * 10, timeout=5)
+
+    async def pull(self, name: str, body: Any = b"") -> list[Any]:
+        payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+        expires_ns = body.get("expires", 0) if isinstance(body, dict) else 0
+        quiet_s = QUIET_S + min(expires_ns / 1e9, 0.3)
+        inbox = self.client.new_inbox()
+        subscription = await self.client.subscribe(inbox)
+        await self.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.S.{name}", payload, reply=inbox)
+        messages = []
+        try:
+            while True:
+                messages.append(await subscription.next_msg(timeout=quiet_s))
+        except nats.errors.TimeoutError:
+            await subscription.unsubscribe()
+        self.heard.append((f"pull {name} {body!r}", [describe(message) for message in messages]))
+        return messages
+
+    async def ack(self, message: Any, body: bytes = b"") -> None:
+        await self.client.publish(message.reply, body)
+
+    async def confirmed(self, subject: str, body: bytes) -> None:
+        try:
+            reply = await self.client.request(subject, body, timeout=QUIET_S)
+            self.heard.append((f"ack {body!r}", reply.data))
+        except nats.errors.Error as error:
+            self.heard.append((f"ack {body!r}", type(error).__name__))
+
+    async def info(self, name: str) -> None:
+        await self.client.flush()
+        await self.api(f"CONSUMER.INFO.S.{name}")
+
+
+def describe(message: Any) -> tuple[Any, ...]:
+    subject = "inbox" if message.subject.startswith("_INBOX") else message.subject
+    reply = re.sub(r"\.\d{19}\.", ".time.", message.reply)
+    header = {str(key): value for key, value in (message.headers or {}).items()}
+    return subject, reply, message.data, header
+
+
+async def creating(say: Dialogue) -> None:
+    durable = {"durable_name": "c", "ack_policy": "explicit"}
+    await say.create("c", **durable)
+    await say.create("c", **durable)
+    await say.create("c", **durable, action="create", max_deliver=3)
+    await say.create("none", **{**durable, "durable_name": "none"}, action="update")
+    await say.create("c", **durable, action="update", ack_wait=5000 * MS, max_deliver=3)
+    for change in (
+        {"deliver_policy": "last"},
+        {"ack_policy": "all"},
+        {"max_waiting": 7},
+        {"deliver_subject": "d"},
+        {"mem_storage": True},
+    ):
+        await say.create("c", **{**durable, **change})
+    for subject, config in (
+        ("CONSUMER.CREATE.S.f.s.1", {"filter_subject": "s.2"}),
+        ("CONSUMER.CREATE.S.f.s.1", {"filter_subjects": ["s.1"]}),
+        ("CONSUMER.CREATE.S.f.s.1", {"filter_subject": "s.1"}),
+        ("CONSUMER.DURABLE.CREATE.S.g", {}),
+        ("CONSUMER.DURABLE.CREATE.S.g", {"durable_name": "h"}),
+        ("CONSUMER.DURABLE.CREATE.S.g", {"durable_name": "g", "name": "g"}),
+    ):
+        await say.api(subject, {"stream_name": "S", "config": config})
+    await say.api("CONSUMER.CREATE.S.k", {"stream_name": "T", "config": {"name": "k"}})
+    await say.api("CONSUMER.CREATE.T.k", {"stream_name": "T", "config": {"name": "k"}})
+    await say.api("CONSUMER.CREATE.S.k", b"{nope")
+    await say.api("CONSUMER.CREATE.S.k")
+    await say.api("CONSUMER.NAMES.S")
+    await say.api("CONSUMER.LIST.S", {"offset": 1})
+    await say.api("CONSUMER.INFO.S.nope")
+    await say.api("CONSUMER.DELETE.S.nope")
+    await say.api("CONSUMER.DELETE.S.g")
+
+
+REFUSED: tuple[dict[str, Any], ...] = (
+    {"filter_subject": "s.a", "filter_subjects": ["s.b"]},
+    {"filter_subjects": [""]},
+    {"filter_subjects": ["s.a", "s.>"]},
+    {"idle_heartbeat": 10**9},
+    {"flow_control": True},
+    {"deliver_subject": "d.*"},
+    {"deliver_subject": "d", "max_waiting": 3},
+    {"deliver_subject": "d", "idle_heartbeat": 10},
+    {"deliver_subject": "d", "flow_control": True},
+    {"deliver_subject": "s.q"},
+    {"ack_wait": -5, "ack_policy": "explicit"},
+    {"ack_policy": "explicit", "max_deliver": 1, "backoff": [10**9, 2 * 10**9]},
+    {"deliver_policy": "by_start_sequence"},
+    {"deliver_policy": "by_start_time"},
+    {"deliver_policy": "all", "opt_start_seq": 3},
+    {"deliver_policy": "new", "opt_start_time": "2024-01-01T00:00:00Z"},
+    {"deliver_policy": "last_per_subject"},
+    {"num_replicas": 3},
+    {"num_replicas": -3},
+    {"sample_freq": "abc"},
+    {"priority_groups": ["a"]},
+    {"priority_policy": "overflow"},
+    {"durable_name": "other"},
+    {"ack_policy": "sometimes"},
+    {"rate_limit_bps": 10},
+    {"direct": True},
+    {"filter_subject": "s..a"},
+    {"max_expires": 5},
+    {"deliver_subject": "d", "max_ack_pending": 5},
+)
+
+
+async def refusing(say: Dialogue) -> None:
+    for config in REFUSED:
+        await say.create("x", **config)
+
+
+async def pulling(say: Dialogue) -> None:
+    await say.publish(*[f"s.{i}" for i in range(12)])
+    await say.create("p", ack_policy="none", max_batch=4, max_expires=1000 * MS, max_bytes=1000)
+    for body in (
+        {"batch": 10, "no_wait": True},
+        {"batch": 1, "expires": 2000 * MS},
+        {"batch": 1, "expires": 100 * MS, "max_bytes": 5000},
+        {"batch": 1, "expires": 100 * MS, "idle_heartbeat": 100 * MS},
+        {"batch": 1, "expires": 100 * MS, "min_pending": 2},
+        {"batch": 1, "expires": 100 * MS, "id": "a"},
+        {"batch": 1, "expires": 100 * MS, "priority": 11},
+        {"batch": 3, "expires": 100 * MS, "max_bytes": 20},
+        {"batch": 2, "expires": 100 * MS, "max_bytes": 900},
+        {"batch": 3, "expires": 100 * MS, "max_bytes": 100},
+        b"",
+        b"2",
+        b"abc",
+        {"batch": 4, "no_wait": True},
+        {"batch": 4, "no_wait": True},
+        {"batch": 4, "no_wait": True},
+        {"batch": 4, "no_wait": True, "expires": 100 * MS},
+        {"batch": 4, "expires": 150 * MS, "max_bytes": 1000},
+        {"batch": 3, "expires": 250 * MS, "idle_heartbeat": 100 * MS},
+    ):
+        await say.pull("p", body)
+    await say.info("p")
+
+
+async def acking(say: Dialogue) -> None:
+    await say.create("a", ack_policy="explicit")
+    messages = await say.pull("a", b"5")
+    await say.ack(messages[1])
+    await say.info("a")
+    await say.ack(messages[0])
+    await say.info("a")
+    await say.ack(messages[3], b"-NAK")
+    await say.pull("a", b"1")
+    await say.ack(messages[2], b"+TERM")
+    await say.info("a")
+    for body in (b"+WPI", b"-NAK", b"+ACK", b"+ACK"):
+        await say.confirmed(messages[4].reply, body)
+    await say.confirmed("$JS.ACK.S.a.1.9999.9999.123.0", b"")
+    await say.confirmed("$JS.ACK.S.nobody.1.9999.9999.123.0", b"")
+    await say.info("a")
+    await say.create("all", ack_policy="all")
+    messages = await say.pull("all", b"4")
+    await say.ack(messages[2])
+    await say.info("all")
+
+
+async def beginning(say: Dialogue) -> None:
+    await say.publish("s.A", "s.B", "s.A", "s.B", "s.A")
+    for i, config in enumerate(
+        (
+            {"deliver_policy": "last"},
+            {"deliver_policy": "last", "filter_subject": "s.B"},
+            {"deliver_policy": "last", "filter_subject": "s.none"},
+            {"deliver_policy": "new"},
+            {"deliver_policy": "by_start_sequence", "opt_start_seq": 10},
+            {"deliver_policy": "by_start_sequence", "opt_start_seq": 1000},
+            {"deliver_policy": "by_start_time", "opt_start_time": "2020-01-01T00:00:00Z"},
+            {"deliver_policy": "by_start_time", "opt_start_time": "2090-01-01T00:00:00Z"},
+            {"deliver_policy": "last_per_subject", "filter_subject": "s.>"},
+            {"deliver_policy": "last_per_subject", "filter_subjects": ["s.A", "s.B"]},
+            {"filter_subjects": ["s.A", "s.3"]},
+            {"deliver_policy": "last", "headers_only": True},
+        )
+    ):
+        await say.create(f"b{i}", ack_policy="explicit", **config)
+        await say.pull(f"b{i}", {"batch": 2, "no_wait": True})
+        await say.info(f"b{i}")
+
+
+async def purging(say: Dialogue) -> None:
+    await say.create("z", ack_policy="explicit")
+    await say.pull("z", b"4")
+    await say.api("STREAM.MSG.DELETE.S", {"seq": 2})
+    await asyncio.sleep(0.1)
+    await say.info("z")
+    await say.api("STREAM.PURGE.S", {"seq": 8})
+    await asyncio.sleep(0.1)
+    await say.info("z")
+    await say.pull("z", b"2")
+    await say.api("STREAM.PURGE.S")
+    await asyncio.sleep(0.1)
+    await say.info("z")
+    await say.publish("s.after")
+    await say.pull("z", b"1")
+    await say.info("z")
+
+
+async def converse(url: str) -> list[tuple[str, Answer]]:
+    client = await nats.connect(url, allow_reconnect=False)
+    say = Dialogue(client)
+    await client.request("$JS.API.STREAM.CREATE.S", b'{"name":"S","subjects":["s.>"]}', timeout=5)
+    for part in (creating, refusing, pulling, acking, beginning, purging):
+        await part(say)
+    await client.close()
+    return say.heard
+
+
+async def test_both_servers_say_the_same(tmp_path: Path) -> None:
+    with (
+        running_server("official", tmp_path / "a") as one,
+        running_server("penstock", tmp_path / "b") as other,
+    ):
+        official, ours = await asyncio.gather(converse(one.url), converse(other.url))
+    assert len(official) > 100
+    for expected, said in zip(official, ours, strict=True):
+        assert said == expected
