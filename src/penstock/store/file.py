@@ -83,6 +83,7 @@ class FileStreamStore:
 
     def sync(self) -> None:
         self._blocks.sync()
+        self._consumers = {name: one for name, one in self._consumers.items() if not one.closed}
         for consumer in self._consumers.values():
             consumer.sync()
 

@@ -183,6 +183,7 @@ class FileConsumerStore:
 
     def delete(self) -> None:
         self._pending.clear()
+        self._unsynced = False
         self._closed = True
         self._files.forget(self._journal)
         remove_directory(self._directory)
