@@ -88,6 +88,7 @@ class Dialogue:
 
     async def info(self, name: str) -> None:
         await self.client.flush()
+        await asyncio.sleep(0.02)  # the official server applies acks when it comes to them
         await self.api(f"CONSUMER.INFO.S.{name}")
 
 
@@ -207,6 +208,7 @@ async def acking(say: Dialogue) -> None:
     await say.ack(messages[0])
     await say.info("a")
     await say.ack(messages[3], b"-NAK")
+    await say.info("a")
     await say.pull("a", b"1")
     await say.ack(messages[2], b"+TERM")
     await say.info("a")
