@@ -30,7 +30,8 @@ class EngineConfig:
     api_level: the JetStream API level advertised; requests that need more are refused with 10185.
     domain: JetStream domain, "" for none; also served under `$JS.<domain>.API`.
     max_memory, max_storage: bytes all memory, all file streams of the server together may hold.
-    max_streams, max_consumers: assets of the account. consumers_per_stream_max: default of a stream's bound.
+    max_streams, max_consumers: assets of the account. consumers_per_stream_max: of streams that set no
+    max_consumers.
     max_ack_pending: upper bound for consumers.
     duplicate_window_ns: default dedupe window of a stream. Default two minutes.
     max_pending: bytes one batched direct get may answer with when the request names no max_bytes.

@@ -23,7 +23,7 @@ class IngestBatch:
         """Adds one publish as if it had been routed here. Raises ValueError when it is too large."""
 
     def take_one(self) -> tuple[bytes, bytes, bytes, bytes] | None:
-        """(subject, reply, header, payload) of the publish at `position`, which moves past it; None at the end."""
+        """(subject, reply, header, payload) at `position`, which moves past it; None at the end."""
 
     def clear(self) -> None:
         """Empties the batch; its memory stays for the next run."""

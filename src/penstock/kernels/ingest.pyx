@@ -33,6 +33,7 @@ cdef enum:
     # Larger than any max_payload the server accepts; keeps every length within 32 bits.
     BODY_MAX = 0x7fff0000
     SUBJECT_MAX = 0xffff            # a record stores the length of its subject in 16 bits
+    KEPT_MAX = 0x100000             # a larger batch gives memory back when it shrinks
     HEADER_MAX = 0xffff             # larger ones are refused by Python with error 10097
     STATUS_LINE_SIZE = 10           # "NATS/1.0\r\n"
     ID_NAME_SIZE = 12               # "Nats-Msg-Id:"
@@ -53,7 +54,9 @@ cdef uint32_t classify_header(const char* p, size_t n, PublishHead* head) noexce
     while end - line >= 5:
         stop = <const char*>memchr(line, c"\n", end - line)
         if memcmp(line, b"Nats-", 5) == 0:
-            if flags or stop == NULL or stop - line < ID_NAME_SIZE or memcmp(line, b"Nats-Msg-Id:", ID_NAME_SIZE) != 0:
+            if flags or stop == NULL or stop - line < ID_NAME_SIZE:
+                return PUBLISH_IS_SPECIAL
+            if memcmp(line, b"Nats-Msg-Id:", ID_NAME_SIZE) != 0:
                 return PUBLISH_IS_SPECIAL
             value = line + ID_NAME_SIZE
             line = stop
@@ -127,12 +130,12 @@ cdef class IngestBatch:
         if not fits(&m):
             raise ValueError(
                 f"a publish of {len(subject)} bytes of subject, {len(reply)} of reply and {len(body)} of body"
-                f" does not fit a batch; subjects and replies end at {SUBJECT_MAX}, bodies at {BODY_MAX} bytes"
+                f" does not fit: subjects and replies end at {SUBJECT_MAX}, bodies at {BODY_MAX} bytes"
             )
         self.put(&m)
 
     def take_one(self):
-        """The publish at `position` as (subject, reply, header, payload), or None at the end; moves past it."""
+        """(subject, reply, header, payload) at `position`, which moves past it; None at the end."""
         cdef const PublishHead* head
         cdef const char* p
         if self.position >= self.buf.size:
@@ -150,8 +153,11 @@ cdef class IngestBatch:
         return subject, reply, header, payload
 
     cpdef clear(self):
-        """Empties the batch; its memory stays for the next run."""
-        self.buf.clear()
+        """Empties the batch; its memory stays for the next run, unless this one used little of it."""
+        if self.buf.capacity > KEPT_MAX and self.buf.size < self.buf.capacity // 4:
+            self.buf = OutBuffer()
+        else:
+            self.buf.clear()
         self.count = 0
         self.position = 0
 
@@ -284,9 +290,8 @@ cdef class AckBatch:
         while p < end:
             memcpy(lengths, p, 8)
             p += 8
-            result.append(
-                (PyBytes_FromStringAndSize(p, lengths[0]), PyBytes_FromStringAndSize(p + lengths[0], lengths[1]))
-            )
+            reply = PyBytes_FromStringAndSize(p, lengths[0])
+            result.append((reply, PyBytes_FromStringAndSize(p + lengths[0], lengths[1])))
             p += lengths[0] + lengths[1]
         return result
 
@@ -388,7 +393,13 @@ cdef class PlainLimits:
 
 
 cpdef size_t apply_plain(
-    IngestBatch batch, StreamLog log, PlainLimits limits, MessageIds ids, int64_t now, int64_t ts, AckBatch acks
+    IngestBatch batch,
+    StreamLog log,
+    PlainLimits limits,
+    MessageIds ids,
+    int64_t now,
+    int64_t ts,
+    AckBatch acks,
 ) except? 0:
     """Stores publishes from `batch.position` on; returns how many it took, duplicates included.
 

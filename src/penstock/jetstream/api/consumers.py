@@ -211,7 +211,10 @@ def _unused_name(engine: JetStream, stream: Stream) -> str:
 def _check_capacity(engine: JetStream, stream: Stream, config: ConsumerConfig) -> None:
     if config.direct or config.sourcing:
         return
-    limits = [limit for limit in (stream.config.max_consumers, engine.config.max_consumers) if limit > 0]
+    of_stream = stream.config.max_consumers
+    if of_stream <= 0:
+        of_stream = engine.config.consumers_per_stream_max
+    limits = [limit for limit in (of_stream, engine.config.max_consumers) if limit > 0]
     if limits and len(stream.consumers) >= min(limits):
         raise codes.MAXIMUM_CONSUMERS_LIMIT.exception()
 

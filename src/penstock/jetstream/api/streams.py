@@ -153,6 +153,12 @@ def delete_message(engine: JetStream, request: ApiRequest) -> SuccessResponse:
     return SuccessResponse(type=TYPE_PREFIX + "stream_msg_delete_response", success=True)
 
 
+def refuse_alone(engine: JetStream, request: ApiRequest) -> None:
+    """What only a cluster can do."""
+    engine.stream(request.args[0])
+    raise codes.CLUSTER_REQUIRED.exception()
+
+
 def is_contradictory(body: MsgGetRequest) -> bool:
     """Does a request for messages say two things that exclude each other (wire_facts section 4)?"""
     return bool(
@@ -231,4 +237,8 @@ ENDPOINTS = (
     Endpoint("STREAM.PURGE", 1, 1, "stream_purge_response", purge),
     Endpoint("STREAM.MSG.GET", 1, 1, "stream_msg_get_response", get_message, audited=False),
     Endpoint("STREAM.MSG.DELETE", 1, 1, "stream_msg_delete_response", delete_message),
+    Endpoint("STREAM.LEADER.STEPDOWN", 1, 1, "stream_leader_stepdown_response", refuse_alone),
+    Endpoint("STREAM.PEER.REMOVE", 1, 1, "stream_remove_peer_response", refuse_alone),
+    Endpoint("STREAM.CANCEL_MOVE", 1, 1, "stream_cancel_move_response", refuse_alone),
+    Endpoint("CONSUMER.LEADER.STEPDOWN", 2, 2, "consumer_leader_stepdown_response", refuse_alone),
 )
