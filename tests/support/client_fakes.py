@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -109,6 +110,10 @@ class ScriptedPeer:
         self.send(b"PONG\r\n")
         return connect
 
+    async def secure(self, context: ssl.SSLContext) -> None:
+        """The server's side of a TLS handshake."""
+        await self._writer.start_tls(context)
+
     def hang_up(self) -> None:
         self._writer.transport.abort()
 
@@ -117,10 +122,10 @@ Script = Callable[[ScriptedPeer, int], Awaitable[None]]
 
 
 @asynccontextmanager
-async def scripted_server(script: Script) -> AsyncIterator[str]:
+async def scripted_server(script: Script, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """A server on a free port that runs `script(peer, number)` for each connection, numbered from 0.
 
-    An assertion that fails in a script fails the test. Yields the URL.
+    tls: encrypt from the first byte on. An assertion that fails in a script fails the test. Yields the URL.
     """
     failures: list[BaseException] = []
     count = 0
@@ -137,7 +142,7 @@ async def scripted_server(script: Script) -> AsyncIterator[str]:
         finally:
             writer.transport.abort()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
     try:
         yield f"nats://127.0.0.1:{port}"

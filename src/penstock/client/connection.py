@@ -156,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._ping_timer is not None:
             self._ping_timer.cancel()
         self._transport = None
-        error = self._reason or exc or DisconnectedError(f"{self.url} closed the connection")
+        error = self._reason or self._explain(exc)
         if not self._first_info.done():
             self._first_info.set_exception(error)
             self._first_info.exception()  # retrieved, so that asyncio does not log it when nobody waits
@@ -170,6 +170,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._ready:
             self._ready = False
             self._owner.on_lost(self, None if self._closing else error)
+
+    def _explain(self, exc: Exception | None) -> Exception:
+        if exc is None:
+            return DisconnectedError(f"{self.url} closed the connection")
+        error = DisconnectedError(f"the connection to {self.url} broke: {exc}")
+        error.__cause__ = exc
+        return error
 
     def pause_writing(self) -> None:
         self.paused = True

@@ -184,7 +184,7 @@ class Consume(MessageQueue):
         self._pull()
 
     def _on_raw(self, raw: RawMessage) -> None:
-        self._monitor.heard(self._loop.time())
+        self._monitor.heard(self._session.read_at)
         status = status_in(raw) if raw[3] is not None else None
         if status is not None:
             self._on_status(raw, *status)

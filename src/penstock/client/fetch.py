@@ -129,7 +129,7 @@ class Fetch(MessageQueue):
         if self._ended:
             return
         if self._monitor is not None:
-            self._monitor.heard(self._loop.time())
+            self._monitor.heard(self._session.read_at)
         status = status_in(raw)
         if status is not None:
             self._on_status(*status)

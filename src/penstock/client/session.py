@@ -109,6 +109,9 @@ class Session:
         self.state = ClientState.CONNECTING
         self.subjects: dict[str, bytes] = {}
         self.out = OutBuffer()
+        self.read_at = (
+            0.0  # loop time of the latest read that brought messages: one look at the clock per batch
+        )
         self._pool = ServerPool(servers, randomize=options.randomize)
         self._server: PoolServer | None = None
         self._flush_scheduled = False
@@ -370,6 +373,7 @@ class Session:
 
     def on_messages(self, batch: list[RawMessage]) -> None:
         """From the connection: messages, in order."""
+        self.read_at = self.loop.time()
         subscriptions = self._subscriptions
         for raw in batch:
             subscription = subscriptions.get(raw[0])
