@@ -109,9 +109,7 @@ class Session:
         self.state = ClientState.CONNECTING
         self.subjects: dict[str, bytes] = {}
         self.out = OutBuffer()
-        self.read_at = (
-            0.0  # loop time of the latest read that brought messages: one look at the clock per batch
-        )
+        self.read_at = 0.0  # loop time of the latest read with messages: one look at the clock per batch
         self._pool = ServerPool(servers, randomize=options.randomize)
         self._server: PoolServer | None = None
         self._flush_scheduled = False

@@ -1,0 +1,45 @@
+"""The client's examples run, on both servers, and print what they promise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.nats_servers import KINDS, running_server
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+OUTPUT = {
+    "client_core.py": """\
+greet.joe: hello
+greet.pam: hello
+greet.sue: hello
+noon in rome (precision: poor)
+no responders on 'weather.rome': nobody subscribes to this subject
+""",
+    "client_jetstream.py": """\
+stored as 1, and again: duplicate=True
+wrong last sequence: 2
+4999 more are stored
+two pears is message 1 of EXAMPLE_ORDERS
+worked off 5000 more; 0 left
+order 1 is in messages [1, 2]; the latest says 'three pears'
+""",
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_server(str(request.param), tmp_path_factory.mktemp("examples")) as server:
+        yield server.url
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("client_*.py")))
+def test_the_example_prints_what_it_promises(url: str, name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), url], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == (OUTPUT[name], "", 0)
