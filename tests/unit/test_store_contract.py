@@ -93,6 +93,20 @@ def test_what_is_deleted_is_gone(opened: Opener) -> None:
     assert again.log.last_seq == 0 and again.consumer_names() == []
 
 
+def test_a_deleted_consumer_leaves_its_stream_alone(opened: Opener) -> None:
+    stream = opened().account("$G").create_stream("S", b"", "file")
+    consumer = stream.create_consumer("c", b"")
+    consumer.append(b"entry")
+    consumer.write()
+    consumer.delete()
+    stream.write()
+    stream.sync()
+    again = stream.create_consumer("c", b"second life")
+    assert again.load() == (None, [])
+    stream.sync()
+    assert opened().account("$G").open_stream("S").open_consumer("c").meta == b"second life"
+
+
 def test_messages_and_consumer_states_are_kept(opened: Opener) -> None:
     stream = opened().account("$G").create_stream("S", b"", "file")
     stream.log.append(b"a.b", b"NATS/1.0\r\n\r\n", b"x", 7)

@@ -4,7 +4,7 @@ from penstock.kernels.records cimport Record
 
 # One message: where it lies, and how far the next message of its subject is.
 cdef struct Entry:
-    uint32_t offset             # of its record in the block; ENTRY_DEAD when it was removed; ENTRY_NONE without record
+    uint32_t offset             # of its record in the block; ENTRY_DEAD: it was removed; ENTRY_NONE: no record
     uint32_t next_delta         # sequences to the next message of the same subject; 0 = none yet
 
 cdef enum:
@@ -22,7 +22,7 @@ cdef class MessageBlock:
     cdef readonly uint64_t live_bytes
     cdef readonly int64_t first_ts, last_ts # of the first and last entry, 0 when there is none
     cdef Entry* entries
-    cdef uint32_t* seqs                     # sparse block: sequence - first_seq of each entry; NULL: one entry a sequence
+    cdef uint32_t* seqs                     # sparse: sequence - first_seq of each entry; NULL: an entry each
     cdef size_t count, entry_capacity
     cdef uint64_t reach                     # no entry links to a sequence above this one
 

@@ -1,93 +1,20 @@
 """The messages of one stream: blocks of records, per-subject state, counters. No files here:
-store/ gives blocks their bytes and writes what is new."""
+store/ gives blocks their bytes and writes what is new. What the hot paths call is in logcore.pxd:
+append_message, read, next_matching, last_of_subject, enforce_limits, enforce_subject_limit."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from penstock.kernels.msgblock cimport Entry, MessageBlock
-from penstock.kernels.records cimport Record
-from penstock.kernels.sinks cimport Message
-from penstock.kernels.subjectstate cimport Subject, SubjectState
+from penstock.kernels.logcore cimport BLOCK_SIZE_DEFAULT, LogCore
+from penstock.kernels.msgblock cimport MessageBlock
 
 cdef class StoredMessage:
     cdef readonly uint64_t seq
     cdef readonly int64_t ts
     cdef readonly bytes subject, header, payload
 
-# Where a subject's chain was walked to last, so that the next walk needn't start at its first message.
-cdef struct Hint:
-    uint64_t seq
-    uint32_t subject            # id + 1, 0 = unused
-
-cdef enum:
-    HINTS = 64
-
-cdef class StreamLog:
-    cdef readonly uint64_t first_seq        # of the first live message; last_seq + 1 when empty
-    cdef readonly uint64_t last_seq
-    cdef readonly uint64_t messages         # live
-    cdef readonly uint64_t bytes            # of live records, as users see it
-    cdef readonly int64_t first_ts, last_ts # ns; 0 when none
-    cdef readonly uint64_t removals         # grows whenever a message goes (consumers' caches look at it)
-    # Appends one message and returns its sequence (last_seq + 1). m.reply is ignored. ts is ns.
-    cdef uint64_t append_message(self, const Message* m, int64_t ts) except 0
-    # The live message at seq into r: 1; none there: 0. Pointers die at the next append/remove/read.
-    cdef int read(self, uint64_t seq, Record* r) except -1
-    # The first live sequence >= seq whose subject matches the filter (NULL/0 = all); 0 when none.
-    # With a literal filter it hops along that subject's own chain; nothing is scanned.
-    cdef uint64_t next_matching(self, uint64_t seq, const char* filter, size_t n) except? 0
-    # last sequence of a literal subject, 0 when none
-    cdef uint64_t last_of_subject(self, const char* s, size_t n) except? 0
-    # Removes from the front until the limits hold (0 or negative = no limit): returns how many went.
-    cdef uint64_t enforce_limits(self, int64_t msgs_max, int64_t bytes_max) except? 0
-    # Keeps the newest `keep` of a subject: returns how many went.
-    cdef uint64_t enforce_subject_limit(self, const char* s, size_t n, uint64_t keep) except? 0
-
-    cdef readonly size_t block_size         # a block is closed before it would grow beyond this
-    cdef readonly bint durable              # removals are noted in the blocks
-    cdef readonly uint64_t lost             # messages whose bytes turned out not to be what was written
-    cdef list blocks                        # MessageBlock, in order of sequence
-    cdef MessageBlock tail                  # the open block; None before the first
-    cdef MessageBlock here                  # the block read last
-    cdef MessageBlock chain                 # the block a chain was followed in last
-    cdef SubjectState state
-    cdef object load_block                  # callable(number) -> bytes-like; None: all blocks stay in memory
-    cdef object on_lost                     # callable(number, offset, seq, why), or None
-    cdef list warm, mapped                  # closed blocks with bytes: our own copy, given by the store
-    cdef list _closed, _dropped, _patches
-    cdef list sparse                        # closed blocks that may be worth rewriting (compaction)
-    cdef readonly uint64_t rewrites         # blocks rewritten or dropped
-    cdef uint64_t notes_looked_at           # `rewrites` when notes were last looked at
-    cdef uint64_t next_number
-    cdef uint64_t noted_floor
-    cdef uint64_t* ranges                   # removed ranges not noted yet: pairs of first, last
-    cdef size_t range_count, range_capacity
-    cdef Hint hints[HINTS]
-
-    cdef int _roll(self) except -1
-    cdef size_t _block_from(self, uint64_t seq) noexcept
-    cdef MessageBlock _seek(self, uint64_t seq)
-    cdef int _load(self, MessageBlock block) except -1
-    cdef int _lose(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1
-    cdef int _count_lost(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1
-    cdef int _decode(self, MessageBlock block, size_t at, Record* r) except -1
-    cdef Entry* _entry(self, uint64_t seq) noexcept
-    cdef int _link(self, uint64_t from_seq, uint64_t to_seq) noexcept
-    cdef uint64_t _next_live(self, uint64_t seq) noexcept
-    cdef uint64_t _scan(self, uint64_t seq, const char* filter, size_t n, uint64_t most) except? 0
-    cdef uint64_t _along(self, Subject* s, uint64_t seq) except? 0
-    cdef uint64_t _last_live(self, Subject* s, uint64_t gone) except? 0
-    cdef uint64_t _beyond(self, uint64_t seq, size_t count) noexcept
+cdef class StreamLog(LogCore):
     cdef uint64_t _previous_live(self, uint64_t seq) noexcept
     cdef uint64_t _count_all_from(self, uint64_t seq) noexcept
     cdef uint64_t _last_upto(self, uint32_t sid, uint64_t upto_seq) except? 0
     cdef uint64_t _seq_at_time_in(self, MessageBlock block, int64_t ts) except? 0
-    cdef void _forget_hint(self, Subject* s) noexcept
-    cdef int _discard(self, size_t i) except -1
-    cdef int _detach(self, MessageBlock block) except -1
-    cdef int _queue_if_sparse(self, MessageBlock block) except -1
-    cdef int _remove(self, uint64_t seq, bint noted, bint secure) except -1
-    cdef int _overwrite(self, MessageBlock block, size_t at, const Record* r) except -1
-    cdef int _advance_first(self) except -1
-    cdef int _drop_heads(self) except -1
-    cdef int _note_range(self, uint64_t seq) except -1
     cdef int _merge(self, MessageBlock block) except -1
     cdef int _merge_rows(self, MessageBlock block) except -1
     cdef int _merge_subject(self, const char* s, size_t n, uint64_t first, uint64_t last, uint64_t count) except -1

@@ -1,8 +1,8 @@
 """The messages of one stream as Python sees them; the hot path is in streamlog.pxd."""
 
-import builtins
 from collections.abc import Callable
 
+from penstock.kernels.logcore import LogCore
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.records import Buffer
 
@@ -13,14 +13,12 @@ class StoredMessage:
 
     seq: int
     ts: int
-    subject: builtins.bytes
-    header: builtins.bytes
-    payload: builtins.bytes
-    def __init__(
-        self, seq: int, ts: int, subject: builtins.bytes, header: builtins.bytes, payload: builtins.bytes
-    ) -> None: ...
+    subject: bytes
+    header: bytes
+    payload: bytes
+    def __init__(self, seq: int, ts: int, subject: bytes, header: bytes, payload: bytes) -> None: ...
 
-class StreamLog:
+class StreamLog(LogCore):
     """Blocks of records, per-subject state and counters of one stream.
 
     block_size: bytes after which a new block begins. durable: removals are noted in the blocks, for a store
@@ -28,17 +26,6 @@ class StreamLog:
     why) hears of messages whose bytes on disk turned out to be wrong; they count as removed.
     """
 
-    first_seq: int
-    last_seq: int
-    messages: int
-    bytes: int
-    first_ts: int
-    last_ts: int
-    removals: int
-    lost: int
-    rewrites: int
-    block_size: int
-    durable: bool
     def __init__(
         self,
         block_size: int = ...,
@@ -48,28 +35,26 @@ class StreamLog:
     ) -> None: ...
 
     # --- messages
-    def append(
-        self, subject: builtins.bytes, header: builtins.bytes, payload: builtins.bytes, ts: int
-    ) -> int:
+    def append(self, subject: bytes, header: bytes, payload: bytes, ts: int) -> int:
         """Stores one message and returns its sequence. Raises ValueError when no record can hold it."""
 
     def load(self, seq: int) -> StoredMessage | None:
         """The live message at seq."""
 
-    def load_last(self, filter: builtins.bytes) -> StoredMessage | None:
+    def load_last(self, filter: bytes) -> StoredMessage | None:
         """The last live message whose subject matches the filter (wildcards allowed; b"" = all)."""
 
-    def load_next(self, filter: builtins.bytes, seq: int) -> StoredMessage | None:
+    def load_next(self, filter: bytes, seq: int) -> StoredMessage | None:
         """The first live message at or after seq whose subject matches the filter."""
 
-    def next_seq(self, seq: int, filter: builtins.bytes = b"") -> int:
+    def next_seq(self, seq: int, filter: bytes = b"") -> int:
         """Like load_next, the sequence alone; 0 when there is none. A wildcard filter scans: whoever gets 0
         should ask from last_seq + 1 the next time."""
 
-    def last_seq_of(self, filter: builtins.bytes) -> int:
+    def last_seq_of(self, filter: bytes) -> int:
         """The sequence load_last would load; 0 when none."""
 
-    def last_seqs(self, filter: builtins.bytes = b">", upto_seq: int = 0) -> list[int]:
+    def last_seqs(self, filter: bytes = b">", upto_seq: int = 0) -> list[int]:
         """The last sequence of each matching subject (at or below upto_seq when given), ascending."""
 
     def seq_at_time(self, ts: int) -> int:
@@ -79,7 +64,7 @@ class StreamLog:
     def remove(self, seq: int, secure: bool = False) -> bool:
         """Removes one message; secure overwrites its bytes too. False when it isn't there."""
 
-    def purge(self, filter: builtins.bytes | None = None, upto_seq: int = 0, keep: int = 0) -> int:
+    def purge(self, filter: bytes | None = None, upto_seq: int = 0, keep: int = 0) -> int:
         """Removes what matches the filter, below upto_seq (0 = no bound), but keeps the newest `keep`.
 
         Returns how many went. Without filter and keep, an upto_seq above last_seq moves the sequence on:
@@ -89,7 +74,7 @@ class StreamLog:
     def limit(self, msgs_max: int, bytes_max: int) -> int:
         """Removes from the front until both hold (0 or negative = no limit); returns how many went."""
 
-    def limit_subject(self, subject: builtins.bytes, keep: int) -> int:
+    def limit_subject(self, subject: bytes, keep: int) -> int:
         """Keeps the newest `keep` messages of a literal subject; returns how many went."""
 
     def enforce_age(self, oldest_ts: int) -> int:
@@ -104,13 +89,13 @@ class StreamLog:
     def subject_memory(self) -> int:
         """Bytes held for the subjects."""
 
-    def subjects(self, filter: builtins.bytes = b">") -> dict[builtins.bytes, int]:
+    def subjects(self, filter: bytes = b">") -> dict[bytes, int]:
         """Live messages by subject, of the subjects the filter matches."""
 
-    def count_matching(self, filter: builtins.bytes = b">") -> int:
+    def count_matching(self, filter: bytes = b">") -> int:
         """Live messages whose subject matches."""
 
-    def count_from(self, seq: int, filter: builtins.bytes = b"") -> int:
+    def count_from(self, seq: int, filter: bytes = b"") -> int:
         """Live messages at or after seq whose subject matches (b"" = all)."""
 
     @property
@@ -134,7 +119,7 @@ class StreamLog:
     def take_dropped(self) -> list[int]:
         """Numbers of blocks that are gone since the last call: their files may go after the next write."""
 
-    def take_patches(self) -> list[tuple[int, int, builtins.bytes]]:
+    def take_patches(self) -> list[tuple[int, int, bytes]]:
         """(block number, offset, bytes) of secure removals since the last call."""
 
     def settle(self, block: MessageBlock) -> None:

@@ -19,6 +19,7 @@ cdef struct Node:
     uint32_t live               # subjects at or below this node
     uint32_t subject            # id + 1 of the subject that ends here, 0 = none
     uint16_t token_len
+    uint16_t folded             # 1: its one subject goes on behind this token, without nodes of its own
 
 cdef class SubjectState:
     cdef readonly size_t count          # subjects with live messages
@@ -59,6 +60,9 @@ cdef class SubjectState:
     cdef void _insert_slot(self, uint32_t sid) noexcept
     cdef uint32_t _put_text(self, const char* s, size_t n) except? 0xFFFFFFFF
     cdef int _index(self, uint32_t sid) except -1
+    cdef int _unfold(self, uint32_t node) except -1
+    cdef bint _folded_matches(self, uint32_t node, const char* f, size_t n) noexcept
+    cdef size_t _depth(self, uint32_t node) noexcept
     cdef int _catch_up(self) except -1
     cdef uint32_t _find_edge(self, uint32_t parent, const char* token, size_t n) noexcept
     cdef uint32_t _add_node(self, uint32_t parent, uint32_t token, size_t n) except 0
@@ -66,8 +70,3 @@ cdef class SubjectState:
     cdef int _rebuild(self) except -1
     cdef int _push(self, size_t depth, uint32_t node, uint32_t position) except -1
     cdef int _emit(self, size_t at, uint32_t sid) except -1
-
-# Has the filter a wildcard token?
-cdef bint wild(const char* f, size_t n) noexcept nogil
-# Does filter f match literal subject s?
-cdef bint matches(const char* f, size_t fn, const char* s, size_t sn) noexcept nogil

@@ -5,15 +5,20 @@ a hash table keyed on parent and token), so that a filter costs what it matches 
 The trie is filled when the first wildcard asks, and from then on as subjects come: streams nobody asks
 pay nothing for it. Token bytes are slices of the subject that brought them.
 
+A subject gets nodes up to the first token that it shares with no other, and is folded there: the rest of
+it is read from its text.
+
 Invariants: every slot below `indexed` with count > 0 hangs in the trie; Node.live is the number of
-subjects at or below the node. A subject costs 44 bytes, about 8 of table and, in the trie, 28 a node of
-its own and about 8 of edges, beside its text.
+subjects at or below the node; a folded node has one subject and no children. A subject costs 40 bytes, about
+8 of table and, in the trie, about 28 for a node of its own and 8 of edges, beside its text; arrays that
+double have up to twice the room.
 Rejected: a dict of Python objects (300 bytes a subject and a scan for every wildcard); removing trie
 nodes one by one (dead ones are skipped by `live`, and a rebuild takes them when they are the half).
 """
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
+from penstock.kernels.grammar cimport filter_matches, has_wildcard
 from penstock.kernels.records cimport xxh64
 
 cdef enum:
@@ -37,6 +42,12 @@ cdef inline void* grown(void* p, size_t* capacity, size_t need, size_t width, si
         raise MemoryError(f"no memory for {wanted * width} bytes of subject state")
     capacity[0] = wanted
     return q
+
+
+cdef inline size_t token_end(const char* s, size_t start, size_t n) noexcept nogil:
+    """Where the token that begins at start ends."""
+    cdef const char* dot = <const char*>memchr(s + start, c'.', n - start) if start < n else NULL
+    return n if dot == NULL else <size_t>(dot - s)
 
 
 cdef class SubjectState:
@@ -181,6 +192,7 @@ cdef class SubjectState:
         self.table[hole] = 0
         if node:
             self.nodes[node].subject = 0
+            self.nodes[node].folded = 0
             while True:
                 self.nodes[node].live -= 1
                 if node == 0:
@@ -281,16 +293,19 @@ cdef class SubjectState:
         cdef Subject* item = &self.items[sid]
         cdef size_t start = 0, end, n = item.text_len
         cdef uint32_t node = 0, child
-        cdef const char* dot
-        cdef const char* text
-        while start <= n:
-            text = self.arena + item.text
-            dot = <const char*>memchr(text + start, c'.', n - start) if start < n else NULL
-            end = n if dot == NULL else <size_t>(dot - text)
+        cdef const char* text = self.arena + item.text
+        while True:
+            end = token_end(text, start, n)
             child = self._find_edge(node, text + start, end - start)
             if child == 0:
-                child = self._add_node(node, <uint32_t>(item.text + start), end - start)
+                node = self._add_node(node, <uint32_t>(item.text + start), end - start)
+                self.nodes[node].folded = end < n
+                break
+            if self.nodes[child].folded:
+                self._unfold(child)
             node = child
+            if end == n:
+                break
             start = end + 1
         item.node = node
         self.nodes[node].subject = sid + 1
@@ -299,6 +314,29 @@ cdef class SubjectState:
             if node == 0:
                 return 0
             node = self.nodes[node].parent
+
+    cdef size_t _depth(self, uint32_t node) noexcept:
+        """Bytes of the subjects at a node up to and with the node's token."""
+        cdef size_t n = 0
+        while node:
+            n += self.nodes[node].token_len + 1
+            node = self.nodes[node].parent
+        return n - 1
+
+    cdef int _unfold(self, uint32_t node) except -1:
+        """Gives the folded subject of a node a node for its next token, where it is folded again."""
+        cdef uint32_t sid = self.nodes[node].subject - 1
+        cdef Subject* item = &self.items[sid]
+        cdef size_t start = self._depth(node) + 1
+        cdef size_t end = token_end(self.arena + item.text, start, item.text_len)
+        cdef uint32_t child = self._add_node(node, <uint32_t>(item.text + start), end - start)
+        self.nodes[child].folded = end < item.text_len
+        self.nodes[child].subject = sid + 1
+        self.nodes[child].live = 1
+        self.nodes[node].folded = 0
+        self.nodes[node].subject = 0
+        item.node = child
+        return 0
 
     cdef int _catch_up(self) except -1:
         while self.indexed < self.used:
@@ -322,7 +360,6 @@ cdef class SubjectState:
         n + 2: everything from here down."""
         cdef size_t found = 0, depth = 0, end, i
         cdef uint32_t node, child, position
-        cdef const char* dot
         cdef Subject* item
         if n == 0 or (n == 1 and f[0] == c'>'):
             for i in range(self.used):
@@ -330,7 +367,7 @@ cdef class SubjectState:
                     self._emit(found, <uint32_t>i)
                     found += 1
             return found
-        if not wild(f, n):
+        if not has_wildcard(f, n):
             item = self.find(f, n)
             if item != NULL:
                 self._emit(0, <uint32_t>(item - self.items))
@@ -345,6 +382,11 @@ cdef class SubjectState:
             position = <uint32_t>(self.stack[depth] >> 32)
             if self.nodes[node].live == 0:
                 continue
+            if self.nodes[node].folded:
+                if position == n + 2 or (position <= n and self._folded_matches(node, f + position, n - position)):
+                    self._emit(found, self.nodes[node].subject - 1)
+                    found += 1
+                continue
             if position > n:
                 if self.nodes[node].subject:
                     self._emit(found, self.nodes[node].subject - 1)
@@ -357,8 +399,7 @@ cdef class SubjectState:
                     depth += 1
                     child = self.nodes[child].sibling
                 continue
-            dot = <const char*>memchr(f + position, c'.', n - position) if position < n else NULL
-            end = n if dot == NULL else <size_t>(dot - f)
+            end = token_end(f, position, n)
             if end - position == 1 and (f[position] == c'*' or (f[position] == c'>' and end == n)):
                 child = self.nodes[node].child
                 while child:
@@ -372,6 +413,12 @@ cdef class SubjectState:
                 depth += 1
         return found
 
+    cdef bint _folded_matches(self, uint32_t node, const char* f, size_t n) noexcept:
+        """Does the rest of a filter match what a folded subject has behind its node?"""
+        cdef Subject* item = &self.items[self.nodes[node].subject - 1]
+        cdef size_t start = self._depth(node) + 1
+        return filter_matches(f, n, self.arena + item.text + start, item.text_len - start)
+
     def memory(self):
         """Bytes held, for tests and measurements."""
         return (
@@ -379,30 +426,3 @@ cdef class SubjectState:
             + self.arena_capacity + self.node_capacity * sizeof(Node) + (self.edge_mask + 1) * 4
             + self.matched_capacity * 4 + self.stack_capacity * 8
         )
-
-
-cdef bint wild(const char* f, size_t n) noexcept nogil:
-    """Has the filter a wildcard token? A star inside a token is a plain character."""
-    cdef size_t i
-    for i in range(n):
-        if (f[i] == c'*' or f[i] == c'>') and (i == 0 or f[i - 1] == c'.') and (i + 1 == n or f[i + 1] == c'.'):
-            if f[i] == c'*' or i + 1 == n:
-                return True
-    return False
-
-
-cdef bint matches(const char* f, size_t fn, const char* s, size_t sn) noexcept nogil:
-    cdef size_t i = 0, j = 0
-    while i < fn and j < sn:
-        if f[i] == c'>' and i + 1 == fn and (i == 0 or f[i - 1] == c'.'):
-            return True
-        if f[i] == c'*' and (i == 0 or f[i - 1] == c'.') and (i + 1 == fn or f[i + 1] == c'.'):
-            i += 1
-            while j < sn and s[j] != c'.':
-                j += 1
-            continue
-        if f[i] != s[j]:
-            return False
-        i += 1
-        j += 1
-    return i == fn and j == sn

@@ -30,6 +30,7 @@ from penstock.store.files import (
     quote_name,
     remove_directory,
     sweep_deleted,
+    sync_directory,
     unpack_meta,
     unquote_name,
     write_atomically,
@@ -58,6 +59,7 @@ class FileStreamStore:
         self._files = files
         self._consumers: dict[str, FileConsumerStore] = {}
         self._memory_consumers: dict[str, MemoryConsumerStore] = {}
+        self._consumers_changed = False
         self._closed = False
         make_directory(directory / "msgs")
         make_directory(directory / "consumers")
@@ -86,6 +88,9 @@ class FileStreamStore:
         self._consumers = {name: one for name, one in self._consumers.items() if not one.closed}
         for consumer in self._consumers.values():
             consumer.sync()
+        if self._consumers_changed:
+            sync_directory(self._directory / "consumers")
+            self._consumers_changed = False
 
     def close(self) -> None:
         if self._closed:
@@ -133,9 +138,10 @@ class FileStreamStore:
         if memory:
             held = self._memory_consumers[name] = MemoryConsumerStore(self._memory_consumers, name, meta)
             return held
-        _make_empty(directory)
+        _make_empty(directory, sync_name=False)
         consumer = FileConsumerStore.create(directory, name, meta, self._files)
         self._consumers[name] = consumer
+        self._consumers_changed = True
         return consumer
 
     def _consumer_directory(self, name: str) -> Path:
@@ -234,8 +240,8 @@ class FileStore:
         self._lock.release()
 
 
-def _make_empty(directory: Path) -> None:
+def _make_empty(directory: Path, *, sync_name: bool = True) -> None:
     """A directory for a new asset; what a crash left of an earlier try goes."""
     if directory.exists():
         shutil.rmtree(directory)
-    make_directory(directory)
+    make_directory(directory, sync_name=sync_name)

@@ -53,8 +53,11 @@ def sync_directory(directory: Path) -> None:
         raise StoreWriteError(f"cannot sync the directory: {error.strerror}", path=str(directory)) from error
 
 
-def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Replaces a file: after a crash it is the old one or the new one. Raises StoreWriteError."""
+def write_atomically(path: Path, data: bytes, *, sync: bool = True, sync_name: bool = True) -> None:
+    """Replaces a file: after a crash it is the old one or the new one. Raises StoreWriteError.
+
+    With `sync` that holds for a crash of the machine too; with `sync_name` it is the new one from now on.
+    """
     temporary = path.with_name(path.name + ".new")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
@@ -70,7 +73,7 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise StoreWriteError(f"cannot replace the file: {error.strerror}", path=str(path)) from error
-    if sync:
+    if sync and sync_name:
         sync_directory(path.parent)
 
 
@@ -120,7 +123,7 @@ def list_assets(directory: Path, meta_name: str) -> dict[str, Path]:
     return found
 
 
-def make_directory(path: Path) -> None:
+def make_directory(path: Path, *, sync_name: bool = True) -> None:
     """Makes a directory and its parents, and syncs the names. Raises StoreWriteError."""
     missing = []
     at = path
@@ -131,11 +134,11 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True, mode=0o750)
     except OSError as error:
         raise StoreWriteError(f"cannot make the directory: {error.strerror}", path=str(path)) from error
-    for made in missing:
+    for made in missing if sync_name else ():
         sync_directory(made.parent)
 
 
-def remove_directory(path: Path) -> None:
+def remove_directory(path: Path, *, sync_name: bool = True) -> None:
     """Removes a tree so that a crash leaves it whole or out of sight. Raises StoreWriteError."""
     hidden = path.with_name(f".deleted-{path.name}")
     try:
@@ -146,7 +149,8 @@ def remove_directory(path: Path) -> None:
         return
     except OSError as error:
         raise StoreWriteError(f"cannot remove the directory: {error.strerror}", path=str(path)) from error
-    sync_directory(path.parent)
+    if sync_name:
+        sync_directory(path.parent)
     shutil.rmtree(hidden, ignore_errors=True)
 
 

@@ -4,7 +4,9 @@
 each with length and hash. A new snapshot gets the next generation, so that a crash between replacing the
 snapshot and removing the old journal can never put old entries onto a new state.
 
-Invariants: a journal is only appended to; what load() returns was written whole.
+Invariants: a journal is only appended to; what load() returns was written whole. Names of files are not
+synced here (consumers come and go by the hundred, and a sync takes a millisecond): when the machine dies, a
+consumer may be as it was at the stream's last sync(), but never half.
 Rejected: the generation inside the journal (truncating it and replacing the snapshot are two steps, and
 between them one would have to tell them apart anyway).
 """
@@ -68,7 +70,7 @@ class FileConsumerStore:
     @classmethod
     def create(cls, directory: Path, name: str, meta: bytes, files: OpenFiles) -> FileConsumerStore:
         """A new consumer in a directory that exists and is empty."""
-        write_atomically(directory / META, pack_meta(name, meta))
+        write_atomically(directory / META, pack_meta(name, meta), sync_name=False)
         store = cls(directory, name, meta, files)
         store._loaded = True
         return store
@@ -89,7 +91,7 @@ class FileConsumerStore:
         return self._directory / f"journal.{self._generation}"
 
     def save_meta(self, meta: bytes) -> None:
-        write_atomically(self._directory / META, pack_meta(self.name, meta))
+        write_atomically(self._directory / META, pack_meta(self.name, meta), sync_name=False)
         self.meta = meta
 
     def load(self) -> tuple[bytes | None, list[bytes]]:
@@ -161,7 +163,7 @@ class FileConsumerStore:
             self.load()
         generation = self._generation + 1
         head = _STATE.pack(_STATE_MAGIC, generation, xxh64_digest(state, generation))
-        write_atomically(self._directory / "state", head + state)
+        write_atomically(self._directory / "state", head + state, sync_name=False)
         old = self._journal
         self._files.forget(old)
         self._state = state
@@ -186,4 +188,4 @@ class FileConsumerStore:
         self._unsynced = False
         self._closed = True
         self._files.forget(self._journal)
-        remove_directory(self._directory)
+        remove_directory(self._directory, sync_name=False)

@@ -1,0 +1,22 @@
+"""The part of StreamLog that every message passes; Python uses StreamLog."""
+
+class LogCore:
+    """Counters of a log. `bytes` counts whole records of live messages, as users see it."""
+
+    first_seq: int
+    """Of the first live message; last_seq + 1 when there is none."""
+    last_seq: int
+    messages: int
+    bytes: int
+    first_ts: int
+    """Of the first live message, ns; 0 when there is none."""
+    last_ts: int
+    """Of the last message stored, ns, whether it is live or not; 0 before the first."""
+    removals: int
+    """Grows whenever a message goes."""
+    lost: int
+    """Messages whose bytes turned out not to be what was written."""
+    rewrites: int
+    """Blocks rewritten or dropped."""
+    block_size: int
+    durable: bool
