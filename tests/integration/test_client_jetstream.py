@@ -466,6 +466,36 @@ async def test_two_consumes_on_one_consumer_share_its_messages(js: JetStream, st
     assert sorted(got[0] + got[1]) == list(range(1, 1001))
 
 
+async def test_draining_the_client_finishes_consumes_and_publishers(
+    url: str, js: JetStream, stream: Stream
+) -> None:
+    await stream.create_consumer("C", filter_subject="s.a")
+    await fill(js, 20)
+    client = await penstock.client.connect(url)
+    own = client.jetstream()
+    seen: list[int] = []
+
+    async def handle(msg: JsMsg) -> None:
+        await asyncio.sleep(0)
+        seen.append(int(msg.data))
+        await msg.ack()
+
+    consumer = await own.consumer("S", "C")
+    consumer.consume(handle)
+    async with own.publisher() as publisher:
+        for _ in range(100):
+            await publisher.publish("s.b")
+        await until(lambda: bool(seen))
+        await client.drain()
+    assert (publisher.acked, publisher.failed) == (100, 0)
+    info = await consumer_info(js)
+    assert (info.num_ack_pending, info.ack_floor.stream_seq) == (0, len(seen))
+
+
+async def consumer_info(js: JetStream) -> penstock.client.ConsumerInfo:
+    return await (await js.stream("S")).consumer_info("C")
+
+
 # --- ordered ------------------------------------------------------------------------------------
 
 

@@ -321,6 +321,55 @@ async def test_a_draining_client_takes_nothing_new() -> None:
         assert client.is_closed
 
 
+async def test_drain_waits_until_the_last_message_is_worked_off() -> None:
+    answers: list[bytes] = []
+
+    async def script(peer: ScriptedPeer, number: int) -> None:
+        await peer.shake_hands()
+        await peer.line()
+        peer.send(b"MSG a 1 back 1\r\n1\r\nMSG a 1 back 1\r\n2\r\n")
+        while line := await peer.line():
+            if line.startswith(b"PUB back"):
+                answers.append(await peer.line())
+            if line == b"PING":
+                peer.send(b"PONG\r\n")
+
+    async with scripted_server(script) as url:
+        client = await penstock.client.connect(url)
+        subscription = await client.subscribe("a")
+
+        async def work() -> None:
+            async for msg in subscription:
+                for _ in range(20):  # work that takes a while
+                    await asyncio.sleep(0)
+                await msg.respond(msg.data)
+
+        worker = asyncio.ensure_future(work())
+        await client.drain()
+        await worker
+    assert answers == [b"1", b"2"]
+
+
+async def test_connections_lost_at_once_are_not_stormed() -> None:
+    attempts = 0
+
+    async def script(peer: ScriptedPeer, number: int) -> None:
+        nonlocal attempts
+        attempts += 1
+        await peer.shake_hands()
+        if number:
+            peer.hang_up()
+        else:
+            await peer.line()
+
+    async with scripted_server(script) as url:
+        client = await penstock.client.connect(url, reconnect_wait=0.01, reconnect_wait_max=0.2)
+        await client.publish("go")
+        await asyncio.sleep(0.3)
+        await client.close()
+    assert 2 <= attempts <= 10  # it was hundreds
+
+
 async def test_unread_messages_hold_a_drain_only_until_its_timeout() -> None:
     told: list[Exception] = []
 

@@ -121,6 +121,7 @@ class Consume(MessageQueue):
         items = self._items
         while not items:
             if self._ended:
+                self._note_exhausted()
                 if self._error is not None:
                     raise self._error
                 raise StopAsyncIteration
@@ -255,6 +256,11 @@ class Consume(MessageQueue):
         self._monitor.resume(self._loop.time())
         self._reset()
         self._pull()
+
+    async def on_draining(self) -> None:
+        """Pulls no more, and returns when what arrived was handed out."""
+        await self.drain()
+        await self.exhausted()
 
     def on_client_closed(self, error: Exception | None) -> None:
         """What is buffered can still be read."""

@@ -178,6 +178,10 @@ class Fetch(MessageQueue):
     def on_reconnected(self) -> None:
         """Nothing to do: a fetch does not outlive its connection."""
 
+    async def on_draining(self) -> None:
+        """What arrived stays; the rest of the pull is given up."""
+        self._finish(None)
+
     def on_client_closed(self, error: Exception | None) -> None:
         """Nothing more can come."""
         self._finish(error)

@@ -291,6 +291,10 @@ class Publisher:
             self._resend(reply)
         self._note_progress()
 
+    async def on_draining(self) -> None:
+        """Waits for the acks under way."""
+        await self.flush()
+
     def on_client_closed(self, error: Exception | None) -> None:
         """Nothing can be acked any more."""
         self._closed_error = error or ConnectionClosedError("the client was closed")

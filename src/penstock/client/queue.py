@@ -50,14 +50,15 @@ class MessageQueue:
             self._getters.clear()
 
     def exhausted(self) -> asyncio.Future[None]:
-        """Done once the queue has ended and its last message was taken."""
+        """Done once the queue has ended and was read to its end: iterators came back for more after the last
+        message, so that they are done with it."""
         if self._exhausted is None:
             self._exhausted = self._loop.create_future()
             self._note_exhausted()
         return self._exhausted
 
     def _note_exhausted(self) -> None:
-        """Call it when the last message of an ended queue was taken."""
+        """Call it when a reader finds an ended queue empty."""
         future = self._exhausted
         if future is not None and self._ended and not self._items and not future.done():
             future.set_result(None)

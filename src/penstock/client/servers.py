@@ -61,6 +61,14 @@ def parse_server_url(text: str) -> ServerUrl:
     return replace(url, user=user, password=password) if user else url
 
 
+def _url_or_none(text: str) -> ServerUrl | None:
+    # What a server announces is no reason to lose the connection to it.
+    try:
+        return parse_server_url(text)
+    except MisuseError:
+        return None
+
+
 @dataclass(slots=True)
 class PoolServer:
     """A server of the pool and how connecting to it went lately."""
@@ -119,7 +127,9 @@ class ServerPool:
         Announced servers inherit the scheme of the current one, so that a TLS cluster stays TLS.
         """
         scheme = current.url.scheme if current is not None else "nats"
-        announced = [replace(parse_server_url(text), scheme=scheme) for text in connect_urls]
+        announced = [
+            replace(url, scheme=scheme) for url in map(_url_or_none, connect_urls) if url is not None
+        ]
         places = {(url.host, url.port) for url in announced}
         if places:
             kept = [

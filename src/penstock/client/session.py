@@ -61,6 +61,7 @@ RELIEF_BYTES = 128 * 1024
 SUBJECT_CACHE_MAX = 4096
 CLOSE_FLUSH_TIMEOUT_S = 2.0
 AUTH_FAILURES_MAX = 2
+SHORT_LIVED_S = 1.0
 _PERMISSIONS = re.compile(r'permissions violation for (publish|subscription)[^"]*"([^"]*)"', re.IGNORECASE)
 
 
@@ -92,6 +93,9 @@ class ConnectionListener(Protocol):
     def on_reconnected(self) -> None:
         """There is a new connection and the subscriptions are made again on it."""
 
+    async def on_draining(self) -> None:
+        """The client drains: take nothing new; returns when all that arrived was worked off."""
+
     def on_client_closed(self, error: Exception | None) -> None:
         """There will be no further connection. error: why, None when the user closed the client."""
 
@@ -118,6 +122,8 @@ class Session:
         self._requests = RequestTable(self)
         self._listeners: set[ConnectionListener] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._connected_at = 0.0
+        self._short_lives = 0  # connections in a row that were lost right after they were made
         self._settled = asyncio.Event()  # set while connected, and for good once closed
 
     @property
@@ -253,6 +259,7 @@ class Session:
         )
         if receive is not None:
             subscription.receive = receive
+            subscription.is_internal = True
         self._subscriptions[subscription.sid] = subscription
         if self.connection is not None:
             self._encode_sub(self.out, subscription)
@@ -297,7 +304,8 @@ class Session:
             await self.close()
             return
         self._set_state(ClientState.DRAINING)
-        subscriptions = [one for one in self._subscriptions.values() if one is not self._requests.inbox]
+        subscriptions = [one for one in self._subscriptions.values() if not one.is_internal]
+        listeners = [self.spawn(listener.on_draining(), "drain") for listener in self._listeners]
         for subscription in subscriptions:
             self.send_unsub(subscription.sid, 0)
         end = self.loop.time() + self.options.drain_timeout
@@ -309,6 +317,7 @@ class Session:
             current = asyncio.current_task()
             rest: list[asyncio.Future[None]] = [one.exhausted() for one in subscriptions]
             rest += [one.worker for one in subscriptions if one.worker not in (None, current)]
+            rest += listeners
             if rest:
                 _, late = await asyncio.wait(rest, timeout=max(end - self.loop.time(), 0))
                 if late:
@@ -465,6 +474,7 @@ class Session:
         connection.write_first(out.take())
         self.connection = connection
         self._set_state(ClientState.CONNECTED)
+        self._connected_at = self.loop.time()
         self._settled.set()
         connection.flush()
 
@@ -499,11 +509,20 @@ class Session:
     async def _reconnect(self) -> None:
         """Round after round through the pool, with growing, jittered pauses between rounds."""
         wait = self.options.reconnect_wait
+        if self.loop.time() - self._connected_at < SHORT_LIVED_S:
+            # A server that takes connections and drops them at once must not be stormed.
+            self._short_lives += 1
+            wait = min(wait * 2**self._short_lives, self.options.reconnect_wait_max)
+            await self._pause(wait)
+        else:
+            self._short_lives = 0
         while self.state is ClientState.RECONNECTING:
             server = self._pool.next()
             round_is_over = self._pool.at_round_start
             error = await self._try(server)
             if error is None:
+                if not self.is_connected:  # closed meanwhile
+                    return
                 for listener in list(self._listeners):
                     listener.on_reconnected()
                 self._emit(self.options.on_reconnected)
@@ -519,8 +538,13 @@ class Session:
                     return
                 self._pool.remove(server)
             if round_is_over:
-                await asyncio.sleep(wait * (1 - random.random() / 2))
+                await self._pause(wait)
                 wait = min(wait * 2, self.options.reconnect_wait_max)
+
+    @staticmethod
+    async def _pause(wait_s: float) -> None:
+        """Between half of it and all of it, so that clients do not come back all at once."""
+        await asyncio.sleep(wait_s * (1 - random.random() / 2))
 
     def _is_hopeless(self, server: PoolServer) -> bool:
         limit = self.options.max_reconnects

@@ -52,6 +52,7 @@ class Subscription(MessageQueue):
         "_pending_bytes",
         "_session",
         "dropped",
+        "is_internal",
         "max_messages",
         "queue",
         "receive",
@@ -84,6 +85,7 @@ class Subscription(MessageQueue):
         self.received = 0
         self.dropped = 0
         self.max_messages = 0
+        self.is_internal = False  # it feeds a part of the client, not the user
         self.worker: asyncio.Task[None] | None = None  # runs the callback
         self.receive: Receiver = self._enqueue
 
@@ -141,6 +143,7 @@ class Subscription(MessageQueue):
         items = self._items
         while not items:
             if self._ended:
+                self._note_exhausted()
                 if self._error is not None:
                     raise self._error
                 raise StopAsyncIteration
@@ -149,8 +152,6 @@ class Subscription(MessageQueue):
         raw = items.popleft()
         header = raw[3]
         self._pending_bytes -= len(raw[4]) + (len(header) if header else 0)
-        if self._ended and not items:
-            self._note_exhausted()
         return Msg(self._session, raw)
 
     async def next(self, timeout: float | None = None) -> Msg:
@@ -161,7 +162,9 @@ class Subscription(MessageQueue):
         if self._callback is not None:
             raise MisuseError(f"subscription {self.subject!r} has a callback, which gets its messages")
         if self._items:  # the usual case under load, without the cost of a timer
-            return await self.__anext__()
+            msg = await self.__anext__()
+            self._note_exhausted()
+            return msg
         try:
             async with asyncio.timeout(timeout):
                 return await self.__anext__()
