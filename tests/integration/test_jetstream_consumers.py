@@ -186,3 +186,22 @@ async def test_a_consumer_goes_on_at_its_floor_after_a_restart(
             await message.ack()
     assert got == {4: 2, 5: 2, 6: 1, 7: 1, 8: 1, 9: 1, 10: 1}
     await connection.close()
+
+
+async def test_a_stopping_server_ends_waiting_pulls(
+    nats_server_factory: Callable[..., EmbeddedServer],
+) -> None:
+    server = nats_server_factory(jetstream=True)
+    connection = await nats.connect(server.url, allow_reconnect=False)
+    context = connection.jetstream()
+    await context.add_stream(name="S", subjects=["s.>"])
+    await context.add_consumer("S", ConsumerConfig(durable_name="d"))
+    inbox = connection.new_inbox()
+    subscription = await connection.subscribe(inbox)
+    await connection.publish("$JS.API.CONSUMER.MSG.NEXT.S.d", b"5", reply=inbox)
+    await connection.flush()
+    await asyncio.to_thread(server.stop)
+    status = await subscription.next_msg(timeout=WAIT_S)
+    assert status.headers["Status"] == "409"
+    assert status.headers["Nats-Pending-Messages"] == "5"
+    await connection.close()

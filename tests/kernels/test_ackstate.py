@@ -32,6 +32,10 @@ KINDS = (
     "skip",
 )
 steps = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 50)), min_size=10, max_size=80)
+# Truncation is not in the journal: a snapshot follows it.
+steps_and_losses = st.lists(
+    st.tuples(st.sampled_from((*KINDS, "truncate")), st.integers(0, 50)), min_size=10, max_size=80
+)
 
 
 class Pair:
@@ -82,6 +86,11 @@ class Pair:
             assert earliest == model.deadline()
         elif what == "below":
             assert state.drop_below(chosen) == model.drop_below(chosen)
+        elif what == "truncate":
+            last = max(0, model.delivered[1] - n % 4)
+            state.truncate(last)
+            model.truncate(last)
+            self.next = min(self.next, last + 1)
         elif what == "skip":
             state.skip(self.next + n)
             model.skip(self.next + n)
@@ -101,7 +110,7 @@ class Pair:
 
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    steps,
+    steps_and_losses,
     st.sampled_from(list(AckPolicy)),
     st.integers(1, 100),
     st.sampled_from([[30 * MS], [5 * MS, 50 * MS]]),

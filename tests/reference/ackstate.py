@@ -84,6 +84,15 @@ class AckStateModel:
             self.move_floor()
         return len(gone)
 
+    def truncate(self, last: int) -> None:
+        for seq in [s for s in self.pending if s > last]:
+            self.settle(seq)
+        self.dead = {s: n for s, n in self.dead.items() if s <= last}
+        self.delivered[1] = min(self.delivered[1], last)
+        self.floor[1] = min(self.floor[1], last)
+        if not self.pending:
+            self.move_floor()
+
     def skip(self, seq: int) -> None:
         if seq > self.delivered[1]:
             self.delivered[1] = seq

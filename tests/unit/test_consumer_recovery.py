@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import StoreCorruptError
 from penstock.jetstream.consumer import state as consumer_state
+from penstock.kernels.ackstate import AckPolicy, AckState
 from penstock.store.file import FileStore
 from tests.support.consumers import SECOND, ConsumerBench
 
@@ -106,6 +107,18 @@ def test_last_per_subject_goes_on_where_it_was() -> None:
     again = bench.restarted()
     assert again.info("x")["num_pending"] == 3
     assert again.pull("x", b"3").seqs() == [3, 4, 5]
+
+
+def test_what_was_delivered_beyond_the_end_of_a_damaged_stream_is_forgotten() -> None:
+    bench = ConsumerBench()
+    bench.store_messages("s.1", "s.2", "s.3", "s.4", "s.5")
+    consumer = bench.consumer("x", durable_name="x")
+    bench.pull("x", b"5")
+    state = AckState(AckPolicy.ACK_EXPLICIT)
+    consumer_state.Recorder(consumer.store, state).recover(3)
+    assert (state.delivered_stream, state.delivered_consumer) == (3, 5)
+    assert [seq for seq, _, _, _ in state.pending()] == [1, 2, 3]
+    assert state.delivered(4, 1) == 6
 
 
 def test_a_given_up_message_stays_given_up() -> None:

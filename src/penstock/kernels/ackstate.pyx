@@ -351,6 +351,23 @@ cdef class AckState:
             self.move_floor()
         return before - self.num_pending
 
+    def truncate(self, uint64_t last_seq):
+        """Forgets everything above last_seq: the stream lost its end, and its sequences will be used again."""
+        cdef Entry* e
+        while self.count and self.at(self.count - 1).seq > last_seq:
+            e = self.at(self.count - 1)
+            if e.pending:
+                self.settle(e)
+            self.count -= 1
+        for seq in [seq for seq in self.dead if seq > last_seq]:
+            del self.dead[seq]
+        if self.delivered_stream > last_seq:
+            self.delivered_stream = last_seq
+        if self.ack_floor_stream > last_seq:
+            self.ack_floor_stream = last_seq
+        if self.num_pending == 0:
+            self.move_floor()
+
     def is_pending(self, uint64_t stream_seq):
         """Was it delivered, and is not settled yet?"""
         return self.find(stream_seq, 0) >= 0

@@ -338,15 +338,6 @@ cdef class Pump:
         self.position = skip[0] if n else resume + 1
         self.pending_known = False
 
-    def jump(self, uint64_t position):
-        """Goes on at `position` (a purge, a reset)."""
-        cdef size_t i
-        self.position = position
-        self.skip_count = self.skip_at = 0
-        for i in range(self.filter_count):
-            self.heads[i] = self.none_upto[i] = 0
-        self.pending_known = False
-
     # --- what comes next -------------------------------------------------------------------------------
 
     cdef uint64_t find_next(self) except? 0:

@@ -31,9 +31,12 @@ from penstock.protocol.api import (
     ConsumerInfoResponse,
     ConsumerListResponse,
     ConsumerNamesResponse,
+    ConsumerPauseRequest,
+    ConsumerPauseResponse,
     PagedRequest,
     SuccessResponse,
 )
+from penstock.protocol.durations import format_time_or_zero
 from penstock.protocol.ids import base62
 from penstock.protocol.status import REQUIRED_API_LEVEL, no_responders_block
 
@@ -101,6 +104,21 @@ def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
     _expect_empty(request)
     _consumer_of(engine, request).retire()
     return SuccessResponse(type=TYPE_PREFIX + "consumer_delete_response", success=True)
+
+
+def pause(engine: JetStream, request: ApiRequest) -> ConsumerPauseResponse:
+    """CONSUMER.PAUSE: no deliveries until pause_until; without one, or with one that is over, it goes on."""
+    consumer = _consumer_of(engine, request)
+    body = request.body(ConsumerPauseRequest)
+    asked = structs.replace(consumer.config, pause_until=body.pause_until)
+    consumer.update(rules.checked(asked, consumer.stream.config, engine.config), request.now)
+    until = rules.pause_until_ns(consumer.config)
+    paused = until > request.now
+    return ConsumerPauseResponse(
+        paused=paused,
+        pause_until=format_time_or_zero(until),
+        pause_remaining=until - request.now if paused else 0,
+    )
 
 
 def next_messages(engine: JetStream, request: ApiRequest) -> None:
@@ -226,5 +244,6 @@ ENDPOINTS = (
     Endpoint("CONSUMER.LIST", 1, 1, "consumer_list_response", list_infos, audited=False),
     Endpoint("CONSUMER.INFO", 2, 2, "consumer_info_response", info, audited=False),
     Endpoint("CONSUMER.DELETE", 2, 2, "consumer_delete_response", delete),
+    Endpoint("CONSUMER.PAUSE", 2, 2, "consumer_pause_response", pause),
     Endpoint("CONSUMER.MSG.NEXT", 2, 2, "", next_messages, audited=False, json_errors=False),
 )

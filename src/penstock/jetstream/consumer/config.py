@@ -26,7 +26,7 @@ from penstock.protocol.api import (
     ReplayPolicy,
     StreamConfig,
 )
-from penstock.protocol.durations import NS_PER_MS, NS_PER_S, parse_time
+from penstock.protocol.durations import NS_PER_MS, NS_PER_S, format_time, parse_time, parse_time_or_zero
 
 ACK_WAIT_NS = 30 * NS_PER_S
 MAX_ACK_PENDING = 1000
@@ -80,6 +80,7 @@ def checked(
     _check_texts(config)
     _check_groups(config)
     _check_supported(config)
+    config = structs.replace(config, pause_until=_checked_pause(config))
     return structs.replace(config, metadata=_stored_metadata(config))
 
 
@@ -332,7 +333,6 @@ def _check_supported(config: ConsumerConfig) -> None:
         "rate_limit_bps": config.rate_limit_bps != 0,
         "ack policy flow_control": config.ack_policy is AckPolicy.FLOW_CONTROL,
         "priority groups": config.priority_policy is not PriorityPolicy.NONE,
-        "pause_until": config.pause_until is not None,
     }
     missing = ", ".join(feature for feature, is_wanted in wanted.items() if is_wanted)
     if missing:
@@ -348,11 +348,24 @@ def start_ns(config: ConsumerConfig) -> int:
     return _start_ns(config) or 0
 
 
+def pause_until_ns(config: ConsumerConfig) -> int:
+    """When it goes on, ns; 0 when it isn't paused. (May be over.)"""
+    return parse_time_or_zero(config.pause_until)
+
+
+def _checked_pause(config: ConsumerConfig) -> str | None:
+    try:
+        until = pause_until_ns(config)
+    except MisuseError as error:
+        raise codes.INVALID_JSON.exception(err=str(error)) from None
+    return format_time(until) if until else None
+
+
 def _own(config: ConsumerConfig) -> dict[str, str]:
     return {key: value for key, value in config.metadata.items() if not key.startswith("_nats.")}
 
 
 def _stored_metadata(config: ConsumerConfig) -> dict[str, str]:
     metadata = {key: value for key, value in config.metadata.items() if key not in (LEVEL_KEY, VERSION_KEY)}
-    metadata[REQUIRED_LEVEL_KEY] = "0"
+    metadata[REQUIRED_LEVEL_KEY] = "1" if config.pause_until else "0"
     return dict(sorted(metadata.items()))

@@ -44,7 +44,13 @@ from penstock.protocol.api import (
     encode,
 )
 from penstock.protocol.durations import format_time
-from penstock.protocol.status import BAD_REQUEST, CONSUMER_DELETED, CONSUMER_IS_PUSH_BASED, Status
+from penstock.protocol.status import (
+    BAD_REQUEST,
+    CONSUMER_DELETED,
+    CONSUMER_IS_PUSH_BASED,
+    SERVER_SHUTDOWN,
+    Status,
+)
 from penstock.store.interface import ConsumerStore
 
 if TYPE_CHECKING:
@@ -80,9 +86,10 @@ class Consumer:
         self.acked_at = 0
         self._first_seq = self._removals = 0
         self._used_at = now
+        self._paused = rules.pause_until_ns(config) > now
         self.state = AckState(_KERNEL_POLICY[config.ack_policy], meta.start_seq)
         self._recorder = Recorder(store, self.state)
-        self._recorder.recover()
+        self._recorder.recover(stream.log.last_seq)
         prefix = f"{stream.name}.{self.name}.".encode()
         filters = [one.encode() for one in rules.filters_of(config)]
         position = max(meta.start_seq, self.state.delivered_stream + 1)
@@ -167,7 +174,11 @@ class Consumer:
         if self.closed:
             return
         self._drop_removed()
-        if self.push is not None:
+        if self._paused:
+            self._wiring().wait(self, False)
+            if self.pull is not None:
+                self.pull.at_end_of_stream(now)
+        elif self.push is not None:
             self._deliver_push(self.push, now)
         elif self.pull is not None:
             self._deliver_pull(self.pull, now)
@@ -250,7 +261,8 @@ class Consumer:
             return None
         pull = self.pull.next_deadline() if self.pull is not None else None
         push = self.push.next_deadline() if self.push is not None else None
-        deadlines = (self.redelivery.next_deadline(), pull, push, self._inactive_at())
+        pause = rules.pause_until_ns(self.config) if self._paused else None
+        deadlines = (self.redelivery.next_deadline(), pull, push, pause, self._inactive_at())
         return min((due for due in deadlines if due is not None), default=None)
 
     def on_time(self, now: int) -> None:
@@ -258,6 +270,7 @@ class Consumer:
         next."""
         if self.closed:
             return
+        self._check_pause(now)
         given_up = self.redelivery.on_time(now)
         if given_up:
             self._tell_given_up(given_up)
@@ -271,6 +284,15 @@ class Consumer:
         inactive_at = self._inactive_at()
         if inactive_at is not None and inactive_at <= now and self._is_unused(now):
             self.retire()
+
+    def _check_pause(self, now: int) -> None:
+        """Enters or leaves the pause, and tells those who listen for it."""
+        until = rules.pause_until_ns(self.config)
+        paused = until > now
+        if paused != self._paused:
+            self._paused = paused
+            when = {"pause_until": self.config.pause_until} if until else {}
+            self.advise("PAUSE", "consumer_pause", paused=paused, **when)
 
     def _inactive_at(self) -> int | None:
         threshold = rules.inactive_threshold_ns(self.config)
@@ -341,6 +363,7 @@ class Consumer:
         self._configure_pump()
         self.redelivery.configure(rules.ack_waits_ns(config), config.max_deliver, now)
         self._used_at = now
+        self._check_pause(now)
         if moved and self.push is not None:
             self.push.move_to(config.deliver_subject.encode(), now)
         self.engine.touch_consumer(self)
@@ -366,6 +389,8 @@ class Consumer:
             num_waiting=len(self.pull) if self.pull is not None else 0,
             num_pending=self.pump.num_pending,
             push_bound=self.push is not None and self.push.is_active,
+            paused=self._paused,
+            pause_remaining=rules.pause_until_ns(self.config) - now if self._paused else 0,
             ts=format_time(now),
         )
 
@@ -386,6 +411,11 @@ class Consumer:
             self.advise("MAX_DELIVERIES", "max_deliver", stream_seq=stream_seq, deliveries=deliveries)
 
     # --- the end -------------------------------------------------------------------------------
+
+    def end_pulls(self) -> None:
+        """The server stops: waiting requests are told, and what is left of them."""
+        if self.pull is not None:
+            self.pull.end_all(SERVER_SHUTDOWN, with_rest=True)
 
     def close(self) -> None:
         """Stands still and writes what is left; it can be recovered."""

@@ -199,10 +199,11 @@ class PullQueue:
                 self._send(request.subject, heartbeat_block(last_consumer, last_stream))
                 request.heartbeat_due = now + request.heartbeat_ns
 
-    def end_all(self, status: Status) -> None:
-        """The consumer goes: every requester is told why."""
+    def end_all(self, status: Status, *, with_rest: bool = False) -> None:
+        """The consumer goes: every requester is told why. with_rest: and what is left of the request."""
         for request in self.requests:
-            self._send(request.subject, status.block())
+            assert isinstance(request, WaitingRequest)
+            self._send(request.subject, status.block(request.pending_headers() if with_rest else ()))
         self.requests.clear()
 
 

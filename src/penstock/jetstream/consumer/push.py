@@ -70,7 +70,6 @@ class PushDelivery:
         """Delivers to another subject from now on."""
         self.target = Target(subject)
         self.targets.clear()
-        self._answered()
         self.look(now)
 
     def look(self, now: int) -> bool:
@@ -79,6 +78,7 @@ class PushDelivery:
         began = wanted and not self.targets
         if began:
             self.targets.append(self.target)
+            self._forget_flow()
             self._heartbeat_due = now + self._heartbeat_ns
         elif not wanted and self.targets:
             self.targets.clear()
@@ -130,10 +130,16 @@ class PushDelivery:
         self._flow_id = self._flow_prefix + self._new_id()[-FLOW_ID_LEN:].encode()
         publish(self._index, self.target.subject, self._flow_id, FLOW_CONTROL.block(), b"")
 
+    def _forget_flow(self) -> None:
+        """A new listener owes no answers."""
+        pump = self._pump
+        pump.flow_bytes = pump.flow_size = 0
+        pump.flow_open = False
+        self._flow_id = b""
+
     def _answered(self) -> None:
         pump = self._pump
-        if pump.flow_window:
-            pump.flow_window = min(pump.flow_window * 2, WINDOW_MAX)
+        pump.flow_window = min(pump.flow_window * 2, WINDOW_MAX)
         pump.flow_bytes = max(pump.flow_bytes - pump.flow_size, 0)
         pump.flow_size = 0
         pump.flow_open = False

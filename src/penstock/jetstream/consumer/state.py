@@ -11,12 +11,16 @@ Deliveries are written after they were sent, in the same tick: a crash in betwee
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from penstock.errors import StoreCorruptError
 from penstock.kernels.ackstate import AckState
 from penstock.protocol.api import ConsumerConfig
 from penstock.store.interface import ConsumerStore
+
+log = logging.getLogger("penstock.jetstream")
 
 # A snapshot is taken when the journal has this many bytes, and at least as many as four snapshots.
 JOURNAL_MIN_BYTES = 64 * 1024
@@ -45,18 +49,35 @@ class Recorder:
         self._state = state
         self._snapshot_at = JOURNAL_MIN_BYTES
 
-    def recover(self) -> None:
-        """Makes the state what the store says. Raises StoreCorruptError where that makes no sense."""
+    def recover(self, last_seq: int) -> None:
+        """Makes the state what the store says. Raises StoreCorruptError where that makes no sense.
+
+        last_seq: of the stream. Where a power failure took the stream's end, but not that of the journal,
+        what was delivered beyond it is forgotten: its sequences will be other messages.
+        """
         snapshot, entries = self._store.load()
         try:
             if snapshot is not None:
                 self._state.restore(snapshot)
             for entry in entries:
                 self._state.replay(entry)
+            if entries or snapshot is not None:
+                self._reconcile(last_seq)
         except ValueError as error:
             raise StoreCorruptError(
                 f"the state of consumer {self._store.name} can't be read: {error}"
             ) from error
+
+    def _reconcile(self, last_seq: int) -> None:
+        delivered = self._state.delivered_stream
+        if delivered <= last_seq:
+            return
+        log.warning(
+            "consumer %s delivered up to %d, its stream ends at %d: goes on from there",
+            self._store.name, delivered, last_seq,
+        )  # fmt: skip
+        self._state.truncate(last_seq)
+        self._store.snapshot(self._state.snapshot())
 
     def write(self) -> None:
         """Appends what changed since the last time. Raises StoreWriteError; the next write goes on there."""
