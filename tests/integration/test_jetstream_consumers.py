@@ -19,6 +19,7 @@ from nats.js.api import ConsumerConfig
 
 from penstock.testing.embedded import EmbeddedServer
 from tests.support.nats_servers import until
+from tests.support.rawnats import RawNats
 
 WAIT_S = 5.0
 
@@ -188,20 +189,16 @@ async def test_a_consumer_goes_on_at_its_floor_after_a_restart(
     await connection.close()
 
 
-async def test_a_stopping_server_ends_waiting_pulls(
-    nats_server_factory: Callable[..., EmbeddedServer],
-) -> None:
+def test_a_stopping_server_ends_waiting_pulls(nats_server_factory: Callable[..., EmbeddedServer]) -> None:
     server = nats_server_factory(jetstream=True)
-    connection = await nats.connect(server.url, allow_reconnect=False)
-    context = connection.jetstream()
-    await context.add_stream(name="S", subjects=["s.>"])
-    await context.add_consumer("S", ConsumerConfig(durable_name="d"))
-    inbox = connection.new_inbox()
-    subscription = await connection.subscribe(inbox)
-    await connection.publish("$JS.API.CONSUMER.MSG.NEXT.S.d", b"5", reply=inbox)
-    await connection.flush()
-    await asyncio.to_thread(server.stop)
-    status = await subscription.next_msg(timeout=WAIT_S)
-    assert status.headers["Status"] == "409"
-    assert status.headers["Nats-Pending-Messages"] == "5"
-    await connection.close()
+    raw = RawNats(server.port)
+    raw.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    raw.request("$JS.API.CONSUMER.CREATE.S.d", {"stream_name": "S", "config": {"durable_name": "d"}})
+    raw.subscribe("in", 9)
+    raw.publish("$JS.API.CONSUMER.MSG.NEXT.S.d", b"5", reply="in")
+    raw.flush()
+    server.stop()
+    status = raw.message()
+    assert status.sid == b"9"
+    assert status.header.startswith(b"NATS/1.0 409 Server Shutdown\r\nNats-Pending-Messages: 5\r\n")
+    raw.close()

@@ -108,6 +108,12 @@ class JetStream:
             self.touch_stream(stream)
         self._api.start()
 
+    def end_pulls(self) -> None:
+        """The server is about to stop: tells everybody whose pull request waits."""
+        for stream in self.streams.values():
+            for consumer in stream.consumers.values():
+                consumer.end_pulls()
+
     def close(self) -> None:
         """Takes no more messages, writes what is left and closes every store."""
         self._api.stop()

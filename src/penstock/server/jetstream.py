@@ -69,6 +69,11 @@ class JetStreamService:
     def options(self) -> JetStreamOptions:
         return self._options
 
+    def end_pulls(self) -> None:
+        """Tells those whose pull requests wait that the server stops."""
+        for engine in self.engines.values():
+            engine.end_pulls()
+
     def close(self) -> None:
         """Writes what is left and closes the store."""
         for engine in self.engines.values():

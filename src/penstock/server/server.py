@@ -149,6 +149,8 @@ class Server:
             self._listener.close()
         if self._tick is not None and self._listener is not None:
             self.log.info("Initiating Shutdown...")
+        if self.jetstream is not None:
+            self.jetstream.end_pulls()
         if self._tick is not None:
             self._tick.settle()  # acks of what has arrived still reach their clients
         for session in tuple(self.sessions.values()):
