@@ -65,7 +65,9 @@ class Wire:
 
     def request(self, subject: str, body: bytes = b"") -> dict[str, object]:
         """One JetStream API request; raises LoadError with the server's error."""
-        self.sock.sendall(b"SUB _R.one r1\r\nUNSUB r1 1\r\nPUB %s _R.one %d\r\n%s\r\n" % (subject.encode(), len(body), body))
+        self.sock.sendall(
+            b"SUB _R.one r1\r\nUNSUB r1 1\r\nPUB %s _R.one %d\r\n%s\r\n" % (subject.encode(), len(body), body)
+        )
         data = b""
         while True:
             data += self.read()
@@ -262,7 +264,8 @@ def fill_stream(port: int, *, messages: int, size_bytes: int = 128, name: str = 
         publisher.ping()
         step = 1000
         chunk = b"".join(
-            b"PUB fill.%s.s%d _INBOX.fill %d\r\n%s\r\n" % (name.encode(), i % 10, size_bytes, body) for i in range(step)
+            b"PUB fill.%s.s%d _INBOX.fill %d\r\n%s\r\n" % (name.encode(), i % 10, size_bytes, body)
+            for i in range(step)
         )
         for _ in range(messages // step):
             publisher.sock.sendall(chunk)
@@ -332,7 +335,12 @@ def fetch_msgs_per_s(run: ConsumerRun, *, batch: int = 500) -> float:
         body = json.dumps(
             {
                 "stream_name": run.stream,
-                "config": {"durable_name": name, "ack_policy": "explicit", "deliver_policy": "all", "max_ack_pending": -1},
+                "config": {
+                    "durable_name": name,
+                    "ack_policy": "explicit",
+                    "deliver_policy": "all",
+                    "max_ack_pending": -1,
+                },
             }
         ).encode()
         consumer.request(f"$JS.API.CONSUMER.DURABLE.CREATE.{run.stream}.{name}", body)

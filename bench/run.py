@@ -163,7 +163,10 @@ def spark_read(rounds: int) -> list[float]:
     figures = []
     for _ in range(rounds):
         ran = subprocess.run(
-            [sys.executable, str(ROOT / "bench" / "spark_read.py")], capture_output=True, text=True, check=True
+            [sys.executable, str(ROOT / "bench" / "spark_read.py")],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         figures.append(float(json.loads(ran.stdout.strip().splitlines()[-1])["rows_per_s"]))
     return figures
@@ -176,7 +179,12 @@ def table(rows: list[Row]) -> Table:
     for name in ("penstock", "nats-server", "ratio", "goal"):
         out.add_column(name, justify="right")
     for row in rows:
-        ours, theirs, ratio, goal = row.median("penstock"), row.median("nats-server"), row.ratio(), row.scenario.goal
+        ours, theirs, ratio, goal = (
+            row.median("penstock"),
+            row.median("nats-server"),
+            row.ratio(),
+            row.scenario.goal,
+        )
         missed = goal is not None and ratio is not None and ratio < goal
         out.add_row(
             row.scenario.name,
@@ -217,20 +225,33 @@ def main() -> None:
                 for server in servers:
                     server.stop()
                     server.store_dir = server.store_dir.with_name(server.store_dir.name + "-empty")
-                measure([r for r in process_rows if "recovery" not in r.scenario.name], servers, rounds, console)
+                measure(
+                    [r for r in process_rows if "recovery" not in r.scenario.name], servers, rounds, console
+                )
         finally:
             for server in servers:
                 server.stop()
     rows += process_rows
     console.print(table(rows))
     result: dict[str, object] = {
-        row.scenario.name: {"unit": row.scenario.unit, "figures": row.figures, "ratio": row.ratio(), "goal": row.scenario.goal}
+        row.scenario.name: {
+            "unit": row.scenario.unit,
+            "figures": row.figures,
+            "ratio": row.ratio(),
+            "goal": row.scenario.goal,
+        }
         for row in rows
     }
     if not options.no_spark and not options.only:
         figures = spark_read(rounds)
-        console.print(f"Spark batch read, 128 B: median {statistics.median(figures):,.0f} rows/s a core (goal 300,000)")
-        result["Spark batch read, 128 B"] = {"unit": "rows/s/core", "figures": {"penstock": figures}, "goal": 300_000}
+        console.print(
+            f"Spark batch read, 128 B: median {statistics.median(figures):,.0f} rows/s a core (goal 300,000)"
+        )
+        result["Spark batch read, 128 B"] = {
+            "unit": "rows/s/core",
+            "figures": {"penstock": figures},
+            "goal": 300_000,
+        }
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(result, indent=2) + "\n")
     console.print(f"written: {options.json}")

@@ -40,7 +40,9 @@ class Served:
     def start(self) -> None:
         command = [sys.executable, "-m", "penstock", "serve", "-a", "127.0.0.1", "-p", str(self.port)]
         with (self.store_dir.parent / "server.log").open("ab") as log:
-            self.process = subprocess.Popen([*command, "-js", "-sd", str(self.store_dir)], stderr=log, stdout=log)
+            self.process = subprocess.Popen(
+                [*command, "-js", "-sd", str(self.store_dir)], stderr=log, stdout=log
+            )
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             try:
@@ -150,13 +152,22 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def read_all(port: int, first: int, last: int) -> dict[int, bytes]:
     """sequence -> payload, over a fresh pull consumer."""
     connection = RawNats(port)
-    config = {"deliver_policy": "by_start_sequence", "opt_start_seq": first, "ack_policy": "none", "mem_storage": True}
-    answer = connection.request(f"$JS.API.CONSUMER.CREATE.{STREAM}", {"stream_name": STREAM, "config": config})
+    config = {
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": first,
+        "ack_policy": "none",
+        "mem_storage": True,
+    }
+    answer = connection.request(
+        f"$JS.API.CONSUMER.CREATE.{STREAM}", {"stream_name": STREAM, "config": config}
+    )
     connection.subscribe("_INBOX.read", 1)
     found: dict[int, bytes] = {}
     name = answer["name"]
     while max(found, default=first - 1) < last:
-        connection.publish(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{name}", b'{"batch":1000,"no_wait":true}', "_INBOX.read")
+        connection.publish(
+            f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{name}", b'{"batch":1000,"no_wait":true}', "_INBOX.read"
+        )
         while True:
             message = connection.message()
             if not message.reply.startswith(b"$JS.ACK."):
@@ -172,7 +183,9 @@ def read_all(port: int, first: int, last: int) -> dict[int, bytes]:
 
 def test_what_was_acked_survives_kill_9_exactly_once_and_in_order(served: Served) -> None:
     setup = RawNats(served.port)
-    answer = setup.request(f"$JS.API.STREAM.CREATE.{STREAM}", {"name": STREAM, "subjects": ["kill.*"], "storage": "file"})
+    answer = setup.request(
+        f"$JS.API.STREAM.CREATE.{STREAM}", {"name": STREAM, "subjects": ["kill.*"], "storage": "file"}
+    )
     assert "error" not in answer, answer
     config = {"durable_name": CONSUMER, "ack_policy": "explicit", "max_ack_pending": 1000}
     body = {"stream_name": STREAM, "config": config}
@@ -211,7 +224,9 @@ def _check_the_stream(port: int, acked: dict[int, int], turn: int) -> None:
     numbers = [int(found[sequence]) for sequence in sorted(found)]
     assert numbers == sorted(set(numbers)), f"turn {turn}: out of order or twice"
     for number, sequence in acked.items():
-        assert found.get(sequence) == b"%d" % number, f"turn {turn}: acked {number} at {sequence}, there: {found.get(sequence)!r}"
+        assert found.get(sequence) == b"%d" % number, (
+            f"turn {turn}: acked {number} at {sequence}, there: {found.get(sequence)!r}"
+        )
 
 
 def _check_the_consumer(port: int, confirmed: set[int], turn: int) -> None:
