@@ -15,7 +15,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 READ_BYTES = 1 << 20
@@ -101,10 +101,8 @@ def wire(port: int) -> Iterator[Wire]:
 def create_stream(port: int, name: str, subject: str, storage: str = "file") -> None:
     """A fresh stream: one of that name goes first."""
     with wire(port) as control:
-        try:
+        with suppress(LoadError):
             control.request(f"$JS.API.STREAM.DELETE.{name}")
-        except LoadError:
-            pass
         config = {
             "name": name,
             "subjects": [subject],
@@ -155,7 +153,7 @@ def _send_all(sock: socket.socket, frame: bytes, messages: int) -> None:
 
 
 def _receive_bytes(wires: list[Wire], bytes_each: int) -> None:
-    """Reads until every connection got `bytes_each` bytes (keep-alive PINGs answered by nobody: runs are short)."""
+    """Reads until every connection got `bytes_each` bytes. PINGs stay unanswered: runs are short."""
     left = {each.sock.fileno(): bytes_each for each in wires}
     scratch = bytearray(READ_BYTES)
     with selectors.DefaultSelector() as selector:
@@ -248,7 +246,9 @@ def _acked_windowed(publisher: Wire, body: bytes, messages: int, window: int) ->
     sent = 0
     while sent < messages:
         with room:
-            room.wait_for(lambda: sent - acked + step <= window, timeout=30)
+            while sent - acked + step > window:
+                if not room.wait(timeout=30):
+                    raise LoadError(f"no ack for 30 s: {acked} of {sent} publishes are acked")
         publisher.sock.sendall(chunk)
         sent += step
     reader.join()

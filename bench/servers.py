@@ -20,7 +20,7 @@ START_TIMEOUT_S = 60.0
 
 
 def official_binary() -> Path | None:
-    """`nats-server` from PATH or the cache folder, else installed there by `go`; None when there is no way."""
+    """`nats-server` from PATH or the cache folder, else installed there by `go`; None without a way."""
     found = shutil.which("nats-server")
     if found:
         return Path(found)
