@@ -61,7 +61,7 @@ format: setup  ## format the code
 	$(BIN)/ruff check --fix --quiet
 	$(BIN)/ruff format
 
-test: setup  ## the tests
+test: setup $(STAMPS)/demo  ## the tests, those of the demo included
 	$(BIN)/python -m pytest $(ARGS)
 
 demo: setup $(STAMPS)/demo  ## 336,776 real flights through a server into a Spark table and a chart
