@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(find_official_server() is None, reason="no official nats-server"),
 ]
 
-TIMES = {"created", "ts", "last_active", "_nats.ver", "_nats.level"}
+TIMES = {"created", "ts", "last_active", "pause_remaining", "_nats.ver", "_nats.level"}
 MS = 1_000_000
 QUIET_S = 0.08  # nothing more is coming
 Answer = Any
@@ -48,8 +48,10 @@ class Dialogue:
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         message = await self.client.request("$JS.API." + subject, payload, timeout=5)
         answer = comparable(json.loads(message.data))
-        if answer.get("error", {}).get("err_code") == 10025:
-            del answer["error"]["description"]
+        if "error" in answer:
+            answer = {"type": answer["type"], "error": answer["error"]}
+            if answer["error"]["err_code"] == 10025:
+                del answer["error"]["description"]
         self.heard.append((f"{subject} {body!r}", answer))
 
     async def create(self, name: str, *, action: str = "", **config: Any) -> None:
@@ -264,11 +266,21 @@ async def purging(say: Dialogue) -> None:
     await say.info("z")
 
 
+async def pausing(say: Dialogue) -> None:
+    await say.create("q", ack_policy="explicit")
+    for until in ("2090-01-01T00:00:00Z", "2020-01-01T00:00:00Z", "2090-01-01T01:00:00+01:00", None):
+        await say.api("CONSUMER.PAUSE.S.q", {"pause_until": until} if until else b"")
+        await say.info("q")
+        await say.pull("q", {"batch": 1, "no_wait": True})
+    await say.api("CONSUMER.PAUSE.S.nope", {"pause_until": "2090-01-01T00:00:00Z"})
+    await say.create("q", ack_policy="explicit", pause_until="2090-01-01T00:00:00Z")
+
+
 async def converse(url: str) -> list[tuple[str, Answer]]:
     client = await nats.connect(url, allow_reconnect=False)
     say = Dialogue(client)
     await client.request("$JS.API.STREAM.CREATE.S", b'{"name":"S","subjects":["s.>"]}', timeout=5)
-    for part in (creating, refusing, pulling, acking, beginning, purging):
+    for part in (creating, refusing, pulling, acking, beginning, pausing, purging):
         await part(say)
     await client.close()
     return say.heard
