@@ -190,6 +190,8 @@ def create_consumer(
         raise codes.CONSUMER_BAD_DURABLE_NAME.exception()
     config = structs.replace(body.config, name=name)
     present = stream.consumers.get(name)
+    if present is not None:  # pausing has its own request; an update neither pauses nor resumes
+        config = structs.replace(config, pause_until=present.config.pause_until)
     if present is None and body.action is ConsumerAction.UPDATE:
         rules.checked(config, stream.config, engine.config, pedantic=body.pedantic)
         raise codes.CONSUMER_DOES_NOT_EXIST.exception()
