@@ -20,7 +20,7 @@ cdef class MessageBlock:
     cdef readonly uint64_t last_seq         # of the last entry; first_seq - 1 when there is none
     cdef readonly uint64_t live             # live messages
     cdef readonly uint64_t live_bytes
-    cdef readonly int64_t first_ts, last_ts # of the first and last entry, 0 when there is none
+    cdef readonly int64_t first_ts, last_ts  # of the first and last entry, 0 when there is none
     cdef Entry* entries
     cdef uint32_t* seqs                     # sparse: sequence - first_seq of each entry; NULL: an entry each
     cdef size_t count, entry_capacity
