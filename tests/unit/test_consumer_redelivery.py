@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import StoreWriteError
 from tests.support.consumers import MS, SECOND, ConsumerBench, Delivered, Inbox
 
 
@@ -188,6 +189,25 @@ def test_a_confirmation_leaves_only_after_the_ack_is_written() -> None:
     assert confirmed == []
     engine.acknowledge()
     assert confirmed == [(b"_SURE", b"", b"")] * 5
+
+
+def test_nothing_is_confirmed_while_the_journal_can_not_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    acking = Acking(count=1)
+    consumer = acking.bench.engine.streams["S"].consumers["x"]
+    confirmed = acking.bench.listen(b"_SURE")
+
+    def fail() -> None:
+        raise StoreWriteError("disk full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(consumer.store, "write", fail)
+        acking.ack(1, b"", b"_SURE")
+        acking.bench.tick()
+    assert confirmed == []
+    acking.bench.engine.touch_consumer(consumer)
+    acking.bench.tick()
+    assert confirmed == [(b"_SURE", b"", b"")]
+    assert acking.bench.restarted().floors("x")[3] == 1
 
 
 def test_an_ack_of_what_was_never_delivered_is_not_confirmed() -> None:

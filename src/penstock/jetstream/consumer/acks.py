@@ -36,6 +36,11 @@ class Acks:
         if settled:
             consumer.acked_at = now
 
+    @property
+    def to_confirm(self) -> bool:
+        """Does anybody wait for a confirmation?"""
+        return bool(self._confirmations)
+
     def confirm(self) -> None:
         """Tells those who asked that their acks are kept."""
         if self._confirmations:

@@ -161,13 +161,15 @@ class Consumer:
             self._acks.apply(now)
 
     def write(self) -> None:
-        """Hands what changed to the operating system. Raises StoreWriteError."""
+        """Hands what changed to the operating system; with sync_always what is to be confirmed also to the
+        disk. Raises StoreWriteError."""
         if not self.closed:
-            self._recorder.write()
+            self._recorder.write(sync=self.engine.config.sync_always and self._acks.to_confirm)
 
     def confirm(self) -> None:
-        """Answers the acks that asked for it. Only after `write`."""
-        self._acks.confirm()
+        """Answers the acks that asked for it. Only after `write`, and not while that fails."""
+        if not self._recorder.is_behind:
+            self._acks.confirm()
 
     def deliver(self, now: int) -> None:
         """Sends what may be sent now."""
@@ -188,6 +190,7 @@ class Consumer:
             self._wiring().wait(self, False)
             return
         end = self._run(pull.requests, now)
+        self._acks_full = end == RunEnd.RUN_ACKS_FULL
         if self.pump.sent:
             pull.after_delivery(now)
         if end == RunEnd.RUN_EMPTY:
@@ -278,6 +281,9 @@ class Consumer:
         if self.pull is not None:
             due = self.pull.next_deadline()
             if due is not None and due <= now:
+                if self._acks_full:
+                    # As the official server: no_wait does not wait for acks beyond its first timer.
+                    self.pull.at_end_of_stream(now)
                 self.pull.on_time(now, state.delivered_consumer, state.delivered_stream)
         elif self.push is not None:
             self.push.on_time(now, state.delivered_consumer, state.delivered_stream)

@@ -48,6 +48,7 @@ class Recorder:
         self._store = store
         self._state = state
         self._snapshot_at = JOURNAL_MIN_BYTES
+        self.is_behind = False  # the last write failed: the store has more than the operating system
 
     def recover(self, last_seq: int) -> None:
         """Makes the state what the store says. Raises StoreCorruptError where that makes no sense.
@@ -79,15 +80,20 @@ class Recorder:
         self._state.truncate(last_seq)
         self._store.snapshot(self._state.snapshot())
 
-    def write(self) -> None:
-        """Appends what changed since the last time. Raises StoreWriteError; the next write goes on there."""
+    def write(self, *, sync: bool = False) -> None:
+        """Appends what changed since the last time; sync: and waits for the disk. Raises StoreWriteError; the next write goes on there."""
         entry = self._state.take_journal()
-        if not entry:
+        if entry:
+            self._store.append(entry)
+        elif not self.is_behind:
             return
-        self._store.append(entry)
+        self.is_behind = True
         if self._store.journal_bytes < self._snapshot_at:
             self._store.write()
-            return
-        state = self._state.snapshot()
-        self._store.snapshot(state)
-        self._snapshot_at = max(JOURNAL_MIN_BYTES, SNAPSHOTS_PER_JOURNAL * len(state))
+        else:
+            state = self._state.snapshot()
+            self._store.snapshot(state)
+            self._snapshot_at = max(JOURNAL_MIN_BYTES, SNAPSHOTS_PER_JOURNAL * len(state))
+        if sync:
+            self._store.sync()
+        self.is_behind = False
