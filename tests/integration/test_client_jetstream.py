@@ -527,7 +527,7 @@ async def test_an_ordered_consumer_goes_on_where_it_stopped(js: JetStream, strea
     ordered = stream.ordered_consumer()
     assert numbers(await ordered.fetch(3)) == [1, 2, 3]
     assert int((await ordered.next()).data) == 4
-    async with await ordered.consume() as messages:
+    async with ordered.consume() as messages:
         assert int((await messages.__anext__()).data) == 5
     await ordered.close()
     assert numbers(await ordered.fetch(2)) == [6, 7]
@@ -542,7 +542,7 @@ async def test_an_ordered_consumer_survives_the_loss_of_its_consumer(
     await fill(js, 10)
     ordered = stream.ordered_consumer()
     got: list[int] = []
-    async with await ordered.consume(max_messages=2) as messages:
+    async with ordered.consume(max_messages=2) as messages:
         async for msg in messages:
             got.append(int(msg.data))
             if len(got) in (3, 6):
@@ -555,9 +555,18 @@ async def test_an_ordered_consumer_survives_the_loss_of_its_consumer(
 
 async def test_an_ordered_consumer_ends_with_its_stream(js: JetStream) -> None:
     stream = await js.create_stream("GONE", subjects=["gone"], storage="memory")
-    messages = await stream.ordered_consumer().consume(expires=1, heartbeat=0.5)
+    messages = stream.ordered_consumer().consume(expires=1, heartbeat=0.5)
+    await js.publish("gone", b"1")
+    assert (await messages.__anext__()).data == b"1"
     await stream.delete()
     with pytest.raises(StreamNotFoundError):
         await messages.__anext__()
     with pytest.raises(StreamNotFoundError):
         await stream.ordered_consumer().fetch(1)
+    with pytest.raises(StreamNotFoundError):
+        await stream.ordered_consumer().consume().__anext__()
+
+
+async def test_an_ordered_consumer_that_can_not_be_made_says_so(stream: Stream) -> None:
+    with pytest.raises(JetStreamApiError, match="filter"):
+        await stream.ordered_consumer(filter_subjects=["s.a", "s.>"]).consume().__anext__()

@@ -154,7 +154,7 @@ async def test_an_ordered_consumer_goes_on_after_a_restart_without_gap_or_repeat
         for number in range(1, 101):
             await js.publish("s", b"%d" % number)
         got: list[int] = []
-        async with await stream.ordered_consumer().consume(max_messages=10) as messages, asyncio.timeout(60):
+        async with stream.ordered_consumer().consume(max_messages=10) as messages, asyncio.timeout(60):
             async for msg in messages:
                 got.append(int(msg.data))
                 if len(got) == 50:

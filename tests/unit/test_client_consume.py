@@ -435,7 +435,7 @@ async def test_an_ordered_consumer_starts_over_at_a_gap_and_gives_nothing_twice(
 
     async with js_client(script) as client:
         stream = client.jetstream()._bare_stream("S")
-        async with await stream.ordered_consumer().consume() as messages:
+        async with stream.ordered_consumer().consume() as messages:
             got = [(await messages.__anext__()).seq for _ in range(4)]
         assert got == [3, 5, 7, 9]
     assert created == [0, 6]
@@ -464,7 +464,7 @@ async def test_an_ordered_consumer_starts_over_when_it_is_too_quiet() -> None:
 
     async with js_client(script) as client:
         stream = client.jetstream()._bare_stream("S")
-        messages = await stream.ordered_consumer().consume(expires=1, heartbeat=0.5)
+        messages = stream.ordered_consumer().consume(expires=1, heartbeat=0.5)
         messages._monitor.interval_s = 0.01
         assert [(await messages.__anext__()).seq for _ in range(2)] == [1, 2]
         messages.stop()

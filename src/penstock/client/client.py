@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Generator, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from penstock.client.info import ServerInfo
+from penstock.client.jetstream import JetStream
 from penstock.client.message import HeadersLike, Msg, Payload, encode_headers, encode_payload
 from penstock.client.options import DEFAULT_SERVER, ConnectOptions, Options
 from penstock.client.requests import is_no_responders
@@ -28,9 +29,6 @@ from penstock.errors import (
     NoRespondersError,
     RequestTimeoutError,
 )
-
-if TYPE_CHECKING:
-    from penstock.client.jetstream import JetStream
 
 
 class Client:
@@ -234,8 +232,6 @@ class Client:
         domain: of a leaf node or hub. prefix: of the API subjects, when an account imports them under
         another one; not both. timeout: seconds, default of every JetStream request.
         """
-        from penstock.client.jetstream import JetStream  # core users do not pay for its import
-
         if domain is not None and prefix is not None:
             raise MisuseError("jetstream() takes domain or prefix, not both: a domain is a prefix")
         api_prefix = prefix or (f"$JS.{domain}.API" if domain else "$JS.API")

@@ -95,15 +95,19 @@ class Consume(MessageQueue):
     def start(self, callback: JsMessageCallback | None = None) -> None:
         """Subscribes and pulls; for `Consumer.consume`."""
         session = self._session
-        self._subscription = session.subscribe(session.new_inbox(), receive=self._on_raw)
+        session.check_open()
         session.listen(self)
         self._timer = self._loop.call_at(self._monitor.deadline, self._on_timer)
         if not session.is_connected:
             self._monitor.pause()
-        self._pull()
+        self._begin()
         if callback is not None:
             self._callback = callback
             self.worker = session.spawn(self._run_callback(callback), f"consume {self._consumer}")
+
+    def _begin(self) -> None:
+        self._subscription = self._session.subscribe(self._session.new_inbox(), receive=self._on_raw)
+        self._pull()
 
     # --- handing out -----------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from penstock.client.settings import make_config
 from penstock.errors import (
     ClientError,
     ConsumerGoneError,
+    JetStreamApiError,
     JetStreamError,
     MisuseError,
     NotFoundError,
@@ -181,7 +182,7 @@ class OrderedConsumer:
             raise RequestTimeoutError(text, timeout_s=expires)
         return msgs[0]
 
-    async def consume(
+    def consume(
         self,
         callback: JsMessageCallback | None = None,
         *,
@@ -193,14 +194,15 @@ class OrderedConsumer:
     ) -> OrderedConsume:
         """Messages without end, in order; `Consumer.consume` has the options.
 
-        Raises StreamNotFoundError when there is no such stream; iterating raises it when the stream is
-        deleted later.
+        Raises MisuseError for options out of bounds. Iterating raises StreamNotFoundError when there is no
+        such stream, or no longer.
         """
         options = consume_options(
             max_messages=max_messages, max_bytes=max_bytes, expires=expires, heartbeat=heartbeat
         )
-        consumer = await self.renew(self.last_seq)
-        consume = OrderedConsume(self, consumer, self._stream.session, options, on_warning=on_warning)
+        consume = OrderedConsume(
+            self, self._stream.session, self._stream.name, options, on_warning=on_warning
+        )
         consume.start(callback)
         return consume
 
@@ -213,15 +215,12 @@ class OrderedConsumer:
         heartbeat: float | None = None,
     ) -> AsyncIterator[JsMsg]:
         """`consume` as an async generator: `async for msg in ordered.messages(): ...`"""
-        consume = await self.consume(
+        consume = self.consume(
             max_messages=max_messages, max_bytes=max_bytes, expires=expires, heartbeat=heartbeat
         )
-        try:
+        async with consume:
             async for msg in consume:
                 yield msg
-        finally:
-            consume.stop()
-            await self.close()
 
     async def close(self) -> None:
         """Deletes the server's consumer now, instead of after its inactive threshold."""
@@ -231,22 +230,26 @@ class OrderedConsumer:
 class OrderedConsume(Consume):
     """A continuous read in order; made by `OrderedConsumer.consume`."""
 
-    __slots__ = ("_expected_seq", "_ordered", "_received_seq", "_restarting", "_tail")
+    __slots__ = ("_expected_seq", "_has_read", "_ordered", "_received_seq", "_restarting", "_tail")
 
     def __init__(
         self,
         ordered: OrderedConsumer,
-        consumer: Consumer,
         session: Session,
+        stream: str,
         options: ConsumeOptions,
         **more: Any,
     ) -> None:
-        super().__init__(session, consumer.pull_subject, consumer.name, options, **more)
+        super().__init__(session, b"", f"of stream {stream}", options, **more)
         self._ordered = ordered
         self._expected_seq = 1  # consumer sequence of the next message
         self._received_seq = ordered.last_seq  # stream sequence of the last one received
         self._restarting = False
+        self._has_read = False  # there was a consumer once, so what was asked for is sound
         self._tail = -1
+
+    def _begin(self) -> None:
+        self._restart()
 
     def _hand_out(self, raw: RawMessage) -> JsMsg:
         self._ordered.handed_out(raw[2])
@@ -301,6 +304,11 @@ class OrderedConsume(Consume):
                 consumer = await self._ordered.renew(self._received_seq)
             except StreamNotFoundError as error:
                 self._finish(error)
+            except JetStreamApiError as error:
+                if self._has_read or error.code >= 500:
+                    self._warn(error)
+                else:
+                    self._finish(error)
             except (ClientError, JetStreamError) as error:
                 self._warn(error)
             else:
@@ -309,6 +317,7 @@ class OrderedConsume(Consume):
 
     def _use(self, consumer: Consumer) -> None:
         self._restarting = False
+        self._has_read = True
         if self._ended:
             return
         self._consumer = consumer.name
@@ -319,3 +328,8 @@ class OrderedConsume(Consume):
         self._monitor.heard(self._loop.time())
         self._reset()
         self._pull()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stop()
+        if self._session.is_connected:
+            await self._ordered.close()
