@@ -85,6 +85,7 @@ class Consumer:
         self.delivered_at = 0  # ns of the last delivery and the last ack; 0 before the first
         self.acked_at = 0
         self._first_seq = self._removals = 0
+        self._acks_full = False  # max_ack_pending stopped the last delivery
         self._used_at = now
         self._paused = rules.pause_until_ns(config) > now
         self.state = AckState(_KERNEL_POLICY[config.ack_policy], meta.start_seq)

@@ -81,7 +81,10 @@ class Recorder:
         self._store.snapshot(self._state.snapshot())
 
     def write(self, *, sync: bool = False) -> None:
-        """Appends what changed since the last time; sync: and waits for the disk. Raises StoreWriteError; the next write goes on there."""
+        """Appends what changed since the last time; sync: and waits for the disk.
+
+        Raises StoreWriteError; the next write goes on there.
+        """
         entry = self._state.take_journal()
         if entry:
             self._store.append(entry)
