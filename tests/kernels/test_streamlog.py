@@ -222,6 +222,31 @@ def test_a_message_without_subject_is_refused() -> None:
         StreamLog().append(b"", b"", b"x", 1)
 
 
+def test_a_chain_leads_through_blocks_that_were_rewritten() -> None:
+    log = StreamLog(400)
+    model = LogModel()
+    for i in range(300):
+        subject = b"s.%d" % (i % 3)
+        log.append(subject, b"", b"x" * 10, i)
+        model.append(subject, b"", b"x" * 10, i)
+    for seq in range(2, 295):
+        if seq % 40:
+            assert log.remove(seq) and model.remove(seq)
+    while compact(log, 5):
+        pass
+    assert log.rewrites > 20 and len(log.block_list()) < 8
+    for subject in (b"s.0", b"s.1", b"s.2"):
+        hops, seq = [], log.next_seq(1, subject)
+        while seq:
+            hops.append(seq)
+            seq = log.next_seq(seq + 1, subject)
+        assert hops == model.matching(subject)
+        while hops:  # the last one goes: the one before is the last
+            assert log.last_seq_of(subject) == hops[-1]
+            assert log.remove(hops.pop())
+        assert log.last_seq_of(subject) == 0
+
+
 def test_many_subjects_come_and_go() -> None:
     log = StreamLog(5000)
     model = LogModel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,13 @@ from penstock.store.interface import StreamStore
 from penstock.store.memory import MemoryStore
 
 BLOCK_SIZE = 600
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests rewrite thousands of tiny blocks; what a process's death leaves doesn't depend on syncs."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(files.os, name, lambda fd: None)
 
 
 def live(log: StreamLog) -> dict[int, bytes]:
@@ -100,7 +106,7 @@ class FailingDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
         self.left = calls
         for name in ("pwrite", "write", "rename", "unlink", "fsync", "fdatasync"):
-            monkeypatch.setattr(files.os, name, self.guarded(getattr(os, name)))
+            monkeypatch.setattr(files.os, name, self.guarded(getattr(files.os, name)))
 
     def guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def guarded_call(*arguments: Any, **keywords: Any) -> Any:
@@ -188,3 +194,62 @@ def test_a_disk_that_works_again_gets_everything(tmp_path: Path, monkeypatch: py
         store = FileStore(root, block_size=BLOCK_SIZE)
         assert live(store.account("$G").open_stream("S").log) == kept
         store.close()
+
+
+def blocks_of(root: Path) -> Path:
+    return root / "jetstream" / "%24G" / "streams" / "S" / "msgs"
+
+
+def test_files_of_blocks_that_joined_another_are_left_out_when_a_crash_kept_them(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, block_size=BLOCK_SIZE)
+    stream = store.account("$G").create_stream("S", b"", "file")
+    rng = random.Random(3)
+    seen: dict[str, bytes] = {}
+    for step in range(60):
+        for i in range(8):
+            subject = b"cold.%d" % step if i == 0 else b"hot.%d" % rng.randrange(3)
+            stream.log.append(subject, b"", b"x" * 30, step)
+            stream.log.limit_subject(subject, 1)
+        stream.write()
+        seen |= {
+            path.name: path.read_bytes()
+            for path in blocks_of(tmp_path).glob("*.blk")
+            if path.name not in seen
+        }
+    kept = live(stream.log)
+    store.abandon()
+    present = {path.name for path in blocks_of(tmp_path).glob("*.blk")}
+    first = min(int(name.removesuffix(".blk")) for name in present)
+    brought_back = [name for name in seen if name not in present and int(name.removesuffix(".blk")) > first]
+    assert len(brought_back) > 10
+    for name in brought_back:
+        (blocks_of(tmp_path) / name).write_bytes(seen[name])
+    store = FileStore(tmp_path, block_size=BLOCK_SIZE)
+    stream = store.account("$G").open_stream("S")
+    assert live(stream.log) == kept
+    stream.write()
+    assert {path.name for path in blocks_of(tmp_path).glob("*.blk")} == present
+    store.close()
+
+
+def test_a_secure_removal_in_a_block_with_an_index_is_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FileStore(tmp_path, block_size=BLOCK_SIZE)
+    stream = store.account("$G").create_stream("S", b"", "file")
+    for i in range(60):
+        stream.log.append(b"a.%d" % (i % 2), b"", b"secret %d" % i, i)
+    stream.write()
+    assert (blocks_of(tmp_path) / "1.idx").exists()
+    stream.log.remove(5, secure=True)
+    stream.write()
+    kept = live(stream.log)
+    store.abandon()
+    assert (
+        b"secret 4\x00" not in (data := (blocks_of(tmp_path) / "1.blk").read_bytes()) and b"secret 5" in data
+    )
+    store = FileStore(tmp_path, block_size=BLOCK_SIZE)
+    log = store.account("$G").open_stream("S").log
+    assert live(log) == kept and log.lost == 0 and log.subjects() == {b"a.0": 29, b"a.1": 30}
+    assert not caplog.messages
+    store.close()

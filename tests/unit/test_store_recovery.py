@@ -310,3 +310,16 @@ def test_a_stream_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="keeps no stream 'none'"):
         store.account("$G").open_stream("none")
     store.close()
+
+
+def test_reading_a_long_stream_keeps_few_of_its_blocks_in_memory(tmp_path: Path) -> None:
+    write_stream(tmp_path, 3000, block_size=200)
+    store, log = recovered(tmp_path, block_size=200)
+    assert len(log.block_list()) > 700
+    for _ in range(2):
+        assert len(messages(log)) == 3000
+        assert sum(block.resident for block in log.block_list()) <= 260
+    for seq in range(2999, 0, -7):
+        assert log.remove(seq)
+    assert log.messages == 3000 - 429 and len(messages(log)) == log.messages
+    store.close()

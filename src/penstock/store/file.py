@@ -15,7 +15,6 @@ directory at a time.
 from __future__ import annotations
 
 import logging
-import shutil
 from pathlib import Path
 
 from penstock.errors import StoreError
@@ -29,6 +28,7 @@ from penstock.store.files import (
     pack_meta,
     quote_name,
     remove_directory,
+    remove_tree,
     sweep_deleted,
     sync_directory,
     unpack_meta,
@@ -243,5 +243,5 @@ class FileStore:
 def _make_empty(directory: Path, *, sync_name: bool = True) -> None:
     """A directory for a new asset; what a crash left of an earlier try goes."""
     if directory.exists():
-        shutil.rmtree(directory)
+        remove_tree(directory)
     make_directory(directory, sync_name=sync_name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 from collections import OrderedDict
 from pathlib import Path
 
@@ -138,12 +137,19 @@ def make_directory(path: Path, *, sync_name: bool = True) -> None:
         sync_directory(made.parent)
 
 
+def remove_tree(path: Path) -> None:
+    """Removes a directory with what is in it; what resists stays, out of sight, for the next start."""
+    import shutil  # half of what a server's start-up would pay for this module, and few starts need it
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def remove_directory(path: Path, *, sync_name: bool = True) -> None:
     """Removes a tree so that a crash leaves it whole or out of sight. Raises StoreWriteError."""
     hidden = path.with_name(f".deleted-{path.name}")
     try:
         if hidden.exists():
-            shutil.rmtree(hidden)
+            remove_tree(hidden)
         os.rename(path, hidden)
     except FileNotFoundError:
         return
@@ -151,13 +157,13 @@ def remove_directory(path: Path, *, sync_name: bool = True) -> None:
         raise StoreWriteError(f"cannot remove the directory: {error.strerror}", path=str(path)) from error
     if sync_name:
         sync_directory(path.parent)
-    shutil.rmtree(hidden, ignore_errors=True)
+    remove_tree(hidden)
 
 
 def sweep_deleted(directory: Path) -> None:
     """Removes what a crash left of remove_directory()."""
     for hidden in directory.glob(".deleted-*"):
-        shutil.rmtree(hidden, ignore_errors=True)
+        remove_tree(hidden)
 
 
 class OpenFiles:
