@@ -286,6 +286,7 @@ async def test_the_second_server_is_used_when_the_first_is_down(url: str) -> Non
     async with penstock.client.connect(servers, randomize=False) as client:
         assert client.connected_url == url
         assert client.server_info.max_payload == client.max_payload > 0
+        assert 0 < await client.rtt() < 5
 
 
 async def test_credentials_are_checked(kind: str, tmp_path: Path) -> None:

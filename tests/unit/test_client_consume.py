@@ -23,6 +23,7 @@ from penstock.errors import (
     JetStreamNotEnabledError,
     MisuseError,
     NoStreamError,
+    PermissionsError,
     PublishFailedError,
     PublishNotAckedError,
     PullError,
@@ -386,6 +387,25 @@ async def test_a_silent_server_ends_a_fetch_a_little_after_its_expiry(
         assert await consumer_of(client).fetch(1, expires=0.01) == []
 
 
+async def test_a_fetch_left_early_unsubscribes() -> None:
+    done = asyncio.Event()
+
+    async def script(js: JetStreamPeer, number: int) -> None:
+        _, inbox = await js.pull()
+        js.message(inbox, 1)
+        await js.request()
+        assert js.unsubscribed == [js.sids[inbox]]
+        done.set()
+
+    async with js_client(script) as client:
+        async with consumer_of(client).fetch(10) as msgs:
+            async for msg in msgs:
+                assert msg.seq == 1
+                break
+        await client.publish("tick")
+        await done.wait()
+
+
 async def test_a_cancelled_fetch_unsubscribes() -> None:
     done = asyncio.Event()
 
@@ -572,6 +592,25 @@ async def test_closing_the_client_ends_a_publisher_that_waits() -> None:
                 with pytest.raises(PublishNotAckedError):
                     await first
                 await waiting
+
+
+async def test_a_subject_that_may_not_be_published_fails_what_waits_on_it() -> None:
+    async def script(js: JetStreamPeer, number: int) -> None:
+        for _ in range(4):
+            subject, _, _ = await js.request()
+            js.peer.send(b"-ERR 'Permissions Violation for Publish to \"%b\"'\r\n" % subject.encode())
+
+    async with js_client(script, on_error=lambda *_: None) as client:
+        async with client.jetstream().publisher(timeout=60) as publisher:
+            with pytest.raises(PermissionsError):
+                await (await publisher.publish("s"))
+        consumer = consumer_of(client)
+        with pytest.raises(PermissionsError):
+            await consumer.fetch(1, expires=60)
+        with pytest.raises(PermissionsError):
+            await consumer.consume().__anext__()
+        with pytest.raises(PermissionsError):
+            await client.jetstream().publish("s", timeout=60)
 
 
 async def test_a_server_without_jetstream_is_named_so() -> None:

@@ -110,8 +110,8 @@ class Client:
         Returns once the message is in the out buffer; it waits only when the socket is slow. While
         disconnected, messages are kept up to `reconnect_buffer_bytes`. `flush` says when the server has it.
 
-        Raises InvalidSubjectError, MaxPayloadError, ConnectionClosedError, ConnectionDrainingError, and
-        DisconnectedError when the reconnect buffer is full.
+        Raises InvalidSubjectError, MaxPayloadError, ConnectionClosedError, and DisconnectedError when the
+        reconnect buffer is full.
         """
         session = self._session
         session.send(
@@ -130,6 +130,12 @@ class Client:
         DisconnectedError when the connection breaks meanwhile (what was under way may be lost).
         """
         await self._session.flush(self.options.request_timeout if timeout is None else timeout)
+
+    async def rtt(self) -> float:
+        """Seconds that a round trip to the server takes just now, behind everything published before."""
+        started = self.loop.time()
+        await self.flush()
+        return self.loop.time() - started
 
     # --- requests ------------------------------------------------------------------------------
 

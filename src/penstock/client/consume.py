@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.jsmsg import JsMsg
+from penstock.client.listener import ConnectionListener
 from penstock.client.message import RawMessage
 from penstock.client.pull import (
     ConsumeOptions,
@@ -49,7 +50,7 @@ WarningCallback = Callable[[Exception], None]
 REFUSED_WAIT_S = 1.0
 
 
-class Consume(MessageQueue):
+class Consume(MessageQueue, ConnectionListener):
     """Made by `Consumer.consume`; it pulls from the moment it is made until it is stopped."""
 
     __slots__ = (
@@ -258,8 +259,16 @@ class Consume(MessageQueue):
     def on_reconnected(self) -> None:
         """Pulls anew (the inbox is subscribed again already)."""
         self._monitor.resume(self._loop.time())
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
         self._reset()
         self._pull()
+
+    def on_publish_refused(self, subject: str, error: Exception) -> None:
+        """Pulling is not permitted."""
+        if subject.encode() == self._pull_subject:
+            self._finish(error)
 
     async def on_draining(self) -> None:
         """Pulls no more, and returns when what arrived was handed out."""

@@ -3,6 +3,8 @@
     msgs = await consumer.fetch(100, expires=2)            # a list
     async for msg in consumer.fetch(100, expires=2): ...   # as they come
 
+Whoever leaves the iteration early calls `stop`, or uses the fetch in `async with`: else it goes on receiving.
+
 It ends when everything asked for came, when the server says the pull is over, or, should the server say
 nothing, a moment after its expiry. Invariant: the pull request is sent when the fetch is first awaited or
 iterated, and once. Rejected: sharing one inbox among fetches (an abandoned fetch would go on receiving, and
@@ -16,6 +18,7 @@ from collections.abc import AsyncIterator, Generator
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.jsmsg import JsMsg
+from penstock.client.listener import ConnectionListener
 from penstock.client.message import RawMessage
 from penstock.client.pull import (
     HeartbeatMonitor,
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 GRACE_S = 5.0
 
 
-class Fetch(MessageQueue):
+class Fetch(MessageQueue, ConnectionListener):
     """Made by `Consumer.fetch`. Await it for a list, or iterate it; each once.
 
     As a list it raises an error only when no message came; iterating raises it after the last message.
@@ -102,6 +105,12 @@ class Fetch(MessageQueue):
         """Returns when no further message will come."""
         while not self._ended:
             await self._wait()
+
+    async def __aenter__(self) -> Fetch:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         """Gives up the rest; what arrived can still be iterated."""
@@ -175,12 +184,14 @@ class Fetch(MessageQueue):
         """The pull is lost with the connection."""
         self._finish(error)
 
-    def on_reconnected(self) -> None:
-        """Nothing to do: a fetch does not outlive its connection."""
-
     async def on_draining(self) -> None:
         """What arrived stays; the rest of the pull is given up."""
         self._finish(None)
+
+    def on_publish_refused(self, subject: str, error: Exception) -> None:
+        """Pulling is not permitted."""
+        if subject.encode() == self._pull_subject:
+            self._finish(error)
 
     def on_client_closed(self, error: Exception | None) -> None:
         """Nothing more can come."""

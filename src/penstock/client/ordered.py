@@ -298,9 +298,8 @@ class OrderedConsume(Consume):
         while not self._ended:
             await asyncio.sleep(wait_s)
             wait_s = REFUSED_WAIT_S
-            if not self._session.is_connected:
-                continue
             try:
+                await self._session.until_connected()
                 consumer = await self._ordered.renew(self._received_seq)
             except StreamNotFoundError as error:
                 self._finish(error)

@@ -21,6 +21,7 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
+from penstock.client.listener import ConnectionListener
 from penstock.client.message import Payload, RawMessage, encode_payload
 from penstock.client.nuid import new_nuid
 from penstock.client.publishing import (
@@ -118,7 +119,7 @@ class PendingAck:
             self._waiters = None
 
 
-class Publisher:
+class Publisher(ConnectionListener):
     """Made by `JetStream.publisher`; use it in `async with`.
 
     acked and failed count what is done; `pending` what is under way.
@@ -289,6 +290,13 @@ class Publisher:
         """Sends again what can be sent again, in the order it was published."""
         for reply in list(self._waiting):
             self._resend(reply)
+        self._note_progress()
+
+    def on_publish_refused(self, subject: str, error: Exception) -> None:
+        """Nothing on this subject will be acked."""
+        refused = [reply for reply, one in self._waiting.items() if one.subject_text == subject]
+        for reply in refused:
+            self._fail(self._waiting.pop(reply), error)
         self._note_progress()
 
     async def on_draining(self) -> None:

@@ -23,10 +23,11 @@ import random
 import re
 from collections.abc import Callable, Coroutine, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from penstock.client.connection import Connection, error_of_text, open_connection
 from penstock.client.info import ConnectRequest, ServerInfo
+from penstock.client.listener import ConnectionListener
 from penstock.client.message import RawMessage
 from penstock.client.nuid import new_nuid
 from penstock.client.options import Options
@@ -82,22 +83,6 @@ _NEXT_STATES = {
     ClientState.DRAINING: {ClientState.CLOSED},
     ClientState.CLOSED: set[ClientState](),
 }
-
-
-class ConnectionListener(Protocol):
-    """Parts of the client that must know about connections: consumers, publishers."""
-
-    def on_disconnected(self, error: Exception) -> None:
-        """The connection is gone; whatever was under way on it may be lost."""
-
-    def on_reconnected(self) -> None:
-        """There is a new connection and the subscriptions are made again on it."""
-
-    async def on_draining(self) -> None:
-        """The client drains: take nothing new; returns when all that arrived was worked off."""
-
-    def on_client_closed(self, error: Exception | None) -> None:
-        """There will be no further connection. error: why, None when the user closed the client."""
 
 
 class Session:
@@ -203,15 +188,18 @@ class Session:
         else:
             await asyncio.sleep(0)
 
+    async def until_connected(self) -> Connection:
+        """The connection, once there is one. Raises ConnectionClosedError."""
+        while self.connection is None:
+            await self._settled.wait()
+            self.check_open()
+        return self.connection
+
     async def flush(self, timeout: float) -> None:
         """See `Client.flush`."""
         try:
             async with asyncio.timeout(timeout):
-                await self._settled.wait()
-                self.check_open()
-                if self.connection is None:
-                    raise DisconnectedError("the connection was lost before flush() could use it")
-                await self.connection.ping()
+                await (await self.until_connected()).ping()
         except TimeoutError:
             text = f"flush: no answer from the server within {timeout:g} s (state: {self.state.value})"
             raise RequestTimeoutError(text, timeout_s=timeout) from None
@@ -406,6 +394,8 @@ class Session:
         self.report(error)
         if operation == "publish":
             self._requests.fail(lambda _: error, subject)
+            for listener in list(self._listeners):
+                listener.on_publish_refused(subject, error)
             return
         for subscription in list(self._subscriptions.values()):
             if subscription.subject == subject:
