@@ -89,6 +89,8 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
         10052,
         "duplicates window can not be larger then max age",
     ),
+    ({"mirror_direct": True}, 10052, "stream has no mirror but does have mirror direct"),
+    ({"mirror_direct": True}, 10052, "stream has no mirror but does have mirror direct"),
     ({"sealed": True}, 10052, "stream configuration for create can not be sealed"),
     ({"deny_purge": True, "allow_rollup_hdrs": True}, 10052, "roll-ups require the purge permission"),
     (

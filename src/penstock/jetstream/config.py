@@ -193,8 +193,12 @@ def _check_ages(config: StreamConfig) -> None:
 
 
 def _check_policies(config: StreamConfig) -> None:
+    if config.mirror_direct and config.mirror is None:
+        raise refuse("stream has no mirror but does have mirror direct")
     if config.sealed:
         raise refuse("stream configuration for create can not be sealed")
+    if config.mirror_direct and config.mirror is None:
+        raise refuse("stream has no mirror but does have mirror direct")
     if config.deny_purge and config.allow_rollup_hdrs:
         raise refuse("roll-ups require the purge permission")
     if config.discard_new_per_subject:
