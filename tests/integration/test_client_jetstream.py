@@ -143,6 +143,28 @@ async def test_messages_are_read_deleted_and_purged(js: JetStream, stream: Strea
         await stream.purge(seq=1, keep=1)
 
 
+async def test_many_messages_are_read_without_a_consumer(
+    js: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.stream.DIRECT_BATCH", 7)
+    for number in range(1, 31):
+        await js.publish(f"s.{number % 3}", b"%d" % number, headers={"N": str(number)})
+    everything = [message async for message in stream.get_messages()]
+    assert [message.seq for message in everything] == list(range(1, 31))
+    assert [message.data for message in everything] == [b"%d" % number for number in range(1, 31)]
+    assert dict(everything[4].headers) == {"N": "5"}
+    assert [m.seq async for m in stream.get_messages(10, subject="s.1")] == list(range(10, 31, 3))
+    assert [m.seq async for m in stream.get_messages(5, max_messages=9)] == list(range(5, 14))
+    assert [m.seq async for m in stream.get_messages(31)] == []
+    assert [m.seq async for m in stream.get_last_messages(["s.0", "s.1"])] == [28, 30]
+    assert [m.seq async for m in stream.get_last_messages(["s.*"], up_to_seq=10)] == [8, 9, 10]
+    assert [m.seq async for m in stream.get_last_messages(["s.none"])] == []
+    await stream.delete_message(2)
+    assert [m.seq async for m in stream.get_messages(1, max_messages=2)] == [1, 3]
+    with pytest.raises(StreamNotFoundError, match="allow_direct"):
+        _ = [m async for m in js._bare_stream("NOPE").get_messages()]
+
+
 # --- publishing ---------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ It works with penstock's server and with the official one, on asyncio's own even
 from penstock.client.client import Client, Connecting, connect
 from penstock.client.consume import Consume
 from penstock.client.consumer import Consumer
+from penstock.client.direct import StoredMessage
 from penstock.client.fetch import Fetch
 from penstock.client.info import ServerInfo
 from penstock.client.jetstream import JetStream
@@ -29,7 +30,7 @@ from penstock.client.publisher import PendingAck, Publisher
 from penstock.client.publishing import PublishOptions
 from penstock.client.pull import PriorityOptions
 from penstock.client.session import ClientState
-from penstock.client.stream import StoredMessage, Stream
+from penstock.client.stream import Stream
 from penstock.client.subscription import Subscription
 from penstock.protocol.api import (
     AccountInfo,

@@ -6,21 +6,17 @@ It keeps the info it saw last (`cached_info`) and nothing else: several handles 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.client.consumer import Consumer
-from penstock.client.message import RawMessage
+from penstock.client.direct import DIRECT_BATCH, StoredMessage, direct_batch, direct_get
 from penstock.client.nuid import new_nuid
 from penstock.client.ordered import OrderedConsumer
 from penstock.client.settings import make_config, plain_value
 from penstock.errors import (
-    JetStreamApiError,
     MessageNotFoundError,
     MisuseError,
-    NoRespondersError,
-    StreamNotFoundError,
 )
 from penstock.protocol import headers as names
 from penstock.protocol.api import (
@@ -46,33 +42,14 @@ from penstock.protocol.api import (
     StreamPurgeRequest,
     StreamPurgeResponse,
     SuccessResponse,
-    encode,
 )
-from penstock.protocol.durations import NS_PER_S, parse_time
+from penstock.protocol.durations import parse_time
 from penstock.protocol.headers import Headers
-from penstock.protocol.subjects import check_name, has_wildcard
+from penstock.protocol.subjects import check_name
 
 if TYPE_CHECKING:
     from penstock.client.jetstream import JetStream
     from penstock.client.session import Session
-
-
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
-    """A message as the stream keeps it. time_ns: when it was stored, ns since 1970."""
-
-    stream: str
-    subject: str
-    seq: int
-    time_ns: int
-    headers: Headers
-    data: bytes
-
-    @property
-    def time(self) -> datetime:
-        """When it was stored, in UTC, to the microsecond."""
-        seconds, rest = divmod(self.time_ns, NS_PER_S)
-        return datetime.fromtimestamp(seconds, tz=UTC) + timedelta(microseconds=rest // 1000)
 
 
 class Stream:
@@ -164,7 +141,7 @@ class Stream:
         if direct is None:
             direct = self._info is not None and self._info.config.allow_direct
         if direct:
-            return await self._direct_get(request)
+            return await direct_get(self._js, self.name, request)
         answer = await self._js.call(MsgGetResponse, f"STREAM.MSG.GET.{self.name}", request)
         message = answer.message
         if message is None:
@@ -178,18 +155,38 @@ class Stream:
             message.data,
         )
 
-    async def _direct_get(self, request: MsgGetRequest) -> StoredMessage:
-        js = self._js
-        subject = f"{js.prefix}.DIRECT.GET.{self.name}"
-        body = encode(request)
-        if request.last_by_subj and not has_wildcard(request.last_by_subj):
-            subject, body = f"{subject}.{request.last_by_subj}", b""
-        try:
-            raw = await js.session.request(subject.encode(), b"", body, js.timeout)
-        except NoRespondersError as error:
-            text = "stream not found, or it does not allow direct gets (allow_direct)"
-            raise StreamNotFoundError(404, 10059, text, stream=self.name, request=subject) from error
-        return stored_message(raw, subject)
+    async def get_messages(
+        self, seq: int = 1, *, subject: str = "", max_messages: int | None = None
+    ) -> AsyncIterator[StoredMessage]:
+        """Messages from sequence `seq` on to the stream's present end, without a consumer (ADR-31).
+
+        subject: only matching ones. max_messages: no more than so many. The stream must have allow_direct.
+        It reads in batches; messages stored meanwhile may come as well. Raises StreamNotFoundError.
+        """
+        left = max_messages
+        while left is None or left > 0:
+            size = DIRECT_BATCH if left is None else min(left, DIRECT_BATCH)
+            request = MsgGetRequest(seq=seq, next_by_subj=subject, batch=size)
+            got, pending = 0, 0
+            async for message, pending in direct_batch(self._js, self.name, request):  # noqa: B007
+                yield message
+                got += 1
+                seq = message.seq + 1
+            if not got or not pending:
+                return
+            left = None if left is None else left - got
+
+    async def get_last_messages(
+        self, subjects: list[str], *, up_to_seq: int = 0
+    ) -> AsyncIterator[StoredMessage]:
+        """The newest message of every subject that matches one of `subjects`, in stream order (ADR-31).
+
+        up_to_seq: as the stream was at that sequence. At most 1024 subjects may match, and the stream must
+        have allow_direct. Raises JetStreamApiError (413) for more, StreamNotFoundError.
+        """
+        request = MsgGetRequest(multi_last=subjects, up_to_seq=up_to_seq)
+        async for message, _ in direct_batch(self._js, self.name, request):
+            yield message
 
     async def delete_message(self, seq: int, *, erase: bool = False) -> None:
         """Deletes one message. erase: also overwrite its bytes, which takes the server longer.
@@ -293,32 +290,6 @@ class Stream:
         the first read. See `OrderedConsumer`.
         """
         return OrderedConsumer(self, settings)
-
-
-def stored_message(raw: RawMessage, request: str) -> StoredMessage:
-    """The message in the answer to a direct get (ADR-31).
-
-    Raises MessageNotFoundError for a 404, JetStreamApiError for any other status.
-    """
-    block = names.parse(raw[3]) if raw[3] else None
-    if block is None:
-        raise JetStreamApiError(500, 0, "the answer to a direct get has no headers", request=request)
-    if block.status is not None:
-        if block.status == 404:
-            raise MessageNotFoundError(404, 10037, "no message found", request=request)
-        raise JetStreamApiError(block.status, 0, block.description or "direct get refused", request=request)
-    kept = Headers.unchecked({key: block.headers.get_all(key) for key in block.headers})
-    try:
-        stream, subject, seq, time = (kept.pop(key) for key in _DIRECT_HEADERS)
-    except KeyError as error:
-        text = f"the answer to a direct get has no {error} header"
-        raise JetStreamApiError(500, 0, text, request=request) from error
-    for extra in (names.NUM_PENDING, names.LAST_SEQUENCE):
-        kept.pop(extra, None)
-    return StoredMessage(stream, subject, int(seq), parse_time(time), kept, raw[4])
-
-
-_DIRECT_HEADERS = (names.STREAM, names.SUBJECT, names.SEQUENCE, names.TIME_STAMP)
 
 
 def _consumer_config(config: ConsumerConfig | str | None, settings: dict[str, Any]) -> ConsumerConfig:

@@ -1,0 +1,128 @@
+"""Direct gets: stored messages without a consumer, from any replica (ADR-31).
+
+A single get is an ordinary request. A batch is answered by many messages on one inbox, each telling how many
+are still to come, and an end marker (204). Rejected: single gets in a loop (a round trip per message).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from penstock.client.message import RawMessage
+from penstock.client.pull import status_in
+from penstock.client.requests import is_no_responders
+from penstock.errors import (
+    JetStreamApiError,
+    MessageNotFoundError,
+    NoRespondersError,
+    RequestTimeoutError,
+    StreamNotFoundError,
+)
+from penstock.protocol import headers as names
+from penstock.protocol.api import MsgGetRequest, encode
+from penstock.protocol.durations import NS_PER_S, parse_time
+from penstock.protocol.headers import Headers
+from penstock.protocol.subjects import has_wildcard
+
+if TYPE_CHECKING:
+    from penstock.client.jetstream import JetStream
+
+# Messages per request of a batch: enough to hide the round trip, little enough to hold in memory.
+DIRECT_BATCH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as the stream keeps it. time_ns: when it was stored, ns since 1970."""
+
+    stream: str
+    subject: str
+    seq: int
+    time_ns: int
+    headers: Headers
+    data: bytes
+
+    @property
+    def time(self) -> datetime:
+        """When it was stored, in UTC, to the microsecond."""
+        seconds, rest = divmod(self.time_ns, NS_PER_S)
+        return datetime.fromtimestamp(seconds, tz=UTC) + timedelta(microseconds=rest // 1000)
+
+
+def _stream_missing(stream: str, subject: str) -> StreamNotFoundError:
+    text = "stream not found, or it does not allow direct gets (allow_direct)"
+    return StreamNotFoundError(404, 10059, text, stream=stream, request=subject)
+
+
+async def direct_get(js: JetStream, stream: str, request: MsgGetRequest) -> StoredMessage:
+    """One message. Raises MessageNotFoundError, StreamNotFoundError, and what requests raise."""
+    subject = f"{js.prefix}.DIRECT.GET.{stream}"
+    body = encode(request)
+    if request.last_by_subj and not has_wildcard(request.last_by_subj):
+        subject, body = f"{subject}.{request.last_by_subj}", b""
+    try:
+        raw = await js.session.request(subject.encode(), b"", body, js.timeout)
+    except NoRespondersError as error:
+        raise _stream_missing(stream, subject) from error
+    return stored_message(raw, subject)
+
+
+async def direct_batch(
+    js: JetStream, stream: str, request: MsgGetRequest
+) -> AsyncIterator[tuple[StoredMessage, int]]:
+    """Messages of one batch, each with the number that follow it in the stream.
+
+    A batch without messages is empty, not an error. Raises StreamNotFoundError, JetStreamApiError for a
+    refused request, RequestTimeoutError when the answers stop before the end marker.
+    """
+    session = js.session
+    subject = f"{js.prefix}.DIRECT.GET.{stream}"
+    inbox = session.subscribe(session.new_inbox())
+    try:
+        await session.publish(subject.encode(), inbox.subject.encode(), None, encode(request))
+        while True:
+            try:
+                raw = (await inbox.next(js.timeout)).raw
+            except RequestTimeoutError as error:
+                text = f"the batch of direct gets on {subject!r} stopped before its end"
+                raise RequestTimeoutError(text, subject=subject, timeout_s=js.timeout) from error
+            if is_no_responders(raw):
+                raise _stream_missing(stream, subject)
+            status = status_in(raw)
+            if status is not None:
+                if status[0] in (204, 404):
+                    return
+                raise JetStreamApiError(status[0], 0, status[1] or "direct get refused", request=subject)
+            pending = names.value_of(raw[3] or b"", names.NUM_PENDING) or b"0"
+            yield stored_message(raw, subject), int(pending)
+    finally:
+        await inbox.unsubscribe()
+
+
+def stored_message(raw: RawMessage, request: str) -> StoredMessage:
+    """The message in the answer to a direct get (ADR-31).
+
+    Raises MessageNotFoundError for a 404, JetStreamApiError for any other status.
+    """
+    block = names.parse(raw[3]) if raw[3] else None
+    if block is None:
+        raise JetStreamApiError(500, 0, "the answer to a direct get has no headers", request=request)
+    if block.status is not None:
+        if block.status == 404:
+            raise MessageNotFoundError(404, 10037, "no message found", request=request)
+        raise JetStreamApiError(block.status, 0, block.description or "direct get refused", request=request)
+    kept = Headers.unchecked({key: block.headers.get_all(key) for key in block.headers})
+    try:
+        stream, subject, seq, time = (kept.pop(key) for key in _DIRECT_HEADERS)
+    except KeyError as error:
+        text = f"the answer to a direct get has no {error} header"
+        raise JetStreamApiError(500, 0, text, request=request) from error
+    for extra in (names.NUM_PENDING, names.LAST_SEQUENCE):
+        kept.pop(extra, None)
+    return StoredMessage(stream, subject, int(seq), parse_time(time), kept, raw[4])
+
+
+_DIRECT_HEADERS = (names.STREAM, names.SUBJECT, names.SEQUENCE, names.TIME_STAMP)
