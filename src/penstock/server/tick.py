@@ -68,7 +68,8 @@ class Tick:
         self._failed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
-        self.dirty_sinks = DirtyList(self.schedule)
+        self._running = False
+        self.dirty_sinks = DirtyList(self._on_dirty_sink)
 
     def add(self, engine: Engine) -> None:
         self._engines.append(engine)
@@ -79,6 +80,11 @@ class Tick:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
+
+    def _on_dirty_sink(self) -> None:
+        # What the engines put into out buffers is flushed by this very tick: no need of another one.
+        if not self._running:
+            self.schedule()
 
     def run_engines(self, now: int) -> None:
         """Steps 1 to 4."""
@@ -115,14 +121,21 @@ class Tick:
 
     def _run(self) -> None:
         self._scheduled = False
-        if self._engines and not self._failed:
-            try:
-                self.run_engines(self._clock())
-            except BaseException as error:  # acks of this tick must not leave
-                self._fail(error)
-                raise
-            self._arm()
+        self._running = True
+        try:
+            if self._engines and not self._failed:
+                self._run_engines_or_fail()
+                self._arm()
+        finally:
+            self._running = False
         self.flush()
+
+    def _run_engines_or_fail(self) -> None:
+        try:
+            self.run_engines(self._clock())
+        except BaseException as error:  # acks of this tick must not leave
+            self._fail(error)
+            raise
 
     def _arm(self) -> None:
         """Sets the one timer to the earliest deadline of all engines."""
