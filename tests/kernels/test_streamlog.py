@@ -222,6 +222,19 @@ def test_a_message_without_subject_is_refused() -> None:
         StreamLog().append(b"", b"", b"x", 1)
 
 
+def test_a_wildcard_that_matches_little_is_found_from_anywhere() -> None:
+    log = StreamLog(20_000)
+    model = LogModel()
+    for i in range(6000):
+        subject = b"rare.%d" % (i // 900 % 3) if i % 900 == 0 else b"often.%d" % (i % 5)
+        log.append(subject, b"", b"x", i)
+        model.append(subject, b"", b"x", i)
+    for filter in (b"rare.*", b"*.1", b"rare.>", b"none.*", b"often.*"):
+        matching = model.matching(filter)
+        for seq in range(1, 6002, 151):
+            assert log.next_seq(seq, filter) == next((found for found in matching if found >= seq), 0)
+
+
 def test_a_chain_leads_through_blocks_that_were_rewritten() -> None:
     log = StreamLog(400)
     model = LogModel()

@@ -69,6 +69,7 @@ cdef class LogCore:
     cdef int _link(self, uint64_t from_seq, uint64_t to_seq) noexcept
     cdef uint64_t _next_live(self, uint64_t seq) noexcept
     cdef uint64_t _scan(self, uint64_t seq, const char* filter, size_t n, uint64_t most) except? 0
+    cdef uint64_t _next_wild(self, uint64_t seq, const char* filter, size_t n) except? 0
     cdef uint64_t _along(self, Subject* s, uint64_t seq) except? 0
     cdef uint64_t _last_live(self, Subject* s, uint64_t gone) except? 0
     cdef uint64_t _beyond(self, uint64_t seq, size_t count) noexcept

@@ -51,6 +51,7 @@ cdef enum:
     BLOCK_SIZE_MAX = 0x40000000
     MAPPED_MAX = 256                # closed blocks loaded again
     LOOK_HOPS = 64                  # hops along a chain between two looks at the neighbourhood
+    LOOK_MESSAGES = 512             # messages to look at before the subject index is asked
 
 
 cdef class LogCore:
@@ -313,9 +314,40 @@ cdef class LogCore:
         if filter == NULL or n == 0 or (n == 1 and filter[0] == c'>'):
             return self._next_live(seq)
         if has_wildcard(filter, n):
-            return self._scan(seq, filter, n, 0)
+            return self._next_wild(seq, filter, n)
         s = self.state.find(filter, n)
         return 0 if s == NULL else self._along(s, seq)
+
+    cdef uint64_t _next_wild(self, uint64_t seq, const char* filter, size_t n) except? 0:
+        """Next message of a wildcard filter: a look at the messages at hand, then the subject index. Where
+        the filter matches much, the former finds it; where it matches little, the latter."""
+        cdef uint64_t found = self._scan(seq, filter, n, LOOK_MESSAGES), best = 0
+        cdef size_t i, count, straddling = 0
+        cdef Subject* s
+        if found:
+            return found
+        seq = self._beyond(seq, LOOK_MESSAGES)
+        if seq == 0:
+            return 0
+        count = self.state.match(filter, n)
+        for i in range(count):
+            s = &self.state.items[self.state.matched[i]]
+            if s.first >= seq:
+                if best == 0 or s.first < best:
+                    best = s.first
+            elif s.last >= seq:
+                straddling += 1
+        if straddling > HINTS:
+            return self._scan(seq, filter, n, 0)
+        for i in range(count if straddling else 0):
+            s = &self.state.items[self.state.matched[i]]
+            if s.first < seq and s.last >= seq:
+                found = self._along(s, seq)
+                if found and (best == 0 or found < best):
+                    best = found
+        if best and self._next_live(best) != best:
+            return self._scan(seq, filter, n, 0)  # the subject's state still counts a message the disk lost
+        return best
 
     cdef uint64_t _along(self, Subject* s, uint64_t seq) except? 0:
         """First live sequence >= seq of a subject, along its chain. Where the way is long, it looks at
