@@ -141,6 +141,17 @@ def test_what_a_tick_leaves_over_gets_another_tick(world: World) -> None:
     assert len(world.loop.soon) == 1
 
 
+def test_what_engines_put_out_leaves_in_the_same_tick_and_schedules_none(world: World) -> None:
+    world.add_engine()
+    world.engine.acknowledge = lambda: world.sink.write(b"ack")  # type: ignore[method-assign]
+    world.tick.schedule()
+    world.loop.turn()
+    assert world.steps[-1] == "flush b'ack'"
+    assert world.loop.soon == []
+    world.sink.write(b"later")
+    assert len(world.loop.soon) == 1
+
+
 def test_a_delivered_message_schedules_the_tick_that_sends_it(world: World) -> None:
     index = SubscriptionIndex()
     index.insert(Subscription(world.sink, b"a", b"", b"1"))
