@@ -80,6 +80,11 @@ class JetStream:
         self._unwritten: dict[str, Stream] = {}
         self._changed: dict[str, Stream] = {}  # since consumers looked for news last
         self._active: dict[Consumer, None] = {}  # an ordered set: consumers with something to do this tick
+        # True while kernels send from buffers and blocks: whoever changes those meanwhile would leave them
+        # with dangling pointers. An API request that arrives then (a message delivered to an API subject, a
+        # pub ack whose reply is one) waits for the next tick.
+        self.is_routing = False
+        self._deferred: list[Callable[[], object]] = []
         self._deadlines: Deadlines[Stream | Consumer] = Deadlines()
         self._used = dict.fromkeys(StorageType, 0)  # bytes of all streams, as of when each was noted last
         self._unsynced: set[str] = set()
@@ -134,7 +139,7 @@ class JetStream:
         """Applies publishes, then consumers' acks."""
         dirty = cast(list[Stream], self.dirty_streams.take())
         for stream in dirty:
-            if stream.name not in self.streams:
+            if self.streams.get(stream.name) is not stream:
                 continue  # deleted in this very tick
             stream.refuse_all = stream.write_failure or self._refusal(stream.config.storage)
             stream.apply_pending(now)
@@ -142,6 +147,8 @@ class JetStream:
         for consumer in cast(list[Consumer], self.dirty_consumers.take()):
             consumer.apply(now)
             self._active[consumer] = None
+        while self._deferred:
+            self._deferred.pop(0)()
 
     def write(self) -> None:
         """Hands what is new to the operating system; with sync_always to the disk."""
@@ -155,10 +162,14 @@ class JetStream:
 
     def acknowledge(self) -> None:
         """Sends pub acks and confirmations of consumer acks. Only after `write`."""
-        for stream in self._changed.values():
-            stream.acknowledge(self.index)
-        for consumer in self._active:
-            consumer.confirm()
+        self.is_routing = True
+        try:
+            for stream in self._changed.values():
+                stream.acknowledge(self.index)
+            for consumer in self._active:
+                consumer.confirm()
+        finally:
+            self.is_routing = False
 
     def deliver(self, now: int) -> None:
         """Lets consumers with work send messages, and writes what they noted about it."""
@@ -167,10 +178,19 @@ class JetStream:
         for stream in changed.values():
             if stream.wiring is not None and stream.write_failure is None:
                 active.update(dict.fromkeys(stream.wiring.with_news()))
-        for consumer in active:
-            consumer.deliver(now)
-            self._write_consumer(consumer)
-            self._deadlines.set(consumer, consumer.next_deadline())
+        self.is_routing = True
+        try:
+            for consumer in active:
+                consumer.deliver(now)
+                self._write_consumer(consumer)
+                self._deadlines.set(consumer, consumer.next_deadline())
+        finally:
+            self.is_routing = False
+
+    def defer(self, work: Callable[[], object]) -> None:
+        """Runs `work` in the next tick, after what is pending was applied."""
+        self._deferred.append(work)
+        self._wake()
 
     def next_deadline(self) -> int | None:
         """When (ns) `on_time` wants to be called; None when nothing waits for time."""
@@ -279,8 +299,7 @@ class JetStream:
             log.error("stream %s can not be created: %s", config.name, error)
             raise codes.STREAM_CREATE.exception(err=str(error)) from error
         stream = self._new_stream(config, store, now)
-        if config.first_seq > 1:
-            stream.log.set_first_seq(config.first_seq)
+        stream.number_from_first()
         self.streams[config.name] = stream
         stream.subscribe(self.index)
         self.touch_stream(stream)

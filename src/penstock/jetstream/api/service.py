@@ -55,14 +55,20 @@ class ApiService:
         self._subscriptions.clear()
 
     def _apply_pending(self) -> None:
-        self._engine.apply(self._engine.clock())
+        if not self._engine.is_routing:
+            self._engine.apply(self._engine.clock())
 
     def _on_request(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
         engine = self._engine
+        if engine.is_routing:
+            engine.defer(lambda: self._on_request(subject, reply, header, payload, origin))
+            return
         text = subject.decode("utf-8", "surrogateescape")
-        prefix = next(prefix for prefix in self._prefixes if text.startswith(prefix))
+        prefix = next((prefix for prefix in self._prefixes if text.startswith(prefix)), None)
+        if prefix is None:
+            return  # a consumer delivers here: its messages keep their own subjects, and are no requests
         found = TABLE.find(text[len(prefix) :].split("."))
         engine.api_stats.total += 1
         if found is None:

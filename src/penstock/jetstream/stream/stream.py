@@ -103,11 +103,6 @@ class Stream:
     def is_memory(self) -> bool:
         return self.config.storage is StorageType.MEMORY
 
-    @property
-    def meta(self) -> bytes:
-        """What to hand to the store."""
-        return encode(StreamMeta(self.config, self.created))
-
     # --- publishes -----------------------------------------------------------------------------
 
     def apply_pending(self, now: int) -> None:
@@ -179,13 +174,16 @@ class Stream:
     # --- requests ------------------------------------------------------------------------------
 
     def update(self, config: StreamConfig, now: int) -> None:
-        """Runs on another (checked) configuration from now on; limits that shrank are enforced at once."""
+        """Runs on another (checked) configuration from now on; limits that shrank are enforced at once.
+
+        Raises StoreError when it can't be kept; the present one then stays.
+        """
+        self.store.save_meta(encode(StreamMeta(config, self.created)))
         self.config = config
         self._configure()
         self.ids.resize(config.duplicate_window, now)
         enforce_all(self.log, self._limits)
         self.expire(now)
-        self.store.save_meta(self.meta)
 
     def purge(self, filter_subject: bytes | None, upto_seq: int, keep: int) -> int:
         """Removes messages (of a filter, below a sequence, all but the newest `keep`); returns how many.
@@ -234,9 +232,15 @@ class Stream:
 
     def recover(self, now: int) -> None:
         """After the store was opened: what is known about message ids and TTLs comes from the log."""
+        self.number_from_first()
         recover_ids(self.ids, self.log, now)
         if self.config.allow_msg_ttl:
             self.expiry.ttls.recover(self.log)
+
+    def number_from_first(self) -> None:
+        """A stream that never had a message begins with the sequence its configuration asks for."""
+        if self.config.first_seq > 1 and self.log.last_seq == 0:
+            self.log.set_first_seq(self.config.first_seq)
 
     def expire(self, now: int) -> int:
         """Removes what is too old, forgets old message ids; returns how many messages went."""
