@@ -19,6 +19,7 @@ from penstock.errors import (
     MisuseError,
     NoStreamError,
     PublishFailedError,
+    PublishNotAckedError,
     PullError,
     RequestTimeoutError,
     StreamNotFoundError,
@@ -212,7 +213,7 @@ async def test_an_answer_that_is_no_ack_is_not_taken_for_one(js: JetStream, clie
         await msg.respond(b"hello")
 
     await client.subscribe("fake.stream", callback=answer)
-    with pytest.raises(penstock.errors.PublishNotAckedError, match="is no ack"):
+    with pytest.raises(PublishNotAckedError, match="is no ack"):
         await js.publish("fake.stream")
 
 
@@ -253,11 +254,30 @@ async def test_failures_of_the_publisher_are_told_by_their_ack_and_at_the_end(
     assert isinstance(caught.value.__cause__, JetStreamApiError)
 
 
-async def test_a_publisher_outside_its_block_is_misuse(js: JetStream) -> None:
+async def test_a_publisher_works_inside_its_block_only(js: JetStream, stream: Stream) -> None:
+    publisher = js.publisher()
     with pytest.raises(MisuseError, match="async with"):
-        await js.publisher(window=1)._wait_for_room()
+        await publisher.publish("s.a")
+    async with publisher:
+        await publisher.publish("s.a")
+        with pytest.raises(MisuseError, match="in use"):
+            await publisher.__aenter__()
+    with pytest.raises(MisuseError, match="async with"):
+        await publisher.publish("s.a")
+    assert (await stream.info()).state.messages == 1
     with pytest.raises(MisuseError, match="window"):
         js.publisher(window=0)
+
+
+async def test_leaving_a_publisher_by_an_exception_leaves_nothing_waiting(
+    js: JetStream, stream: Stream
+) -> None:
+    with pytest.raises(ValueError, match="enough"):  # noqa: PT012
+        async with js.publisher() as publisher:
+            under_way = await publisher.publish("s.a")
+            raise ValueError("enough")
+    with pytest.raises(PublishNotAckedError, match="may be stored"):
+        await under_way
 
 
 # --- consumers ----------------------------------------------------------------------------------

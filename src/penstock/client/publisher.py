@@ -132,6 +132,7 @@ class Publisher(ConnectionListener):
         self.failed = 0
         self._session = session
         self._window = window
+        self._limit = 0  # the window while the publisher is in use; 0 sends publish() to _wait_for_room()
         self._resume_at = window // 2  # waking the publisher once per half window costs least
         self._timeout_s = timeout
         self._prefix = f"{session.options.inbox_prefix}.{new_nuid()}."
@@ -160,7 +161,7 @@ class Publisher(ConnectionListener):
         Raises InvalidSubjectError, MaxPayloadError, ConnectionClosedError.
         """
         session = self._session
-        if len(self._waiting) >= self._window or session.connection is None:
+        if len(self._waiting) >= self._limit or session.connection is None:
             await self._wait_for_room()
         self._count += 1
         reply = b"%b%d" % (self._prefix_bytes, self._count)
@@ -181,9 +182,9 @@ class Publisher(ConnectionListener):
             if self._closed_error is not None:
                 raise ConnectionClosedError(f"the client closed: {self._closed_error}")
             self._session.check_open()
-            if self._subscription is None:
-                raise MisuseError("use the publisher in `async with js.publisher() as publisher`")
-            if len(self._waiting) < self._window and self._session.connection is not None:
+            if not self._limit:
+                raise MisuseError("a publisher works inside of `async with js.publisher() as publisher`")
+            if len(self._waiting) < self._limit and self._session.connection is not None:
                 return
             if self._room is None:
                 self._room = self._session.loop.create_future()
@@ -323,6 +324,7 @@ class Publisher(ConnectionListener):
             session.check_open()
             raise MisuseError("this publisher is in use already; make another by js.publisher()")
         self._subscription = session.subscribe(self._prefix + "*", receive=self._on_ack)
+        self._limit = self._window
         session.listen(self)
         self._timer = session.loop.call_later(self._timeout_s, self._on_timer)
         return self
@@ -347,6 +349,11 @@ class Publisher(ConnectionListener):
     def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._limit = 0
         self._session.unlisten(self)
         if self._subscription is not None:
             self._session.unsubscribe(self._subscription)
+        waiting, self._waiting = self._waiting, {}
+        for pending in waiting.values():
+            text = f"the publisher was left before the ack of the publish on {pending.subject_text!r} came"
+            self._fail(pending, PublishNotAckedError(f"{text}; it may be stored nevertheless"))
