@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.kernels.ackstate import AckPolicy, AckState
 from penstock.kernels.dispatch import ClientSink, ServiceSink, publish
+from penstock.kernels.frames import FrameParser
 from penstock.kernels.pump import AckQueue, AckSink, Pump, RunEnd, Target, TargetEnd, ready
 from penstock.kernels.sinks import DirtyList, Subscription
 from penstock.kernels.streamlog import StreamLog
@@ -34,21 +35,25 @@ class Inbox:
 
     def __init__(self, index: SubscriptionIndex) -> None:
         self.index = index
-        self.got: list[tuple[bytes, bytes, bytes, bytes, bytes]] = []
+        self.sink = ClientSink(DirtyList())
+        self.sink.headers = True
+        self.parser = FrameParser()
         self.subscriptions: dict[bytes, Subscription] = {}
 
     def listen(self, name: bytes) -> bytes:
-        def take(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: object) -> None:
-            self.got.append((name, subject, reply, header, payload))
-
         if name not in self.subscriptions:
-            self.subscriptions[name] = Subscription(ServiceSink(take), name)
+            sid = b"%d" % len(self.subscriptions)
+            self.subscriptions[name] = Subscription(self.sink, name, b"", sid)
             self.index.insert(self.subscriptions[name])
         return name
 
     def take(self) -> list[tuple[bytes, bytes, bytes, bytes, bytes]]:
-        got, self.got = self.got, []
-        return got
+        self.parser.feed(self.sink.take())
+        names = list(self.subscriptions)
+        return [
+            (names[sid], subject, reply or b"", header or b"", payload)
+            for sid, subject, reply, header, payload in self.parser.next_batch()
+        ]
 
 
 def without_time(reply: bytes) -> bytes:
@@ -243,6 +248,15 @@ def test_flow_control_asks_at_half_the_window_and_stalls_beyond_it() -> None:
     bench.pump.flow_bytes, bench.pump.flow_open = 0, False
     bench.pump.run([bench.target(b"_INBOX.a")], 5, 100)
     assert bench.state.delivered_stream > stalled_at
+
+
+def test_what_listens_within_the_server_gets_it_under_the_targets_subject() -> None:
+    bench = Bench()
+    got: list[bytes] = []
+    service = ServiceSink(lambda subject, *rest: got.append(subject))
+    bench.index.insert(Subscription(service, b"t.*"))
+    bench.pump.run([Target(b"t.here", 2)], 5, 100)
+    assert got == [b"t.here", b"t.here"]
 
 
 def test_one_call_finds_all_consumers_with_news() -> None:

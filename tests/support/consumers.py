@@ -6,8 +6,9 @@ import json
 from typing import Any, NamedTuple
 
 from penstock.jetstream.consumer.consumer import Consumer
-from penstock.kernels.dispatch import ServiceSink, publish
-from penstock.kernels.sinks import Sink, Subscription
+from penstock.kernels.dispatch import ClientSink, publish
+from penstock.kernels.frames import FrameParser
+from penstock.kernels.sinks import DirtyList, Subscription
 from penstock.store.interface import AccountStore
 from tests.support.engine import EngineHarness
 
@@ -38,21 +39,24 @@ class Delivered(NamedTuple):
 
 
 class Inbox:
-    """What arrives on a subject."""
+    """A client's subscription, and what arrives on it."""
 
-    def __init__(self, bench: ConsumerBench, subject: bytes) -> None:
+    def __init__(self, bench: ConsumerBench, subject: bytes, queue: bytes = b"") -> None:
         self.subject = subject
-        self._got: list[Delivered] = []
         self._bench = bench
-        self._subscription = Subscription(ServiceSink(self._take), subject)
+        self._sink = ClientSink(DirtyList())
+        self._sink.headers = True
+        self._parser = FrameParser()
+        self._subscription = Subscription(self._sink, subject, queue, b"1")
         bench.index.insert(self._subscription)
 
-    def _take(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
-        self._got.append(Delivered(subject, reply, header, payload))
-
     def take(self) -> list[Delivered]:
-        got, self._got = self._got, []
-        return got
+        self._parser.feed(self._sink.take())
+        frames = self._parser.next_batch()
+        return [
+            Delivered(subject, reply or b"", header or b"", body)
+            for _, subject, reply, header, body in frames
+        ]
 
     def seqs(self) -> list[int]:
         """Stream sequences of the messages that came since the last look; statuses are an error."""

@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 from penstock.jetstream.consumer.push import WINDOW_MAX, WINDOW_MIN
-from penstock.kernels.dispatch import ServiceSink, publish
-from penstock.kernels.sinks import Subscription
+from penstock.kernels.dispatch import publish
 from tests.support.consumers import MS, SECOND, ConsumerBench, Inbox
 
 
@@ -58,16 +57,11 @@ def test_subscribing_wakes_the_server_only_while_a_consumer_waits_for_it() -> No
 
 def test_members_of_a_deliver_group_share_the_messages() -> None:
     bench = ConsumerBench()
-    got: list[list[bytes]] = [[], []]
-    for mine in got:
-
-        def take(subject: bytes, *rest: object, mine: list[bytes] = mine) -> None:
-            mine.append(subject)
-
-        bench.index.insert(Subscription(ServiceSink(take), b"d", b"group"))
+    members = [Inbox(bench, b"d", b"group") for _ in range(2)]
     pushed(bench, deliver_group="group")
     bench.store_messages(*[f"s.{i}" for i in range(20)])
-    assert sorted(got[0] + got[1]) == sorted(b"s.%d" % i for i in range(20))
+    got = [member.seqs() for member in members]
+    assert sorted(got[0] + got[1]) == list(range(1, 21))
     assert min(len(got[0]), len(got[1])) >= 5
 
 

@@ -507,20 +507,27 @@ cdef class Pump:
         return 0
 
     cdef int send(self, Target target, const Message* m) except -1:
-        """To everybody who listens on the target's subject; 0 when nobody took it."""
+        """To everybody who listens on the target's subject; 0 when nobody took it.
+
+        Clients get the message under the subject it was stored with. What listens within the server (a stream,
+        the API) was addressed by the target's subject, and gets it under that one.
+        """
         cdef MatchResult match = target.match
         cdef Subscription sub
+        cdef Message inner = m[0]
         cdef list group
         cdef int taken = 0
         cdef size_t n
+        inner.subject = PyBytes_AS_STRING(target.subject)
+        inner.subject_len = <size_t>PyBytes_GET_SIZE(target.subject)
         for sub in match.plain:
-            taken |= sub.sink.deliver(sub, m, None)
+            taken |= sub.sink.deliver(sub, m if isinstance(sub.sink, ClientSink) else &inner, None)
         for group in match.groups:
             n = <size_t>len(group)
             for _ in range(n):
                 self.turn += 1
                 sub = <Subscription>group[self.turn % n]
-                if sub.sink.deliver(sub, m, None):
+                if sub.sink.deliver(sub, m if isinstance(sub.sink, ClientSink) else &inner, None):
                     taken = 1
                     break
         return taken
