@@ -1,0 +1,1 @@
+"""What streams and consumers leave behind: message blocks on disk and in memory, recovery, journals."""
