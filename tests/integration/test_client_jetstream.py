@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import penstock.client
-from penstock.client import AckPolicy, Client, JetStream, JsMsg, StorageType, Stream, StreamConfig
+from penstock.client import AckPolicy, Client, Consumer, JetStream, JsMsg, StorageType, Stream, StreamConfig
 from penstock.errors import (
     AlreadyExistsError,
     ConsumerGoneError,
@@ -64,6 +64,15 @@ async def fill(js: JetStream, count: int, subject: str = "s.a") -> None:
 
 def numbers(msgs: list[JsMsg]) -> list[int]:
     return [int(msg.data) for msg in msgs]
+
+
+async def until_acked(consumer: Consumer) -> None:
+    """The official server takes acks in the background: there is nothing else to wait for."""
+
+    async def all_acked() -> bool:
+        return (await consumer.info()).num_ack_pending == 0
+
+    await until(all_acked)
 
 
 # --- streams ------------------------------------------------------------------------------------
@@ -437,7 +446,7 @@ async def test_consume_brings_every_message_once_and_in_order(
                 break
         await publish
     assert got == list(range(1, 501))
-    await js.session.flush(5)
+    await until_acked(consumer)
     assert (await consumer.info()).ack_floor.stream_seq == 500
 
 
@@ -454,10 +463,8 @@ async def test_consume_with_a_callback_and_drain_sees_what_arrived(js: JetStream
     await until(lambda: bool(seen))
     await consume.drain()
     assert seen == list(range(1, len(seen) + 1))
-    await js.session.flush(5)
-    info = await consumer.info()
-    assert info.num_ack_pending == 0
-    assert info.delivered.stream_seq == len(seen)
+    await until_acked(consumer)
+    assert consumer.cached_info.delivered.stream_seq == len(seen)
     with pytest.raises(MisuseError):
         consume.__aiter__()
 
@@ -530,12 +537,9 @@ async def test_draining_the_client_finishes_consumes_and_publishers(
         await until(lambda: bool(seen))
         await client.drain()
     assert (publisher.acked, publisher.failed) == (100, 0)
-    info = await consumer_info(js)
-    assert (info.num_ack_pending, info.ack_floor.stream_seq) == (0, len(seen))
-
-
-async def consumer_info(js: JetStream) -> penstock.client.ConsumerInfo:
-    return await (await js.stream("S")).consumer_info("C")
+    consumer = await js.consumer("S", "C")
+    await until_acked(consumer)
+    assert consumer.cached_info.ack_floor.stream_seq == len(seen)
 
 
 # --- ordered ------------------------------------------------------------------------------------

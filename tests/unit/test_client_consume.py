@@ -475,6 +475,34 @@ async def test_an_ordered_fetch_starts_over_at_a_gap() -> None:
     assert created == [0, 2]
 
 
+async def test_an_ordered_fetch_gives_up_when_every_consumer_begins_with_a_gap() -> None:
+    created: list[int] = []
+    deliveries = deque([[(5, 5)] for _ in range(9)])
+
+    async def script(js: JetStreamPeer, number: int) -> None:
+        await serve_ordered(js, deliveries, created)
+
+    async with js_client(script) as client:
+        with pytest.raises(ConsumerGoneError, match="began with a gap"):
+            await client.jetstream()._bare_stream("S").ordered_consumer().fetch(1)
+    assert created == [0, 0, 0]
+
+
+async def test_an_ordered_consumer_that_gets_nowhere_makes_no_storm_of_consumers() -> None:
+    created: list[int] = []
+    deliveries = deque([[(5, 5)] for _ in range(999)])
+
+    async def script(js: JetStreamPeer, number: int) -> None:
+        await serve_ordered(js, deliveries, created)
+
+    async with js_client(script) as client:
+        messages = client.jetstream()._bare_stream("S").ordered_consumer().consume()
+        await until(lambda: len(created) == 1)
+        await asyncio.sleep(0.2)
+        messages.stop()
+    assert len(created) <= 2  # it was hundreds
+
+
 async def test_an_ordered_consumer_starts_over_when_it_is_too_quiet() -> None:
     created: list[int] = []
     deliveries = deque([[(1, 1)], [(2, 1)]])

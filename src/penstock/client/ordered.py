@@ -56,6 +56,7 @@ SETTINGS = frozenset(
         "metadata",
     }
 )
+FETCH_ATTEMPTS = 3
 # Long enough for pauses of the reader, short enough not to leave consumers behind for long.
 INACTIVE_THRESHOLD = timedelta(minutes=5)
 
@@ -157,19 +158,30 @@ class OrderedConsumer:
     async def fetch(self, max_messages: int, *, expires: float = DEFAULT_FETCH_EXPIRES_S) -> list[JsMsg]:
         """Up to max_messages, as many as come within `expires` seconds, in order.
 
-        Raises StreamNotFoundError, DisconnectedError, RequestTimeoutError when the server does not answer.
+        Raises StreamNotFoundError, DisconnectedError, RequestTimeoutError when the server does not answer,
+        ConsumerGoneError when every new consumer begins with a gap.
         """
-        consumer = self._consumer or await self.renew(self.last_seq)
-        try:
-            msgs = await consumer.fetch(max_messages, expires=expires)
-        except (ConsumerGoneError, ClientError):
-            consumer = await self.renew(self.last_seq)
-            msgs = await consumer.fetch(max_messages, expires=expires)
+        for _ in range(FETCH_ATTEMPTS):
+            consumer = self._consumer or await self.renew(self.last_seq)
+            try:
+                msgs = await consumer.fetch(max_messages, expires=expires)
+            except (ConsumerGoneError, ClientError):
+                consumer = await self.renew(self.last_seq)
+                msgs = await consumer.fetch(max_messages, expires=expires)
+            in_order = self._take_in_order(msgs)
+            if len(in_order) == len(msgs):
+                return msgs
+            await self._drop()
+            if in_order:
+                return in_order
+        text = f"{FETCH_ATTEMPTS} consumers of stream {self._stream.name!r} in a row began with a gap"
+        raise ConsumerGoneError(f"{text} after sequence {self.last_seq}")
+
+    def _take_in_order(self, msgs: list[JsMsg]) -> list[JsMsg]:
+        """The messages before the first gap; they count as handed out."""
         for count, msg in enumerate(msgs):
             if sequences_of(msg.raw[2])[1] != self._next_consumer_seq:
-                await self.renew(self.last_seq)
-                # A gap at the very start leaves nothing to give: ask once more, from a clean consumer.
-                return msgs[:count] if count else await self.fetch(max_messages, expires=expires)
+                return msgs[:count]
             self._next_consumer_seq += 1
             self.handed_out(msg.raw[2])
         return msgs
@@ -230,7 +242,15 @@ class OrderedConsumer:
 class OrderedConsume(Consume):
     """A continuous read in order; made by `OrderedConsumer.consume`."""
 
-    __slots__ = ("_expected_seq", "_has_read", "_ordered", "_received_seq", "_restarting", "_tail")
+    __slots__ = (
+        "_expected_seq",
+        "_has_read",
+        "_ordered",
+        "_received_seq",
+        "_restarted_at_seq",
+        "_restarting",
+        "_tail",
+    )
 
     def __init__(
         self,
@@ -245,6 +265,7 @@ class OrderedConsume(Consume):
         self._expected_seq = 1  # consumer sequence of the next message
         self._received_seq = ordered.last_seq  # stream sequence of the last one received
         self._restarting = False
+        self._restarted_at_seq = -1  # where the latest restart began
         self._has_read = False  # there was a consumer once, so what was asked for is sound
         self._tail = -1
 
@@ -289,6 +310,9 @@ class OrderedConsume(Consume):
         if self._restarting or self._ended:
             return
         self._restarting = True
+        if self._restarted_at_seq == self._received_seq:
+            wait_s = max(wait_s, REFUSED_WAIT_S)  # nothing came since the last time: no storm of consumers
+        self._restarted_at_seq = self._received_seq
         if self._subscription is not None:
             self._session.unsubscribe(self._subscription)
             self._subscription = None
