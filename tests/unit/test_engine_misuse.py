@@ -12,21 +12,66 @@ from penstock.kernels.dispatch import publish
 from tests.support.engine import EngineHarness
 
 VERBS = [
-    "INFO", "STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.DELETE",
-    "STREAM.PURGE", "STREAM.MSG.GET", "STREAM.MSG.DELETE", "STREAM.LEADER.STEPDOWN", "CONSUMER.CREATE",
-    "CONSUMER.DURABLE.CREATE", "CONSUMER.NAMES", "CONSUMER.LIST", "CONSUMER.INFO", "CONSUMER.DELETE", "NOTHING",
-]  # fmt: skip
+    "INFO",
+    "STREAM.CREATE",
+    "STREAM.UPDATE",
+    "STREAM.INFO",
+    "STREAM.NAMES",
+    "STREAM.LIST",
+    "STREAM.DELETE",
+    "STREAM.PURGE",
+    "STREAM.MSG.GET",
+    "STREAM.MSG.DELETE",
+    "STREAM.LEADER.STEPDOWN",
+    "CONSUMER.CREATE",
+    "CONSUMER.DURABLE.CREATE",
+    "CONSUMER.NAMES",
+    "CONSUMER.LIST",
+    "CONSUMER.INFO",
+    "CONSUMER.DELETE",
+    "NOTHING",
+]
 FIELDS = [
-    "name", "subjects", "retention", "max_msgs", "max_bytes", "max_age", "max_msg_size", "max_msgs_per_subject",
-    "storage", "discard", "num_replicas", "duplicate_window", "metadata", "first_seq", "sealed", "mirror",
-    "sources", "republish", "placement", "consumer_limits", "subject_delete_marker_ttl", "offset", "subject",
-    "subjects_filter", "deleted_details", "filter", "seq", "keep", "last_by_subj", "next_by_subj", "start_time",
-    "batch", "multi_last", "no_erase", "stream_name", "config", "pedantic",
-]  # fmt: skip
+    "name",
+    "subjects",
+    "retention",
+    "max_msgs",
+    "max_bytes",
+    "max_age",
+    "max_msg_size",
+    "max_msgs_per_subject",
+    "storage",
+    "discard",
+    "num_replicas",
+    "duplicate_window",
+    "metadata",
+    "first_seq",
+    "sealed",
+    "mirror",
+    "sources",
+    "republish",
+    "placement",
+    "consumer_limits",
+    "subject_delete_marker_ttl",
+    "offset",
+    "subject",
+    "subjects_filter",
+    "deleted_details",
+    "filter",
+    "seq",
+    "keep",
+    "last_by_subj",
+    "next_by_subj",
+    "start_time",
+    "batch",
+    "multi_last",
+    "no_erase",
+    "stream_name",
+    "config",
+    "pedantic",
+]
 
-tokens = st.one_of(
-    st.sampled_from([b"S", b"T", b"a b".replace(b" ", b"_")]), st.binary(min_size=1, max_size=4)
-)
+tokens = st.one_of(st.sampled_from([b"S", b"T", b"a_b"]), st.binary(min_size=1, max_size=4))
 values: st.SearchStrategy[Any] = st.recursive(
     st.one_of(
         st.none(),
@@ -35,7 +80,7 @@ values: st.SearchStrategy[Any] = st.recursive(
         st.floats(allow_nan=False),
         st.text(max_size=5),
         st.sampled_from(["S", "s.>", "s.1", ">", "limits", "file", "2020-01-01T00:00:00Z", -1, 2**63, 2**64]),
-    ),  # fmt: skip
+    ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
     ),
@@ -63,7 +108,7 @@ header_blocks = st.one_of(
                     b"Nats-Expected-Last-Msg-Id",
                     b"Nats-Required-Api-Level",
                     b"X",
-                ]  # fmt: skip
+                ]
             ),
             st.one_of(
                 st.binary(max_size=8), st.sampled_from([b"S", b"1", b"0", b"sub", b"ALL", b"never", b"1h"])

@@ -115,8 +115,8 @@ class JetStream:
 
     def end_pulls(self) -> None:
         """The server is about to stop: tells everybody whose pull request waits."""
-        for stream in self.streams.values():
-            for consumer in stream.consumers.values():
+        for stream in list(self.streams.values()):
+            for consumer in list(stream.consumers.values()):
                 consumer.end_pulls()
 
     def close(self) -> None:
@@ -128,9 +128,12 @@ class JetStream:
         self.write()
         self.acknowledge()
         for stream in self.streams.values():
-            for consumer in stream.consumers.values():
-                consumer.close()
-            stream.store.close()
+            closers = [*(consumer.close for consumer in stream.consumers.values()), stream.store.close]
+            for close in closers:
+                try:
+                    close()
+                except StoreError as error:
+                    log.error("stream %s: closing it failed: %s", stream.name, error)
         self.streams.clear()
 
     # --- the tick ------------------------------------------------------------------------------
