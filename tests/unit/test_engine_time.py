@@ -117,6 +117,33 @@ def test_a_full_disk_refuses_publishes_until_writing_works_again() -> None:
     assert js.request("a", b"3") == {"stream": "A", "seq": 2}  # 1 was written late, 2 was never taken
 
 
+def test_a_consumers_ack_is_confirmed_only_when_its_state_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    js = EngineHarness()
+    js.create("A", "a")
+    js.request("a", b"x")
+    delivered = js.listen(b"deliver")
+    config = {"deliver_subject": "deliver", "ack_policy": "explicit", "durable_name": "C"}
+    assert "error" not in js.api("CONSUMER.CREATE.A.C", {"stream_name": "A", "config": config})
+    assert len(delivered) == 1
+    consumer = js.engine.streams["A"].consumers["C"]
+    write, full = consumer.write, True
+
+    def write_unless_full() -> None:
+        if full:
+            raise StoreWriteError("no space left on device")
+        write()
+
+    monkeypatch.setattr(consumer, "write", write_unless_full)
+    confirmed = js.listen(b"confirmed")
+    ack = f"$JS.ACK.A.C.1.1.1.{START_NS}.0".encode()
+    publish(js.index, ack, b"confirmed", b"", b"+ACK")
+    js.tick()
+    assert confirmed == []
+    full = False
+    js.wait_until(js.now + 2 * SECOND)
+    assert len(confirmed) == 1
+
+
 def test_an_ack_leaves_only_after_the_write() -> None:
     js = EngineHarness()
     js.create("A", "a")

@@ -79,6 +79,7 @@ class JetStream:
         self._wake = wake
         self._unwritten: dict[str, Stream] = {}
         self._changed: dict[str, Stream] = {}  # since consumers looked for news last
+        self._lagging: dict[Consumer, None] = {}  # consumers whose last write failed
         self._active: dict[Consumer, None] = {}  # an ordered set: consumers with something to do this tick
         # True while kernels send from buffers and blocks: whoever changes those meanwhile would leave them
         # with dangling pointers. An API request that arrives then (a message delivered to an API subject, a
@@ -170,7 +171,8 @@ class JetStream:
             for stream in self._changed.values():
                 stream.acknowledge(self.index)
             for consumer in self._active:
-                consumer.confirm()
+                if consumer not in self._lagging:
+                    consumer.confirm()
         finally:
             self.is_routing = False
 
@@ -216,6 +218,8 @@ class JetStream:
             self._retry_due = None
             for stream in self._failing.values():
                 self.touch_stream(stream)
+            for consumer in self._lagging:
+                self.touch_consumer(consumer)
 
     def touch_stream(self, stream: Stream) -> None:
         """A request or time changed the stream: it is written, all its consumers look at it in this tick."""
@@ -247,8 +251,7 @@ class JetStream:
             log.error("stream %s can not be written, its publishes are refused: %s", stream.name, error)
             stream.write_failed(str(error))
             self._failing[stream.name] = stream
-            if self._retry_due is None:
-                self._retry_due = self.clock() + self.config.write_retry_ns
+            self._retry_later()
         else:
             if stream.write_failure is not None:
                 log.warning("stream %s is written again", stream.name)
@@ -260,6 +263,15 @@ class JetStream:
             consumer.write()
         except StoreWriteError as error:
             log.error("consumer %s: its state is behind on disk: %s", consumer.name, error)
+            self._lagging[consumer] = None
+            self._retry_later()
+        else:
+            if consumer in self._lagging:
+                del self._lagging[consumer]
+
+    def _retry_later(self) -> None:
+        if self._retry_due is None:
+            self._retry_due = self.clock() + self.config.write_retry_ns
 
     def _sync(self) -> None:
         unsynced, self._unsynced = self._unsynced, set()
@@ -348,6 +360,7 @@ class JetStream:
     def forget_consumer(self, consumer: Consumer) -> None:
         """A consumer goes away: no more turns and deadlines for it."""
         self._active.pop(consumer, None)
+        self._lagging.pop(consumer, None)
         self._deadlines.set(consumer, None)
 
     def _new_stream(self, config: StreamConfig, store: Any, created: int) -> Stream:

@@ -66,9 +66,7 @@ class ApiService:
             engine.defer(lambda: self._on_request(subject, reply, header, payload, origin))
             return
         text = subject.decode("utf-8", "surrogateescape")
-        prefix = next((prefix for prefix in self._prefixes if text.startswith(prefix)), None)
-        if prefix is None:
-            return  # a consumer delivers here: its messages keep their own subjects, and are no requests
+        prefix = next(prefix for prefix in self._prefixes if text.startswith(prefix))
         found = TABLE.find(text[len(prefix) :].split("."))
         engine.api_stats.total += 1
         if found is None:
