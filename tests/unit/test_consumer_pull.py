@@ -214,6 +214,23 @@ def test_a_one_shot_request_is_not_ended_while_acks_hold_it_up() -> None:
     assert inbox.seqs() == [2]
 
 
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"expires": SECOND}, "408 Request Timeout"),
+        ({"expires": 2 * SECOND, "idle_heartbeat": SECOND}, "404 No Messages"),
+    ],
+)
+def test_a_one_shot_request_held_up_by_acks_ends_with_its_first_timer(body: dict[str, Any], status: str) -> None:
+    bench = bench_with(3, max_ack_pending=1)
+    inbox = bench.pull("x", {"batch": 3, "no_wait": True, **body})
+    assert inbox.seqs() == [1]
+    bench.pass_time(SECOND - 1)
+    assert inbox.take() == []
+    bench.pass_time(1)
+    assert inbox.statuses() == [status]
+
+
 def test_pending_messages_that_left_the_stream_hold_nobody_up() -> None:
     bench = bench_with(4, max_ack_pending=2)
     inbox = bench.pull("x", b"4")

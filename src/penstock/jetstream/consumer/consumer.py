@@ -284,6 +284,7 @@ class Consumer:
             if due is not None and due <= now:
                 if self._acks_full:
                     # As the official server: no_wait does not wait for acks beyond its first timer.
+                    self.pull.sweep(now)
                     self.pull.at_end_of_stream(now)
                 self.pull.on_time(now, state.delivered_consumer, state.delivered_stream)
         elif self.push is not None:
