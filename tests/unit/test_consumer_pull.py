@@ -221,7 +221,9 @@ def test_a_one_shot_request_is_not_ended_while_acks_hold_it_up() -> None:
         ({"expires": 2 * SECOND, "idle_heartbeat": SECOND}, "404 No Messages"),
     ],
 )
-def test_a_one_shot_request_held_up_by_acks_ends_with_its_first_timer(body: dict[str, Any], status: str) -> None:
+def test_a_one_shot_request_held_up_by_acks_ends_with_its_first_timer(
+    body: dict[str, Any], status: str
+) -> None:
     bench = bench_with(3, max_ack_pending=1)
     inbox = bench.pull("x", {"batch": 3, "no_wait": True, **body})
     assert inbox.seqs() == [1]
