@@ -170,3 +170,27 @@ def test_it_works_on_the_loop_of_asyncio() -> None:
 
     with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
         runner.run(main())
+
+
+async def test_a_server_whose_store_fails_stops_instead_of_acking() -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # the failure is told to the loop as well
+    server = penstock.Server(jetstream=True)
+    await server.start()
+    assert server.jetstream is not None
+
+    def fail() -> None:
+        raise OSError(28, "no space left on device")
+
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    await reader.readuntil(b"\r\n")
+    body = b'{"name":"S","subjects":["s"]}'
+    writer.write(b'CONNECT {"verbose":false}\r\nSUB r 1\r\n')
+    writer.write(b"PUB $JS.API.STREAM.CREATE.S %d\r\n%s\r\nPUB s r 1\r\nx\r\n" % (len(body), body))
+    assert b'"seq":1' in await reader.readuntil(b"}\r\n")
+    server.jetstream.engines["$G"].write = fail  # type: ignore[method-assign]
+    writer.write(b"PUB s r 1\r\nx\r\n")
+    assert b'"seq"' not in await reader.read()
+    await server.wait_stopped()
+    assert server.failed
+    writer.close()

@@ -98,7 +98,8 @@ def digest(options: Options) -> str:
 
 
 def _default_store_dir() -> str:
-    return os.path.join(os.environ.get("TMPDIR", "/tmp"), "nats")
+    """Not `nats`, where the official server keeps its streams in a format of its own."""
+    return os.path.join(os.environ.get("TMPDIR", "/tmp"), "penstock")
 
 
 def _run(options: Options) -> int:
