@@ -280,6 +280,27 @@ def test_updates_survive_a_restart(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_stream_that_can_not_be_read_is_offline_and_the_others_work(tmp_path: Path) -> None:
+    store, js = open_on(tmp_path)
+    js.create("A", "a")
+    js.create("B", "b")
+    js.create("C", "c")
+    js.engine.streams["A"].store.save_meta(b'{"from": "the future"}')
+    c_store = js.engine.streams["C"].store
+    c_store.save_meta(c_store.meta.replace(b'"_nats.req.level":"0"', b'"_nats.req.level":"99"'))
+    store.close()
+    store, js = open_on(tmp_path)
+    assert js.request("b", b"x")["seq"] == 1
+    error = js.api("STREAM.INFO.A")["error"]
+    assert (error["code"], error["err_code"]) == (500, 10194)
+    assert error["description"].startswith("stream is offline: ")
+    assert js.api("STREAM.CREATE.A", {"name": "A"})["error"]["err_code"] == 10194
+    listed = js.api("STREAM.LIST")
+    assert ([s["config"]["name"] for s in listed["streams"]], list(listed["offline"])) == (["B"], ["A", "C"])
+    assert listed["offline"]["C"] == "unsupported - required API level: 99, current API level: 3"
+    store.close()
+
+
 def test_consumers_come_back_with_their_stream(tmp_path: Path) -> None:
     store, js = open_on(tmp_path)
     js.create("A", "a")

@@ -110,6 +110,12 @@ def required_level(config: StreamConfig) -> int:
     return 1 if config.allow_msg_ttl or config.subject_delete_marker_ttl else 0
 
 
+def stored_level(config: StreamConfig) -> int:
+    """The API level that a stored configuration says it requires: a later server may have written it."""
+    text = config.metadata.get(REQUIRED_LEVEL_KEY, "0")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
 def same(one: StreamConfig, other: StreamConfig) -> bool:
     """Do both configure the same stream? (A create request for a stream which exists is then no error.)"""
     return structs.replace(one, metadata=_own(one)) == structs.replace(other, metadata=_own(other))

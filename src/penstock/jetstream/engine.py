@@ -71,6 +71,7 @@ class JetStream:
         self.clock = clock
         self.new_id = new_id
         self.streams: dict[str, Stream] = {}
+        self.offline: dict[str, str] = {}  # streams that could not be opened, and why
         self.advisories = Advisories(index, clock=clock, new_id=new_id, domain=config.domain)
         self.api_stats = ApiStats(level=config.api_level)
         self.describe_client: Callable[[Sink], dict[str, Any] | None] | None = None
@@ -98,21 +99,41 @@ class JetStream:
     # --- life ----------------------------------------------------------------------------------
 
     def recover(self, now: int) -> None:
-        """Opens every stored stream with its consumers, then answers requests."""
+        """Opens every stored stream with its consumers, then answers requests.
+
+        A stream that can't be opened is offline: its files stay as they are, requests about it are refused
+        with the reason, and the others work.
+        """
         for name in self.stores.stream_names():
-            store = self.stores.open_stream(name)
-            meta = msgspec.json.decode(store.meta, type=StreamMeta)
-            stream = self._new_stream(meta.config, store, meta.created)
-            stream.recover(now)
-            self.streams[name] = stream
-            for consumer_name in store.consumer_names():
-                consumer = Consumer.recover(self, stream, store.open_consumer(consumer_name), now)
-                stream.consumers[consumer.name] = consumer
-                self.touch_consumer(consumer)
-            stream.expire(now)
-            stream.subscribe(self.index)
-            self.touch_stream(stream)
+            try:
+                self._recover_stream(name, now)
+            except (StoreError, msgspec.DecodeError) as error:
+                log.error("stream %s is offline, its files stay as they are: %s", name, error)
+                self.offline[name] = str(error)
         self._api.start()
+
+    def _recover_stream(self, name: str, now: int) -> None:
+        store = self.stores.open_stream(name)
+        meta = msgspec.json.decode(store.meta, type=StreamMeta)
+        level = stream_config.stored_level(meta.config)
+        if level > self.config.api_level:
+            raise StoreError(
+                f"unsupported - required API level: {level}, current API level: {self.config.api_level}"
+            )
+        stream = self._new_stream(meta.config, store, meta.created)
+        stream.recover(now)
+        for consumer_name in store.consumer_names():
+            try:
+                consumer = Consumer.recover(self, stream, store.open_consumer(consumer_name), now)
+            except (StoreError, msgspec.DecodeError) as error:
+                log.error("consumer %s of stream %s is left out: %s", consumer_name, name, error)
+                continue
+            stream.consumers[consumer.name] = consumer
+            self.touch_consumer(consumer)
+        self.streams[name] = stream
+        stream.expire(now)
+        stream.subscribe(self.index)
+        self.touch_stream(stream)
 
     def end_pulls(self) -> None:
         """The server is about to stop: tells everybody whose pull request waits."""
@@ -287,9 +308,11 @@ class JetStream:
     # --- streams -------------------------------------------------------------------------------
 
     def stream(self, name: str) -> Stream:
-        """The stream of that name. Raises JetStreamApiError 10059."""
+        """The stream of that name. Raises JetStreamApiError 10059, or 10194 when it is offline."""
         stream = self.streams.get(name)
         if stream is None:
+            if name in self.offline:
+                raise codes.STREAM_OFFLINE_REASON.exception(err=self.offline[name], stream=name)
             raise codes.STREAM_NOT_FOUND.exception(stream=name)
         return stream
 
@@ -305,6 +328,8 @@ class JetStream:
             if stream_config.same(present.config, config):
                 return present
             raise codes.STREAM_NAME_EXIST.exception(stream=config.name)
+        if config.name in self.offline:
+            self.stream(config.name)
         self._check_overlap(config)
         self._check_capacity(config, None)
         meta = msgspec.json.encode(StreamMeta(config, now))

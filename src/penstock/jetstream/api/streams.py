@@ -93,7 +93,7 @@ def listing(engine: JetStream, request: ApiRequest) -> StreamListResponse:
         )
         for stream in streams
     ]
-    return StreamListResponse(total=total, offset=offset, streams=infos)
+    return StreamListResponse(total=total, offset=offset, streams=infos, offline=dict(engine.offline))
 
 
 def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
