@@ -133,10 +133,22 @@ def test_a_given_up_message_stays_given_up() -> None:
     assert inbox.take() == []
 
 
-def test_a_state_that_can_not_be_read_is_reported_not_guessed() -> None:
+def test_a_consumer_whose_state_can_not_be_read_is_left_out_and_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bench = ConsumerBench()
     consumer = bench.consumer("x", durable_name="x")
     consumer.store.append(b"Z nonsense")
     consumer.store.write()
+    bench.consumer("y", durable_name="y")
+    assert bench.restarted().api("CONSUMER.NAMES.S")["consumers"] == ["y"]
+    assert "the state of consumer x can't be read" in caplog.text
+
+
+def test_a_state_that_can_not_be_read_is_an_error_not_a_guess() -> None:
+    bench = ConsumerBench()
+    consumer = bench.consumer("x", durable_name="x")
+    consumer.store.append(b"Z nonsense")
+    state = AckState(AckPolicy.ACK_EXPLICIT)
     with pytest.raises(StoreCorruptError, match="the state of consumer x can't be read"):
-        bench.restarted()
+        consumer_state.Recorder(consumer.store, state).recover(0)
