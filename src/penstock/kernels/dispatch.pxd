@@ -28,6 +28,13 @@ cdef class ServiceSink(Sink):
     cdef object callback
     cdef object before
 
+# Remembers what became of subjects. decide(subject: bytes) -> (subject to route: bytes, is it always so: bool);
+# what isn't always so is asked anew for every message. One for all connections of an account.
+cdef class SubjectMapper:
+    cdef object decide
+    cdef dict decided
+    cpdef bytes map(self, bytes subject)
+
 # The sending half of a connection.
 cdef class Inlet:
     cdef readonly FrameParser parser
@@ -40,6 +47,7 @@ cdef class Inlet:
     cdef Frame frame                    # the control frame process() stopped at
     cdef uint64_t frame_epoch           # parser.epoch while `frame` is alive
     cdef bint has_frame, busy
+    cdef public SubjectMapper mapper    # None, or changes subjects of publishes before anything checks them
     # Dispatches PUB/HPUB frames; returns 0 when the buffer needs more, else the Op of the control
     # frame (or OP_ERROR) it stopped at; the caller reads it by control() and calls process() again.
     cpdef int process(self) except -1

@@ -54,6 +54,17 @@ class ServiceSink(Sink):
         before: Callable[[], object] | None = None,
     ) -> None: ...
 
+class SubjectMapper:
+    """Remembers what became of subjects; one for all connections of an account.
+
+    decide -- callable(subject) -> (subject to route, is it always so?). It is asked once about a subject
+    that always becomes the same one, and for every message about others.
+    """
+
+    def __init__(self, decide: Callable[[bytes], tuple[bytes, bool]]) -> None: ...
+    def map(self, subject: bytes) -> bytes:
+        """The subject to route. Raises ValueError when decide() gives one with whitespace."""
+
 class Inlet:
     """The sending half of a connection.
 
@@ -61,6 +72,7 @@ class Inlet:
     verbose, pedantic, no_responders -- as in CONNECT; all False at first.
     publish_check -- callable(subject) -> bool, False = drop (it has sent its -ERR); allowed subjects are
     remembered until forget_permissions(). None = all allowed.
+    mapper -- changes the subjects of publishes before anything checks them. None = nothing does.
     fed_slow -- has it delivered to a sink above its stall_threshold? Set it False to watch anew.
     """
 
@@ -69,6 +81,7 @@ class Inlet:
     pedantic: bool
     no_responders: bool
     publish_check: Callable[[bytes], bool] | None
+    mapper: SubjectMapper | None
     fed_slow: bool
     def __init__(
         self, sink: ClientSink, index: SubscriptionIndex | None = None, parser: FrameParser | None = None

@@ -5,8 +5,8 @@ Invariants: a message is copied once for each receiver, from the read buffer int
 it is kept after process() or route() returned; while process() runs, the read buffer can't move, so that a
 service called from there may do what it likes with other connections.
 
-A publish is treated as the official server (2.15) does, in this order: count it, refuse subjects and
-replies that are reserved, ask publish_check, write +OK (verbose), route, answer 503 when nobody took it.
+A publish is treated as the official server (2.15) does, in this order: count it, map its subject, refuse
+subjects and replies that are reserved, ask publish_check, write +OK (verbose), route, answer 503 when nobody took it.
 
 Rejected: handing PUB frames to Python when pedantic or verbose are on (the answers are two fixed texts);
 counting the 503 as a delivery (the official server doesn't either: UNSUB max is about messages).
@@ -24,6 +24,7 @@ from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
 
 cdef enum:
     ALLOWED_MAX = 1024              # decisions of publish_check that are remembered
+    MAPPED_MAX = 4096               # decisions of a SubjectMapper that are remembered
     STALL_THRESHOLD = 8 << 20       # bytes
 
 
@@ -237,6 +238,32 @@ cdef int answer_no_responders(SubscriptionIndex index, ClientSink sink, const Me
     return 0
 
 
+cdef class SubjectMapper:
+    """Mappings of an account for the hot path: a subject that always becomes the same one is asked about once.
+
+    decide -- callable(subject: bytes) -> (subject to route: bytes, is it always so: bool).
+    """
+
+    def __cinit__(self, decide):
+        self.decide = decide
+        self.decided = {}
+
+    cpdef bytes map(self, bytes subject):
+        """The subject to route. Raises ValueError when decide() gives one with whitespace."""
+        cdef bytes mapped
+        known = self.decided.get(subject)
+        if known is not None:
+            return <bytes>known
+        mapped, fixed = self.decide(subject)
+        if has_space(mapped):
+            raise ValueError(f"{subject!r} can't become {mapped!r}: subjects hold no whitespace")
+        if fixed:
+            if len(self.decided) >= MAPPED_MAX:
+                self.decided.clear()
+            self.decided[subject] = mapped
+        return mapped
+
+
 cdef class Inlet:
     """The sending half of a connection: what its parser reads is routed through `index`.
 
@@ -312,6 +339,7 @@ cdef class Inlet:
         """Routes the PUB or HPUB in `frame`."""
         cdef Message m
         cdef ClientSink sink = self.sink
+        cdef bytes mapped       # keeps the bytes m.subject points at
         cdef int taken
         m.subject, m.subject_len = self.frame.subject, self.frame.subject_len
         m.reply, m.reply_len = self.frame.reply, self.frame.reply_len
@@ -321,6 +349,9 @@ cdef class Inlet:
         sink.in_bytes += m.body_len
         if self.pedantic and not is_literal_subject(m.subject, m.subject_len):
             sink.write(b"-ERR 'Invalid Publish Subject'\r\n")     # and it is routed all the same
+        if self.mapper is not None:
+            mapped = self.mapper.map(PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len))
+            m.subject, m.subject_len = PyBytes_AS_STRING(mapped), <size_t>PyBytes_GET_SIZE(mapped)
         if not self.is_allowed(&m):
             return 0
         if self.verbose:

@@ -8,19 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.kernels.dispatch import ServiceSink, publish
+from penstock.kernels.dispatch import ServiceSink, SubjectMapper, publish
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.kernels.subjects import SubscriptionIndex
+from penstock.protocol.transforms import Below
+from penstock.routing.mapping import Mappings
 
 ServiceCallback = Callable[[bytes, bytes, bytes, bytes, Sink | None], object]
 
 
 class Account:
-    """A name and what is subscribed under it."""
+    """A name, what is subscribed under it, and what changes the subjects of its clients' publishes.
+
+    mapper -- for the inlets of its clients; None while there are no mappings.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.index = SubscriptionIndex()
+        self.mapper: SubjectMapper | None = None
+
+    def set_mappings(self, mappings: Mappings, below: Below) -> None:
+        """Maps what is published by clients that join from now on.
+
+        Args:
+            mappings: the account's.
+            below: `below(n)` draws evenly from 0..n-1.
+        """
+        self.mapper = SubjectMapper(lambda subject: mappings.decide(subject, below))
 
     def publish(self, subject: bytes, payload: bytes, *, reply: bytes = b"", header: bytes = b"") -> int:
         """Publishes for the server itself; returns how many took it."""

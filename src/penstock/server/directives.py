@@ -16,6 +16,8 @@ from typing import Any
 
 from penstock.errors import ConfigError, MisuseError
 from penstock.protocol.durations import parse_duration
+from penstock.protocol.subjects import is_valid_filter
+from penstock.routing.mapping import WEIGHT_MAX, Destination, SubjectMapping
 from penstock.server.conf import Map, Node, Where, parse_file
 from penstock.server.options import NS, JetStreamOptions, Options, User
 
@@ -26,7 +28,7 @@ _STORAGE_SIZE = re.compile(r"(\d+)([KMGT]?)")
 UNSUPPORTED = frozenset(
     """accounts account allow_non_tls cluster connect_error_reports default_js_domain default_sentinel
     disable_sublist_cache feature_flags gateway http_base_path https https_port leaf leafnodes log_size_limit
-    logfile_max_num logfile_size_limit log_max_num mappings maps max_closed_clients max_sub_tokens
+    logfile_max_num logfile_size_limit log_max_num max_closed_clients max_sub_tokens
     max_traced_msg_len mqtt no_header_support no_system_account ocsp ocsp_cache operator operators
     prof_block_rate prof_port proxies proxy_protocol reconnect_error_reports remote_syslog resolver
     resolver_pinned_accounts
@@ -221,6 +223,72 @@ def _jetstream(node: Node, name: str) -> JetStreamOptions | None:
     return JetStreamOptions(**found) if enabled else None
 
 
+def mappings(node: Node, name: str) -> tuple[SubjectMapping, ...]:
+    """The block `mappings`, of the top level or of an account; in the order they are written.
+
+    A source leads to a destination, to a map of `destination`, `weight` and perhaps `cluster`, or to an array
+    of such maps. What is refused has the official server's text.
+    """
+    return tuple(_mapping(source, where, entry) for source, where, entry in block(node, name))
+
+
+def _mapping(source: str, where: Where, node: Node) -> SubjectMapping:
+    if not is_valid_filter(source):
+        raise where.error(f'Subject "{source}" is not a valid subject')
+    goal = ""
+    if isinstance(node.value, str):
+        destinations: tuple[Destination, ...] = (Destination(subject=node.value),)
+        goal = f' to "{node.value}"'
+    elif isinstance(node.value, list):
+        destinations = tuple(_destination(source, entry) for entry in node.value)
+    else:
+        destinations = (_destination(source, node),)
+    try:
+        return SubjectMapping(source, destinations)
+    except ConfigError as error:
+        raise where.error(f'Error adding mapping for "{source}"{goal} : {error.message}') from error
+
+
+def _destination(source: str, node: Node) -> Destination:
+    if not isinstance(node.value, Map):
+        raise _fail(node, "Expected an entry for the mapping destination")
+    found: dict[str, Any] = {}
+    for key, where, entry in node.value:
+        field = _DESTINATION.get(key.lower())
+        if field is None:
+            raise where.error(f'Unknown field "{key}" for mapping destination')
+        option, read = field
+        found[option] = read(entry, key.lower())
+    if not found.get("subject"):
+        raise _fail(node, f'Missing destination for the mapping of "{source}": give it `destination: ...`')
+    if "weight" not in found:
+        raise _fail(node, f'Missing weight for mapping destination "{found["subject"]}"')
+    return Destination(**found)
+
+
+def _weight(node: Node, name: str) -> int:
+    """Percent: an integer, or a string of one with or without `%`."""
+    value = node.value
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise _fail(node, f"Unknown entry type for weight of {_shown(node)}")
+    if isinstance(value, str):
+        digits = value.removesuffix("%")
+        if not re.fullmatch(r"[+-]?[0-9]{1,9}", digits):
+            raise _fail(node, f'Invalid weight "{digits}" for mapping destination')
+        value = int(digits)
+    if not 0 <= value <= WEIGHT_MAX:
+        raise _fail(node, f"Invalid weight {value} for mapping destination")
+    return value
+
+
+_DESTINATION: dict[str, tuple[str, Reader]] = {
+    "dest": ("subject", text),
+    "destination": ("subject", text),
+    "weight": ("weight", _weight),
+    "cluster": ("cluster", text),
+}
+
+
 def _inverted(node: Node, name: str) -> bool:
     return not boolean(node, name)
 
@@ -258,6 +326,7 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "lame_duck_grace_period": ("lame_duck_grace_period_ns", duration_text),
     "jetstream": ("jetstream", _jetstream),
 }
+_MAPPINGS = frozenset({"mappings", "maps"})
 _ADDRESSES = {"listen": ("host", "port"), "http": ("http_host", "http_port")}
 
 
@@ -283,6 +352,8 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
                 found[option_host] = host
         elif name == "authorization":
             found.update(_fields(block(node, name), _AUTHORIZATION, UNSUPPORTED_AUTHORIZATION))
+        elif name in _MAPPINGS:
+            found["mappings"] = (*found.get("mappings", ()), *mappings(node, name))
         elif name in _TOP:
             option, read = _TOP[name]
             found[option] = _placed(read, node, name, where)

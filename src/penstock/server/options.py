@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import ConfigError
+from penstock.routing.mapping import SubjectMapping
 
 NS = 1_000_000_000
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
@@ -106,6 +107,10 @@ class Options:
     `authorization.timeout`."""
     no_auth_user: str = ""
     """User whom clients without credentials become; one of `users`. Default none. `no_auth_user`."""
+
+    mappings: tuple[SubjectMapping, ...] = ()
+    """What becomes of the subjects of clients' publishes; the first whose source matches decides. Default
+    none. `mappings`, `maps`."""
 
     debug: bool = False
     """Log debugging lines. Default off. `debug`."""

@@ -29,6 +29,7 @@ from penstock.net.connection import Connection
 from penstock.net.listener import Listener
 from penstock.net.reasons import CloseReason
 from penstock.routing.account import Account
+from penstock.routing.mapping import Mappings
 from penstock.server import files, lameduck, logs
 from penstock.server.auth import GLOBAL_ACCOUNT, Authenticator
 from penstock.server.identity import PROTOCOL, RUNTIME, VERSION, new_server_id
@@ -145,6 +146,12 @@ class Server:
             await self._stopped.wait()
             return
         self._stopping = True
+        try:
+            await self._shut_down()
+        finally:
+            self._stopped.set()
+
+    async def _shut_down(self) -> None:
         if self._listener is not None:
             self._listener.close()
         if self._tick is not None and self._listener is not None:
@@ -167,7 +174,6 @@ class Server:
             self._watch.close()
         files.remove(self.options.pid_file)
         files.remove_ports(self.options.ports_file_dir)
-        self._stopped.set()
 
     async def lame_duck(self) -> None:
         """Lets clients go at their own time, then stops: see `lameduck`. Calling it again does nothing."""
@@ -226,6 +232,8 @@ class Server:
         account = self.accounts.get(name)
         if account is None:
             account = self.accounts[name] = Account(name)
+            if name == GLOBAL_ACCOUNT:
+                self._set_mappings(account)
             serve_user_info(self, account)
         return account
 
@@ -264,6 +272,13 @@ class Server:
         return b"INFO " + msgspec.json.encode(info) + b" \r\n"
 
     # -- own
+
+    def _set_mappings(self, account: Account) -> None:
+        """Top-level mappings are those of the global account."""
+        if self.options.mappings:
+            from random import randrange
+
+            account.set_mappings(Mappings(self.options.mappings), randrange)
 
     def _accept(self) -> Connection:
         assert self._tick is not None

@@ -220,7 +220,9 @@ class Session:
         if self.identity is not None and self.identity.account == account:
             return
         self._drop_subscriptions()
-        self.inlet.index = self.server.account(account).index
+        joined = self.server.account(account)
+        self.inlet.index = joined.index
+        self.inlet.mapper = joined.mapper
 
     def _drop_subscriptions(self) -> None:
         for subscription in tuple(self.subscriptions.values()):

@@ -1,0 +1,393 @@
+"""Subject transforms: one subject becomes another, by a source filter and a destination with functions.
+
+    Transform("orders.*.*", "orders.{{partition(3,1)}}.$2.$1").apply(b"orders.eu.7", below)
+
+One engine for account mappings, a stream's subject_transform, sources and mirrors, republish and imports.
+
+A destination is tokens between dots. A token that is wholly `{{ name(arguments) }}` or `$<number>` is a
+function, everything else is literal; a `>` at the end stands for what the source's `>` matched. Functions
+name the source's `*` tokens by their number, from 1.
+
+Invariants: a destination is read once, when the Transform is made, so `apply` only joins bytes and can't
+fail; the same subject always becomes the same one unless `is_random`.
+
+What it does is what the official server (2.15) does, in its order of checks and its error texts. That
+includes: a number below 1 names the subject's first token; `split` leaves an empty token where a token begins
+with two delimiters, or holds nothing else. Such a subject is no valid one and reaches nobody, there as here.
+The one thing it accepts and this doesn't is an empty destination (a mapping to it crashes it at the first
+message); where the API lets a destination be empty, that means "no transform", which the caller knows.
+
+Rejected: regular expressions and templates at run time (a list of functions over the split tokens is
+shorter and ten times as fast); an exception of its own (a transform is always configuration).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from penstock.errors import ConfigError
+from penstock.protocol.subjects import is_valid_filter
+
+Below = Callable[[int], int]
+"""`below(n)`: a random number, evenly from 0..n-1; n is at least 1."""
+
+Part = Callable[[list[bytes], bytes, Below], bytes]
+"""One part of a destination: (the subject's tokens, the subject, below) -> text, perhaps with dots."""
+
+INVALID_SUBJECT = "invalid subject"
+_PREFIX = "invalid mapping destination: "
+INVALID_TRANSFORM = _PREFIX + "invalid transform"
+UNKNOWN_FUNCTION = _PREFIX + "unknown function"
+OUT_OF_RANGE = _PREFIX + "wildcard index out of range"
+NOT_ENOUGH_ARGUMENTS = _PREFIX + "not enough arguments passed to the function"
+TOO_MANY_ARGUMENTS = _PREFIX + "too many arguments passed to the function"
+INVALID_ARGUMENT = _PREFIX + "function argument is invalid or in the wrong format"
+UNUSED_WILDCARDS = _PREFIX + "not using all of the token wildcard(s)"
+ONLY_WILDCARD = _PREFIX + "the only mapping function allowed for import transforms is {{Wildcard()}}"
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+UINT32_MASK = 2**32 - 1
+FNV_OFFSET = 2166136261
+FNV_PRIME = 16777619
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_FUNCTION = re.compile(r"\{\{\s*([A-Za-z]+)\s*\((.*)\)\s*\}\}", re.ASCII)
+_SPACE = frozenset(" \t\r\n\f")
+
+
+class SourceFilter:
+    """The subjects a transform is for. Raises ConfigError when the filter is not valid.
+
+    size -- number of its tokens; stars -- where its `*` are; has_tail -- does it end in `>`?
+    """
+
+    __slots__ = ("_literals", "has_tail", "size", "stars")
+
+    def __init__(self, source: str) -> None:
+        if not is_valid_filter(source):
+            raise ConfigError(INVALID_SUBJECT)
+        tokens = source.split(".")
+        self.size = len(tokens)
+        self.has_tail = tokens[-1] == ">"
+        self.stars = [i for i, token in enumerate(tokens) if token == "*"]
+        self._literals = [(i, token.encode()) for i, token in enumerate(tokens) if token not in ("*", ">")]
+
+    def matches(self, subject: bytes) -> bool:
+        """Is it for this subject? A `*` takes no empty token, a `>` takes any (as the official ones)."""
+        tokens = subject.split(b".")
+        if len(tokens) < self.size or (len(tokens) > self.size and not self.has_tail):
+            return False
+        return all(tokens[i] == text for i, text in self._literals) and all(tokens[i] for i in self.stars)
+
+
+class Transform:
+    """A source filter and what its subjects become.
+
+    Args:
+        source: a filter; "" is `>`.
+        destination: what subjects become.
+        strict: as imports ask for: `wildcard(i)` and `$i` only, and every `*` of the source used.
+
+    Raises:
+        ConfigError: source or destination is not valid; the message has the official server's text.
+    """
+
+    __slots__ = ("_parts", "destination", "filter", "is_random", "source")
+
+    def __init__(self, source: str, destination: str, *, strict: bool = False) -> None:
+        self.source = source or ">"
+        self.destination = destination
+        parsed = [_Token(text) for text in _tokens(destination)]
+        self.filter = SourceFilter(self.source)
+        stars, has_tail = self.filter.stars, self.filter.has_tail
+        texts = [token.text for token in parsed]
+        if "*" in texts or (texts[-1] == ">") != has_tail:
+            raise ConfigError(INVALID_SUBJECT)
+        if strict:
+            _check_strict(parsed, stars)
+        if has_tail:
+            parsed.pop()
+        parts = [token.part(stars, has_wildcard=has_tail or bool(stars)) for token in parsed]
+        if has_tail:
+            parts.append(_tail(self.filter.size - 1))
+        self._parts = parts
+        self.is_random = any(token.name == "random" for token in parsed)
+
+    def apply(self, subject: bytes, below: Below) -> bytes:
+        """What a subject that the source matches becomes. `below` is used by `random` only."""
+        tokens = subject.split(b".")
+        return b".".join([part(tokens, subject, below) for part in self._parts])
+
+    def __repr__(self) -> str:
+        return f"Transform({self.source!r}, {self.destination!r})"
+
+
+def fnv1a_32(data: bytes) -> int:
+    """The 32-bit FNV-1a hash, which `partition` divides."""
+    value = FNV_OFFSET
+    for byte in data:
+        value = ((value ^ byte) * FNV_PRIME) & UINT32_MASK
+    return value
+
+
+# --- reading a destination
+
+
+def _tokens(destination: str) -> list[str]:
+    """The tokens of a destination whose form is right. Raises ConfigError."""
+    tokens = destination.split(".")
+    for i, token in enumerate(tokens):
+        is_function = _looks_like_function(token)
+        if not token or (not is_function and not _SPACE.isdisjoint(token)) or "\0" in token:
+            raise ConfigError(INVALID_TRANSFORM)
+        if i and tokens[i - 1] == ">":
+            raise ConfigError(f"{INVALID_TRANSFORM} in {token}")
+    return tokens
+
+
+def _looks_like_function(token: str) -> bool:
+    return len(token) > 4 and token.startswith("{{") and token.endswith("}}")
+
+
+class _Token:
+    """One token of a destination, read but not yet bound to a source.
+
+    name -- the function's, in lower case; "" of a literal.
+    indexes -- the numbers of source wildcards it names.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.name = ""
+        self.indexes: list[int] = []
+        self.size = 0
+        self.delimiter = b""
+        if text.startswith("$"):
+            index = _integer(text[1:])
+            if index is not None:
+                self.name, self.indexes = "wildcard", [index]
+        elif _looks_like_function(text):
+            match = _FUNCTION.fullmatch(text)
+            reader = _READERS.get(_canonical(match[1])) if match else None
+            if match is None or reader is None:
+                raise self.fail(UNKNOWN_FUNCTION)
+            self.name = _canonical(match[1])
+            reader(self, re.split(r",\s*", match[2]))
+
+    def fail(self, text: str, suffix: str = "") -> ConfigError:
+        return ConfigError(f"{text} in {self.text}{suffix}")
+
+    def integer(self, argument: str, low: int, high: int) -> int:
+        value = _integer(argument.strip())
+        if value is None or not low <= value <= high:
+            raise self.fail(INVALID_ARGUMENT)
+        return value
+
+    def index(self, argument: str) -> int:
+        return self.integer(argument, -INT64_MAX - 1, INT64_MAX)
+
+    def count(self, argument: str) -> int:
+        return self.integer(argument, -INT32_MAX - 1, INT32_MAX)
+
+    # The readers of arguments; the texts they refuse with are the official server's, odd ones included.
+
+    def read_wildcard(self, arguments: list[str]) -> None:
+        if arguments == [""]:
+            raise self.fail(NOT_ENOUGH_ARGUMENTS)
+        if len(arguments) > 1:
+            raise self.fail(TOO_MANY_ARGUMENTS)
+        self.indexes = [self.index(arguments[0])]
+
+    def read_partition(self, arguments: list[str]) -> None:
+        self.size = self.count(arguments[0]) & UINT32_MASK
+        self.indexes = [self.index(argument) for argument in arguments[1:]]
+
+    def read_random(self, arguments: list[str]) -> None:
+        if len(arguments) != 1:
+            raise self.fail(NOT_ENOUGH_ARGUMENTS)
+        self.size = self.count(arguments[0])
+
+    def read_split(self, arguments: list[str]) -> None:
+        self._read_two(arguments)
+        self.indexes = [self.index(arguments[0])]
+        if " " in arguments[1]:  # a dot can't be there: it would have ended the token
+            raise self.fail(INVALID_ARGUMENT)
+        self.delimiter = arguments[1].encode()
+
+    def read_index_and_size(self, arguments: list[str]) -> None:
+        self._read_two(arguments)
+        self.indexes = [self.index(arguments[0])]
+        self.size = self.count(arguments[1])
+
+    def _read_two(self, arguments: list[str]) -> None:
+        if len(arguments) < 2:
+            raise self.fail(NOT_ENOUGH_ARGUMENTS)
+        if len(arguments) > 2:
+            raise self.fail(TOO_MANY_ARGUMENTS)
+
+    def part(self, stars: list[int], *, has_wildcard: bool) -> Part:
+        """The part this token makes of subjects of a source with `*` at these places.
+
+        Raises ConfigError when it names a wildcard the source doesn't have.
+        """
+        if not self.name:
+            return _literal(self.text.encode())
+        if self.name == "random":
+            return _random(self.size)
+        if self.name == "partition" and (not has_wildcard or not self.indexes):
+            return _partition_of_subject(self.size)
+        if not has_wildcard:
+            raise self.fail(OUT_OF_RANGE)
+        for index in self.indexes:
+            if index > len(stars):
+                raise self.fail(OUT_OF_RANGE, f": [{index}]")
+        places = [stars[index - 1] if index >= 1 else 0 for index in self.indexes]
+        if self.name == "partition":
+            return _partition(self.size, places)
+        if self.name == "split":
+            return _of_token(places[0], _split_by(self.delimiter))
+        return _of_token(places[0], _SHAPES[self.name](self.size))
+
+
+_READERS: dict[str, Callable[[_Token, list[str]], None]] = {
+    "wildcard": _Token.read_wildcard,
+    "partition": _Token.read_partition,
+    "random": _Token.read_random,
+    "split": _Token.read_split,
+    **dict.fromkeys(
+        ("splitfromleft", "splitfromright", "slicefromleft", "slicefromright", "left", "right"),
+        _Token.read_index_and_size,
+    ),
+}
+
+
+def _canonical(name: str) -> str:
+    """The name in lower case; "" where a letter is large that doesn't begin a word."""
+    match = _NAME.fullmatch(name)
+    return name.lower() if match else ""
+
+
+_NAME = re.compile(
+    r"[Ww]ildcard|[Pp]artition|[Rr]andom|[Ss]plit|[Ss](?:plit|lice)[Ff]rom(?:[Ll]eft|[Rr]ight)|[Ll]eft|[Rr]ight"
+)
+
+
+def _integer(text: str) -> int | None:
+    """A decimal number as Go reads one, None for anything else."""
+    if not _INTEGER.fullmatch(text) or len(text) > 20:
+        return None
+    value = int(text)
+    return value if -INT64_MAX - 1 <= value <= INT64_MAX else None
+
+
+def _check_strict(tokens: list[_Token], stars: list[int]) -> None:
+    used: set[int] = set()
+    for token in tokens:
+        if token.name not in ("", "wildcard"):
+            raise token.fail(ONLY_WILDCARD)
+        used.update(token.indexes)
+    if not used.issuperset(range(1, len(stars) + 1)):
+        raise ConfigError(f"{UNUSED_WILDCARDS} in {'.'.join(token.text for token in tokens)}")
+
+
+# --- parts
+
+
+def _literal(text: bytes) -> Part:
+    return lambda tokens, subject, below: text
+
+
+def _tail(start: int) -> Part:
+    return lambda tokens, subject, below: b".".join(tokens[start:])
+
+
+def _random(size: int) -> Part:
+    if size <= 0:
+        return _literal(b"0")
+    return lambda tokens, subject, below: b"%d" % below(size)
+
+
+def _partition(size: int, places: list[int]) -> Part:
+    if size == 0:
+        return _literal(b"0")
+    return lambda tokens, subject, below: (
+        b"%d" % (fnv1a_32(b"".join([tokens[place] for place in places])) % size)
+    )
+
+
+def _partition_of_subject(size: int) -> Part:
+    if size == 0:
+        return _literal(b"0")
+    return lambda tokens, subject, below: b"%d" % (fnv1a_32(subject) % size)
+
+
+def _of_token(place: int, shape: Callable[[bytes], bytes] | None) -> Part:
+    if shape is None:
+        return lambda tokens, subject, below: tokens[place]
+    return lambda tokens, subject, below: shape(tokens[place])
+
+
+# --- shapes: what a function makes of one token
+
+
+def _split_by(delimiter: bytes) -> Callable[[bytes], bytes]:
+    def split(token: bytes) -> bytes:
+        words = token.split(delimiter) if delimiter else _characters(token)
+        joined = b".".join([word for word in words if word])
+        # As the official server: after two delimiters at the head, the dot between them stays.
+        return b"." + joined if joined and words[:2] == [b"", b""] else joined
+
+    return split
+
+
+def _characters(token: bytes) -> list[bytes]:
+    text = token.decode("utf-8", "surrogateescape")
+    return [char.encode("utf-8", "surrogateescape") for char in text]
+
+
+def _split_from_left(size: int) -> Callable[[bytes], bytes]:
+    def split(token: bytes) -> bytes:
+        return token[:size] + b"." + token[size:] if 0 < size < len(token) else token
+
+    return split
+
+
+def _split_from_right(size: int) -> Callable[[bytes], bytes]:
+    def split(token: bytes) -> bytes:
+        return token[:-size] + b"." + token[-size:] if 0 < size < len(token) else token
+
+    return split
+
+
+def _slices(token: bytes, first: int, size: int) -> bytes:
+    """Pieces of `size` bytes, the first of `first` bytes."""
+    return b".".join([token[:first], *(token[i : i + size] for i in range(first, len(token), size))])
+
+
+def _slice_from_left(size: int) -> Callable[[bytes], bytes]:
+    return lambda token: _slices(token, size, size) if 0 < size < len(token) else token
+
+
+def _slice_from_right(size: int) -> Callable[[bytes], bytes]:
+    return lambda token: _slices(token, len(token) % size or size, size) if 0 < size < len(token) else token
+
+
+def _left(size: int) -> Callable[[bytes], bytes]:
+    return lambda token: token[:size] if 0 < size < len(token) else token
+
+
+def _right(size: int) -> Callable[[bytes], bytes]:
+    return lambda token: token[-size:] if 0 < size < len(token) else token
+
+
+_SHAPES: dict[str, Callable[[int], Callable[[bytes], bytes] | None]] = {
+    "wildcard": lambda size: None,
+    "splitfromleft": _split_from_left,
+    "splitfromright": _split_from_right,
+    "slicefromleft": _slice_from_left,
+    "slicefromright": _slice_from_right,
+    "left": _left,
+    "right": _right,
+}

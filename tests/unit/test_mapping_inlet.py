@@ -1,0 +1,117 @@
+"""Mappings on the way of a publish: before checks and routing, remembered where chance has no part."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.kernels.dispatch import ClientSink, Inlet, SubjectMapper
+from penstock.kernels.sinks import DirtyList, Subscription
+from penstock.kernels.subjects import SubscriptionIndex
+from penstock.routing.account import Account
+from penstock.routing.mapping import Destination, Mappings, SubjectMapping
+
+
+class Client:
+    """One client that gets what it publishes."""
+
+    def __init__(self, *filters: bytes) -> None:
+        self.sink = ClientSink(DirtyList(lambda: None))
+        self.sink.headers = True
+        self.index = SubscriptionIndex()
+        self.inlet = Inlet(self.sink, self.index)
+        self.inlet.no_responders = True
+        for i, subject in enumerate(filters):
+            self.index.insert(Subscription(self.sink, subject, b"", b"%d" % i))
+
+    def send(self, data: bytes) -> bytes:
+        self.inlet.parser.feed(data)
+        self.inlet.process()
+        return self.sink.take()
+
+
+class Deciding:
+    """A decide() that counts what it is asked."""
+
+    def __init__(self, fixed: bool) -> None:
+        self.fixed = fixed
+        self.asked: list[bytes] = []
+
+    def __call__(self, subject: bytes) -> tuple[bytes, bool]:
+        self.asked.append(subject)
+        return b"to.%d" % len(self.asked), self.fixed
+
+
+def test_the_receiver_sees_the_mapped_subject() -> None:
+    client = Client(b">")
+    client.inlet.mapper = SubjectMapper(lambda subject: (b"new." + subject, True))
+    assert (
+        client.send(b"PUB a 2\r\nhi\r\nPUB b r 0\r\n\r\n")
+        == b"MSG new.a 0 2\r\nhi\r\nMSG new.b 0 r 0\r\n\r\n"
+    )
+    client.inlet.mapper = None
+    assert client.send(b"PUB a 0\r\n\r\n") == b"MSG a 0 0\r\n\r\n"
+
+
+def test_a_publish_byte_by_byte_is_mapped_once() -> None:
+    client, decide = Client(b">"), Deciding(fixed=False)
+    client.inlet.mapper = SubjectMapper(decide)
+    got = b"".join(client.send(bytes([byte])) for byte in b"HPUB a 12 14\r\nNATS/1.0\r\n\r\nhi\r\n")
+    assert got == b"HMSG to.1 0 12 14\r\nNATS/1.0\r\n\r\nhi\r\n"
+    assert decide.asked == [b"a"]
+
+
+def test_what_is_always_so_is_asked_once_and_chance_every_time() -> None:
+    always, chance = Deciding(fixed=True), Deciding(fixed=False)
+    fixed_mapper, random_mapper = SubjectMapper(always), SubjectMapper(chance)
+    assert [fixed_mapper.map(b"a") for _ in range(3)] == [b"to.1"] * 3
+    assert [random_mapper.map(b"a") for _ in range(3)] == [b"to.1", b"to.2", b"to.3"]
+    assert (len(always.asked), len(chance.asked)) == (1, 3)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    decide = Deciding(fixed=True)
+    mapper = SubjectMapper(decide)
+    for i in range(5000):
+        mapper.map(b"%d" % i)
+    for i in range(5000):
+        mapper.map(b"%d" % i)
+    assert len(decide.asked) > 5000, "the first ones were forgotten"
+
+
+def test_permissions_see_the_mapped_subject() -> None:
+    client = Client(b">")
+    seen: list[bytes] = []
+    client.inlet.mapper = SubjectMapper(lambda subject: (b"mapped", True))
+    client.inlet.publish_check = lambda subject: seen.append(subject) or False
+    assert client.send(b"PUB a 0\r\n\r\n") == b""
+    assert seen == [b"mapped"]
+
+
+def test_a_mapping_to_a_reserved_subject_is_refused() -> None:
+    client = Client(b">")
+    client.inlet.mapper = SubjectMapper(lambda subject: (b"$NRG.x", True))
+    assert client.send(b"PUB a 0\r\n\r\n") == b"-ERR 'Permissions Violation for Publish to \"$NRG.x\"'\r\n"
+
+
+def test_nobody_responds_to_a_dropped_message() -> None:
+    client = Client(b"r", b"a")
+    client.inlet.mapper = SubjectMapper(lambda subject: (b"", False))
+    assert client.send(b"PUB a r 0\r\n\r\n") == (
+        b"HMSG r 0 32 32\r\nNATS/1.0 503\r\nNats-Subject: \r\n\r\n\r\n"
+    )
+
+
+def test_a_subject_with_a_space_never_reaches_a_receiver() -> None:
+    with pytest.raises(ValueError, match="whitespace"):
+        SubjectMapper(lambda subject: (b"a b", True)).map(b"a")
+
+
+def test_an_account_maps_with_its_mappings_and_its_chance() -> None:
+    account = Account("A")
+    assert account.mapper is None
+    mapping = SubjectMapping("a", (Destination(subject="b", weight=50),))
+    account.set_mappings(Mappings([mapping]), lambda n: n - 1)
+    assert account.mapper is not None
+    assert account.mapper.map(b"a") == b"a"
+    account.set_mappings(Mappings([mapping]), lambda n: 0)
+    assert account.mapper.map(b"a") == b"b"
