@@ -75,10 +75,12 @@ class JetStreamService:
             engine.end_pulls()
 
     def close(self) -> None:
-        """Writes what is left and closes the store."""
-        for engine in self.engines.values():
-            engine.close()
-        self._store.close()
+        """Writes what is left and closes the store. A disk that fails here is told; all else still closes."""
+        for closing in (*self.engines.values(), self._store):
+            try:
+                closing.close()
+            except (StoreError, OSError) as error:
+                self._server.log.error(f"not everything could be written while stopping: {error}")
 
     def _open(self, account: str) -> None:
         """Starts the engine of an account with what is stored for it."""
