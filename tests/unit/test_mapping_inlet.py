@@ -81,8 +81,13 @@ def test_what_is_remembered_is_bounded() -> None:
 def test_permissions_see_the_mapped_subject() -> None:
     client = Client(b">")
     seen: list[bytes] = []
+
+    def refuse(subject: bytes) -> bool:
+        seen.append(subject)
+        return False
+
     client.inlet.mapper = SubjectMapper(lambda subject: (b"mapped", True))
-    client.inlet.publish_check = lambda subject: seen.append(subject) or False
+    client.inlet.publish_check = refuse
     assert client.send(b"PUB a 0\r\n\r\n") == b""
     assert seen == [b"mapped"]
 
