@@ -7,12 +7,15 @@ one account whose sink publishes in another.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from penstock.kernels.dispatch import ServiceSink, SubjectMapper, publish
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.kernels.subjects import SubscriptionIndex
-from penstock.protocol.transforms import Below
-from penstock.routing.mapping import Mappings
+
+if TYPE_CHECKING:
+    from penstock.protocol.transforms import Below
+    from penstock.routing.mapping import Mappings
 
 ServiceCallback = Callable[[bytes, bytes, bytes, bytes, Sink | None], object]
 

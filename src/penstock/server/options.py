@@ -12,9 +12,12 @@ in the official server): nobody can tell when it has become valid.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError
-from penstock.routing.mapping import SubjectMapping
+
+if TYPE_CHECKING:
+    from penstock.routing.mapping import SubjectMapping
 
 NS = 1_000_000_000
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024

@@ -29,7 +29,6 @@ from penstock.net.connection import Connection
 from penstock.net.listener import Listener
 from penstock.net.reasons import CloseReason
 from penstock.routing.account import Account
-from penstock.routing.mapping import Mappings
 from penstock.server import files, lameduck, logs
 from penstock.server.auth import GLOBAL_ACCOUNT, Authenticator
 from penstock.server.identity import PROTOCOL, RUNTIME, VERSION, new_server_id
@@ -277,6 +276,8 @@ class Server:
         """Top-level mappings are those of the global account."""
         if self.options.mappings:
             from random import randrange
+
+            from penstock.routing.mapping import Mappings
 
             account.set_mappings(Mappings(self.options.mappings), randrange)
 
