@@ -76,7 +76,10 @@ class SourceFilter:
 
     def matches(self, subject: bytes) -> bool:
         """Is it for this subject? A `*` takes no empty token, a `>` takes any (as the official ones)."""
-        tokens = subject.split(b".")
+        return self.matches_tokens(subject.split(b"."))
+
+    def matches_tokens(self, tokens: list[bytes]) -> bool:
+        """The same for a subject that is split already, as for one that many filters are asked about."""
         if len(tokens) < self.size or (len(tokens) > self.size and not self.has_tail):
             return False
         return all(tokens[i] == text for i, text in self._literals) and all(tokens[i] for i in self.stars)

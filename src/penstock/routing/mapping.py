@@ -152,8 +152,9 @@ class Mappings:
         Returns:
             The subject to route, DROPPED for none; and whether it is always this one.
         """
+        tokens = subject.split(b".")
         for choice in self._choices:
-            if choice.source.matches(subject):
+            if choice.source.matches_tokens(tokens):
                 outcome = choice.choose(below(WEIGHT_MAX) if choice.is_random else 0)
                 return outcome.subject(subject, below), not choice.is_random
         return subject, True
