@@ -8,7 +8,6 @@ It also knows which consumers wait for new messages, so that a publish costs one
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 from penstock.kernels.dispatch import ServiceSink
@@ -25,6 +24,8 @@ ACCOUNT_HASH_LEN = 8
 
 def account_hash(account: str) -> str:
     """How ack subjects of version 2 name an account."""
+    import hashlib  # it brings OpenSSL: a server without streams starts without it
+
     digest = hashlib.sha256(account.encode()).digest()[:ACCOUNT_HASH_LEN]
     return "".join(DIGITS[byte % 62] for byte in digest)
 
