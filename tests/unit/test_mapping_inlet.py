@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.kernels.dispatch import ClientSink, Inlet, SubjectMapper
 from penstock.kernels.sinks import DirtyList, Subscription
 from penstock.kernels.subjects import SubscriptionIndex
 from penstock.routing.account import Account
 from penstock.routing.mapping import Destination, Mappings, SubjectMapping
+from tests.reference import mappings as model
+from tests.reference.subjects import matches
 
 
 class Client:
@@ -120,3 +126,48 @@ def test_an_account_maps_with_its_mappings_and_its_chance() -> None:
     assert account.mapper.map(b"a") == b"a"
     account.set_mappings(Mappings([mapping]), lambda n: 0)
     assert account.mapper.map(b"a") == b"b"
+
+
+WORDS = st.sampled_from(["a", "b", "c"])
+SUBJECTS = st.lists(WORDS, min_size=1, max_size=4).map(".".join)
+FILTERS = st.tuples(
+    st.lists(st.sampled_from(["a", "b", "c", "*"]), min_size=1, max_size=3), st.sampled_from([[], [">"]])
+).map(lambda parts: ".".join(parts[0] + parts[1]))
+
+
+@st.composite
+def plain_mappings(draw: st.DrawFn) -> list[tuple[str, str]]:
+    """Sources with destinations that fit them."""
+    found = []
+    for source in draw(st.lists(FILTERS, max_size=4)):
+        stars = [f"${i}" for i in range(1, source.split(".").count("*") + 1)]
+        words = draw(st.lists(st.sampled_from(["a", "b", "x", *stars]), min_size=1, max_size=3))
+        found.append((source, ".".join(words + ([">"] if source.endswith(">") else []))))
+    return found
+
+
+@given(
+    plain_mappings(),
+    st.lists(st.tuples(FILTERS, st.sampled_from([b"", b"q", b"r"])), max_size=6),
+    st.lists(SUBJECTS, max_size=12),
+)
+def test_publishes_with_mappings_reach_whom_the_model_says(
+    mappings: list[tuple[str, str]], filters: list[tuple[str, bytes]], subjects: list[str]
+) -> None:
+    client = Client()
+    account = Account("A")
+    account.set_mappings(Mappings(SubjectMapping.to(*pair) for pair in mappings), lambda n: 0)
+    client.inlet.mapper = account.mapper
+    for i, (subject, queue) in enumerate(filters):
+        client.index.insert(Subscription(client.sink, subject.encode(), queue, b"%d" % i))
+    for subject in subjects:
+        expected = model.mapped(mappings, subject)
+        willing = [(i, queue) for i, (f, queue) in enumerate(filters) if matches(f, expected)]
+        lines = client.send(b"PUB %s 0\r\n\r\n" % subject.encode()).split(b"\r\n\r\n")[:-1]
+        got = [line.split() for line in lines]
+        assert all(verb == b"MSG" and seen == expected.encode() for verb, seen, *_ in got)
+        sids = [int(words[2]) for words in got]
+        assert sorted(i for i in sids if not filters[i][1]) == [i for i, queue in willing if not queue]
+        groups = Counter(filters[i][1] for i in sids if filters[i][1])
+        assert groups == dict.fromkeys({queue for _, queue in willing if queue}, 1)
+        assert set(sids) <= {i for i, _ in willing}
