@@ -6,18 +6,14 @@ describe a server of our own invention. They run three times: sent at once, byte
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from penstock.testing import server as penstock_server
-from tests.support.wire import Wire, send_slowly, wait_until
+from tests.support.nats_servers import running_server
+from tests.support.wire import Wire, send_slowly
 
 CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true}\r\n'
 VERBOSE = CONNECT.replace(b'"verbose":false', b'"verbose":true')
@@ -235,25 +231,9 @@ def port() -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def official_port() -> Iterator[int]:
-    binary = shutil.which("nats-server") or str(Path.home() / "go/bin/nats-server")
-    if not os.access(binary, os.X_OK):
-        pytest.skip("needs the official nats-server on PATH")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    process = subprocess.Popen([binary, "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: _accepts(port), "the official server to listen")
-        yield port
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def official_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with running_server("official", tmp_path_factory.mktemp("official")) as server:
+        yield server.port
 
 
 def whole(data: bytes) -> list[bytes]:

@@ -7,6 +7,7 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,8 @@ from penstock.spark.options import SourceOptions
 from penstock.spark.reader import RangeReader
 from penstock.spark.sessions import sequence_at_time, stream_bounds
 from penstock.spark.wire import Connection
-from tests.support.spark import Feed, official_server, official_server_binary
+from tests.support.nats_servers import KINDS, running_server
+from tests.support.spark import Feed
 
 SCHEMA = pa.schema(
     [
@@ -31,16 +33,10 @@ SCHEMA = pa.schema(
 )
 
 
-@pytest.fixture(scope="module", params=["penstock", "official"])
-def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
-    if request.param == "penstock":
-        with testing.server(jetstream=True) as server:
-            yield Feed(server.port)
-    elif official_server_binary() is None:
-        pytest.skip("no nats-server on PATH or in ~/go/bin")
-    else:
-        with official_server() as port:
-            yield Feed(port)
+@pytest.fixture(scope="module", params=KINDS)
+def feed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Feed]:
+    with running_server(request.param, tmp_path_factory.mktemp("store")) as server:
+        yield Feed(server.port)
 
 
 _stream_number = iter(range(1_000_000))
@@ -339,10 +335,10 @@ def test_direct_reads_of_a_stream_that_allows_none_say_what_to_change(feed: Feed
     feed.api("STREAM.DELETE.NODIRECT")
 
 
-@pytest.mark.skipif(official_server_binary() is None, reason="no nats-server on PATH or in ~/go/bin")
-def test_a_work_queue_is_read_directly_without_taking_anything_from_it() -> None:
-    with official_server() as port:
-        feed = Feed(port)
+@pytest.mark.official
+def test_a_work_queue_is_read_directly_without_taking_anything_from_it(tmp_path: Path) -> None:
+    with running_server("official", tmp_path) as server:
+        feed, port = Feed(server.port), server.port
         feed.create("QUEUE", ["queue"], allow_direct=True, retention="workqueue")
         feed.publish([("queue", b"x")] * 20)
         assert sequences(reader(options_for(port, "QUEUE", access="direct"))) == list(range(1, 21))

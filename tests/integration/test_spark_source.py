@@ -9,24 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import testing
-from tests.support.spark import Feed, official_server, official_server_binary
+from tests.support.nats_servers import KINDS, running_server
+from tests.support.spark import Feed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 
-@pytest.fixture(scope="module", params=["penstock", "official"])
-def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
-    if request.param == "penstock":
-        with testing.server(jetstream=True) as server:
-            yield Feed(server.port)
-    elif official_server_binary() is None:
-        pytest.skip("no nats-server on PATH or in ~/go/bin")
-    else:
-        with official_server() as port:
-            yield Feed(port)
+@pytest.fixture(scope="module", params=KINDS)
+def feed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Feed]:
+    with running_server(request.param, tmp_path_factory.mktemp("store")) as server:
+        yield Feed(server.port)
 
 
 _stream_number = iter(range(1_000_000))

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import socket
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -23,47 +20,14 @@ from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from penstock.testing import server as penstock_server
-from tests.support.wire import wait_until
+from tests.support.nats_servers import KINDS, running_server
 
 WAIT_S = 5.0
 
 
-def official_binary() -> str | None:
-    found = shutil.which("nats-server")
-    usual = Path.home() / "go/bin/nats-server"
-    return found or (str(usual) if os.access(usual, os.X_OK) else None)
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-@pytest.fixture(scope="module")
-def official_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    binary = official_binary()
-    if binary is None:
-        pytest.skip("needs the official nats-server on PATH")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    store = tmp_path_factory.mktemp("official")
-    command = [binary, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(store)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: _accepts(port), "the official server to listen")
-        yield f"nats://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-@pytest.fixture(scope="module", params=["penstock", pytest.param("official", marks=pytest.mark.official)])
+@pytest.fixture(scope="module", params=KINDS)
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if request.param == "official":
-        yield request.getfixturevalue("official_url")
-        return
-    with penstock_server(jetstream=True, store_dir=tmp_path_factory.mktemp("penstock")) as server:
+    with running_server(request.param, tmp_path_factory.mktemp("store")) as server:
         yield server.url
 
 

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
-import socket
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,37 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SRC = Path(__file__).parents[2] / "src"
-
-
-def official_server_binary() -> str | None:
-    return shutil.which("nats-server") or shutil.which("nats-server", path=str(Path.home() / "go" / "bin"))
-
-
-@contextmanager
-def official_server() -> Iterator[int]:
-    """The port of a fresh official nats-server with JetStream."""
-    binary = official_server_binary()
-    assert binary is not None
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    with tempfile.TemporaryDirectory() as folder:
-        command = [binary, "-js", "-sd", folder, "-a", "127.0.0.1", "-p", str(port), "-l", f"{folder}/log"]
-        process = subprocess.Popen(command)
-        try:
-            deadline = time.monotonic() + 20
-            while True:
-                try:
-                    RawNats(port).close()
-                    break
-                except OSError:
-                    assert process.poll() is None, Path(folder, "log").read_text()
-                    assert time.monotonic() < deadline
-                    time.sleep(0.02)
-            yield port
-        finally:
-            process.terminate()
-            process.wait()
 
 
 class Feed:
