@@ -177,7 +177,7 @@ def table(rows: list[Row]) -> Table:
     out.add_column("scenario")
     out.add_column("unit")
     for name in ("penstock", "nats-server", "ratio", "goal"):
-        out.add_column(name, justify="right")
+        out.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         ours, theirs, ratio, goal = (
             row.median("penstock"),
@@ -205,7 +205,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=ROOT / "out" / "bench.json")
     options = parser.parse_args()
     rounds = 3 if options.quick else options.rounds
-    console = Console()
+    # Into a file or a CI log the table takes the width it needs.
+    console = Console(width=None if sys.stdout.isatty() else 110)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=os.environ.get("TMPDIR")) as name:
         folder = Path(name)
         servers = [s for s in (penstock_server(folder), official_server(folder)) if s is not None]
