@@ -366,7 +366,7 @@ def test_a_log_file_that_was_moved_is_opened_anew(start: Callable[..., Process],
         process.send_signal(signal.SIGUSR1)
         wait_until(lambda: log_file.exists() and "File log re-opened" in log_file.read_text(), "the new file")
         process.send_signal(signal.SIGHUP)
-        wait_until(lambda: "not supported yet" in log_file.read_text(), "the answer to SIGHUP")
+        wait_until(lambda: "Reloaded server configuration" in log_file.read_text(), "the answer to SIGHUP")
         assert process.poll() is None
     finally:
         process.kill()

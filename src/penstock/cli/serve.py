@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ def serve(arguments: list[str], program: str = "penstock serve") -> int:
             f"nats-server: configuration file {options.config_file} is valid ({digest(options)})\n"
         )
         return EXIT_OK
-    return _run(options)
+    return _run(options, partial(options_of, found))
 
 
 def options_of(found: dict[str, Any]) -> Options:
@@ -102,7 +103,7 @@ def _default_store_dir() -> str:
     return os.path.join(os.environ.get("TMPDIR", "/tmp"), "penstock")
 
 
-def _run(options: Options) -> int:
+def _run(options: Options, load: Callable[[], Options]) -> int:
     try:
         log, writer = logs.log_lines(
             options.log_file,
@@ -116,17 +117,17 @@ def _run(options: Options) -> int:
         return EXIT_FAILED
     logs.take_over_logging(log)
     try:
-        return _run_loop(options, log, writer)
+        return _run_loop(options, log, writer, load)
     finally:
         writer.close()
 
 
-def _run_loop(options: Options, log: logs.Log, writer: logs.LineWriter) -> int:
+def _run_loop(options: Options, log: logs.Log, writer: logs.LineWriter, load: Callable[[], Options]) -> int:
     import asyncio
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.get_loop().set_exception_handler(partial(_on_loop_error, log))
-        return runner.run(_serve_until_signal(options, log, writer))
+        return runner.run(_serve_until_signal(options, log, writer, load))
 
 
 def _loop_factory() -> Any:
@@ -138,7 +139,9 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve_until_signal(options: Options, log: logs.Log, writer: logs.LineWriter) -> int:
+async def _serve_until_signal(
+    options: Options, log: logs.Log, writer: logs.LineWriter, load: Callable[[], Options]
+) -> int:
     import asyncio
 
     from penstock.cli import signals
@@ -146,7 +149,7 @@ async def _serve_until_signal(options: Options, log: logs.Log, writer: logs.Line
 
     server = Server(options=options, log=log)
     ended = asyncio.Event()
-    signals.install(server, ended, log, writer)
+    signals.install(server, ended, log, writer, load)
     _greet(server, options, log)
     try:
         await server.start()

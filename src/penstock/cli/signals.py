@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.server.logs import LineWriter, Log
+    from penstock.server.options import Options
     from penstock.server.server import Server
 
 BY_NAME = {
@@ -42,13 +44,16 @@ def send(wanted: str) -> None:
     os.kill(int(target), number)
 
 
-def install(server: Server, ended: asyncio.Event, log: Log, writer: LineWriter) -> None:
+def install(
+    server: Server, ended: asyncio.Event, log: Log, writer: LineWriter, load: Callable[[], Options]
+) -> None:
     """Makes the running loop answer signals.
 
     Args:
         server: what SIGUSR2 puts into lame duck mode.
         ended: set by SIGINT and SIGTERM.
         log, writer: SIGUSR1 opens the log file anew.
+        load: gives the options that SIGHUP applies.
     """
     loop = asyncio.get_running_loop()
     leaving: list[asyncio.Task[None]] = []
@@ -70,12 +75,14 @@ def install(server: Server, ended: asyncio.Event, log: Log, writer: LineWriter) 
         log.info('Trapped "user defined signal 2" signal')
         leaving.append(loop.create_task(server.lame_duck()))
 
-    def reload() -> None:
+    def reload_options() -> None:
         log.info('Trapped "hangup" signal')
-        log.warning("reloading the configuration is not supported yet; restart the server to apply changes")
+        from penstock.server.reload import reload
+
+        reload(server, load, writer)
 
     loop.add_signal_handler(signal.SIGINT, end, "interrupt")
     loop.add_signal_handler(signal.SIGTERM, end, "terminated")
     loop.add_signal_handler(signal.SIGUSR1, reopen)
     loop.add_signal_handler(signal.SIGUSR2, lame_duck)
-    loop.add_signal_handler(signal.SIGHUP, reload)
+    loop.add_signal_handler(signal.SIGHUP, reload_options)

@@ -98,6 +98,13 @@ class BacklogWatch:
         if handle is not None:
             handle.cancel()
 
+    def set_write_deadline(self, seconds: float) -> None:
+        """Connections that are backlogged now are held to it too."""
+        self._deadline_s = seconds
+        if self._look_handle is not None:
+            self._look_handle.cancel()
+            self._schedule_look()
+
     def close(self) -> None:
         """Stops all timers."""
         self._progress.clear()

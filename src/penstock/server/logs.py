@@ -87,6 +87,17 @@ class LineWriter:
             self.stream.close()
             self.stream = fresh
 
+    def configure(self, path: str, *, logtime: bool, utc: bool) -> None:
+        """Writes to another file (stderr when path is empty) or in another form. Raises OSError."""
+        if path != self.path:
+            fresh = open(path, "a", encoding="utf-8") if path else sys.stderr  # noqa: SIM115 - closed by close()
+            self.close()
+            self.stream = fresh
+            self.path = path
+            self.coloured = fresh.isatty()
+        self.logtime = logtime
+        self.utc = utc
+
     def close(self) -> None:
         """Closes the stream, unless it is the process's own stderr."""
         if self.stream is not sys.stderr:
@@ -104,18 +115,18 @@ class FromLogging(logging.Handler):
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.DEBUG if log.debug_on else logging.INFO)
-        self._log = log
+        self.log = log
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.levelno >= logging.ERROR:
-            self._log.error(text)
+            self.log.error(text)
         elif record.levelno >= logging.WARNING:
-            self._log.warning(text)
+            self.log.warning(text)
         elif record.levelno >= logging.INFO:
-            self._log.info(text)
+            self.log.info(text)
         else:
-            self._log.debug(text)
+            self.log.debug(text)
 
 
 def take_over_logging(log: Log) -> None:
@@ -125,6 +136,17 @@ def take_over_logging(log: Log) -> None:
     logger.addHandler(handler)
     logger.setLevel(handler.level)
     logger.propagate = False
+
+
+def set_levels(log: Log, *, debug: bool, trace: bool) -> None:
+    """Changes what a log writes, and what it takes from the loggers of `take_over_logging`."""
+    log.debug_on = debug
+    log.trace_on = trace
+    logger = logging.getLogger("penstock")
+    for handler in logger.handlers:
+        if isinstance(handler, FromLogging) and handler.log is log:
+            handler.setLevel(logging.DEBUG if debug else logging.INFO)
+            logger.setLevel(handler.level)
 
 
 def log_lines(path: str, *, logtime: bool, utc: bool, debug: bool, trace: bool) -> tuple[Log, LineWriter]:

@@ -270,6 +270,34 @@ class Server:
             info |= {"connect_info": True, "remote_account": session.identity.account}
         return b"INFO " + msgspec.json.encode(info) + b" \r\n"
 
+    # -- for a reload
+
+    def renew_info(self, *, tell: bool) -> None:
+        """Makes INFO from the options as they are now; `tell`: clients that listen for it get it at once."""
+        assert self._listener is not None
+        leaving = self._info.get("ldm", False)
+        self._info = self._static_info(self._listener.port)
+        if leaving:
+            self._info["ldm"] = True
+        if tell:
+            for session in tuple(self.sessions.values()):
+                if session.options.protocol >= 1:
+                    session.send(self.info_line(session))
+
+    def renew_mappings(self) -> None:
+        """The global account maps as the options say now, also for clients that are connected."""
+        account = self.account(GLOBAL_ACCOUNT)
+        account.mapper = None
+        self._set_mappings(account)
+        for session in self.sessions.values():
+            if session.inlet.index is account.index:
+                session.inlet.mapper = account.mapper
+
+    def set_write_deadline(self, deadline_ns: int) -> None:
+        """How long a socket may take nothing, from now on."""
+        assert self._watch is not None
+        self._watch.set_write_deadline(deadline_ns / 1e9)
+
     # -- own
 
     def _set_mappings(self, account: Account) -> None:

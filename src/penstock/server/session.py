@@ -157,6 +157,22 @@ class Session:
         self.server.log.error(f"{self.name} - {text}")
         self.close(reason)
 
+    def authenticate_again(self) -> None:
+        """Authorization changed: a client that could not log in now, or not into its account, is closed."""
+        if self.state is State.CLOSED:
+            return
+        server, options = self.server, self.options
+        identity = server.authenticator.check(
+            user=options.user, password=options.password, token=options.auth_token
+        )
+        if self.identity is None:
+            if not server.authenticator.required:
+                self._identify(identity)
+        elif identity is None or identity.account != self.identity.account:
+            self._refuse_login(options.user)
+        else:
+            self.identity = identity
+
     def close(self, reason: CloseReason) -> None:
         """Closes after what is in the out buffer."""
         self._shut()
