@@ -164,3 +164,22 @@ def test_options_know_the_file_they_came_from(tmp_path: Path) -> None:
     file = tmp_path / "nats.conf"
     file.write_text("port: 4333\n")
     assert load(str(file)) == Options(port=4333, config_file=str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        ("debug: true\nport: 99999\ntrace: true", 2, 1),
+        ("host: a\n  max_pending: 10\nport: 1", 2, 3),
+        ("max_pending: 2MB\nport: 1\nmax_payload: 3MB\ndebug: true", 3, 1),
+        ("debug: true\nno_auth_user: x\nauthorization { users: [ {user: a} ] }\ntrace: true", 2, 1),
+        ("\nauthorization { user: a, token: b }\nport: 1", 2, 1),
+        ("authorization { timeout: -1 }\nport: 1", 1, 1),
+    ],
+)
+def test_what_the_options_refuse_is_told_with_the_place_of_the_directive(
+    text: str, line: int, column: int
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        options(text)
+    assert (caught.value.file, caught.value.line, caught.value.column) == ("t.conf", line, column)

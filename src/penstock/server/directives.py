@@ -341,9 +341,9 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
         ConfigError: an unknown or unsupported directive, a value of the wrong kind or out of its bounds.
     """
     found: dict[str, Any] = {}
-    last = Where("", 1, 1)
+    steps: list[tuple[Where, dict[str, Any]]] = []  # after each directive: where it is, and what was found
     for key, where, node in tree:
-        last, name = where, key.lower()
+        name = key.lower()
         if name in _ADDRESSES:
             host, port = address(node, name)
             option_host, option_port = _ADDRESSES[name]
@@ -359,10 +359,23 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
             found[option] = _placed(read, node, name, where)
         elif not node.used:
             raise _refused(key, where, UNSUPPORTED)
+        steps.append((where, dict(found)))
+    base = base or Options()
     try:
-        return replace(base or Options(), **found)
+        return replace(base, **found)
     except ConfigError as error:
-        raise ConfigError(error.message, file=last.file or None) from error
+        raise _blamed(error, base, steps) from error
+
+
+def _blamed(error: ConfigError, base: Options, steps: list[tuple[Where, dict[str, Any]]]) -> ConfigError:
+    """What the options as a whole refused, with the place of the directive that brought it about."""
+    for where, found in steps:
+        try:
+            replace(base, **found)
+        except ConfigError as earlier:
+            if earlier.message == error.message:
+                return where.error(error.message)
+    return error
 
 
 def _placed(read: Reader, node: Node, name: str, where: Where) -> Any:
