@@ -202,8 +202,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a fifth of the messages, three rounds")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--no-spark", action="store_true")
-    parser.add_argument("--json", type=Path, default=ROOT / "out" / "bench.json")
+    parser.add_argument("--json", type=Path, help="where the figures go (out/bench.json, or bench-part.json)")
     options = parser.parse_args()
+    if options.json is None:
+        options.json = ROOT / "out" / ("bench-part.json" if options.only else "bench.json")
     rounds = 3 if options.quick else options.rounds
     # Into a file or a CI log the table takes the width it needs.
     console = Console(width=None if sys.stdout.isatty() else 110)
