@@ -327,7 +327,7 @@ def test_monitoring_pages(monitored: tuple[Process, str]) -> None:
     assert streams["streams"] == 1
     assert streams["account_details"][0]["stream_detail"][0]["config"]["subjects"] == ["s.>"]
     assert page(f"{url}/healthz") == {"status": "ok"}
-    assert page(f"{url}/healthz?stream=S") == {"status": "ok"}
+    assert page(f"{url}/healthz?account=$G&stream=S") == {"status": "ok"}
     nats.close()
     wait_until(lambda: page(f"{url}/connz?state=closed")["total"] == 1, "the connection to be gone")
     (gone,) = page(f"{url}/connz?state=closed")["connections"]
@@ -341,7 +341,7 @@ def test_monitoring_pages(monitored: tuple[Process, str]) -> None:
         ("/connz?sort=zz", 400),
         ("/connz?limit=x", 400),
         ("/connz?sort=stop", 400),
-        ("/healthz?stream=missing", 404),
+        ("/healthz?account=$G&stream=missing", 404),
         ("/healthz?consumer=x", 400),
         ("/jsz?streams=maybe", 400),
     ],

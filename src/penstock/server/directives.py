@@ -27,7 +27,7 @@ _STORAGE_SIZE = re.compile(r"(\d+)([KMGT]?)")
 
 UNSUPPORTED = frozenset(
     """accounts account allow_non_tls cluster connect_error_reports default_js_domain default_sentinel
-    disable_sublist_cache feature_flags gateway http_base_path https https_port leaf leafnodes log_size_limit
+    disable_sublist_cache feature_flags gateway https https_port leaf leafnodes log_size_limit
     logfile_max_num logfile_size_limit log_max_num max_closed_clients max_sub_tokens
     max_traced_msg_len mqtt no_header_support no_system_account ocsp ocsp_cache operator operators
     prof_block_rate prof_port proxies proxy_protocol reconnect_error_reports remote_syslog resolver
@@ -301,6 +301,7 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "client_advertise": ("client_advertise", text),
     "http_port": ("http_port", integer),
     "monitor_port": ("http_port", integer),
+    "http_base_path": ("http_base_path", text),
     "max_payload": ("max_payload", integer),
     "max_connections": ("max_connections", integer),
     "max_conn": ("max_connections", integer),

@@ -2,7 +2,8 @@
 
 The socket is bound when the server starts, so that an address in use is an error then; starlette and uvicorn
 are imported by the thread once clients can connect. Requests that come in between wait in the backlog.
-Each page is made in the server's loop (consistent, and quick) and encoded in the thread.
+Each page is made in the server's loop, a piece at a time, and encoded in the thread; the answer waits for its
+reader in the thread alone. So a slow scraper delays nobody, and a large page delays no message.
 
 Rejected: serving HTTP from the server's loop. A client that downloads a page slowly, or ten thousand
 connections to encode, would delay every message.
@@ -13,13 +14,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.errors import MisuseError, ServerError
-from penstock.server import zpages
+from penstock.server.pages.base import Options, Page, Refused, in_pieces
+from penstock.server.pages.table import PAGES, Entry
+from penstock.server.pages.varz import VarzOptions
+from penstock.server.pages.varz import varz as make_varz
 
 if TYPE_CHECKING:
     import uvicorn
@@ -30,14 +34,18 @@ if TYPE_CHECKING:
 
 BACKLOG = 128
 HEADERS = {"Access-Control-Allow-Origin": "*"}
-INDEX = """<html lang="en"><head><title>penstock</title></head><body>
-<h1>penstock</h1>
-<p><a href=varz>General</a> <a href=connz>Connections</a> <a href=subsz>Subscriptions</a>
-<a href=jsz>JetStream</a> <a href=healthz>Health</a></p>
-</body></html>
-"""
-
-Page = Callable[["Server", Mapping[str, str]], dict[str, Any]]
+LINKS = {
+    "varz": "General",
+    "jsz": "JetStream",
+    "connz": "Connections",
+    "accountz": "Accounts",
+    "accstatz": "Account Stats",
+    "subsz": "Subscriptions",
+    "routez": "Routes",
+    "leafz": "LeafNodes",
+    "gatewayz": "Gateways",
+    "healthz": "Health Probe",
+}
 
 
 class Monitor:
@@ -58,7 +66,8 @@ class Monitor:
         self._thread: threading.Thread | None = None
         self._http: uvicorn.Server | None = None
         self._stopping = False
-        self._requests: dict[str, int] = {}
+        self._base_path = _base_path(server.options.http_base_path)
+        self.requests: dict[str, int] = {}  # how often each page was asked for
         try:
             self._socket = socket.create_server((host, port), backlog=BACKLOG, family=_family(host))
         except OSError as error:
@@ -87,16 +96,9 @@ class Monitor:
         from starlette.applications import Starlette
         from starlette.routing import Route
 
-        pages: dict[str, Page] = {
-            "/varz": lambda server, query: zpages.varz(server, query, self._requests),
-            "/connz": zpages.connz,
-            "/subsz": zpages.subsz,
-            "/subscriptionsz": zpages.subsz,
-            "/jsz": zpages.jsz,
-            "/healthz": zpages.healthz,
-        }
-        routes = [Route(path, self._endpoint(path, page)) for path, page in pages.items()]
-        routes.append(Route("/", self._index))
+        base = self._base_path
+        routes = [Route(base + path, self._endpoint(path, entry)) for path, entry in self._entries().items()]
+        routes += [Route(base or "/", self._index), *([Route(base + "/", self._index)] if base else [])]
         app = Starlette(routes=routes, exception_handlers={404: _not_found})
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", loop="asyncio")
         http = uvicorn.Server(config)
@@ -106,38 +108,52 @@ class Monitor:
         with asyncio.Runner() as runner:
             runner.run(http.serve(sockets=[self._socket]))
 
-    def _endpoint(self, path: str, page: Page) -> Callable[[Request], Any]:
+    def _entries(self) -> dict[str, Entry]:
+        """Pages by path."""
+        varz = Entry(VarzOptions, lambda server, options: make_varz(server, options, self.requests))
+        return {
+            "/varz": varz,
+            **{f"/{name}": entry for name, entry in PAGES.items()},
+            "/subscriptionsz": PAGES["subsz"],
+        }
+
+    def _endpoint(self, path: str, entry: Entry) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
-            self._requests[path] = self._requests.get(path, 0) + 1
+            self.requests[path] = self.requests.get(path, 0) + 1
             try:
-                made = await self._in_server(page, dict(request.query_params))
-            except zpages.NotFound as error:
-                return _json({"status": "unavailable", "error": str(error)}, 404)
+                page = await self._in_server(entry, entry.options.from_query(request.query_params))
+            except Refused as refused:
+                if refused.page is not None:
+                    return _json(refused.page, refused.status)
+                return _text(str(refused), refused.status)
             except MisuseError as error:
                 return _text(str(error), 400)
-            return _json(made)
+            return _json(page)
 
         return answer
 
-    async def _in_server(self, page: Page, query: Mapping[str, str]) -> dict[str, Any]:
-        """Makes the page in the server's loop."""
+    async def _in_server(self, entry: Entry, options: Options) -> Page:
+        """Makes the page in the server's loop, a piece at a time."""
 
-        async def make() -> dict[str, Any]:
-            return page(self._server, query)
+        async def make() -> Page:
+            return await in_pieces(entry.make(self._server, options))
 
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), self._loop))
 
     async def _index(self, request: Request) -> Response:
         from starlette.responses import HTMLResponse
 
-        return HTMLResponse(INDEX)
+        self.requests["/"] = self.requests.get("/", 0) + 1
+        links = "\n".join(f"<a href={self._base_path}/{path}>{name}</a><br/>" for path, name in LINKS.items())
+        head = '<html lang="en"><head><title>penstock</title></head>'
+        return HTMLResponse(f"{head}<body><h1>penstock</h1>\n{links}\n</body></html>\n")
 
 
-def _json(page: dict[str, Any], status: int = 200) -> Response:
+def _json(page: Page, status: int = 200) -> Response:
     from starlette.responses import Response
 
     body = msgspec.json.encode(page)
-    if page.keys() != {"status"}:  # the official server writes a healthy healthz in one line
+    if "status" not in page:  # the official server writes a healthz in one line
         body = msgspec.json.format(body, indent=2)
     return Response(body, status, HEADERS, "application/json")
 
@@ -145,11 +161,17 @@ def _json(page: dict[str, Any], status: int = 200) -> Response:
 def _text(text: str, status: int) -> Response:
     from starlette.responses import PlainTextResponse
 
-    return PlainTextResponse(text, status, HEADERS)
+    return PlainTextResponse(text, status)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
     return _text("404 page not found\n", 404)
+
+
+def _base_path(path: str) -> str:
+    """Absolute, without a slash at the end; "" for none."""
+    stripped = path.strip("/")
+    return f"/{stripped}" if stripped else ""
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -76,6 +76,8 @@ class Options:
     """Address of HTTP monitoring. Default: `host`. In `http`."""
     http_port: int = 0
     """Port of HTTP monitoring; 0 (default) = off, -1 = any free port. `http_port`, `monitor_port`, `http`."""
+    http_base_path: str = ""
+    """Path below which the monitoring pages are. Default none. `http_base_path`."""
 
     max_payload: int = 1024 * 1024
     """Most bytes of a message (headers included), 1..64 MiB. Default 1 MiB. `max_payload`."""

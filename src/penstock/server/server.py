@@ -250,9 +250,8 @@ class Server:
         """The socket of a session is gone."""
         if self.sessions.pop(session.cid, None) is None:
             return
-        self.totals.add(session.sink)
+        self.totals.add_session(session, reason)
         if reason.is_slow_consumer:
-            self.totals.slow_consumers += 1
             self.log.info(f"{session.name} - {reason}")
         self.closed_sessions.append(ClosedSession.of(session, reason, self.clock()))
         if not self.sessions:

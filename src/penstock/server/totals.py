@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.kernels.dispatch import ClientSink
@@ -36,9 +36,22 @@ class Totals:
     in_bytes: int = 0
     out_msgs: int = 0
     out_bytes: int = 0
+    by_account: dict[str, Totals] = field(default_factory=dict)
 
-    def add(self, sink: ClientSink) -> None:
-        """A session is gone: its traffic moves here."""
+    def of_account(self, name: str) -> Totals:
+        """What the gone sessions of one account have done."""
+        return self.by_account.get(name) or Totals()
+
+    def add_session(self, session: Session, reason: CloseReason) -> None:
+        """A session is gone: what it did moves here, and to its account."""
+        everything = [self]
+        if session.identity is not None:
+            everything.append(self.by_account.setdefault(session.identity.account, Totals()))
+        for totals in everything:
+            totals._add(session.sink)
+            totals.slow_consumers += reason.is_slow_consumer
+
+    def _add(self, sink: ClientSink) -> None:
         self.in_msgs += sink.in_msgs
         self.in_bytes += sink.in_bytes
         self.out_msgs += sink.out_msgs

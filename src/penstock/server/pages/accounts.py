@@ -1,0 +1,100 @@
+"""accountz and accstatz: the accounts of the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.errors import MisuseError
+from penstock.protocol.durations import format_time
+from penstock.server.pages.base import Options, Page, Query, flag, header
+from penstock.server.pages.connz import account_of
+from penstock.server.pages.subsz import index_stats
+from penstock.server.pages.varz import SYSTEM_ACCOUNT, traffic
+
+if TYPE_CHECKING:
+    from penstock.server.server import Server
+
+
+class AccountzOptions(Options, frozen=True, kw_only=True):
+    """Options of accountz: without an account the names, with one its detail."""
+
+    account: str = ""
+
+    @classmethod
+    def from_query(cls, query: Query) -> AccountzOptions:
+        return cls(account=query.get("acc", ""))
+
+
+class AccountStatzOptions(Options, frozen=True, kw_only=True):
+    """Options of accstatz: which accounts; those without connections only when asked for."""
+
+    accounts: list[str] = []
+    include_unused: bool = False
+
+    @classmethod
+    def from_query(cls, query: Query) -> AccountStatzOptions:
+        return cls(include_unused=flag(query, "unused"))
+
+
+def accountz(server: Server, options: AccountzOptions) -> Page:
+    """Names of accounts, or one in detail. Raises MisuseError when there is no such account."""
+    page = header(server) | {"system_account": SYSTEM_ACCOUNT}
+    if options.account:
+        return page | {"account_detail": account_info(server, options.account)}
+    return page | {"accounts": list(server.accounts)}
+
+
+def account_info(server: Server, name: str) -> Page:
+    """One account. Raises MisuseError when there is none of that name."""
+    account = server.accounts.get(name)
+    if account is None:
+        raise MisuseError(f"Account {name} does not exist")
+    service = server.jetstream
+    return {
+        "account_name": name,
+        "update_time": format_time(server.started_ns),
+        "is_system": name == SYSTEM_ACCOUNT,
+        "expired": False,
+        "complete": True,
+        "jetstream_enabled": service is not None and name in service.engines,
+        "leafnode_connections": 0,
+        "client_connections": num_connections(server, name),
+        "subscriptions": account.index.count,
+        "name_tag": name,
+        "sublist_stats": index_stats([account.index]),
+    }
+
+
+def accstatz(server: Server, options: AccountStatzOptions) -> Page:
+    """Traffic of accounts."""
+    names = options.accounts or list(server.accounts)
+    shown = [name for name in names if name in server.accounts]
+    if not options.accounts and not options.include_unused:
+        shown = [name for name in shown if num_connections(server, name)]
+    return header(server) | {"account_statz": [account_stat(server, name) for name in shown]}
+
+
+def account_stat(server: Server, name: str) -> Page:
+    """Connections and traffic of one account."""
+    sums, connections = traffic(server, name), num_connections(server, name)
+    return {
+        "acc": name,
+        "name": name,
+        "conns": connections,
+        "leafnodes": 0,
+        "total_conns": connections,
+        "num_subscriptions": server.accounts[name].index.count,
+        "sent": _by_kind(sums.out_msgs, sums.out_bytes),
+        "received": _by_kind(sums.in_msgs, sums.in_bytes),
+        "slow_consumers": server.totals.of_account(name).slow_consumers,
+    }
+
+
+def num_connections(server: Server, name: str) -> int:
+    """Open connections of an account."""
+    return sum(account_of(session) == name for session in server.sessions.values())
+
+
+def _by_kind(msgs: int, size: int) -> Page:
+    none = {"msgs": 0, "bytes": 0}
+    return {"msgs": msgs, "bytes": size, "gateways": none, "routes": none, "leafs": none}

@@ -1,0 +1,32 @@
+"""The pages by name: where HTTP and system requests find them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.server.pages import accounts, connz, healthz, jsz, remotes, subsz
+from penstock.server.pages.base import Options, Page, Steps
+
+if TYPE_CHECKING:
+    from penstock.server.server import Server
+
+
+class Entry(NamedTuple):
+    """A page: its options, and the function that makes it (or begins to)."""
+
+    options: type[Options]
+    make: Callable[[Server, Any], Page | Steps]
+
+
+PAGES: dict[str, Entry] = {
+    "connz": Entry(connz.ConnzOptions, connz.connz),
+    "subsz": Entry(subsz.SubszOptions, subsz.subsz),
+    "accountz": Entry(accounts.AccountzOptions, accounts.accountz),
+    "accstatz": Entry(accounts.AccountStatzOptions, accounts.accstatz),
+    "jsz": Entry(jsz.JszOptions, jsz.jsz),
+    "healthz": Entry(healthz.HealthzOptions, healthz.healthz),
+    "leafz": Entry(remotes.RemotesOptions, remotes.leafz),
+    "routez": Entry(remotes.RemotesOptions, remotes.routez),
+    "gatewayz": Entry(remotes.RemotesOptions, remotes.gatewayz),
+}

@@ -1,0 +1,207 @@
+"""Monitoring over HTTP, beside the official server: the same scenario, the same pages.
+
+Claimed: keys and types of every page are the official ones, but for what KNOWN names; what is refused is
+refused with the same status; sorting and paging show the same connections.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.testing import server as embedded
+from tests.support.nats_servers import OfficialServer, find_official_server, free_port
+from tests.support.rawnats import RawNats
+
+Answer = tuple[int, str, str]
+
+KNOWN_MISSING = {
+    # features of the official implementation that aren't there to be told about
+    "feature_flags", "disk_io_wait_stats",
+    "num_cache", "num_matches", "cache_hit_rate", "max_fanout", "avg_fanout",
+    "imports", "exports",
+    "rtt",  # known only after the first PONG
+}  # fmt: skip
+KNOWN_MORE = {"push_bound", "rtt", "is_system", "last_active"}
+
+
+class Site:
+    """One server with its monitoring port, and two clients of it."""
+
+    def __init__(self, port: int, http_port: int) -> None:
+        self.http_port = http_port
+        self.first = RawNats(port, name="first", lang="raw", version="1")
+        self.first.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+        self.first.request(
+            "$JS.API.CONSUMER.CREATE.S.D",
+            {"stream_name": "S", "config": {"durable_name": "D", "ack_policy": "explicit"}},
+        )
+        self.first.subscribe("x.*", 7)
+        self.first.publish("x.1", b"12345")
+        self.first.publish("s.1", b"12345")
+        self.second = RawNats(port, name="second", lang="raw", version="1")
+        for sid in range(1, 5):
+            self.second.subscribe(f"y.{sid}", sid)
+        for nats in (self.first, self.second):
+            nats.request("$JS.API.INFO", {})
+
+    def get(self, path: str) -> Answer:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/{path}", timeout=10) as answer:
+                return answer.status, answer.headers["Content-Type"], answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers["Content-Type"], error.read().decode()
+
+    def page(self, path: str) -> Any:
+        status, kind, body = self.get(path)
+        assert (status, kind) == (200, "application/json"), body
+        return json.loads(body)
+
+    def close(self) -> None:
+        self.first.close()
+        self.second.close()
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[Site]:
+    with embedded(jetstream=True, http_port=-1) as running:
+        monitor = running.server.monitor
+        assert monitor is not None
+        site = Site(running.port, monitor.port)
+        yield site
+        site.close()
+
+
+@pytest.fixture(scope="module")
+def official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    binary = find_official_server()
+    if binary is None:
+        pytest.skip("no official nats-server")
+    http_port = free_port()
+    directory: Path = tmp_path_factory.mktemp("official")
+    running = OfficialServer(binary, directory, ("-m", str(http_port)))
+    running.start()
+    site = Site(running.port, http_port)
+    yield site
+    site.close()
+    running.stop()
+
+
+PAGES = [
+    "varz", "connz", "connz?subs=1", "connz?subs=detail&auth=1", "connz?state=any", "subsz",
+    "subsz?subs=1&acc=$G", "subsz?subs=1&test=x.1", "accountz", "accountz?acc=$G", "accstatz",
+    "accstatz?unused=1", "jsz", "jsz?accounts=1", "jsz?streams=1", "jsz?consumers=1&config=1",
+    "jsz?acc=$G&streams=1", "jsz?acc=nobody", "jsz?accounts=1&offset=9", "healthz", "healthz?details=1",
+    "healthz?js-enabled-only=1", "healthz?account=$G&stream=S&consumer=D", "leafz", "leafz?subs=1", "routez",
+    "gatewayz", "connz?user=nobody", "connz?mqtt_client=nobody",
+]  # fmt: skip
+
+
+@pytest.mark.official
+@pytest.mark.parametrize("path", PAGES)
+def test_keys_and_types_are_those_of_the_official_server(ours: Site, official: Site, path: str) -> None:
+    missing, more = compare(official.page(path), ours.page(path), "")
+    assert {key.rsplit(".", 1)[-1] for key in missing} <= KNOWN_MISSING, missing
+    assert {key.rsplit(".", 1)[-1] for key in more} <= KNOWN_MORE, more
+
+
+def compare(theirs: Any, mine: Any, at: str) -> tuple[set[str], set[str]]:
+    """Paths of keys that only they have, and that only we have; fails on different types."""
+    missing: set[str] = set()
+    more: set[str] = set()
+    if isinstance(theirs, dict) and isinstance(mine, dict):
+        if at.endswith("http_req_stats"):
+            return missing, more
+        missing |= {f"{at}.{key}" for key in theirs.keys() - mine.keys()}
+        more |= {f"{at}.{key}" for key in mine.keys() - theirs.keys()}
+        pairs = [(theirs[key], mine[key], f"{at}.{key}") for key in theirs.keys() & mine.keys()]
+    elif isinstance(theirs, list) and isinstance(mine, list):
+        pairs = [(theirs[-1], mine[-1], at)] if theirs and mine else []
+        assert bool(theirs) == bool(mine) or at.endswith("imports"), at
+    else:
+        numbers = (int, float)
+        same = type(theirs) is type(mine) or (isinstance(theirs, numbers) and isinstance(mine, numbers))
+        assert same, f"{at}: {theirs!r} there, {mine!r} here"
+        return missing, more
+    for one, other, where in pairs:
+        lower, upper = compare(one, other, where)
+        missing |= lower
+        more |= upper
+    return missing, more
+
+
+REFUSED = [
+    "connz?sort=bogus", "connz?sort=stop", "connz?state=bogus", "connz?subs=bogus", "connz?offset=x",
+    "connz?cid=x", "connz?auth=x", "subsz?test=foo..x", "subsz?limit=x", "accountz?acc=nobody",
+    "accstatz?unused=x", "jsz?accounts=x", "jsz?limit=x", "jsz?leader-only=x", "healthz?stream=S",
+    "healthz?account=$G&stream=X", "healthz?account=$G&stream=X&details=1", "healthz?consumer=D",
+    "healthz?account=nobody", "healthz?details=x", "healthz?account=$G&stream=S&consumer=X", "routez?subs=x",
+    "gatewayz?accs=x", "nope",
+]  # fmt: skip
+
+
+@pytest.mark.official
+@pytest.mark.parametrize("path", REFUSED)
+def test_what_is_refused_there_is_refused_here_in_the_same_way(ours: Site, official: Site, path: str) -> None:
+    status, kind, body = ours.get(path)
+    their_status, their_kind, their_body = official.get(path)
+    assert (status, kind) == (their_status, their_kind)
+    if kind == "application/json" or "Error decoding" not in their_body:
+        assert body.strip() == their_body.strip()
+    else:
+        assert body.startswith("Error decoding ")
+
+
+@pytest.mark.official
+@pytest.mark.parametrize(
+    "query",
+    ["sort=cid", "sort=start", "sort=subs", "sort=uptime", "sort=last", "limit=1", "offset=1", "offset=9",
+     "limit=1&offset=1", "sort=msgs_from", "sort=bytes_to", "acc=$G", "limit=0", "offset=-1"],
+)  # fmt: skip
+def test_sorting_and_paging_show_the_same_connections(ours: Site, official: Site, query: str) -> None:
+    mine, theirs = ours.page(f"connz?{query}"), official.page(f"connz?{query}")
+    for key in ("num_connections", "total", "offset", "limit"):
+        assert mine[key] == theirs[key], key
+    names = [[entry["name"] for entry in page["connections"]] for page in (mine, theirs)]
+    assert names[0] == names[1]
+
+
+def test_a_page_is_indented_and_open_to_every_origin(ours: Site) -> None:
+    url = f"http://127.0.0.1:{ours.http_port}/varz?callback=x"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        assert answer.headers["Access-Control-Allow-Origin"] == "*"
+        assert answer.read().startswith(b'{\n  "server_id": "N')
+
+
+def test_the_index_links_to_every_page(ours: Site) -> None:
+    status, kind, body = ours.get("")
+    assert (status, kind) == (200, "text/html; charset=utf-8")
+    for path in ("varz", "connz", "subsz", "accountz", "accstatz", "jsz", "healthz", "leafz", "routez"):
+        assert f"href=/{path}>" in body
+        assert ours.get(path)[0] == 200
+
+
+def test_one_connection_is_found_by_its_number(ours: Site) -> None:
+    (second,) = [entry for entry in ours.page("connz")["connections"] if entry["name"] == "second"]
+    page = ours.page(f"connz?cid={second['cid']}")
+    assert (page["num_connections"], page["total"], page["limit"]) == (1, 2, 1)
+    assert page["connections"][0]["name"] == "second"
+
+
+def test_pages_lie_below_the_base_path() -> None:
+    with embedded(http_port=-1, http_base_path="/nats/") as running:
+        monitor = running.server.monitor
+        assert monitor is not None
+        base = f"http://127.0.0.1:{monitor.port}"
+        with urllib.request.urlopen(f"{base}/nats/varz", timeout=10) as answer:
+            assert json.load(answer)["http_base_path"] == "/nats/"
+        with urllib.request.urlopen(f"{base}/nats/", timeout=10) as answer:
+            assert b"href=/nats/varz>" in answer.read()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{base}/varz", timeout=10)
