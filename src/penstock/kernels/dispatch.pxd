@@ -5,6 +5,15 @@ from penstock.kernels.frames cimport Frame, FrameParser
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
 
+# What a receiver's permissions mean for deliveries. Most receivers have none, and pay for a comparison.
+# may_receive(subject: bytes) -> bool, or None: all; it is asked once about a subject.
+# on_reply(reply: bytes), or None; called before a message with a reply is delivered.
+cdef class DeliveryGuard:
+    cdef public object may_receive, on_reply
+    cdef dict decided
+    cdef bint passes(self, const Message* m) except -1
+    cdef int note_reply(self, const Message* m) except -1
+
 # The receiving half of a connection: encodes MSG/HMSG into `out`, marks itself dirty.
 cdef class ClientSink(Sink):
     cdef readonly OutBuffer out
@@ -19,6 +28,7 @@ cdef class ClientSink(Sink):
     cdef public size_t stall_threshold  # backlog of `out`, bytes, above which publishers should wait
     cdef dict drain_waiters             # {callback: None}, called once at drained()
     cdef bint fed_slow                  # as a publisher: has delivered to a sink above its threshold
+    cdef public DeliveryGuard guard     # None, or what keeps messages from this receiver
     cdef int mark_dirty(self) except -1
 
 # A Python callable as a sink, for what is rare: API requests, system services.
@@ -41,7 +51,8 @@ cdef class Inlet:
     cdef readonly ClientSink sink
     cdef public SubscriptionIndex index
     cdef public bint verbose, pedantic, no_responders
-    # None, or callable(subject: bytes) -> bool; False = drop (it has sent -ERR)
+    # None, or callable(subject: bytes) -> bool | int; False = drop (it has sent -ERR), True = allowed for good,
+    # any other number = allowed this time
     cdef public object publish_check
     cdef dict allowed                   # {subject: True}: what publish_check let through
     cdef Frame frame                    # the control frame process() stopped at

@@ -9,6 +9,21 @@ from penstock.kernels.frames import FrameParser, PyFrame
 from penstock.kernels.sinks import DirtyList, Sink
 from penstock.kernels.subjects import SubscriptionIndex
 
+class DeliveryGuard:
+    """What a receiver's permissions mean for what is delivered to it.
+
+    may_receive -- callable(subject) -> bool, asked once about a subject; False = it is not delivered.
+    on_reply -- callable(reply), called for every message with a reply before it is delivered.
+    """
+
+    may_receive: Callable[[bytes], bool] | None
+    on_reply: Callable[[bytes], object] | None
+    def __init__(
+        self,
+        may_receive: Callable[[bytes], bool] | None = None,
+        on_reply: Callable[[bytes], object] | None = None,
+    ) -> None: ...
+
 class ClientSink(Sink):
     """The receiving half of a connection: encodes messages into `out` and marks itself in `dirty_list`.
 
@@ -17,6 +32,7 @@ class ClientSink(Sink):
     closed -- nothing is delivered any more, and Inlet.process() stops.
     owner -- has on_auto_unsubscribe(sub), called when a subscription reached its maximum (sub.closed is
     set by then; the owner removes it from the index).
+    guard -- keeps messages from this receiver; None = nothing does.
     stall_threshold -- bytes waiting in `out` above which a publisher's Inlet.fed_slow is set.
     out_bytes, in_bytes -- header and payload, without the protocol around them.
     """
@@ -30,6 +46,7 @@ class ClientSink(Sink):
     in_bytes: int
     owner: object
     stall_threshold: int
+    guard: DeliveryGuard | None
     def __init__(self, dirty_list: DirtyList, owner: object = None) -> None: ...
     @property
     def out(self) -> OutBuffer: ...
@@ -70,8 +87,8 @@ class Inlet:
 
     index -- the account's subscriptions; set it before the first publish.
     verbose, pedantic, no_responders -- as in CONNECT; all False at first.
-    publish_check -- callable(subject) -> bool, False = drop (it has sent its -ERR); allowed subjects are
-    remembered until forget_permissions(). None = all allowed.
+    publish_check -- callable(subject), False = drop (it has sent its -ERR), True = allowed, remembered until
+    forget_permissions(); any other number = allowed this time. None = all allowed.
     mapper -- changes the subjects of publishes before anything checks them. None = nothing does.
     fed_slow -- has it delivered to a sink above its stall_threshold? Set it False to watch anew.
     """
@@ -80,7 +97,7 @@ class Inlet:
     verbose: bool
     pedantic: bool
     no_responders: bool
-    publish_check: Callable[[bytes], bool] | None
+    publish_check: Callable[[bytes], int] | None
     mapper: SubjectMapper | None
     fed_slow: bool
     def __init__(

@@ -28,6 +28,37 @@ cdef enum:
     STALL_THRESHOLD = 8 << 20       # bytes
 
 
+cdef class DeliveryGuard:
+    """What a receiver's permissions mean for what is delivered to it.
+
+    may_receive -- callable(subject: bytes) -> bool, asked once about a subject; None = all may pass.
+    on_reply -- callable(reply: bytes), called for every message with a reply; None = nobody cares.
+    """
+
+    def __cinit__(self, may_receive=None, on_reply=None):
+        self.may_receive = may_receive
+        self.on_reply = on_reply
+        self.decided = {}
+
+    cdef bint passes(self, const Message* m) except -1:
+        cdef bytes subject
+        if self.may_receive is None:
+            return True
+        subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
+        known = self.decided.get(subject)
+        if known is None:
+            known = bool(self.may_receive(subject))
+            if len(self.decided) >= ALLOWED_MAX:
+                self.decided.clear()
+            self.decided[subject] = known
+        return known is True
+
+    cdef int note_reply(self, const Message* m) except -1:
+        if self.on_reply is not None and m.reply_len:
+            self.on_reply(PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len))
+        return 0
+
+
 cdef class ClientSink(Sink):
     """The receiving half of a connection.
 
@@ -49,6 +80,10 @@ cdef class ClientSink(Sink):
         cdef size_t body_len = m.body_len
         if self.closed or sub.closed or (origin is self and not self.echo):
             return 0
+        if self.guard is not None:
+            if not self.guard.passes(m):
+                return 0
+            self.guard.note_reply(m)
         if header_len and not self.headers:
             body += header_len
             body_len -= header_len
@@ -374,11 +409,13 @@ cdef class Inlet:
         if self.publish_check is not None:
             subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
             if subject not in self.allowed:
-                if not self.publish_check(subject):
+                verdict = self.publish_check(subject)
+                if not verdict:
                     return False
-                if len(self.allowed) >= ALLOWED_MAX:
-                    self.allowed.clear()
-                self.allowed[subject] = True
+                if verdict is True:
+                    if len(self.allowed) >= ALLOWED_MAX:
+                        self.allowed.clear()
+                    self.allowed[subject] = True
         if m.reply_len and is_reserved_reply(m.reply, m.reply_len):
             subject = PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len)
             self.sink.write(

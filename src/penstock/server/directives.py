@@ -19,14 +19,14 @@ from penstock.protocol.durations import parse_duration
 from penstock.protocol.subjects import is_valid_filter
 from penstock.routing.mapping import WEIGHT_MAX, Destination, SubjectMapping
 from penstock.server.conf import Map, Node, Where, parse_file
-from penstock.server.options import NS, JetStreamOptions, Options, User
+from penstock.server.options import NS, JetStreamOptions, Options
 
 Reader = Callable[[Node, str], Any]
 
 _STORAGE_SIZE = re.compile(r"(\d+)([KMGT]?)")
 
 UNSUPPORTED = frozenset(
-    """accounts account allow_non_tls cluster connect_error_reports default_js_domain default_sentinel
+    """accounts account cluster connect_error_reports default_js_domain default_sentinel
     disable_sublist_cache feature_flags gateway https https_port leaf leafnodes log_size_limit
     logfile_max_num logfile_size_limit log_max_num max_closed_clients max_sub_tokens
     max_traced_msg_len mqtt no_header_support no_system_account ocsp ocsp_cache operator operators
@@ -40,10 +40,8 @@ UNSUPPORTED_JETSTREAM = frozenset(
     max_concurrent_io max_outstanding_catchup meta_compact meta_compact_size meta_compact_sync prev_key
     request_queue_limit tpm unique_tag""".split()
 )
-UNSUPPORTED_AUTHORIZATION = frozenset("auth_callout default_permissions proxy_required".split())
-UNSUPPORTED_USER = frozenset(
-    "allowed_connection_types connection_types nkey permissions proxy_required".split()
-)
+UNSUPPORTED_AUTHORIZATION = frozenset("auth_callout proxy_required".split())
+UNSUPPORTED_USER = frozenset("allowed_connection_types connection_types nkey proxy_required".split())
 
 
 # -- values
@@ -55,19 +53,19 @@ def _fail(node: Node, text: str) -> ConfigError:
 
 def text(node: Node, name: str) -> str:
     if not isinstance(node.value, str):
-        raise _fail(node, f"{name} is {_shown(node)}; it must be a string")
+        raise _fail(node, f"{name} is {shown(node)}; it must be a string")
     return node.value
 
 
 def integer(node: Node, name: str) -> int:
     if isinstance(node.value, bool) or not isinstance(node.value, int):
-        raise _fail(node, f"{name} is {_shown(node)}; it must be an integer")
+        raise _fail(node, f"{name} is {shown(node)}; it must be an integer")
     return node.value
 
 
 def boolean(node: Node, name: str) -> bool:
     if not isinstance(node.value, bool):
-        raise _fail(node, f"{name} is {_shown(node)}; it must be true or false")
+        raise _fail(node, f"{name} is {shown(node)}; it must be true or false")
     return node.value
 
 
@@ -113,11 +111,11 @@ def address(node: Node, name: str) -> tuple[str | None, int]:
 
 def block(node: Node, name: str) -> Map:
     if not isinstance(node.value, Map):
-        raise _fail(node, f"{name} is {_shown(node)}; it must be a map {{...}}")
+        raise _fail(node, f"{name} is {shown(node)}; it must be a map {{...}}")
     return node.value
 
 
-def _shown(node: Node) -> str:
+def shown(node: Node) -> str:
     if isinstance(node.value, Map):
         return "a map"
     return "an array" if isinstance(node.value, list) else repr(node.value)
@@ -126,10 +124,10 @@ def _shown(node: Node) -> str:
 # -- blocks
 
 
-def _fields(
+def fields(
     items: Map, table: Mapping[str, tuple[str, Reader]], unsupported: frozenset[str]
 ) -> dict[str, Any]:
-    """Options of a block whose directives each set one option."""
+    """Options of a block whose directives each set one option. Raises ConfigError."""
     found: dict[str, Any] = {}
     for key, where, node in items:
         entry = table.get(key.lower())
@@ -148,25 +146,26 @@ def _refused(key: str, where: Where, unsupported: frozenset[str]) -> ConfigError
     return where.error(f'unknown field "{key}"')
 
 
-_USER = {
-    "user": ("name", text),
-    "username": ("name", text),
-    "password": ("password", text),
-    "pass": ("password", text),
-}
+def _users(node: Node, name: str) -> Any:
+    from penstock.server import access_directives  # most configurations have no users
+
+    return access_directives.users(node, name)
 
 
-def _user(node: Node, name: str) -> User:
-    found = _fields(block(node, name), _USER, UNSUPPORTED_USER)
-    if not found.get("name"):
-        raise _fail(node, "a user of authorization.users has no name: give it `user: ...`")
-    return User(name=found["name"], password=found.get("password", ""))
+def _permissions(node: Node, name: str) -> Any:
+    from penstock.server import access_directives
+
+    return access_directives.permissions(node, name)
 
 
-def _users(node: Node, name: str) -> tuple[User, ...]:
-    if not isinstance(node.value, list):
-        raise _fail(node, f"authorization.users is {_shown(node)}; it must be an array of maps")
-    return tuple(_user(entry, name) for entry in node.value)
+def _authorization(node: Node, name: str) -> dict[str, Any]:
+    found = fields(block(node, name), _AUTHORIZATION, UNSUPPORTED_AUTHORIZATION)
+    defaults = found.pop("default_permissions", None)
+    if defaults is not None and "users" in found:
+        from penstock.server import access_directives
+
+        found["users"] = access_directives.with_defaults(found["users"], defaults)
+    return found
 
 
 _AUTHORIZATION: dict[str, tuple[str, Reader]] = {
@@ -177,6 +176,9 @@ _AUTHORIZATION: dict[str, tuple[str, Reader]] = {
     "token": ("token", text),
     "timeout": ("auth_timeout_ns", duration),
     "users": ("users", _users),
+    "default_permissions": ("default_permissions", _permissions),
+    "default_permission": ("default_permissions", _permissions),
+    "permissions": ("default_permissions", _permissions),
 }
 
 
@@ -214,7 +216,7 @@ def _jetstream(node: Node, name: str) -> JetStreamOptions | None:
         if value.lower() not in ("enabled", "enable", "disabled", "disable"):
             raise _fail(node, f"Expected 'enabled' or 'disabled' for string value, got '{value}'")
         return JetStreamOptions() if value.lower().startswith("enable") else None
-    found = _fields(block(node, name), _JETSTREAM, UNSUPPORTED_JETSTREAM)
+    found = fields(block(node, name), _JETSTREAM, UNSUPPORTED_JETSTREAM)
     enabled = found.pop("enabled", True)
     found.pop("strict", None)  # requests are always checked strictly, which is the official default
     if "sync_interval_ns" in found and found["sync_interval_ns"] is None:
@@ -270,7 +272,7 @@ def _weight(node: Node, name: str) -> int:
     """Percent: an integer, or a string of one with or without `%`."""
     value = node.value
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise _fail(node, f"Unknown entry type for weight of {_shown(node)}")
+        raise _fail(node, f"Unknown entry type for weight of {shown(node)}")
     if isinstance(value, str):
         digits = value.removesuffix("%")
         if not re.fullmatch(r"[+-]?[0-9]{1,9}", digits):
@@ -352,7 +354,7 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
             if host is not None:
                 found[option_host] = host
         elif name == "authorization":
-            found.update(_fields(block(node, name), _AUTHORIZATION, UNSUPPORTED_AUTHORIZATION))
+            found.update(_authorization(node, name))
         elif name in _MAPPINGS:
             found["mappings"] = (*found.get("mappings", ()), *mappings(node, name))
         elif name in _TOP:

@@ -18,7 +18,9 @@ from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.routing.mapping import SubjectMapping
+    from penstock.routing.permissions import Permissions
 
+GLOBAL_ACCOUNT = "$G"
 NS = 1_000_000_000
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
 LAME_DUCK_MIN_NS = 30 * NS
@@ -31,7 +33,11 @@ class User:
     name: str
     """Name the client gives as `user` in CONNECT. Not empty. Directive `user`."""
     password: str
-    """Plain text password, compared in constant time. Directive `password`."""
+    """Password in plain text, or its bcrypt hash (`$2a$...`). Directive `password`."""
+    permissions: Permissions | None = None
+    """What it may publish and subscribe to. Default None = everything. Directive `permissions`."""
+    account: str = GLOBAL_ACCOUNT
+    """The account it is in. Default `$G`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +168,10 @@ class Options:
             raise ConfigError(f"server_name is {self.server_name!r}: server name cannot contain spaces")
         self._check_authorization()
 
+    def all_users(self) -> tuple[User, ...]:
+        """The users of all accounts."""
+        return self.users
+
     def _check_authorization(self) -> None:
         if self.token and self.user:
             raise ConfigError("Cannot have a user/pass and token")
@@ -170,15 +180,12 @@ class Options:
         if self.users and self.token:
             raise ConfigError("Can not have a token and a users array")
         seen: set[str] = set()
-        for user in self.users:
+        for user in self.all_users():
             if not user.name:
                 raise ConfigError("a user of authorization.users has no name")
             if user.name in seen:
                 raise ConfigError(f'Duplicate user "{user.name}" detected')
             seen.add(user.name)
-        for password in (self.password, self.token, *(user.password for user in self.users)):
-            if password.startswith(("$2a$", "$2b$", "$2y$")):
-                raise ConfigError("bcrypt passwords are not supported yet; give the password in plain text")
         if self.no_auth_user and self.no_auth_user not in seen:
             raise ConfigError(
                 f'no_auth_user: "{self.no_auth_user}" not present as user in authorization block or account'

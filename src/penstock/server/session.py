@@ -29,6 +29,8 @@ from penstock.server.auth import Identity
 from penstock.server.connect_options import ConnectOptions, parse_connect
 
 if TYPE_CHECKING:
+    from penstock.routing.permissions import Permissions
+    from penstock.server.permits import Permits
     from penstock.server.server import Server
 
 FIRST_PING_S = 2.0
@@ -63,6 +65,7 @@ class Session:
         self.state = State.GREETED
         self.options = ConnectOptions()
         self.identity: Identity | None = None
+        self.permits: Permits | None = None
         self.subscriptions: dict[bytes, Subscription] = {}
         self.started_ns = server.clock()
         self.last_activity_ns = self.started_ns
@@ -228,8 +231,27 @@ class Session:
             self._auth_timer = None
         self._move_to(identity.account)
         self.identity = identity
-        self.inlet.publish_check = None
+        self._restrict(identity.permissions)
         self.state = State.OPEN
+
+    def _restrict(self, permissions: Permissions | None) -> None:
+        """Holds the client to its user's permissions; None = it has none and may do everything."""
+        if self.permits is not None:
+            self.permits.release()
+            self.permits = None
+        self.inlet.publish_check = None
+        if permissions is not None:
+            from penstock.server.permits import Permits
+
+            self.permits = Permits(self, permissions)
+            for subscription in tuple(self.subscriptions.values()):
+                if not self.permits.keeps(subscription):
+                    self._remove(subscription)
+
+    @property
+    def user(self) -> str:
+        """The name of its user, "" when it has none."""
+        return self.identity.user if self.identity is not None else ""
 
     def _move_to(self, account: str) -> None:
         """Routes in this account from now on; subscriptions of an account before end."""
@@ -250,6 +272,8 @@ class Session:
         if log.trace_on:
             words = [part.decode("utf-8", "replace") for part in (subject, queue, sid) if part]
             log.trace(f"{self.name} - <<- [SUB {' '.join(words)}]")
+        if self.permits is not None and not self.permits.check_subscribe(subject, queue, sid):
+            return
         if sid in self.subscriptions:
             self.ok()  # as the official server: the first subscription of a sid stays
             return

@@ -1,0 +1,117 @@
+"""The blocks of nats.conf that say who may do what: `users`, `permissions`.
+
+Read when a configuration has one of them: most have not. What is refused is a ConfigError with its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.routing.permissions import Entry, Permissions, ResponsePermission, SubjectPermission
+from penstock.server.conf import Map, Node
+from penstock.server.directives import UNSUPPORTED_USER, block, duration, fields, integer, shown, text
+from penstock.server.options import User
+
+_ALLOW = frozenset({"allow", "import", "export", "permit"})
+_PUBLISH = frozenset({"publish", "pub", "import"})
+_SUBSCRIBE = frozenset({"subscribe", "sub", "export"})
+_RESPONSES = frozenset({"allow_responses", "allow_response", "publish_allow_responses"})
+_EXPIRES = frozenset({"expires", "expiration", "ttl"})
+_MAX = frozenset({"max", "max_msgs", "max_messages", "max_responses"})
+
+
+def permissions(node: Node, name: str) -> Permissions:
+    """A block of `publish`, `subscribe` and `allow_responses`."""
+    found: dict[str, Any] = {}
+    for key, where, entry in block(node, name):
+        field = key.lower()
+        if field in _PUBLISH:
+            found["publish"] = _subjects(entry, field, queues=False)
+        elif field in _SUBSCRIBE:
+            found["subscribe"] = _subjects(entry, field, queues=True)
+        elif field in _RESPONSES:
+            found["responses"] = _responses(entry, field)
+        else:
+            raise where.error(f'Unknown field "{key}" parsing permissions')
+    return Permissions(**found)
+
+
+def _subjects(node: Node, name: str, *, queues: bool) -> SubjectPermission:
+    """One filter, an array of them, or a map of `allow` and `deny`."""
+    if not isinstance(node.value, Map):
+        return SubjectPermission(allow=_entries(node, name, queues=queues) or None)
+    allow: tuple[Entry, ...] = ()
+    deny: tuple[Entry, ...] = ()
+    for key, where, entry in node.value:
+        if key.lower() in _ALLOW:
+            allow += _entries(entry, key, queues=queues)
+        elif key.lower() == "deny":
+            deny += _entries(entry, key, queues=queues)
+        else:
+            raise where.error(f'Unknown field name "{key}" parsing subject permissions, only \'allow\' or'
+                              " 'deny' are permitted")  # fmt: skip
+    return SubjectPermission(allow=allow or None, deny=deny)
+
+
+def _entries(node: Node, name: str, *, queues: bool) -> tuple[Entry, ...]:
+    entries = node.value if isinstance(node.value, list) else [node]
+    found = []
+    for entry in entries:
+        try:
+            found.append(Entry.parse(text(entry, name), queues=queues))
+        except ConfigError as error:
+            if error.file is not None:
+                raise
+            raise entry.where.error(error.message) from error
+    return tuple(found)
+
+
+def _responses(node: Node, name: str) -> ResponsePermission | None:
+    """True, false, or a map of `max` and `expires`, in which 0 stands for the default."""
+    if isinstance(node.value, bool):
+        return ResponsePermission() if node.value else None
+    if not isinstance(node.value, Map):
+        raise node.where.error(f"error parsing response permissions: {name} is {shown(node)}")
+    found = ResponsePermission()
+    for key, where, entry in node.value:
+        if key.lower() in _MAX:
+            found = replace(found, max_msgs=integer(entry, key) or found.max_msgs)
+        elif key.lower() in _EXPIRES:
+            found = replace(found, expires_ns=duration(entry, key) or found.expires_ns)
+        else:
+            raise where.error(f'Unknown field "{key}" parsing permissions')
+    return found
+
+
+_USER = {
+    "user": ("name", text),
+    "username": ("name", text),
+    "password": ("password", text),
+    "pass": ("password", text),
+    "permissions": ("permissions", permissions),
+    "permission": ("permissions", permissions),
+    "authorization": ("permissions", permissions),
+}
+
+
+def users(node: Node, name: str) -> tuple[User, ...]:
+    """An array of users."""
+    if not isinstance(node.value, list):
+        raise node.where.error(f"{name} is {shown(node)}; it must be an array of maps")
+    return tuple(_user(entry, name) for entry in node.value)
+
+
+def _user(node: Node, name: str) -> User:
+    found = fields(block(node, name), _USER, UNSUPPORTED_USER)
+    if not found.get("name"):
+        raise node.where.error("a user has no name: give it `user: ...`")
+    return User(**{"password": "", **found})
+
+
+def with_defaults(users: tuple[User, ...], defaults: Permissions | None) -> tuple[User, ...]:
+    """Users without permissions of their own have these."""
+    if defaults is None:
+        return users
+    return tuple(user if user.permissions else replace(user, permissions=defaults) for user in users)

@@ -1,0 +1,67 @@
+"""The same nats.conf on a running official server and on ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from penstock.server.directives import load
+from penstock.server.options import Options
+from tests.support.nats_servers import OfficialServer, PenstockServer, find_official_server
+from tests.support.rawnats import RawNats
+
+_OWN = {"host", "port", "jetstream", "config_file"}  # what the test's server decides
+
+
+@contextmanager
+def running_conf(kind: str, conf: str, directory: Path) -> Iterator[int]:
+    """The port of a server of a kind of KINDS with this configuration, and JetStream."""
+    directory.mkdir(exist_ok=True)
+    path = directory / "nats.conf"
+    path.write_text(conf, encoding="utf-8")
+    server: OfficialServer | PenstockServer
+    if kind == "official":
+        binary = find_official_server()
+        if binary is None:
+            pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
+        server = OfficialServer(binary, directory, ("-c", str(path)))
+    else:
+        options = load(str(path))
+        settings = {f.name: getattr(options, f.name) for f in fields(Options) if f.name not in _OWN}
+        server = PenstockServer(directory, settings)
+    server.start()
+    try:
+        yield server.port
+    finally:
+        server.stop()
+
+
+def login(port: int, user: str, **connect: object) -> RawNats:
+    """A connection of a user whose password is its name."""
+    return RawNats(port, user=user, **{"pass": user}, **connect)
+
+
+def answers(client: RawNats, line: str) -> list[str]:
+    """What a server sends because of one line, INFO aside."""
+    client.send(line.encode() + b"\r\nPING\r\n")
+    found = []
+    while (answer := client.line()) != b"PONG":
+        if not answer.startswith(b"INFO"):
+            found.append(answer.decode())
+    return found
+
+
+def received(client: RawNats) -> list[str]:
+    """Subjects and sids of the messages that have arrived."""
+    client.send(b"PING\r\n")
+    found = []
+    while (line := client.line()) != b"PONG":
+        if line.startswith(b"MSG "):
+            words = line.decode().split()
+            found.append(f"{words[1]} {words[2]}")
+            client.exactly(int(words[-1]) + 2)
+    return sorted(found)
