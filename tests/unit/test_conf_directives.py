@@ -113,7 +113,7 @@ def test_jetstream_is_a_block_a_boolean_or_a_word(text: str, expected: JetStream
         ("jetstream {\n store_dr: b\n}", 't.conf:2:2: unknown field "store_dr"'),
         ("authorization { users: [ {user: a, zzz: 1} ] }", 't.conf:1:36: unknown field "zzz"'),
         ("users: 1", 't.conf:1:1: unknown field "users"'),
-        ("tls {}", 't.conf:1:1: field "tls" is not supported by this server yet'),
+        ("gateway {}", 't.conf:1:1: field "gateway" is not supported by this server yet'),
         ("cluster { name: x }", 'field "cluster" is not supported by this server yet'),
         ("authorization { users: [ {nkey: U} ] }", 'field "nkey" is not supported by this server yet'),
         ("jetstream { cipher: aes }", 'field "cipher" is not supported by this server yet'),

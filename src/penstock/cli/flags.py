@@ -66,6 +66,13 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(("pass",), "password", str, "Password required for connections", "<password>"),
         Flag(("auth",), "token", str, "Token required for connections", "<token>"),
     ),
+    "TLS options": (
+        Flag(("tls",), "tls_on", bool, "Enable TLS, do not verify clients (default: false)"),
+        Flag(("tlscert",), "cert_file", str, "Server certificate file", "<file>"),
+        Flag(("tlskey",), "key_file", str, "Private key for server certificate", "<file>"),
+        Flag(("tlsverify",), "tls_verify", bool, "Enable TLS, verify client certificates"),
+        Flag(("tlscacert",), "ca_file", str, "Client certificate CA for verification", "<file>"),
+    ),
     "Common options": (
         Flag(("h", "help"), "help", bool, "Show this message"),
         Flag(("v", "version"), "version", bool, "Show version"),

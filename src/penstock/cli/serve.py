@@ -17,7 +17,7 @@ from penstock.cli import flags
 from penstock.errors import ConfigError, PenstockError
 from penstock.server import logs
 from penstock.server.identity import VERSION
-from penstock.server.options import JetStreamOptions, Options
+from penstock.server.options import JetStreamOptions, Options, TlsOptions
 
 if TYPE_CHECKING:
     import asyncio
@@ -74,7 +74,25 @@ def options_of(found: dict[str, Any]) -> Options:
         # Served, streams outlive the process; only an embedded server keeps them for its own life.
         store_dir = found.get("store_dir") or jetstream.store_dir or _default_store_dir()
         jetstream = replace(jetstream, store_dir=store_dir)
+    if "tls_on" in found or "tls_verify" in found:
+        changes["tls"] = _tls_options(options.tls, found)
     return replace(options, jetstream=jetstream, **changes)
+
+
+def _tls_options(given: TlsOptions | None, found: dict[str, Any]) -> TlsOptions | None:
+    """TLS as the flags want it: without `--tls` or `--tlsverify` the files they name mean nothing."""
+    from dataclasses import replace
+
+    if not found.get("tls_on", True) and not found.get("tls_verify"):
+        return None
+    changes: dict[str, Any] = {
+        key: found[key] for key in ("cert_file", "key_file", "ca_file") if key in found
+    }
+    if found.get("tls_verify"):
+        changes["verify"] = True
+    if given is not None:
+        return replace(given, **changes)
+    return TlsOptions(**changes)
 
 
 def _send_signal(wanted: str) -> int:

@@ -86,6 +86,19 @@ class Connection(asyncio.BufferedProtocol):
         """Sets who is told. Before the socket is connected."""
         self._handler = handler
 
+    def use(self, transport: asyncio.Transport) -> None:
+        """Reads and writes through this transport from now on: what was between it and the socket is gone."""
+        self._transport = transport
+
+    def tls(self) -> tuple[str, str]:
+        """(version, cipher suite) of an encrypted connection; ("", "") of any other."""
+        encrypted = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        if encrypted is None:
+            return "", ""
+        from penstock.net.tls import described
+
+        return described(encrypted)
+
     # -- from the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

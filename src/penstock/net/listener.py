@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from penstock.net.connection import Connection
-
 BACKLOG = 4096
 
 
@@ -18,7 +16,7 @@ class Listener:
         accept: makes the protocol object of a new socket.
     """
 
-    def __init__(self, accept: Callable[[], Connection]) -> None:
+    def __init__(self, accept: Callable[[], asyncio.BaseProtocol]) -> None:
         self._accept = accept
         self._server: asyncio.Server | None = None
         self.host = ""

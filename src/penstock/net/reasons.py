@@ -9,6 +9,7 @@ class CloseReason(StrEnum):
     CLIENT_CLOSED = "Client Closed"
     AUTHENTICATION_TIMEOUT = "Authentication Timeout"
     AUTHENTICATION_FAILURE = "Authentication Failure"
+    TLS_HANDSHAKE_FAILURE = "TLS Handshake Failure"
     SLOW_CONSUMER_PENDING = "Slow Consumer (Pending Bytes)"
     SLOW_CONSUMER_DEADLINE = "Slow Consumer (Write Deadline)"
     WRITE_ERROR = "Write Error"

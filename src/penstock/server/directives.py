@@ -33,7 +33,7 @@ UNSUPPORTED = frozenset(
     prof_block_rate prof_port proxies proxy_protocol reconnect_error_reports remote_syslog resolver
     resolver_pinned_accounts
     resolver_preload resolver_tls root roots server_metadata server_tags store_dir syslog system
-    system_account tls trace_headers trace_verbose trusted trusted_keys websocket write_timeout ws""".split()
+    system_account trace_headers trace_verbose trusted trusted_keys websocket write_timeout ws""".split()
 )
 UNSUPPORTED_JETSTREAM = frozenset(
     """cipher ek encryption_key extension_hint info_queue_limit key limits max_buffered_msgs max_buffered_size
@@ -291,6 +291,12 @@ _DESTINATION: dict[str, tuple[str, Reader]] = {
 }
 
 
+def _tls(node: Node, name: str) -> Any:
+    from penstock.server.tls_directives import tls
+
+    return tls(node, name)
+
+
 def _inverted(node: Node, name: str) -> bool:
     return not boolean(node, name)
 
@@ -316,6 +322,8 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "write_deadline": ("write_deadline_ns", duration),
     "no_fast_producer_stall": ("fast_producer_stall", _inverted),
     "no_auth_user": ("no_auth_user", text),
+    "tls": ("tls", _tls),
+    "allow_non_tls": ("allow_non_tls", boolean),
     "debug": ("debug", boolean),
     "trace": ("trace", boolean),
     "logtime": ("logtime", boolean),

@@ -39,6 +39,8 @@ from penstock.server.tick import Tick
 from penstock.server.totals import ClosedSession, Totals
 
 if TYPE_CHECKING:
+    from penstock.net.tls import TlsLayer
+    from penstock.server.encryption import Encryption
     from penstock.server.jetstream import JetStreamService
     from penstock.server.monitor import Monitor
 
@@ -91,6 +93,7 @@ class Server:
         self.started_ns = 0
         self.jetstream: JetStreamService | None = None
         self.monitor: Monitor | None = None
+        self.encryption: Encryption | None = None
         self.failed = False  # it stopped because what is stored can't be relied on
         self._next_cid = 1
         self._listener: Listener | None = None
@@ -127,6 +130,7 @@ class Server:
         )
         self.account(GLOBAL_ACCOUNT)
         try:
+            self.encryption = self.open_encryption()
             self._open_monitor()
             self._open_jetstream(self._tick)
             await self._listen()
@@ -215,9 +219,9 @@ class Server:
 
     @property
     def url(self) -> str:
-        """What to pass to a client: `nats://host:port`."""
-        host = self.host
-        return f"nats://[{host}]:{self.port}" if ":" in host else f"nats://{host}:{self.port}"
+        """What to pass to a client: `nats://host:port`, `tls://host:port` where TLS is required."""
+        scheme = "tls" if self.encryption is not None and self.encryption.required else "nats"
+        return f"{scheme}://{_host_port(self.host, self.port)}"
 
     @property
     def stalled_clients(self) -> int:
@@ -308,7 +312,16 @@ class Server:
 
             account.set_mappings(Mappings(self.options.mappings), randrange)
 
-    def _accept(self) -> Connection:
+    def open_encryption(self) -> Encryption | None:
+        """TLS as the options want it, its files read now. Raises ConfigError."""
+        options = self.options
+        if options.tls is None:
+            return None
+        from penstock.server.encryption import Encryption
+
+        return Encryption(options.tls, plain_allowed=options.allow_non_tls)
+
+    def _accept(self) -> Connection | TlsLayer:
         assert self._tick is not None
         assert self._watch is not None
         options = self.options
@@ -319,7 +332,7 @@ class Server:
         self._next_cid += 1
         sink.owner = session
         connection.attach(session)
-        return connection
+        return connection if self.encryption is None else self.encryption.wrap(connection, session)
 
     async def _listen(self) -> None:
         options = self.options
@@ -335,6 +348,9 @@ class Server:
         self._listener = listener
         self._info["port"] = listener.port
         self.log.info(f"Listening for client connections on {_host_port(options.host, listener.port)}")
+        if self.encryption is not None:
+            need = "required" if self.encryption.required else "available"
+            self.log.info(f"TLS {need} for client connections")
 
     def _static_info(self, port: int) -> dict[str, Any]:
         options = self.options
@@ -351,6 +367,8 @@ class Server:
         }
         if self.authenticator.required:
             info["auth_required"] = True
+        if self.encryption is not None:
+            info |= self.encryption.info()
         if self.jetstream is not None:
             info["jetstream"] = True
             if options.jetstream is not None and options.jetstream.domain:

@@ -94,7 +94,10 @@ class Session:
         if server.authenticator.required:
             # Until CONNECT nothing may be published; the check is gone once credentials were accepted.
             self.inlet.publish_check = self._refuse_publish
-            self._auth_timer = loop.call_later(server.options.auth_timeout_ns / 1e9, self._on_auth_timeout)
+            timeout_ns = server.options.auth_timeout_ns
+            if server.options.tls is not None:
+                timeout_ns += server.options.tls.timeout_ns  # the handshake has time of its own
+            self._auth_timer = loop.call_later(timeout_ns / 1e9, self._on_auth_timeout)
         else:
             self._identify(server.authenticator.without_credentials())
         first_ping_s = min(FIRST_PING_S, server.options.ping_interval_ns / 1e9)
