@@ -45,6 +45,7 @@ LINKS = {
     "leafz": "LeafNodes",
     "gatewayz": "Gateways",
     "healthz": "Health Probe",
+    "metrics": "Metrics",
 }
 
 
@@ -98,6 +99,7 @@ class Monitor:
 
         base = self._base_path
         routes = [Route(base + path, self._endpoint(path, entry)) for path, entry in self._entries().items()]
+        routes.append(Route(f"{base}/metrics", self._metrics))
         routes += [Route(base or "/", self._index), *([Route(base + "/", self._index)] if base else [])]
         app = Starlette(routes=routes, exception_handlers={404: _not_found})
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", loop="asyncio")
@@ -139,6 +141,21 @@ class Monitor:
             return await in_pieces(entry.make(self._server, options))
 
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), self._loop))
+
+    async def _metrics(self, request: Request) -> Response:
+        from starlette.responses import Response
+
+        from penstock.server import metrics
+
+        self.requests["/metrics"] = self.requests.get("/metrics", 0) + 1
+
+        async def gather() -> list[metrics.Family]:
+            families = await in_pieces(metrics.collect(self._server))
+            assert isinstance(families, list)
+            return families
+
+        families = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(gather(), self._loop))
+        return Response(metrics.encode(families), headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _index(self, request: Request) -> Response:
         from starlette.responses import HTMLResponse

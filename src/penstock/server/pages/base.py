@@ -49,15 +49,15 @@ class Refused(MisuseError):
         self.page = page
 
 
-async def in_pieces(page: Page | Steps) -> Page:
+async def in_pieces(steps: Page | Generator[None, None, T]) -> Page | T:
     """Runs a page to its end; other work of the loop comes between its pieces."""
-    if isinstance(page, dict):
-        return page
+    if isinstance(steps, dict):
+        return steps
     while True:
         try:
-            next(page)
+            next(steps)
         except StopIteration as done:
-            result: Page = done.value
+            result: T = done.value
             return result
         await asyncio.sleep(0)
 
