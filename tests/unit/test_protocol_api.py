@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import msgspec
 import pytest
@@ -155,3 +156,28 @@ def test_fast_ingest_errors_bear_the_specifications_numbers_and_know_the_officia
     assert codes.OFFICIAL[codes.BATCH_PUBLISH_DISABLED].err_code == 10205
     assert codes.OFFICIAL[codes.BATCH_PUBLISH_UNKNOWN_BATCH_ID].err_code == 10208
     assert codes.MESSAGE_SCHEDULES_SOURCE_INVALID.err_code == 10203
+
+
+_STRICT = msgspec.defstruct(
+    "StrictConfig",
+    [("name", str, ""), ("max_msgs", int, 0), ("metadata", dict[str, str], {})],
+    forbid_unknown_fields=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"name":"S","colour\x8e":1}', 'json: unknown field "colour\ufffd"'),
+        (b'{"name":"S","max_msgs":null,', "unexpected EOF"),
+        (b'{"name":"S","max_msgs":null,"max_msgs":null,"x\x8e', "unexpected EOF"),
+        (b'{"name":null,"metadata":' + b'{"a":' * 50_000, "exceeded max depth"),
+    ],
+)
+def test_no_body_makes_anything_but_a_decode_error(body: bytes, message: str) -> None:
+    with pytest.raises(api.DecodeError, match=re.escape(message)):
+        api.decode(_STRICT, body)
+
+
+def test_what_is_no_utf8_becomes_the_replacement_character() -> None:
+    assert api.decode(api.StreamConfigRequest, b'{"name":"S","description":"\x8e"}').description == "\ufffd"

@@ -59,7 +59,7 @@ def parse_connect(payload: bytes, before: ConnectOptions) -> ConnectOptions:
     """
     try:
         found = msgspec.json.decode(payload, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"CONNECT with bad JSON: {error}") from error
     changes: dict[str, Any] = {}
     for field, kind in _TYPES.items():

@@ -109,12 +109,21 @@ def encode(value: Any) -> bytes:
 
 
 def decode(kind: type[T], data: bytes) -> T:
-    """`data` as a `kind`; empty data is `kind()`.
+    """`data` as a `kind`; empty data is `kind()`. What is no UTF-8 becomes U+FFFD, as it does officially.
 
     Raises DecodeError: "can not read `max_msgs`: expected int, got str".
     """
     if not data:
         data = b"{}"
+    try:
+        return _decode(kind, data)
+    except UnicodeDecodeError:
+        return decode(kind, data.decode("utf-8", "replace").encode())
+    except RecursionError:
+        raise DecodeError("exceeded max depth") from None
+
+
+def _decode(kind: type[T], data: bytes) -> T:
     decoder = _json_decoders.get(kind)
     if decoder is None:
         decoder = _json_decoders[kind] = msgspec.json.Decoder(kind)
@@ -128,7 +137,7 @@ def decode(kind: type[T], data: bytes) -> T:
         raise DecodeError(_explain(error)) from None
     try:  # some clients send null for what they leave open
         return msgspec.convert(_without_nulls(msgspec.json.decode(data)), kind)
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         raise DecodeError(_explain(error)) from None
 
 

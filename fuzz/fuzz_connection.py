@@ -1,0 +1,318 @@
+"""Fuzzes connections as a whole: `python fuzz/fuzz_connection.py -runs=10000 -max_total_time=60`.
+
+A server runs in this process; a connection is a `Connection` with its session, inlet and parser on a
+transport that is none. An input is either bytes as they are, or says which frames make up a session and how
+they are damaged. Whatever it is: no exception escapes, the other client gets its own messages and nothing
+else of the server's, the connection leaves nothing behind, and memory doesn't grow.
+
+The first byte chooses the server and what becomes of the receiver, the second how the rest is cut into
+reads. A server with JetStream is made anew now and then: streams that inputs create are no leak.
+
+Rejected: sockets. They add system calls to every input, and what they do to bytes (cut them) is done here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import atheris
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "src")]
+
+with atheris.instrument_imports(
+    include=["penstock.server", "penstock.jetstream", "penstock.net.connection", "penstock.protocol"]
+):
+    from penstock.net.connection import Connection
+    from penstock.server import logs
+    from penstock.server.server import Server
+
+RAW, WITH_AUTHORIZATION, NEVER_READS, GOES_AT_ONCE = 1, 2, 4, 8
+INPUTS_PER_SERVER = 2_000
+GROWTH_MAX_BYTES = 128 * 1024 * 1024
+MAX_PAYLOAD = 64 * 1024
+MAX_PENDING = 256 * 1024
+READ_AHEAD_BYTES = 1024 * 1024
+PASSWORD = "s3cr3t"
+
+CONNECT = b'CONNECT {"verbose":false,"headers":true,"no_responders":true,"user":"a","pass":"s3cr3t"}\r\n'
+
+
+def pub(subject: bytes, payload: bytes = b"", header: bytes = b"") -> bytes:
+    """A publish with a reply subject; HPUB when there is a header block."""
+    if header:
+        sizes = b"%d %d" % (len(header), len(header) + len(payload))
+        return b"HPUB %s a.r %s\r\n%s%s\r\n" % (subject, sizes, header, payload)
+    return b"PUB %s a.r %d\r\n%s\r\n" % (subject, len(payload), payload)
+
+
+FRAMES = [
+    CONNECT,
+    b'CONNECT {"verbose":true,"pedantic":true,"echo":false,"protocol":1,"user":"a","pass":"no"}\r\n',
+    b"PING\r\n",
+    b"PONG\r\n",
+    b"+OK\r\n-ERR 'x'\r\nINFO {}\r\n",
+    b"SUB a.> q 1\r\n",
+    b"SUB a.* 2\r\n",
+    b"SUB a.r 3\r\nUNSUB 3 1\r\n",
+    b"UNSUB 1\r\n",
+    b"PUB a.b 5\r\nhello\r\n",
+    b"PUB a..b 0\r\n\r\n",
+    b"PUB a.b 70000\r\n",
+    pub(b"a.b", b"hi", b"NATS/1.0\r\nA: b\r\n\r\n"),
+    pub(b"a.b", b"hi", b"NATS/1.0\r\n\r\n"),
+    pub(b"s.a", b"x", b"NATS/1.0\r\nNats-Msg-Id: 1\r\nNats-Expected-Last-Sequence: 1\r\n\r\n"),
+    pub(b"s.a", b"x" * 4096),
+    pub(b"a.b", b"x" * 4096),
+    pub(b"$JS.API.INFO"),
+    pub(b"$JS.API.STREAM.CREATE.S", b'{"name":"S","subjects":["s.*"],"storage":"memory","max_msgs":9}'),
+    pub(b"$JS.API.STREAM.UPDATE.S", b'{"name":"S","subjects":["s.>"],"storage":"memory"}'),
+    pub(b"$JS.API.CONSUMER.CREATE.S.C", b'{"stream_name":"S","config":{"name":"C","ack_wait":10000000}}'),
+    pub(b"$JS.API.CONSUMER.CREATE.S", b'{"stream_name":"S","config":{"deliver_subject":"a.b"}}'),
+    pub(b"$JS.API.CONSUMER.MSG.NEXT.S.C"),
+    pub(b"$JS.API.CONSUMER.MSG.NEXT.S.C", b'{"batch":9,"expires":100000,"no_wait":true}'),
+    pub(b"$JS.ACK.S.C.1.1.1.5.0", b"-NAK"),
+    pub(b"$JS.ACK.S.C.1.1.1.5.0", b"+NXT 2"),
+    pub(b"$JS.API.STREAM.MSG.GET.S", b'{"seq":1}'),
+    pub(b"$JS.API.STREAM.INFO.S", b'{"subjects_filter":">","deleted_details":true}'),
+    pub(b"$JS.API.DIRECT.GET.S", b'{"last_by_subj":"s.a"}'),
+    pub(b"$JS.API.STREAM.PURGE.S", b'{"filter":"s.a","keep":1}'),
+    pub(b"$JS.API.CONSUMER.DELETE.S.C"),
+    pub(b"$JS.API.STREAM.DELETE.S"),
+    pub(b"$SYS.REQ.USER.INFO"),
+]
+SEEDS = [
+    bytes([0, 0]) + bytes(range(0, 4 * len(FRAMES), 4)),
+    bytes([WITH_AUTHORIZATION, 3]) + bytes(range(0, 4 * len(FRAMES), 4)),
+    bytes([NEVER_READS, 0]) + bytes([0, 4 * 5, *([4 * 16] * 90)]),
+    bytes([0, 0]) + bytes(4 * n for n in (0, 6, 18, 20, 14, 15, 22, 24, 26, 27, 29, 31)),
+    bytes([RAW, 1]) + b"".join(FRAMES),
+    bytes([RAW | WITH_AUTHORIZATION, 0]) + CONNECT + b"SUB > 1\r\nPUB a 1\r\nx\r\n",
+    *(bytes([RAW, 0]) + CONNECT + frame for frame in FRAMES),
+]
+
+
+class FakeTransport(asyncio.Transport):
+    """Takes what is written; with `reads` False it keeps it, as a socket whose peer doesn't read."""
+
+    def __init__(self, connection: Connection, *, reads: bool) -> None:
+        super().__init__({"peername": ("198.51.100.1", 4000)})
+        self.connection = connection
+        self.reads = reads
+        self.taken = bytearray()
+        self.waiting = 0
+        self.closing = False
+
+    def write(self, data: Any) -> None:
+        if self.reads:
+            self.taken += data
+            return
+        self.waiting += len(data)
+        if self.waiting > MAX_PENDING + READ_AHEAD_BYTES + MAX_PAYLOAD:
+            raise AssertionError(f"{self.waiting} bytes wait for a receiver that may have {MAX_PENDING}")
+        if self.waiting == len(data):
+            self.connection.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """The limits are this fake's own."""
+
+    def pause_reading(self) -> None:
+        """Inputs are short: they are read to the end."""
+
+    def resume_reading(self) -> None:
+        """See pause_reading."""
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.closing = True
+
+
+class Peer:
+    """A connection of a server, driven by hand."""
+
+    def __init__(self, server: Server, *, reads: bool = True) -> None:
+        self.connection = server._accept()
+        self.transport = FakeTransport(self.connection, reads=reads)  # type: ignore[arg-type]
+        self.connection.connection_made(self.transport)
+
+    def receive(self, data: bytes) -> None:
+        """What arrives in one read, as far as the parser has room for it at a time."""
+        while data and not self.transport.closing:
+            view = self.connection.get_buffer(len(data))
+            size = min(len(view), len(data))
+            view[:size] = data[:size]
+            view.release()
+            self.connection.buffer_updated(size)
+            data = data[size:]
+
+    def go(self) -> None:
+        self.connection.connection_lost(None)
+
+    def take(self) -> bytes:
+        taken = bytes(self.transport.taken)
+        self.transport.taken.clear()
+        return taken
+
+
+class World:
+    """A server, and a client that must not notice anything. Everything runs inside the loop."""
+
+    def __init__(self, *, authorization: bool) -> None:
+        self.errors: list[str] = []
+        settings = {"user": "a", "password": PASSWORD} if authorization else {"jetstream": True}
+        self.server = Server(
+            log=logs.Log(self.log, trace=True),
+            max_payload=MAX_PAYLOAD,
+            max_pending=MAX_PENDING,
+            max_subscriptions=64,
+            **settings,
+        )
+        self.inputs = 0
+
+    async def start(self) -> None:
+        await self.server.start()
+        self.witness = Peer(self.server)
+        self.witness.receive(CONNECT + b"SUB witness.* 1\r\n")
+        await self.turn()
+        self.witness.take()
+        self.subscriptions = self.count()
+
+    def log(self, label: str, text: str) -> None:
+        if label == "FTL":
+            self.errors.append(text)
+
+    def count(self) -> int:
+        return sum(len(account.index) for account in self.server.accounts.values())
+
+    async def turn(self) -> None:
+        """The loop goes round until the end of the tick has run, and what it scheduled."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    async def run(self, chunks: list[bytes], *, reads: bool, goes_at_once: bool) -> None:
+        self.inputs += 1
+        peer = Peer(self.server, reads=reads)
+        for chunk in chunks:
+            peer.receive(chunk)
+            if not goes_at_once:
+                await self.turn()
+        pending = peer.connection._parser.pending
+        if pending > MAX_PAYLOAD + READ_AHEAD_BYTES:
+            raise AssertionError(f"the parser keeps {pending} bytes of a connection")
+        peer.go()
+        await self.turn()
+        await self.check()
+
+    async def check(self) -> None:
+        server = self.server
+        if self.errors or server.failed:
+            raise AssertionError(f"the server failed: {self.errors}")
+        if len(server.sessions) != 1:
+            raise AssertionError(f"{len(server.sessions)} sessions are left, expected the witness's alone")
+        if server.jetstream is None and self.count() != self.subscriptions:
+            raise AssertionError(f"{self.count()} subscriptions are left of {self.subscriptions}")
+        self.witness.take()  # inputs may publish what the witness listens to
+        self.witness.receive(b"PUB witness.%d 2\r\nok\r\n" % self.inputs)
+        await self.turn()
+        expected = b"MSG witness.%d 1 2\r\nok\r\n" % self.inputs
+        if (got := self.witness.take()) != expected:
+            raise AssertionError(f"the witness got {got!r}, expected {expected!r}")
+
+    async def close(self) -> None:
+        self.witness.go()
+        await self.server.stop()
+
+
+class Fuzzer:
+    """Inputs, one after the other, on servers that are replaced now and then."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(self.on_error)
+        self.escaped: list[dict[str, Any]] = []
+        self.worlds: dict[bool, World] = {}
+        self.inputs = 0
+        self.base_bytes = 0
+
+    def on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.escaped.append(context)
+
+    async def world(self, *, authorization: bool) -> World:
+        world = self.worlds.get(authorization)
+        if world is not None and world.inputs >= INPUTS_PER_SERVER:
+            await world.close()
+            world = None
+        if world is None:
+            world = self.worlds[authorization] = World(authorization=authorization)
+            await world.start()
+        return world
+
+    def __call__(self, data: bytes) -> None:
+        if len(data) < 3:
+            return
+        flags, step, rest = data[0], data[1], data[2:]
+        session = rest if flags & RAW else damaged_session(rest)
+        size = step * step or len(session)  # reads of 1 to 65,025 bytes, or all at once
+        chunks = [session[at : at + size] for at in range(0, len(session), size)][:256]
+        self.loop.run_until_complete(self.run(flags, chunks))
+        if self.escaped:
+            raise AssertionError(f"escaped to the loop: {self.escaped}") from self.escaped[0].get("exception")
+        self.watch_memory()
+
+    async def run(self, flags: int, chunks: list[bytes]) -> None:
+        world = await self.world(authorization=bool(flags & WITH_AUTHORIZATION))
+        await world.run(chunks, reads=not flags & NEVER_READS, goes_at_once=bool(flags & GOES_AT_ONCE))
+
+    def watch_memory(self) -> None:
+        """The most that was ever used may grow while everything is touched for the first time, not after."""
+        self.inputs += 1
+        used_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if self.inputs <= 2 * INPUTS_PER_SERVER:
+            self.base_bytes = used_bytes
+        elif used_bytes - self.base_bytes > GROWTH_MAX_BYTES:
+            raise AssertionError(f"memory grew by {used_bytes - self.base_bytes} bytes")
+
+
+def damaged_session(recipe: bytes) -> bytes:
+    """Frames by number (upper six bits), as they are or with the next byte of the recipe put into them."""
+    session = bytearray()
+    at = 0
+    while at < len(recipe) and len(session) < READ_AHEAD_BYTES:
+        number, damage = recipe[at] >> 2, recipe[at] & 3
+        frame = bytearray(FRAMES[number % len(FRAMES)])
+        at += 1
+        if damage and at + 1 < len(recipe):
+            where = recipe[at] % len(frame)
+            if damage == 1:
+                frame[where] = recipe[at + 1]
+            elif damage == 2:
+                del frame[where : where + 1 + recipe[at + 1] % 16]
+            else:
+                frame[where:where] = frame[where : where + 1 + recipe[at + 1] % 64]
+            at += 2
+        session += frame
+    return bytes(session)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as corpus:
+        for i, seed in enumerate(SEEDS):
+            Path(corpus, f"seed{i}").write_bytes(seed)
+        atheris.Setup([*sys.argv, corpus], Fuzzer())
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
