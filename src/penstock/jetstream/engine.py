@@ -418,6 +418,8 @@ class JetStream:
             streams=len(self.streams),
             consumers=sum(len(stream.consumers) for stream in self.streams.values()),
             limits=AccountLimits(
+                max_memory=self.config.account_memory_max,
+                max_storage=self.config.account_storage_max,
                 max_streams=self.config.max_streams,
                 max_consumers=self.config.max_consumers,
                 max_ack_pending=self.config.max_ack_pending,

@@ -30,6 +30,7 @@ class EngineConfig:
     api_level: the JetStream API level advertised; requests that need more are refused with 10185.
     domain: JetStream domain, "" for none; also served under `$JS.<domain>.API`.
     max_memory, max_storage: bytes all memory, all file streams of the server together may hold.
+    account_memory_max, account_storage_max: what the account itself is limited to, as its info tells.
     max_streams, max_consumers: assets of the account. consumers_per_stream_max: of streams that set no
     max_consumers.
     max_ack_pending: upper bound for consumers.
@@ -47,6 +48,8 @@ class EngineConfig:
     domain: str = ""
     max_memory: int = -1
     max_storage: int = -1
+    account_memory_max: int = -1
+    account_storage_max: int = -1
     max_streams: int = -1
     max_consumers: int = -1
     consumers_per_stream_max: int = 1000

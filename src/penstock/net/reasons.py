@@ -19,6 +19,7 @@ class CloseReason(StrEnum):
     PROTOCOL_VIOLATION = "Protocol Violation"
     BAD_CLIENT_PROTOCOL = "Bad Client Protocol Version"
     MAX_CONNECTIONS = "Maximum Connections Exceeded"
+    MAX_ACCOUNT_CONNECTIONS = "Maximum Account Connections Exceeded"
     MAX_PAYLOAD = "Maximum Message Payload Exceeded"
     MAX_CONTROL_LINE = "Maximum Control Line Exceeded"
     MAX_SUBSCRIPTIONS = "Maximum Subscriptions Exceeded"

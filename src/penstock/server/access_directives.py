@@ -1,4 +1,4 @@
-"""The blocks of nats.conf that say who may do what: `users`, `permissions`.
+"""The blocks of nats.conf that say who may do what: `users`, `permissions`, `accounts`.
 
 Read when a configuration has one of them: most have not. What is refused is a ConfigError with its place.
 """
@@ -11,8 +11,18 @@ from typing import Any
 from penstock.errors import ConfigError
 from penstock.routing.permissions import Entry, Permissions, ResponsePermission, SubjectPermission
 from penstock.server.conf import Map, Node
-from penstock.server.directives import UNSUPPORTED_USER, block, duration, fields, integer, shown, text
-from penstock.server.options import User
+from penstock.server.directives import (
+    UNSUPPORTED_USER,
+    block,
+    duration,
+    fields,
+    integer,
+    mappings,
+    shown,
+    storage_size,
+    text,
+)
+from penstock.server.options import AccountJetStream, AccountOptions, User
 
 _ALLOW = frozenset({"allow", "import", "export", "permit"})
 _PUBLISH = frozenset({"publish", "pub", "import"})
@@ -115,3 +125,77 @@ def with_defaults(users: tuple[User, ...], defaults: Permissions | None) -> tupl
     if defaults is None:
         return users
     return tuple(user if user.permissions else replace(user, permissions=defaults) for user in users)
+
+
+_JETSTREAM = {
+    **dict.fromkeys(("max_memory", "max_mem", "mem", "memory"), ("max_memory_bytes", storage_size)),
+    **dict.fromkeys(("max_store", "max_file", "max_disk", "store", "disk"), ("max_file_bytes", storage_size)),
+    **dict.fromkeys(("max_streams", "streams"), ("max_streams", integer)),
+    **dict.fromkeys(("max_consumers", "consumers"), ("max_consumers", integer)),
+    "max_ack_pending": ("max_ack_pending", integer),
+}
+_UNSUPPORTED_JETSTREAM = frozenset(
+    """max_bytes_required max_stream_bytes max_bytes mem_max_stream_bytes memory_max_stream_bytes
+    disk_max_stream_bytes store_max_stream_bytes cluster_traffic""".split()
+)
+
+
+def _jetstream(node: Node, name: str) -> AccountJetStream | None:
+    """True, false, "enabled", "disabled", or a map of limits."""
+    value = node.value
+    if isinstance(value, str) and value.lower() in ("enabled", "enable", "disabled", "disable"):
+        value = value.lower().startswith("enable")
+    if isinstance(value, bool):
+        return AccountJetStream() if value else None
+    if not isinstance(value, Map):
+        raise node.where.error(f"Expected map, bool or string to define JetStream, got {shown(node)}")
+    return AccountJetStream(**fields(value, _JETSTREAM, _UNSUPPORTED_JETSTREAM))
+
+
+_LIMITS = {
+    **dict.fromkeys(("max_connections", "max_conn"), ("max_connections", integer)),
+    **dict.fromkeys(("max_subscriptions", "max_subs"), ("max_subscriptions", integer)),
+}
+_UNSUPPORTED_LIMITS = frozenset("max_payload max_pay max_leafnodes max_leafs".split())
+
+
+def _limits(node: Node, name: str) -> dict[str, Any]:
+    return fields(block(node, name), _LIMITS, _UNSUPPORTED_LIMITS)
+
+
+_ACCOUNT = {
+    "users": ("users", users),
+    "jetstream": ("jetstream", _jetstream),
+    "mappings": ("mappings", mappings),
+    "maps": ("mappings", mappings),
+    **dict.fromkeys(("default_permissions", "default_permission", "permissions"), ("defaults", permissions)),
+    "limits": ("limits", _limits),
+}
+_UNSUPPORTED_ACCOUNT = frozenset(
+    "nkey imports exports msg_trace trace_dest cluster_traffic default_js_domain".split()
+)
+
+
+def accounts(node: Node, name: str) -> tuple[AccountOptions, ...]:
+    """A map of accounts by name, or an array of names."""
+    if isinstance(node.value, list):
+        return tuple(AccountOptions(name=text(entry, name)) for entry in node.value)
+    found = []
+    for account, where, entry in block(node, name):
+        if not isinstance(entry.value, Map):
+            raise where.error("Expected map entries for accounts")
+        try:
+            found.append(_account(account, entry.value))
+        except ConfigError as error:
+            if error.file is not None:
+                raise
+            raise where.error(error.message) from error
+    return tuple(found)
+
+
+def _account(name: str, items: Map) -> AccountOptions:
+    found = fields(items, _ACCOUNT, _UNSUPPORTED_ACCOUNT)
+    its_users = with_defaults(found.pop("users", ()), found.pop("defaults", None))
+    limits = found.pop("limits", {})
+    placed = tuple(replace(user, account=name) for user in its_users)
+    return AccountOptions(name=name, users=placed, **found, **limits)

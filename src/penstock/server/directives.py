@@ -32,8 +32,8 @@ UNSUPPORTED = frozenset(
     max_traced_msg_len mqtt no_header_support no_system_account ocsp ocsp_cache operator operators
     prof_block_rate prof_port proxies proxy_protocol reconnect_error_reports remote_syslog resolver
     resolver_pinned_accounts
-    resolver_preload resolver_tls root roots server_metadata server_tags store_dir syslog system
-    system_account trace_headers trace_verbose trusted trusted_keys websocket write_timeout ws""".split()
+    resolver_preload resolver_tls root roots server_metadata server_tags store_dir syslog
+    trace_headers trace_verbose trusted trusted_keys websocket write_timeout ws""".split()
 )
 UNSUPPORTED_JETSTREAM = frozenset(
     """cipher ek encryption_key extension_hint info_queue_limit key limits max_buffered_msgs max_buffered_size
@@ -150,6 +150,12 @@ def _users(node: Node, name: str) -> Any:
     from penstock.server import access_directives  # most configurations have no users
 
     return access_directives.users(node, name)
+
+
+def _accounts(node: Node, name: str) -> Any:
+    from penstock.server import access_directives
+
+    return access_directives.accounts(node, name)
 
 
 def _permissions(node: Node, name: str) -> Any:
@@ -322,6 +328,9 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "write_deadline": ("write_deadline_ns", duration),
     "no_fast_producer_stall": ("fast_producer_stall", _inverted),
     "no_auth_user": ("no_auth_user", text),
+    "accounts": ("accounts", _accounts),
+    "system_account": ("system_account", text),
+    "system": ("system_account", text),
     "tls": ("tls", _tls),
     "allow_non_tls": ("allow_non_tls", boolean),
     "debug": ("debug", boolean),

@@ -8,19 +8,24 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from penstock.errors import ServerError, StoreError
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.limits import EngineConfig
 from penstock.kernels.sinks import Sink
+from penstock.protocol.api.base import TYPE_PREFIX
 from penstock.protocol.durations import format_time
+from penstock.protocol.error_codes import NOT_ENABLED_FOR_ACCOUNT
 from penstock.protocol.ids import NuidGenerator
 from penstock.server.auth import GLOBAL_ACCOUNT
 from penstock.server.identity import VERSION
-from penstock.server.options import JetStreamOptions
+from penstock.server.options import AccountJetStream, JetStreamOptions
 from penstock.store.file import FileStore
 from penstock.store.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from penstock.routing.account import Account
     from penstock.server.server import Server
     from penstock.server.tick import Tick
 
@@ -49,16 +54,20 @@ class JetStreamService:
         try:
             self._store = MemoryStore() if options.store_dir is None else FileStore(options.store_dir)
             started_ns = server.clock()
-            self._open(GLOBAL_ACCOUNT)
+            for name, limits in server.options.jetstream_accounts().items():
+                self._open(name, limits)
         except StoreError as error:
             raise ServerError(f"can not start JetStream: {error}") from error
+        for account in server.accounts.values():
+            if account.name not in self.engines:
+                refuse_requests(account)
         took_ms = (server.clock() - started_ns) / 1e6
         server.log.info(f"Took {took_ms:.1f}ms to start JetStream")
 
     @property
     def api_level(self) -> int:
         """The JetStream API level that INFO and account info advertise."""
-        return EngineConfig().api_level if not self.engines else self.engines[GLOBAL_ACCOUNT].config.api_level
+        return EngineConfig().api_level
 
     @property
     def store_dir(self) -> str:
@@ -82,7 +91,7 @@ class JetStreamService:
             except (StoreError, OSError) as error:
                 self._server.log.error(f"not everything could be written while stopping: {error}")
 
-    def _open(self, account: str) -> None:
+    def _open(self, account: str, limits: AccountJetStream) -> None:
         """Starts the engine of an account with what is stored for it."""
         server = self._server
         config = EngineConfig(
@@ -91,8 +100,13 @@ class JetStreamService:
             server_name=server.server_name,
             version=VERSION,
             domain=self._options.domain,
-            max_memory=self.max_memory_bytes,
-            max_storage=self.max_file_bytes,
+            max_memory=_least(limits.max_memory_bytes, self.max_memory_bytes),
+            max_storage=_least(limits.max_file_bytes, self.max_file_bytes),
+            account_memory_max=limits.max_memory_bytes,
+            account_storage_max=limits.max_file_bytes,
+            max_streams=limits.max_streams,
+            max_consumers=limits.max_consumers,
+            max_ack_pending=limits.max_ack_pending,
             max_pending=server.options.max_pending,
             sync_always=self._options.sync_always,
             sync_interval_ns=self._options.sync_interval_ns,
@@ -144,6 +158,27 @@ class JetStreamService:
             log.info(f"  Domain:          {self._options.domain}")
         log.info(f"  API Level:       {self.api_level}")
         log.info("-------------------------------------------")
+
+
+def refuse_requests(account: Account) -> None:
+    """Tells an account without JetStream, on a server that has it, that it is not enabled.
+
+    Only INFO is answered: it is what clients ask first. Other requests find no responders.
+    """
+    answer = msgspec.json.encode(
+        {"type": TYPE_PREFIX + "account_info_response", "error": NOT_ENABLED_FOR_ACCOUNT}
+    )
+
+    def refuse(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
+        if reply:
+            account.publish(reply, answer)
+
+    account.subscribe_service(b"$JS.API.INFO", refuse)
+
+
+def _least(limit: int, of_server: int) -> int:
+    """Bytes an account may hold: its own limit, if it has one, and never more than the server's."""
+    return of_server if limit < 0 else min(limit, of_server)
 
 
 def _random_below(n: int) -> int:

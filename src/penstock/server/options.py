@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.routing.permissions import Permissions
 
 GLOBAL_ACCOUNT = "$G"
+SYSTEM_ACCOUNT = "$SYS"
 NS = 1_000_000_000
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
 LAME_DUCK_MIN_NS = 30 * NS
@@ -38,6 +39,49 @@ class User:
     """What it may publish and subscribe to. Default None = everything. Directive `permissions`."""
     account: str = GLOBAL_ACCOUNT
     """The account it is in. Default `$G`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountJetStream:
+    """JetStream in an account; limits of -1 (default) = those of the server. Block `jetstream`."""
+
+    max_memory_bytes: int = -1
+    """Most bytes of its memory streams. `max_memory`, `max_mem`."""
+    max_file_bytes: int = -1
+    """Most bytes of its file streams. `max_store`, `max_file`, `max_disk`."""
+    max_streams: int = -1
+    """Most streams. `max_streams`, `streams`."""
+    max_consumers: int = -1
+    """Most consumers of a stream. `max_consumers`, `consumers`."""
+    max_ack_pending: int = -1
+    """Most messages a consumer may have unacked. `max_ack_pending`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountOptions:
+    """One account of `accounts`. Limits of -1 (default) = those of the server."""
+
+    name: str
+    """Name of the account, no spaces; `$G` is taken."""
+    users: tuple[User, ...] = ()
+    """Its users, with this account's name in `account`. `users`."""
+    mappings: tuple[SubjectMapping, ...] = ()
+    """What becomes of the subjects of its clients' publishes. `mappings`, `maps`."""
+    jetstream: AccountJetStream | None = None
+    """JetStream; None (default) = not in this account. `jetstream`."""
+    max_connections: int = -1
+    """Most connections of its users at a time. `limits.max_connections`, `max_conn`."""
+    max_subscriptions: int = -1
+    """Most subscriptions of one of them. `limits.max_subscriptions`, `max_subs`."""
+
+    def __post_init__(self) -> None:
+        if self.name == GLOBAL_ACCOUNT:
+            raise ConfigError(f'"{self.name}" is a Reserved Account')
+        if not self.name or any(c.isspace() for c in self.name):
+            raise ConfigError(f'account name "{self.name}" is not valid: it must be one word')
+        for user in self.users:
+            if user.account != self.name:
+                raise ConfigError(f'user "{user.name}" is in account "{user.account}", not "{self.name}"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +203,11 @@ class Options:
     allow_non_tls: bool = False
     """With `tls`: clients may do without. Default off. `allow_non_tls`."""
 
+    accounts: tuple[AccountOptions, ...] = ()
+    """Accounts beside `$G`, with their users; excludes `user` and `token`. Default none. `accounts`."""
+    system_account: str = SYSTEM_ACCOUNT
+    """The account of the server's own affairs; one of `accounts`, or `$SYS` (default). `system_account`."""
+
     mappings: tuple[SubjectMapping, ...] = ()
     """What becomes of the subjects of clients' publishes; the first whose source matches decides. Default
     none. `mappings`, `maps`."""
@@ -210,13 +259,40 @@ class Options:
 
     def all_users(self) -> tuple[User, ...]:
         """The users of all accounts."""
-        return self.users
+        return (*self.users, *(user for account in self.accounts for user in account.users))
+
+    def account(self, name: str) -> AccountOptions | None:
+        """The options of an account; None for `$G` and others that `accounts` doesn't have."""
+        return next((account for account in self.accounts if account.name == name), None)
+
+    def jetstream_accounts(self) -> dict[str, AccountJetStream]:
+        """Who has JetStream where the server has it: `$G` when it stands alone, else accounts that say so."""
+        if all(account.name == self.system_account for account in self.accounts):
+            return {GLOBAL_ACCOUNT: AccountJetStream()}
+        return {account.name: account.jetstream for account in self.accounts if account.jetstream is not None}
+
+    def _check_accounts(self) -> None:
+        names = [account.name for account in self.accounts]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"an account comes twice in accounts: {', '.join(sorted(names))}")
+        if self.accounts and self.token:
+            raise ConfigError("Can not have a token and accounts")
+        if self.accounts and self.user:
+            raise ConfigError("Can not have a single user/pass and accounts")
+        if self.system_account != SYSTEM_ACCOUNT and self.system_account not in names:
+            raise ConfigError(
+                f'error resolving system account: account missing: "{self.system_account}" is not in accounts'
+            )
+        system = self.account(self.system_account)
+        if system is not None and system.jetstream is not None:
+            raise ConfigError("Not allowed to enable JetStream on the system account")
 
     def _check_authorization(self) -> None:
         if self.token and self.user:
             raise ConfigError("Cannot have a user/pass and token")
         if self.users and self.user:
             raise ConfigError("Can not have a single user/pass and a users array")
+        self._check_accounts()
         if self.users and self.token:
             raise ConfigError("Can not have a token and a users array")
         seen: set[str] = set()

@@ -129,6 +129,9 @@ class Server:
             stall=options.fast_producer_stall,
         )
         self.account(GLOBAL_ACCOUNT)
+        self.account(options.system_account)
+        for account in options.accounts:
+            self.account(account.name)
         try:
             self.encryption = self.open_encryption()
             self._open_monitor()
@@ -235,8 +238,7 @@ class Server:
         account = self.accounts.get(name)
         if account is None:
             account = self.accounts[name] = Account(name)
-            if name == GLOBAL_ACCOUNT:
-                self._set_mappings(account)
+            self._set_mappings(account)
             serve_user_info(self, account)
         return account
 
@@ -249,6 +251,14 @@ class Server:
         self.sessions[session.cid] = session
         self.totals.connections += 1
         return True
+
+    def has_room(self, account: str, newcomer: Session) -> bool:
+        """May the account have one more connection?"""
+        own = self.options.account(account)
+        if own is None or own.max_connections < 0:
+            return True
+        others = [session.identity for session in self.sessions.values() if session is not newcomer]
+        return sum(identity.account == account for identity in others if identity) < own.max_connections
 
     def session_closed(self, session: Session, reason: CloseReason) -> None:
         """The socket of a session is gone."""
@@ -270,7 +280,10 @@ class Server:
         host, _ = session.connection.peer
         info = {**self._info, "client_id": session.cid, "client_ip": host}
         if connect_info and session.identity is not None:
-            info |= {"connect_info": True, "remote_account": session.identity.account}
+            account = session.identity.account
+            info |= {"connect_info": True, "remote_account": account}
+            if account == self.options.system_account:
+                info["acc_is_sys"] = True
         return b"INFO " + msgspec.json.encode(info) + b" \r\n"
 
     # -- for a reload
@@ -304,13 +317,15 @@ class Server:
     # -- own
 
     def _set_mappings(self, account: Account) -> None:
-        """Top-level mappings are those of the global account."""
-        if self.options.mappings:
+        """Top-level mappings are those of the global account; other accounts have their own."""
+        own = self.options.account(account.name)
+        mappings = self.options.mappings if account.name == GLOBAL_ACCOUNT else own.mappings if own else ()
+        if mappings:
             from random import randrange
 
             from penstock.routing.mapping import Mappings
 
-            account.set_mappings(Mappings(self.options.mappings), randrange)
+            account.set_mappings(Mappings(mappings), randrange)
 
     def open_encryption(self) -> Encryption | None:
         """TLS as the options want it, its files read now. Raises ConfigError."""

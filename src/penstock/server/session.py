@@ -176,8 +176,8 @@ class Session:
                 self._identify(identity)
         elif identity is None or identity.account != self.identity.account:
             self._refuse_login(options.user)
-        else:
-            self.identity = identity
+        elif identity != self.identity:
+            self._identify(identity)
 
     def close(self, reason: CloseReason) -> None:
         """Closes after what is in the out buffer."""
@@ -210,6 +210,10 @@ class Session:
         )
         if identity is None:
             self._refuse_login(options.user)
+            return
+        if not self.server.has_room(identity.account, self):
+            self.server.log.error(f"{self.name} - maximum account active connections exceeded")
+            self.refuse("maximum account active connections exceeded", CloseReason.MAX_ACCOUNT_CONNECTIONS)
             return
         self._apply(options)
         self._identify(identity)
@@ -280,7 +284,7 @@ class Session:
         if sid in self.subscriptions:
             self.ok()  # as the official server: the first subscription of a sid stays
             return
-        limit = self.server.options.max_subscriptions
+        limit = self._subscriptions_max()
         if 0 < limit <= len(self.subscriptions):
             log.error(f"{self.name} - maximum subscriptions exceeded")
             self.error("maximum subscriptions exceeded")
@@ -291,6 +295,13 @@ class Session:
             self.error("Invalid Subject")
             return
         self.ok()
+
+    def _subscriptions_max(self) -> int:
+        """The least of the server's limit and the account's; 0 or less = none."""
+        options = self.server.options
+        own = options.account(self.identity.account) if self.identity is not None else None
+        limits = [options.max_subscriptions, own.max_subscriptions if own is not None else 0]
+        return min((limit for limit in limits if limit > 0), default=0)
 
     def _subscribe(self, subject: bytes, queue: bytes, sid: bytes) -> None:
         """Raises ValueError when nobody may subscribe to this subject."""

@@ -9,7 +9,7 @@ from penstock.protocol.durations import format_time
 from penstock.server.pages.base import Options, Page, Query, flag, header
 from penstock.server.pages.connz import account_of
 from penstock.server.pages.subsz import index_stats
-from penstock.server.pages.varz import SYSTEM_ACCOUNT, traffic
+from penstock.server.pages.varz import traffic
 
 if TYPE_CHECKING:
     from penstock.server.server import Server
@@ -38,7 +38,7 @@ class AccountStatzOptions(Options, frozen=True, kw_only=True):
 
 def accountz(server: Server, options: AccountzOptions) -> Page:
     """Names of accounts, or one in detail. Raises MisuseError when there is no such account."""
-    page = header(server) | {"system_account": SYSTEM_ACCOUNT}
+    page = header(server) | {"system_account": server.options.system_account}
     if options.account:
         return page | {"account_detail": account_info(server, options.account)}
     return page | {"accounts": list(server.accounts)}
@@ -53,7 +53,7 @@ def account_info(server: Server, name: str) -> Page:
     return {
         "account_name": name,
         "update_time": format_time(server.started_ns),
-        "is_system": name == SYSTEM_ACCOUNT,
+        "is_system": name == server.options.system_account,
         "expired": False,
         "complete": True,
         "jetstream_enabled": service is not None and name in service.engines,

@@ -16,7 +16,6 @@ from penstock.server.totals import Traffic
 if TYPE_CHECKING:
     from penstock.server.server import Server
 
-SYSTEM_ACCOUNT = "$SYS"
 _NS = 1_000_000_000
 
 
@@ -107,7 +106,7 @@ def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> P
         "http_req_stats": dict(requests),
         "config_load_time": format_time(server.started_ns),
         "config_digest": "",
-        "system_account": SYSTEM_ACCOUNT,
+        "system_account": server.options.system_account,
         "slow_consumer_stats": _by_kind(totals.slow_consumers),
         "stale_connection_stats": _by_kind(totals.stale_connections),
     }
