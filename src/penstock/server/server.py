@@ -34,7 +34,7 @@ from penstock.server.auth import GLOBAL_ACCOUNT, Authenticator
 from penstock.server.identity import PROTOCOL, RUNTIME, VERSION, new_server_id
 from penstock.server.options import JetStreamOptions, Options
 from penstock.server.session import Session
-from penstock.server.system import serve_user_info
+from penstock.server.system import SystemService
 from penstock.server.tick import Tick
 from penstock.server.totals import ClosedSession, Totals
 
@@ -87,6 +87,7 @@ class Server:
         self.server_name = options.server_name or self.server_id
         self.authenticator = Authenticator(options)
         self.accounts: dict[str, Account] = {}
+        self.system = SystemService(self)
         self.sessions: dict[int, Session] = {}
         self.closed_sessions: deque[ClosedSession] = deque(maxlen=CLOSED_SESSIONS_MAX)
         self.totals = Totals()
@@ -132,6 +133,7 @@ class Server:
         self.account(options.system_account)
         for account in options.accounts:
             self.account(account.name)
+        self.system.start()
         try:
             self.encryption = self.open_encryption()
             self._open_monitor()
@@ -164,6 +166,7 @@ class Server:
             self.log.info("Initiating Shutdown...")
         if self.jetstream is not None:
             self.jetstream.end_pulls()
+        self.system.shutting_down()
         if self._tick is not None:
             self._tick.settle()  # acks of what has arrived still reach their clients
         for session in tuple(self.sessions.values()):
@@ -174,6 +177,7 @@ class Server:
             self._tick.stop()
         if self.jetstream is not None:
             self.jetstream.close()
+        self.system.close()
         if self.monitor is not None:
             await self.monitor.stop()
         if self._watch is not None:
@@ -187,6 +191,7 @@ class Server:
             return
         self._leaving = True
         self.log.info("Entering lame duck mode, stop accepting new clients")
+        self.system.lame_duck()
         if self._listener is not None:
             self._listener.close()
         self._info["ldm"] = True
@@ -239,7 +244,7 @@ class Server:
         if account is None:
             account = self.accounts[name] = Account(name)
             self._set_mappings(account)
-            serve_user_info(self, account)
+            self.system.serve(account)
         return account
 
     def admit(self, session: Session) -> bool:
@@ -265,6 +270,7 @@ class Server:
         if self.sessions.pop(session.cid, None) is None:
             return
         self.totals.add_session(session, reason)
+        self.system.disconnected(session, reason)
         if reason.is_slow_consumer:
             self.log.info(f"{session.name} - {reason}")
         self.closed_sessions.append(ClosedSession.of(session, reason, self.clock()))

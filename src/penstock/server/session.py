@@ -218,6 +218,7 @@ class Session:
         self._apply(options)
         self._identify(identity)
         self._name_in_log()
+        self.server.system.connected(self)
         self.ok()
 
     def _apply(self, options: ConnectOptions) -> None:

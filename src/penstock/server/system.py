@@ -1,48 +1,372 @@
-"""Requests to the server itself, below `$SYS.REQ.`: for now only what every user may ask about itself."""
+"""The system account: requests to the server below `$SYS.REQ.`, and events about it.
+
+Requests are the monitoring pages with another envelope, `{server, data}` or `{server, error}`; their
+bodies are the pages' options as JSON. The system account may ask about everything; any other account about
+itself:
+
+    $SYS.REQ.SERVER.PING[.X]      every server answers; the body may name which (`server_name`, `host`, ...)
+    $SYS.REQ.SERVER.<id>.X        this server
+    $SYS.REQ.ACCOUNT.<account>.X  about one account
+    $SYS.REQ.SERVER.PING.CONNZ, $SYS.REQ.ACCOUNT.PING.CONNZ|STATZ, $SYS.REQ.USER.INFO  from any account
+
+Events are made only when somebody listens to their subject: a server without listeners spends one look into
+the index a connection. Long pages are made in pieces, by tasks that end with the server; there are at most
+UNDER_WAY_MAX of them.
+
+Rejected: one wildcard subscription for all requests. Who asks for what doesn't exist should hear that nobody
+responds, not wait.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.errors import MisuseError
 from penstock.kernels.sinks import Sink
+from penstock.net.reasons import CloseReason
 from penstock.protocol.durations import format_time
+from penstock.protocol.ids import NuidGenerator
+from penstock.server.auth import GLOBAL_ACCOUNT
 from penstock.server.identity import VERSION
+from penstock.server.totals import Traffic
 
 if TYPE_CHECKING:
     from penstock.routing.account import Account
+    from penstock.server.pages.base import Page, Steps
     from penstock.server.server import Server
+    from penstock.server.session import Session
 
+SYSTEM_ACCOUNT = "$SYS"
 USER_INFO = b"$SYS.REQ.USER.INFO"
+STATSZ_INTERVAL_S = 10.0
+UNDER_WAY_MAX = 64
+ADVISORY = "io.nats.server.advisory.v1."
+SERVER_PAGES = (
+    "IDZ", "STATSZ", "VARZ", "SUBSZ", "CONNZ", "JSZ", "HEALTHZ", "ACCOUNTZ", "ROUTEZ", "LEAFZ", "GATEWAYZ",
+)  # fmt: skip
+ACCOUNT_PAGES = ("SUBSZ", "CONNZ", "LEAFZ", "JSZ", "INFO", "STATZ", "CONNS")
+_HAS_JETSTREAM = 1  # a bit of `flags`
 
 
-def serve_user_info(server: Server, account: Account) -> None:
-    """Answers `$SYS.REQ.USER.INFO` in an account: who the asking connection is (`nats account info` asks)."""
+class _Filter(msgspec.Struct, frozen=True):
+    """Which servers a PING is for; what is empty is any."""
 
-    def answer(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
-        session = getattr(origin, "owner", None)
-        if session is None or not reply:
+    server_name: str = ""
+    host: str = ""
+    cluster: str = ""
+    domain: str = ""
+    tags: list[str] = []
+    exact_match: bool = False
+
+
+class _Kick(msgspec.Struct, frozen=True):
+    cid: int = 0
+
+
+class SystemService:
+    """Answers and tells in the name of a server, from its making until `close`.
+
+    Args:
+        server: whose affairs these are; it has no accounts yet.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._sequence = 0
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def account_name(self) -> str:
+        """Which account is the system account."""
+        return SYSTEM_ACCOUNT
+
+    def start(self) -> None:
+        """Makes the system account and begins to tell statistics."""
+        self._server.account(self.account_name)
+        self._tick()
+
+    def close(self) -> None:
+        """Ends what is under way."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for task in tuple(self._under_way):
+            task.cancel()
+
+    # -- requests
+
+    def serve(self, account: Account) -> None:
+        """Answers what clients of this account may ask."""
+        subscribe = account.subscribe_service
+        subscribe(USER_INFO, self._answer(account, self._user_info))
+        if account.name != self.account_name:
+            for subject, name in (("SERVER.PING.CONNZ", "CONNZ"), ("ACCOUNT.PING.CONNZ", "CONNZ"),
+                                  ("ACCOUNT.PING.STATZ", "STATZ")):  # fmt: skip
+                subscribe(f"$SYS.REQ.{subject}".encode(), self._own(account, name))
             return
-        user = session.identity.user if session.identity is not None else ""
-        body = {
-            "server": _server_info(server),
-            "data": {"user": user, "account": account.name, "account_name": account.name},
+        ping, own = "$SYS.REQ.SERVER.PING", f"$SYS.REQ.SERVER.{self._server.server_id}"
+        subscribe(ping.encode(), self._answer(account, self._pinged("STATSZ")))
+        for name in SERVER_PAGES:
+            subscribe(f"{ping}.{name}".encode(), self._answer(account, self._pinged(name)))
+            subscribe(f"{own}.{name}".encode(), self._answer(account, self._server_page(name)))
+        subscribe(f"{own}.KICK".encode(), self._answer(account, self._kick))
+        for name in ACCOUNT_PAGES:
+            subscribe(f"$SYS.REQ.ACCOUNT.*.{name}".encode(), self._answer(account, self._account_page(name)))
+
+    def _own(self, account: Account, name: str) -> Callable[..., None]:
+        """A page about the asking account itself, whatever the body says."""
+        return self._answer(
+            account, lambda subject, payload, origin: self._about_account(name, account.name, payload)
+        )
+
+    def _answer(
+        self, account: Account, make: Callable[[bytes, bytes, Sink | None], Page | Steps | None]
+    ) -> Callable[..., None]:
+        def serve(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
+            if not reply:
+                return
+            try:
+                made = make(subject, payload, origin)
+            except (msgspec.DecodeError, MisuseError) as error:
+                self._reply(account, reply, self._error(error))
+                return
+            if made is None:
+                return
+            if isinstance(made, dict):
+                self._reply(account, reply, made)
+            elif len(self._under_way) >= UNDER_WAY_MAX:
+                busy = {"code": 503, "description": f"{UNDER_WAY_MAX} requests are under way; ask again"}
+                self._reply(account, reply, {"server": self.describe(), "error": busy})
+            else:
+                task = asyncio.get_running_loop().create_task(self._finish(account, reply, made))
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+
+        return serve
+
+    async def _finish(self, account: Account, reply: bytes, steps: Steps) -> None:
+        from penstock.server.pages.base import in_pieces
+
+        page = await in_pieces(steps)
+        self._reply(account, reply, {"server": self.describe(), "data": page})
+
+    def _reply(self, account: Account, reply: bytes, page: Page) -> None:
+        account.publish(reply, msgspec.json.encode(page))
+
+    def _enveloped(self, made: Page | Steps) -> Page | Steps:
+        return {"server": self.describe(), "data": made} if isinstance(made, dict) else made
+
+    def _error(self, error: Exception) -> Page:
+        code = 400 if isinstance(error, msgspec.DecodeError) else 500
+        return {"server": self.describe(), "error": {"code": code, "description": str(error)}}
+
+    def _user_info(self, subject: bytes, payload: bytes, origin: Sink | None) -> Page | None:
+        session = getattr(origin, "owner", None)
+        if session is None or session.identity is None:
+            return None
+        name = session.identity.account
+        data = {"user": session.identity.user, "account": name, "account_name": name}
+        return {"server": self.describe(), "data": data}
+
+    def _pinged(self, name: str) -> Callable[[bytes, bytes, Sink | None], Page | Steps | None]:
+        make = self._server_page(name)
+
+        def answer(subject: bytes, payload: bytes, origin: Sink | None) -> Page | Steps | None:
+            if name != "IDZ" and not self._is_meant(_decoded(payload, _Filter)):
+                return None
+            return make(subject, payload, origin)
+
+        return answer
+
+    def _is_meant(self, wanted: _Filter) -> bool:
+        server = self._server
+        pairs = ((wanted.server_name, server.server_name), (wanted.host, server.options.host))
+        for asked, mine in pairs:
+            if asked and (asked != mine if wanted.exact_match else asked not in mine):
+                return False
+        jetstream = server.options.jetstream
+        domain = jetstream.domain if jetstream is not None else ""
+        return not wanted.cluster and not wanted.tags and wanted.domain in ("", domain)
+
+    def _server_page(self, name: str) -> Callable[[bytes, bytes, Sink | None], Page | Steps]:
+        def make(subject: bytes, payload: bytes, origin: Sink | None) -> Page | Steps:
+            from penstock.server.pages import table
+
+            server = self._server
+            if name == "IDZ":
+                return {"name": server.server_name, "host": server.options.host, "id": server.server_id}
+            if name == "STATSZ":
+                return self.statsz()
+            if name == "HEALTHZ":
+                return self._healthz(payload)
+            if name == "VARZ":
+                requests = server.monitor.requests if server.monitor is not None else {}
+                return self._enveloped(table.varz(server, requests))
+            entry = table.PAGES[name.lower()]
+            return self._enveloped(entry.make(server, _decoded(payload, entry.options)))
+
+        return make
+
+    def _healthz(self, payload: bytes) -> Page:
+        from penstock.server.pages.base import Refused
+        from penstock.server.pages.healthz import HealthzOptions, healthz
+
+        try:
+            page, status = healthz(self._server, _decoded(payload, HealthzOptions)), 200
+        except Refused as refused:
+            page, status = refused.page or {}, refused.status
+        return {"server": self.describe(), "data": {**page, "status_code": status}}
+
+    def _account_page(self, name: str) -> Callable[[bytes, bytes, Sink | None], Page | Steps]:
+        def make(subject: bytes, payload: bytes, origin: Sink | None) -> Page | Steps:
+            account = subject.split(b".")[3].decode("utf-8", "replace")
+            return self._about_account(name, account, payload)
+
+        return make
+
+    def _about_account(self, name: str, account: str, payload: bytes) -> Page | Steps:
+        from penstock.server.pages import accounts, connz, jsz, remotes, subsz
+
+        server, replace = self._server, msgspec.structs.replace
+        if name == "CONNZ":
+            return connz.connz(server, replace(_decoded(payload, connz.ConnzOptions), acc=account))
+        if name == "SUBSZ":
+            asked = replace(_decoded(payload, subsz.SubszOptions), account=account, subscriptions=True)
+            return subsz.subsz(server, asked)
+        if name == "JSZ":
+            return jsz.account_jsz(server, replace(_decoded(payload, jsz.JszOptions), account=account))
+        if name == "LEAFZ":
+            return self._enveloped(remotes.leafz(server, remotes.RemotesOptions()))
+        if name == "INFO":
+            return self._enveloped(accounts.account_info(server, account))
+        if name == "CONNS":
+            if account not in server.accounts:
+                raise MisuseError(f"Account {account} does not exist")
+            return self._advisory("account_connections", **accounts.account_stat(server, account))
+        options = _decoded(payload, accounts.AccountStatzOptions)
+        if account != "PING":
+            options = replace(options, accounts=[account])
+        return self._enveloped(accounts.accstatz(server, options))
+
+    def _kick(self, subject: bytes, payload: bytes, origin: Sink | None) -> Page:
+        session = self._server.sessions.get(_decoded(payload, _Kick).cid)
+        if session is None:
+            raise MisuseError("no such client or leafnode id")
+        session.close(CloseReason.KICKED)
+        return {"server": self.describe()}
+
+    # -- events
+
+    def connected(self, session: Session) -> None:
+        """A client gave its CONNECT and was let in."""
+        if session.identity is None:
+            return
+        subject = f"$SYS.ACCOUNT.{session.identity.account}.CONNECT"
+        self._tell(subject, lambda: self._advisory("client_connect", client=describe_client(session)))
+
+    def disconnected(self, session: Session, reason: CloseReason) -> None:
+        """A client is gone, or was never let in."""
+
+        def made() -> Page:
+            traffic = Traffic.of(session.sink)
+            client = describe_client(session) | {"stop": format_time(self._server.clock())}
+            return self._advisory(
+                "client_disconnect",
+                client=client,
+                sent={"msgs": traffic.out_msgs, "bytes": traffic.out_bytes},
+                received={"msgs": traffic.in_msgs, "bytes": traffic.in_bytes},
+                reason=str(reason),
+            )
+
+        if reason is CloseReason.AUTHENTICATION_FAILURE:
+            self._tell(f"$SYS.SERVER.{self._server.server_id}.CLIENT.AUTH.ERR", made)
+        account = session.identity.account if session.identity is not None else GLOBAL_ACCOUNT
+        self._tell(f"$SYS.ACCOUNT.{account}.DISCONNECT", made)
+
+    def shutting_down(self) -> None:
+        """Tells SHUTDOWN; connections are still open."""
+        self._tell(f"$SYS.SERVER.{self._server.server_id}.SHUTDOWN", self.describe)
+
+    def lame_duck(self) -> None:
+        """Tells LAMEDUCK."""
+        self._tell(f"$SYS.SERVER.{self._server.server_id}.LAMEDUCK", self.describe)
+
+    def _tick(self) -> None:
+        self._tell(f"$SYS.SERVER.{self._server.server_id}.STATSZ", self.statsz)
+        self._timer = asyncio.get_running_loop().call_later(STATSZ_INTERVAL_S, self._tick)
+
+    def _tell(self, subject: str, make: Callable[[], Page]) -> None:
+        account = self._server.account(self.account_name)
+        name = subject.encode()
+        if account.index.has_interest(name):
+            account.publish(name, msgspec.json.encode(make()))
+
+    # -- what they say
+
+    def describe(self) -> Page:
+        """The `server` that every answer and event begins with."""
+        server = self._server
+        self._sequence += 1
+        jetstream = server.jetstream is not None
+        page: Page = {
+            "name": server.server_name,
+            "host": server.options.host,
+            "id": server.server_id,
+            "ver": VERSION,
+            "jetstream": jetstream,
+            "flags": _HAS_JETSTREAM if jetstream else 0,
+            "seq": self._sequence,
+            "time": format_time(server.clock()),
         }
-        account.publish(reply, msgspec.json.encode(body))
+        if server.options.jetstream is not None and server.options.jetstream.domain:
+            page["domain"] = server.options.jetstream.domain
+        return page
 
-    account.subscribe_service(USER_INFO, answer)
+    def statsz(self) -> Page:
+        """The server in numbers."""
+        from penstock.server.pages import table
+
+        return {"server": self.describe(), "statsz": table.statsz(self._server)}
+
+    def _advisory(self, kind: str, **fields: Any) -> Page:
+        now = format_time(self._server.clock())
+        return {
+            "type": ADVISORY + kind,
+            "id": self._new_id(),
+            "timestamp": now,
+            "server": self.describe(),
+            **fields,
+        }
 
 
-def _server_info(server: Server) -> dict[str, Any]:
-    """The `server` that every answer to a system request begins with."""
-    return {
-        "name": server.server_name,
-        "host": server.options.host,
-        "id": server.server_id,
-        "ver": VERSION,
-        "jetstream": server.jetstream is not None,
-        "flags": 0,
-        "seq": 0,
-        "time": format_time(server.clock()),
+def describe_client(session: Session) -> Page:
+    """A client, as events show it; what is empty or not known is left out."""
+    identity, options = session.identity, session.options
+    account = identity.account if identity is not None else GLOBAL_ACCOUNT
+    about: Page = {
+        "start": format_time(session.started_ns),
+        "host": session.connection.peer[0],
+        "id": session.cid,
+        "acc": account,
+        "user": identity.user if identity is not None else options.user,
+        "name": options.name,
+        "lang": options.lang,
+        "ver": options.version,
+        "rtt": session.rtt_ns,
+        "name_tag": account,
+        "kind": "Client",
+        "client_type": "nats",
     }
+    return {key: value for key, value in about.items() if value not in ("", 0)}
+
+
+def _decoded(payload: bytes, kind: type[Any]) -> Any:
+    """Options in a body; no body = the defaults. Raises msgspec.DecodeError (ValidationError is one)."""
+    return msgspec.json.decode(payload, type=kind) if payload.strip() else kind()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.server.pages import accounts, connz, healthz, jsz, remotes, subsz
+from penstock.server.pages import varz as general
 from penstock.server.pages.base import Options, Page, Steps
 
 if TYPE_CHECKING:
@@ -30,3 +31,13 @@ PAGES: dict[str, Entry] = {
     "routez": Entry(remotes.RemotesOptions, remotes.routez),
     "gatewayz": Entry(remotes.RemotesOptions, remotes.gatewayz),
 }
+
+
+def varz(server: Server, requests: Mapping[str, int]) -> Page:
+    """varz, which has no options but shows how often pages were asked for."""
+    return general.varz(server, general.VarzOptions(), requests)
+
+
+def statsz(server: Server) -> Page:
+    """The numbers that servers tell each other and the system account."""
+    return general.statsz(server)

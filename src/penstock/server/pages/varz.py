@@ -75,9 +75,11 @@ def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> P
         "gateway": {},
         "leaf": {},
         "mqtt": {},
-        "websocket": {},
+        "websocket": server.websockets.shown() if server.websockets is not None else {},
         "jetstream": jetstream_var(server),
-        "tls_timeout": 2,
+        "tls_required": (server.encryption is not None and server.encryption.required) or None,
+        "tls_verify": (told.tls is not None and told.tls.verify) or None,
+        "tls_timeout": told.tls.timeout_ns / _NS if told.tls is not None else 2,
         "write_deadline": told.write_deadline_ns,
         "start": format_time(server.started_ns),
         "now": format_time(now),
@@ -111,6 +113,34 @@ def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> P
         "stale_connection_stats": _by_kind(totals.stale_connections),
     }
     return {name: value for name, value in page.items() if value is not None}
+
+
+def statsz(server: Server) -> Page:
+    """The numbers of a server that the system account is told."""
+    totals, sums = server.totals, traffic(server)
+    sent = {"msgs": sums.out_msgs, "bytes": sums.out_bytes}
+    received = {"msgs": sums.in_msgs, "bytes": sums.in_bytes}
+    active = {one.identity.account for one in server.sessions.values() if one.identity is not None}
+    page: Page = {
+        "start": format_time(server.started_ns),
+        "mem": resident_bytes(),
+        "cores": os.cpu_count() or 1,
+        "cpu": cpu_percent(server),
+        "connections": len(server.sessions),
+        "total_connections": totals.connections,
+        "active_accounts": len(active),
+        "subscriptions": num_subscriptions(server),
+        "sent": sent,
+        "sent_to_clients": sent,
+        "received": received,
+        "received_from_clients": received,
+        "slow_consumers": totals.slow_consumers,
+        "active_servers": 1,
+        "gomaxprocs": 1,
+    }
+    if server.jetstream is not None:
+        page["jetstream"] = jetstream_var(server)
+    return page
 
 
 def _by_kind(clients: int) -> Page:
