@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from penstock.server.server import Server
     from penstock.server.session import Session
 
-SYSTEM_ACCOUNT = "$SYS"
 USER_INFO = b"$SYS.REQ.USER.INFO"
 STATSZ_INTERVAL_S = 10.0
 UNDER_WAY_MAX = 64
@@ -85,7 +84,7 @@ class SystemService:
     @property
     def account_name(self) -> str:
         """Which account is the system account."""
-        return SYSTEM_ACCOUNT
+        return self._server.options.system_account
 
     def start(self) -> None:
         """Makes the system account and begins to tell statistics."""
