@@ -59,6 +59,7 @@ class Connection(asyncio.BufferedProtocol):
         "_written",
         "active",
         "close_reason",
+        "kind",
         "peer",
         "stalls",
     )
@@ -80,6 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self.active = False
         self.stalls = 0
         self.close_reason: CloseReason | None = None
+        self.kind = "nats"  # as monitoring calls its transport
         self.peer: tuple[str, int] = ("", 0)
 
     def attach(self, handler: Handler) -> None:

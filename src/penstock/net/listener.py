@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    import ssl
 
 BACKLOG = 4096
 
@@ -22,13 +25,14 @@ class Listener:
         self.host = ""
         self.port = 0
 
-    async def open(self, host: str, port: int) -> None:
-        """Binds and listens. Port 0 takes any free port; `self.port` then says which.
+    async def open(self, host: str, port: int, context: ssl.SSLContext | None = None) -> None:
+        """Binds and listens. Port 0 takes any free port; `self.port` then says which. With a context,
+        everything is encrypted from the first byte on.
 
         Raises OSError when the address can't be bound.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, host, port, backlog=BACKLOG)
+        self._server = await loop.create_server(self._accept, host, port, backlog=BACKLOG, ssl=context)
         self.host = host
         self.port = cast(int, self._server.sockets[0].getsockname()[1])
 

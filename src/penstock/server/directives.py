@@ -26,14 +26,14 @@ Reader = Callable[[Node, str], Any]
 _STORAGE_SIZE = re.compile(r"(\d+)([KMGT]?)")
 
 UNSUPPORTED = frozenset(
-    """accounts account cluster connect_error_reports default_js_domain default_sentinel
+    """cluster connect_error_reports default_js_domain default_sentinel
     disable_sublist_cache feature_flags gateway https https_port leaf leafnodes log_size_limit
     logfile_max_num logfile_size_limit log_max_num max_closed_clients max_sub_tokens
     max_traced_msg_len mqtt no_header_support no_system_account ocsp ocsp_cache operator operators
     prof_block_rate prof_port proxies proxy_protocol reconnect_error_reports remote_syslog resolver
     resolver_pinned_accounts
     resolver_preload resolver_tls root roots server_metadata server_tags store_dir syslog
-    trace_headers trace_verbose trusted trusted_keys websocket write_timeout ws""".split()
+    trace_headers trace_verbose trusted trusted_keys write_timeout""".split()
 )
 UNSUPPORTED_JETSTREAM = frozenset(
     """cipher ek encryption_key extension_hint info_queue_limit key limits max_buffered_msgs max_buffered_size
@@ -303,6 +303,12 @@ def _tls(node: Node, name: str) -> Any:
     return tls(node, name)
 
 
+def _websocket(node: Node, name: str) -> Any:
+    from penstock.server.websocket_directives import websocket
+
+    return websocket(node, name)
+
+
 def _inverted(node: Node, name: str) -> bool:
     return not boolean(node, name)
 
@@ -332,6 +338,8 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "system_account": ("system_account", text),
     "system": ("system_account", text),
     "tls": ("tls", _tls),
+    "websocket": ("websocket", _websocket),
+    "ws": ("websocket", _websocket),
     "allow_non_tls": ("allow_non_tls", boolean),
     "debug": ("debug", boolean),
     "trace": ("trace", boolean),

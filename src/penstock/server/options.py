@@ -145,6 +145,36 @@ class TlsOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WebsocketOptions:
+    """The `websocket` block."""
+
+    port: int = 0
+    """Port for WebSocket clients, 1..65535; -1 = any free port. Needed. `port` or in `listen`."""
+    host: str = "0.0.0.0"
+    """Address to listen on. Default all IPv4 addresses. `host` or in `listen`."""
+    tls: TlsOptions | None = None
+    """TLS of the listener. Needed, unless `no_tls` says that there is none. `tls`."""
+    no_tls: bool = False
+    """Without TLS: for a proxy in front that has it, and for tests. Default off. `no_tls`."""
+    compression: bool = False
+    """Use permessage-deflate with clients that offer it. Default off. `compression`."""
+    same_origin: bool = False
+    """A page in a browser must be from the host and port that it connects to. Default off. `same_origin`."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins that a page in a browser must be from. Default: any. `allowed_origins`."""
+    handshake_timeout_ns: int = 2 * NS
+    """How long a handshake may take, ns, > 0. Default 2 s. `handshake_timeout`."""
+
+    def __post_init__(self) -> None:
+        _between("websocket.port", self.port, -1, 65535)
+        if self.port == 0:
+            raise ConfigError("websocket.port is missing; give the port to listen on, or -1 for any free one")
+        _at_least("websocket.handshake_timeout", self.handshake_timeout_ns, 1)
+        if self.tls is None and not self.no_tls:
+            raise ConfigError("websocket requires TLS configuration; give it `tls`, or `no_tls: true`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Everything a server is told. Times are ns unless the name says otherwise."""
 
@@ -202,6 +232,8 @@ class Options:
     """TLS of client connections; None (default) = off. `tls`."""
     allow_non_tls: bool = False
     """With `tls`: clients may do without. Default off. `allow_non_tls`."""
+    websocket: WebsocketOptions | None = None
+    """The listener for WebSocket clients; None (default) = there is none. `websocket`, `ws`."""
 
     accounts: tuple[AccountOptions, ...] = ()
     """Accounts beside `$G`, with their users; excludes `user` and `token`. Default none. `accounts`."""

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.server.encryption import Encryption
     from penstock.server.jetstream import JetStreamService
     from penstock.server.monitor import Monitor
+    from penstock.server.websockets import Websockets
 
 CLOSED_SESSIONS_MAX = 10_000
 STOP_GRACE_S = 2.0
@@ -95,6 +96,7 @@ class Server:
         self.jetstream: JetStreamService | None = None
         self.monitor: Monitor | None = None
         self.encryption: Encryption | None = None
+        self.websockets: Websockets | None = None
         self.failed = False  # it stopped because what is stored can't be relied on
         self._next_cid = 1
         self._listener: Listener | None = None
@@ -138,6 +140,7 @@ class Server:
             self.encryption = self.open_encryption()
             self._open_monitor()
             self._open_jetstream(self._tick)
+            await self._open_websockets()
             await self._listen()
             files.write_pid(options.pid_file)
             self._write_ports()
@@ -162,6 +165,8 @@ class Server:
     async def _shut_down(self) -> None:
         if self._listener is not None:
             self._listener.close()
+        if self.websockets is not None:
+            self.websockets.close()
         if self._tick is not None and self._listener is not None:
             self.log.info("Initiating Shutdown...")
         if self.jetstream is not None:
@@ -194,6 +199,8 @@ class Server:
         self.system.lame_duck()
         if self._listener is not None:
             self._listener.close()
+        if self.websockets is not None:
+            self.websockets.close()
         self._info["ldm"] = True
         await lameduck.leave(self)
         await self.stop()
@@ -284,7 +291,10 @@ class Server:
     def info_line(self, session: Session, *, connect_info: bool = False) -> bytes:
         """INFO for one client; with `connect_info`, the one that tells it its account."""
         host, _ = session.connection.peer
-        info = {**self._info, "client_id": session.cid, "client_ip": host}
+        info = self._info
+        if self.websockets is not None and session.connection.kind == "websocket":
+            info = self.websockets.info(info)
+        info = {**info, "client_id": session.cid, "client_ip": host}
         if connect_info and session.identity is not None:
             account = session.identity.account
             info |= {"connect_info": True, "remote_account": account}
@@ -343,6 +353,16 @@ class Server:
         return Encryption(options.tls, plain_allowed=options.allow_non_tls)
 
     def _accept(self) -> Connection | TlsLayer:
+        connection, session = self._new_session()
+        return connection if self.encryption is None else self.encryption.wrap(connection, session)
+
+    def accept_websocket(self) -> Connection:
+        """The connection of a WebSocket client whose handshake is done."""
+        connection, _ = self._new_session()
+        connection.kind = "websocket"
+        return connection
+
+    def _new_session(self) -> tuple[Connection, Session]:
         assert self._tick is not None
         assert self._watch is not None
         options = self.options
@@ -353,7 +373,7 @@ class Server:
         self._next_cid += 1
         sink.owner = session
         connection.attach(session)
-        return connection if self.encryption is None else self.encryption.wrap(connection, session)
+        return connection, session
 
     async def _listen(self) -> None:
         options = self.options
@@ -416,10 +436,20 @@ class Server:
         self.monitor = Monitor(self, options.http_host or options.host, max(0, options.http_port))
         self.log.info(f"Starting http monitor on {_host_port(self.monitor.host, self.monitor.port)}")
 
+    async def _open_websockets(self) -> None:
+        if self.options.websocket is not None:
+            from penstock.server.websockets import Websockets
+
+            self._info = self._static_info(self.options.port)  # complete before the first client
+            self.websockets = Websockets(self, self.options.websocket)
+            await self.websockets.open()
+
     def _write_ports(self) -> None:
         urls = {"nats": [self.url]}
         if self.monitor is not None:
             urls["monitoring"] = [f"http://{_host_port(connectable(self.monitor.host), self.monitor.port)}"]
+        if self.websockets is not None:
+            urls["websocket"] = [self.websockets.url]
         files.write_ports(self.options.ports_file_dir, urls)
 
     async def _wait_for_sessions(self) -> None:

@@ -84,7 +84,7 @@ class Session:
     def connected(self) -> None:
         server = self.server
         host, port = self.connection.peer
-        self.name = f"{host}:{port} - cid:{self.cid}"
+        self.name = f"{host}:{port} - {self._tag}:{self.cid}"
         server.log.debug(f"{self.name} - Client connection created")
         self.send(server.info_line(self))
         if not server.admit(self):
@@ -423,10 +423,15 @@ class Session:
                 timer.cancel()
         self._ping_timer = self._auth_timer = None
 
+    @property
+    def _tag(self) -> str:
+        """What log lines call the number of the connection."""
+        return "wid" if self.connection.kind == "websocket" else "cid"
+
     def _name_in_log(self) -> None:
         """From CONNECT on, log lines name the client and its user."""
         host, port = self.connection.peer
-        prefix = f"{host}:{port} - cid:{self.cid}"
+        prefix = f"{host}:{port} - {self._tag}:{self.cid}"
         options, identity = self.options, self.identity
         if options.lang or options.version or options.name:
             parts = [f"v{options.version}" if options.version else "", options.lang, options.name]

@@ -75,6 +75,7 @@ class ClosedSession(NamedTuple):
     version: str
     user: str
     account: str
+    kind: str
 
     @staticmethod
     def of(session: Session, reason: CloseReason, now: int) -> ClosedSession:
@@ -94,4 +95,5 @@ class ClosedSession(NamedTuple):
             version=options.version,
             user=identity.user if identity is not None else "",
             account=identity.account if identity is not None else "",
+            kind=session.connection.kind,
         )

@@ -1,0 +1,344 @@
+"""WebSocket (RFC 6455) between a socket and its connection.
+
+A `WebsocketLayer` is the protocol of the socket and the transport of the connection. The frames of a client,
+however it cuts them, are one stream of bytes to the frame parser; what the server writes leaves as binary
+messages of at most MESSAGE_BYTES, because clients (aiohttp's) refuse messages of some MiB.
+
+Phases: GREETING (an HTTP request is coming in) -> OPEN -> CLOSED. The connection is made when the handshake
+is done: who never finishes one is no client yet.
+
+Invariants: a message is handed on as it comes in, never gathered; with compression, input is taken in pieces
+of INFLATE_BYTES, so that a few bytes can't become gigabytes before a limit of the frame parser ends it.
+
+Rejected: the `websockets` library. It wants to own the socket, and a task for each connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from wsproto import ConnectionType, WSConnection
+from wsproto.connection import ConnectionState
+from wsproto.events import (
+    AcceptConnection,
+    BytesMessage,
+    CloseConnection,
+    Event,
+    Ping,
+    Request,
+    TextMessage,
+)
+from wsproto.extensions import Extension, PerMessageDeflate
+from wsproto.utilities import RemoteProtocolError
+
+from penstock.net.connection import Connection
+from penstock.net.reasons import CloseReason
+
+MESSAGE_BYTES = 64 * 1024
+INFLATE_BYTES = 4 * 1024
+HEAD_END = re.compile(rb"\n\r?\n")
+PORTS = {"http": 80, "https": 443}
+CODES = {
+    CloseReason.CLIENT_CLOSED: 1000,
+    CloseReason.AUTHENTICATION_TIMEOUT: 1008,
+    CloseReason.AUTHENTICATION_FAILURE: 1008,
+    CloseReason.SLOW_CONSUMER_PENDING: 1008,
+    CloseReason.SLOW_CONSUMER_DEADLINE: 1008,
+    CloseReason.MAX_CONNECTIONS: 1008,
+    CloseReason.MAX_SUBSCRIPTIONS: 1008,
+    CloseReason.TLS_HANDSHAKE_FAILURE: 1015,
+    CloseReason.PARSE_ERROR: 1002,
+    CloseReason.PROTOCOL_VIOLATION: 1002,
+    CloseReason.BAD_CLIENT_PROTOCOL: 1002,
+    CloseReason.MAX_PAYLOAD: 1009,
+    CloseReason.MAX_CONTROL_LINE: 1009,
+    CloseReason.READ_ERROR: 1001,
+    CloseReason.WRITE_ERROR: 1001,
+    CloseReason.STALE_CONNECTION: 1001,
+    CloseReason.SERVER_SHUTDOWN: 1001,
+}
+CODE_OTHER = 1011
+_TEXTS = {400: b"Bad Request", 403: b"Forbidden", 404: b"Not Found", 405: b"Method Not Allowed"}
+Origin = tuple[str, str, int]  # scheme, host, port
+
+
+@dataclass(frozen=True, slots=True)
+class WebsocketPolicy:
+    """What a listener asks of a handshake.
+
+    handshake_timeout_s: how long it may take.
+    compression: permessage-deflate is used with clients that offer it.
+    same_origin: a browser's page must be from the host it connects to.
+    allowed_origins: where a browser's page must be from; empty = anywhere.
+    encrypted: the listener has TLS.
+    """
+
+    handshake_timeout_s: float = 2.0
+    compression: bool = False
+    same_origin: bool = False
+    allowed_origins: frozenset[Origin] = frozenset()
+    encrypted: bool = False
+
+
+class Refused(Exception):
+    """A handshake that can't be accepted: HTTP status, and why for the log."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Phase(Enum):
+    GREETING = "greeting"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class WebsocketLayer(asyncio.Protocol, asyncio.Transport):
+    """WebSocket of one accepted socket.
+
+    Args:
+        accept: makes the connection, once the handshake is done.
+        policy: what is asked of the handshake.
+        told: what error lines say about it.
+    """
+
+    def __init__(
+        self, accept: Callable[[], Connection], policy: WebsocketPolicy, told: Callable[[str], None]
+    ) -> None:
+        super().__init__()
+        self._accept = accept
+        self._policy = policy
+        self._told = told
+        self._ws = WSConnection(ConnectionType.SERVER)
+        self._phase = Phase.GREETING
+        self._connection: Connection | None = None
+        self._raw: asyncio.Transport
+        self._timer: asyncio.TimerHandle | None = None
+        self._head = b""  # the first bytes of the request: its method
+        self._tail = b""  # its last bytes so far: its end may come in pieces
+        self._peer: tuple[Any, ...] = ("", 0)
+        self._piece = INFLATE_BYTES
+
+    # -- from the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._raw = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's
+        self._peer = self._raw.get_extra_info("peername") or ("", 0)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._policy.handshake_timeout_s, self._on_timeout)
+
+    def data_received(self, data: bytes) -> None:
+        start = 0
+        while start < len(data) and not self._is_over():
+            piece = data[start : start + self._piece]
+            start += len(piece)
+            if self._phase is Phase.GREETING:
+                self._greet(piece)
+            else:
+                self._receive(piece)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._phase = Phase.CLOSED
+        if self._connection is not None:
+            self._connection.connection_lost(exc)
+
+    # -- from the connection
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        if self._phase is not Phase.OPEN:
+            return
+        view = memoryview(data)
+        for start in range(0, len(view), MESSAGE_BYTES):
+            self._send(BytesMessage(data=bytes(view[start : start + MESSAGE_BYTES])))
+
+    def close(self) -> None:
+        if self._phase is Phase.OPEN:
+            reason = self._connection.close_reason if self._connection is not None else None
+            code = CODES.get(reason, CODE_OTHER) if reason is not None else 1000
+            self._send(CloseConnection(code=code, reason=str(reason or "")))
+        self._phase = Phase.CLOSED
+        self._raw.close()
+
+    def abort(self) -> None:
+        self._phase = Phase.CLOSED
+        self._raw.abort()
+
+    def is_closing(self) -> bool:
+        return self._raw.is_closing()
+
+    def pause_reading(self) -> None:
+        self._raw.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._raw.resume_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._raw.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._raw.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._peer if name == "peername" else self._raw.get_extra_info(name, default)
+
+    # -- handshake
+
+    def _greet(self, data: bytes) -> None:
+        if len(self._head) < 4:
+            self._head += data[:4]
+        # wsproto forgets what comes right behind the request.
+        seen = self._tail + data
+        end = HEAD_END.search(seen)
+        behind = seen[end.end() :] if end is not None else b""
+        self._tail = seen[-3:]
+        try:
+            self._ws.receive_data(data[: len(data) - len(behind)])
+            for event in self._ws.events():
+                if isinstance(event, Request):
+                    self._open(event)
+        except (RemoteProtocolError, UnicodeError) as error:  # wsproto lets go of texts it can't decode
+            self._refuse(Refused(400 if self._head[:4] == b"GET " else 405, str(error)))
+        except Refused as error:
+            self._refuse(error)
+        if self._phase is Phase.OPEN:
+            self._receive(behind)
+
+    def _open(self, request: Request) -> None:
+        headers = {name.lower().decode(): value.decode("latin-1") for name, value in request.extra_headers}
+        path = request.target.partition("?")[0]
+        for kind in ("leafnode", "mqtt"):
+            if path.endswith(f"/{kind}"):
+                raise Refused(404, f"{kind} websocket endpoint not enabled")
+        check_origin(headers.get("origin", ""), request.host, self._policy)
+        extensions: list[Extension] = []
+        if self._policy.compression:
+            deflate = PerMessageDeflate(client_no_context_takeover=True, server_no_context_takeover=True)
+            extensions.append(deflate)
+        else:
+            self._piece = MESSAGE_BYTES
+        self._stop_timer()
+        self._send(AcceptConnection(extensions=extensions))
+        self._phase = Phase.OPEN
+        self._peer = (forwarded_for(headers.get("x-forwarded-for", "")) or self._peer[0], *self._peer[1:])
+        self._connection = self._accept()
+        self._connection.connection_made(self)
+
+    def _refuse(self, refused: Refused) -> None:
+        self._stop_timer()
+        self._told(f"{self._peer[0]}:{self._peer[1]} - websocket handshake error: {refused}")
+        text = _TEXTS[refused.status] + b"\n"
+        headers = [
+            (b"Content-Type", b"text/plain; charset=utf-8"),
+            (b"Sec-Websocket-Version", b"13"),
+            (b"Content-Length", str(len(text)).encode()),
+        ]
+        lines = [b"HTTP/1.1 %d %s" % (refused.status, _TEXTS[refused.status])]
+        lines += [b"%s: %s" % header for header in headers]
+        self._raw.write(b"\r\n".join(lines) + b"\r\n\r\n" + text)
+        self._phase = Phase.CLOSED
+        self._raw.close()
+
+    def _on_timeout(self) -> None:
+        self._timer = None
+        self._told(f"{self._peer[0]}:{self._peer[1]} - websocket handshake error: timeout")
+        self._raw.abort()
+
+    # -- frames
+
+    def _receive(self, data: bytes) -> None:
+        self._ws.receive_data(data)
+        for event in self._ws.events():
+            self._on_event(event)
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, BytesMessage):
+            self._hand_over(event.data)
+        elif isinstance(event, TextMessage):
+            self._hand_over(event.data.encode())
+        elif isinstance(event, Ping):
+            if not self._is_over():
+                self._send(event.response())
+        elif isinstance(event, CloseConnection) and not self._is_over():
+            # wsproto tells bad frames as a farewell, too; only a true one moves its state on.
+            true = self._ws.state is not ConnectionState.OPEN
+            if not true:
+                self._told(f"{self._peer[0]}:{self._peer[1]} - read error: {event.reason}")
+            self._send(event.response())
+            self._phase = Phase.CLOSED
+            if self._connection is not None:
+                self._connection.close(CloseReason.CLIENT_CLOSED if true else CloseReason.READ_ERROR)
+
+    def _hand_over(self, data: bytes | bytearray) -> None:
+        connection = self._connection
+        rest = memoryview(data)
+        while rest and connection is not None and connection.close_reason is None:
+            with connection.get_buffer(len(rest)) as buffer:
+                count = min(len(rest), len(buffer))
+                buffer[:count] = rest[:count]
+            rest = rest[count:]
+            connection.buffer_updated(count)
+
+    def _is_over(self) -> bool:
+        if self._phase is Phase.CLOSED:
+            return True
+        return self._connection is not None and self._connection.close_reason is not None
+
+    def _send(self, event: Event) -> None:
+        self._raw.write(self._ws.send(event))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def origin_of(url: str) -> Origin:
+    """(scheme, host, port) of an origin. Raises ValueError when it is none."""
+    parts = urlsplit(url.lower())
+    if parts.scheme not in PORTS or not parts.hostname:
+        raise ValueError(f"{url!r} is no origin: write it as http://host or https://host:port")
+    return parts.scheme, parts.hostname, parts.port or PORTS[parts.scheme]
+
+
+def check_origin(origin: str, host: str, policy: WebsocketPolicy) -> None:
+    """Raises Refused (403) when a browser's page may not connect. Clients that are no browser send none."""
+    if not origin or not (policy.same_origin or policy.allowed_origins):
+        return
+    try:
+        found = origin_of(origin)
+        own = origin_of(f"{'https' if policy.encrypted else 'http'}://{host}")
+    except ValueError as error:
+        raise Refused(403, f"origin not allowed: {error}") from error
+    if policy.same_origin and found[1:] != own[1:]:
+        raise Refused(403, f"origin not allowed: not same origin: {origin}")
+    if policy.allowed_origins and found not in policy.allowed_origins:
+        raise Refused(403, f"origin not allowed: not in the allowed list: {origin}")
+
+
+def forwarded_for(header: str) -> str:
+    """The client's address as a proxy tells it (the first of X-Forwarded-For); "" when it tells none."""
+    first = header.split(",", maxsplit=1)[0].strip()
+    try:
+        return str(ipaddress.ip_address(first))
+    except ValueError:
+        return ""

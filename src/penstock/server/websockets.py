@@ -1,0 +1,107 @@
+"""The listener for WebSocket clients, as the options want it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError, ServerError
+from penstock.net.listener import Listener
+from penstock.net.websocket import WebsocketLayer, WebsocketPolicy, origin_of
+from penstock.server.options import NS, WebsocketOptions
+
+if TYPE_CHECKING:
+    from penstock.server.server import Server
+
+_TLS_FIELDS = ("tls_required", "tls_available", "tls_verify")
+
+
+class Websockets:
+    """WebSocket clients of a server.
+
+    Args:
+        server: who the clients are sessions of.
+        options: the block `websocket`.
+
+    Raises:
+        ConfigError: an allowed origin that is none.
+    """
+
+    def __init__(self, server: Server, options: WebsocketOptions) -> None:
+        self._server = server
+        self._options = options
+        self._listener = Listener(self._accept)
+        self._policy = WebsocketPolicy(
+            handshake_timeout_s=options.handshake_timeout_ns / NS,
+            compression=options.compression,
+            same_origin=options.same_origin,
+            allowed_origins=_origins(options),
+            encrypted=options.tls is not None,
+        )
+
+    @property
+    def port(self) -> int:
+        return self._listener.port
+
+    @property
+    def url(self) -> str:
+        """What clients on this machine connect to: `ws://host:port`, `wss://host:port` with TLS."""
+        host = self._options.host
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return (
+            f"{self.scheme}://[{host}]:{self.port}" if ":" in host else f"{self.scheme}://{host}:{self.port}"
+        )
+
+    @property
+    def scheme(self) -> str:
+        return "ws" if self._options.tls is None else "wss"
+
+    async def open(self) -> None:
+        """Binds and listens. Raises ServerError, and ConfigError for files of TLS that can't be read."""
+        options, context = self._options, None
+        if options.tls is not None:
+            from penstock.server.encryption import context_of
+
+            context = context_of(options.tls)
+        try:
+            await self._listener.open(options.host, max(0, options.port), context)
+        except OSError as error:
+            raise ServerError(
+                f"can not listen on {options.host}:{options.port} for websocket clients: "
+                f"{error.strerror or error}; is it in use?"
+            ) from error
+        log, host = self._server.log, f"[{options.host}]" if ":" in options.host else options.host
+        log.info(f"Listening for websocket clients on {self.scheme}://{host}:{self.port}")
+        if context is None:
+            log.warning("Websocket not configured with TLS. DO NOT USE IN PRODUCTION!")
+
+    def close(self) -> None:
+        """Stops listening; accepted connections stay."""
+        self._listener.close()
+
+    def info(self, info: dict[str, Any]) -> dict[str, Any]:
+        """INFO as these clients get it: of this listener, and silent about TLS inside the WebSocket."""
+        own = {name: value for name, value in info.items() if name not in _TLS_FIELDS}
+        return own | {"host": self._options.host, "port": self.port}
+
+    def shown(self) -> dict[str, Any]:
+        """What varz says of it."""
+        options = self._options
+        shown = {
+            "host": options.host,
+            "port": self.port,
+            "no_tls": options.no_tls,
+            "compression": options.compression,
+            "same_origin": options.same_origin,
+            "allowed_origins": list(options.allowed_origins),
+        }
+        return {name: value for name, value in shown.items() if value}
+
+    def _accept(self) -> WebsocketLayer:
+        return WebsocketLayer(self._server.accept_websocket, self._policy, self._server.log.error)
+
+
+def _origins(options: WebsocketOptions) -> frozenset[tuple[str, str, int]]:
+    try:
+        return frozenset(origin_of(origin) for origin in options.allowed_origins)
+    except ValueError as error:
+        raise ConfigError(f"websocket.allowed_origins: {error}") from error

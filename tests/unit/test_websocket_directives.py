@@ -1,0 +1,45 @@
+"""The block `websocket` of nats.conf."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.server import conf
+from penstock.server.directives import options_of
+from penstock.server.options import TlsOptions, WebsocketOptions
+
+
+def test_every_directive_sets_its_option() -> None:
+    text = """websocket {
+      listen: "127.0.0.1:8080"
+      tls { cert_file: c.pem, key_file: k.pem }
+      compression: true
+      same_origin: true
+      allowed_origins: ["http://a", "https://b:1"]
+      handshake_timeout: "3s"
+    }"""
+    assert options_of(conf.parse(text)).websocket == WebsocketOptions(
+        host="127.0.0.1",
+        port=8080,
+        tls=TlsOptions(cert_file="c.pem", key_file="k.pem"),
+        compression=True,
+        same_origin=True,
+        allowed_origins=("http://a", "https://b:1"),
+        handshake_timeout_ns=3_000_000_000,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("ws { port: 1, no_tls: true, tls: on }", "must be a map"),
+        ("ws { port: 1 }", "websocket requires TLS configuration"),
+        ("ws { no_tls: true }", "websocket.port is missing"),
+        ("ws { port: 1, no_tls: true, jwt_cookie: a }", 'field "jwt_cookie" is not supported'),
+        ("ws { port: 1, no_tls: true, shiny: a }", 'unknown field "shiny"'),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        options_of(conf.parse(text))
