@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import bcrypt
 import pytest
 
+from penstock.routing.permissions import Entry, Permissions, SubjectPermission
+from penstock.server.options import User
+from penstock.server.reload import reload
+from penstock.testing import EmbeddedServer
 from tests.support.conf_servers import answers, login, received, running_conf
 from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
 
+Factory = Callable[..., EmbeddedServer]
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4, prefix=b"2a")).decode()
 CONF = f"""
 READ_ONLY = {{ publish: {{ deny: ">" }}, subscribe: "a.>" }}
@@ -193,3 +199,26 @@ def test_subscriptions_end_that_a_later_login_may_not_have(tmp_path: Path) -> No
         assert received(client) == ["z 2"]
         client.close()
         publisher.close()
+
+
+def test_a_reload_holds_connected_clients_to_new_permissions(nats_server_factory: Factory) -> None:
+    server = nats_server_factory(users=(User(name="u", password="u"),))
+    client = login(server.port, "u")
+    client.subscribe("keep", 1)
+    client.subscribe("drop", 2)
+    client.flush()
+    narrow = Permissions(
+        publish=SubjectPermission(deny=(Entry("no"),)), subscribe=SubjectPermission(deny=(Entry("drop"),))
+    )
+
+    async def change() -> bool:
+        users = (User(name="u", password="u", permissions=narrow),)
+        return reload(server.server, lambda: replace(server.server.options, users=users))
+
+    assert server.run(change())
+    refused = '-ERR \'Permissions Violation for Subscription to "drop" (sid "2")\''
+    assert answers(client, "PUB no 0\r\n") == [refused, *publish_refused("no")]
+    assert answers(client, "PUB drop 0\r\n") == []
+    client.publish("keep")
+    assert received(client) == ["keep 1"]
+    client.close()
