@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from penstock.server.pages.base import PIECE, Page
+from penstock.server.pages.subsz import SubszOptions, subsz
 from penstock.testing import server as embedded
 from tests.support.nats_servers import OfficialServer, find_official_server, free_port
 from tests.support.rawnats import RawNats
@@ -205,3 +207,26 @@ def test_pages_lie_below_the_base_path() -> None:
             assert b"href=/nats/varz>" in answer.read()
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"{base}/varz", timeout=10)
+
+
+def test_a_long_page_lets_other_work_in_between() -> None:
+    with embedded() as running:
+        nats = RawNats(running.port)
+        for sid in range(1, 10 * PIECE + 1):
+            nats.subscribe(f"many.{sid}", sid)
+        nats.request("$SYS.REQ.USER.INFO", {})
+
+        async def steps() -> tuple[int, Page]:
+            under_way = subsz(running.server, SubszOptions(subscriptions=True, test="many.7"))
+            count = 0
+            while True:
+                try:
+                    next(under_way)
+                except StopIteration as done:
+                    return count, done.value
+                count += 1
+
+        count, page = running.run(steps())
+        nats.close()
+    assert count >= 10
+    assert [entry["subject"] for entry in page["subscriptions_list"]] == ["many.7"]
