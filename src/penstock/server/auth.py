@@ -15,7 +15,7 @@ from penstock.server.options import GLOBAL_ACCOUNT, Options, User
 if TYPE_CHECKING:
     from penstock.routing.permissions import Permissions
 
-__all__ = ["GLOBAL_ACCOUNT", "Authenticator", "Identity", "is_bcrypt"]
+__all__ = ["GLOBAL_ACCOUNT", "Authenticator", "Identity"]
 
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
 
@@ -52,7 +52,7 @@ class Authenticator:
         if not user and not password and not token and self._no_auth_user:
             return _identity(self._users[self._no_auth_user])
         known = self._users.get(user)
-        # Compare even for an unknown user, so that time doesn't tell which names exist.
+        # Compare even for an unknown user, so that time does not tell which names exist (a bcrypt hash does).
         matches = self._passwords.match(password, known.password if known is not None else "\x00")
         return _identity(known) if matches and known is not None else None
 
