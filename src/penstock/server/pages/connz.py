@@ -183,7 +183,7 @@ def _entry(one: Some, options: ConnzOptions, now: int) -> Page:
     entry: Page = {
         "cid": one.cid,
         "kind": "Client",
-        "type": "nats",
+        "type": one.kind if isinstance(one, ClosedSession) else one.connection.kind,
         "ip": peer[0],
         "port": peer[1],
         "start": format_time(one.started_ns),
@@ -203,6 +203,9 @@ def _entry(one: Some, options: ConnzOptions, now: int) -> Page:
         "lang": about.lang,
         "version": about.version,
     }
+    if isinstance(one, Session):
+        version, suite = one.connection.tls()
+        entry |= {"tls_version": version, "tls_cipher_suite": suite}
     if isinstance(one, Session) and one.connection.stalls:
         entry["stalls"] = one.connection.stalls
     if options.auth:
