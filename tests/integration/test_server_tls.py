@@ -15,6 +15,8 @@ import penstock
 from penstock.errors import ConfigError, PenstockError
 from penstock.net.reasons import CloseReason
 from penstock.server.options import Options, TlsOptions
+from penstock.server.pages.base import in_pieces
+from penstock.server.pages.connz import ConnzOptions, connz
 from penstock.server.server import Server
 from tests.support.certificates import Certificates, make_certificates
 
@@ -86,6 +88,8 @@ async def test_nats_py_talks_tls(certificates: Certificates, handshake_first: bo
         assert reply.data == b"cba"
         session = next(iter(server.sessions.values()))
         assert session.connection.tls()[0] == "1.3"
+        (entry,) = (await in_pieces(connz(server, ConnzOptions())))["connections"]
+        assert (entry["type"], entry["tls_version"]) == ("nats", "1.3")
         await client.close()
 
 

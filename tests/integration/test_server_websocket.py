@@ -19,6 +19,9 @@ from penstock.errors import ConfigError
 from penstock.net.reasons import CloseReason
 from penstock.net.websocket import Refused, WebsocketPolicy, check_origin, forwarded_for
 from penstock.server.options import Options, WebsocketOptions
+from penstock.server.pages.base import in_pieces
+from penstock.server.pages.connz import ConnzOptions, connz
+from penstock.server.pages.varz import VarzOptions, varz
 from penstock.server.server import Server
 from tests.support.certificates import make_certificates
 
@@ -283,3 +286,31 @@ async def test_a_proxy_tells_the_address_of_the_client(server: Server) -> None:
 async def test_an_origin_that_is_none_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match=r"good\.example"):
         await make_server(allowed_origins=("good.example",)).start()
+
+
+async def test_monitoring_log_and_ports_file_show_the_listener(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    websocket = WebsocketOptions(host="127.0.0.1", port=-1, no_tls=True, compression=True)
+    options = Options(host="127.0.0.1", port=-1, websocket=websocket, ports_file_dir=str(tmp_path))
+    with caplog.at_level("INFO", "penstock.server"):
+        async with Server(options=options) as server:
+            peer = await opened(server)
+            await peer.until(b"\r\n")
+            assert ports_in(tmp_path)["websocket"] == [url_of(server)]
+            (entry,) = (await in_pieces(connz(server, ConnzOptions())))["connections"]
+            assert entry["type"] == "websocket"
+            shown = varz(server, VarzOptions(), {})["websocket"]
+            assert (shown["port"], shown["no_tls"]) == (peer.writer.get_extra_info("peername")[1], True)
+            assert next(iter(server.sessions.values())).name.endswith(" - wid:1")
+    assert f"Listening for websocket clients on {shown_url(shown)}" in caplog.text
+
+
+def ports_in(directory: Path) -> dict[str, list[str]]:
+    (file,) = directory.glob("*.ports")
+    found: dict[str, list[str]] = json.loads(file.read_text())
+    return found
+
+
+def shown_url(shown: dict[str, Any]) -> str:
+    return f"ws://{shown['host']}:{shown['port']}"
