@@ -182,3 +182,9 @@ def test_what_the_options_refuse_is_told_with_the_place_of_the_directive(
     with pytest.raises(ConfigError) as caught:
         options(text)
     assert (caught.value.file, caught.value.line, caught.value.column) == ("t.conf", line, column)
+
+
+def test_a_block_may_open_on_a_line_of_its_own() -> None:
+    assert options("jetstream\n\n{\n  domain: hub\n}\nport\n: 4333") == Options(
+        port=4333, jetstream=JetStreamOptions(domain="hub")
+    )

@@ -181,8 +181,9 @@ class _Reader:
             if self.peek() not in (":", "=", "{"):
                 self.include(into, where)
                 return
-        blanks = frozenset(" \t\r\n") if in_map else _BLANK
-        self.skip(blanks)
+        anywhere = frozenset(" \t\r\n")
+        blanks = anywhere if in_map else _BLANK
+        self.skip(anywhere)  # before the separator, or a value without one, lines may end
         if self.peek() and self.peek() in ":=":
             self.advance()
             self.skip(blanks)
