@@ -29,15 +29,22 @@ with atheris.instrument_imports(
 ):
     from penstock.net.connection import Connection
     from penstock.server import logs
+    from penstock.server.options import JetStreamOptions
     from penstock.server.server import Server
 
 RAW, WITH_AUTHORIZATION, NEVER_READS, GOES_AT_ONCE = 1, 2, 4, 8
-INPUTS_PER_SERVER = 2_000
+INPUTS_PER_SERVER = 500
 GROWTH_MAX_BYTES = 128 * 1024 * 1024
 MAX_PAYLOAD = 64 * 1024
 MAX_PENDING = 256 * 1024
+MAX_SUBSCRIPTIONS = 64
+READ_BYTES = 64 * 1024
 READ_AHEAD_BYTES = 1024 * 1024
+# What waits is looked at between reads, and each subscription of a connection may get what was read. Only the
+# server without JetStream is held to it: what streams deliver in a tick is not bounded by one input.
+WAITING_MAX_BYTES = MAX_PENDING + 2 * MAX_SUBSCRIPTIONS * READ_BYTES
 PASSWORD = "s3cr3t"
+STREAMS = JetStreamOptions(max_memory_bytes=16 * 1024 * 1024)
 
 CONNECT = b'CONNECT {"verbose":false,"headers":true,"no_responders":true,"user":"a","pass":"s3cr3t"}\r\n'
 
@@ -99,10 +106,11 @@ SEEDS = [
 class FakeTransport(asyncio.Transport):
     """Takes what is written; with `reads` False it keeps it, as a socket whose peer doesn't read."""
 
-    def __init__(self, connection: Connection, *, reads: bool) -> None:
+    def __init__(self, connection: Connection, *, reads: bool, waiting_max_bytes: int) -> None:
         super().__init__({"peername": ("198.51.100.1", 4000)})
         self.connection = connection
         self.reads = reads
+        self.waiting_max_bytes = waiting_max_bytes
         self.taken = bytearray()
         self.waiting = 0
         self.closing = False
@@ -112,7 +120,7 @@ class FakeTransport(asyncio.Transport):
             self.taken += data
             return
         self.waiting += len(data)
-        if self.waiting > MAX_PENDING + READ_AHEAD_BYTES + MAX_PAYLOAD:
+        if self.waiting > self.waiting_max_bytes:
             raise AssertionError(f"{self.waiting} bytes wait for a receiver that may have {MAX_PENDING}")
         if self.waiting == len(data):
             self.connection.pause_writing()
@@ -144,7 +152,8 @@ class Peer:
 
     def __init__(self, server: Server, *, reads: bool = True) -> None:
         self.connection = server._accept()
-        self.transport = FakeTransport(self.connection, reads=reads)  # type: ignore[arg-type]
+        limit = WAITING_MAX_BYTES if server.jetstream is None else GROWTH_MAX_BYTES
+        self.transport = FakeTransport(self.connection, reads=reads, waiting_max_bytes=limit)
         self.connection.connection_made(self.transport)
 
     def receive(self, data: bytes) -> None:
@@ -171,12 +180,12 @@ class World:
 
     def __init__(self, *, authorization: bool) -> None:
         self.errors: list[str] = []
-        settings = {"user": "a", "password": PASSWORD} if authorization else {"jetstream": True}
+        settings = {"user": "a", "password": PASSWORD} if authorization else {"jetstream": STREAMS}
         self.server = Server(
             log=logs.Log(self.log, trace=True),
             max_payload=MAX_PAYLOAD,
             max_pending=MAX_PENDING,
-            max_subscriptions=64,
+            max_subscriptions=MAX_SUBSCRIPTIONS,
             **settings,
         )
         self.inputs = 0
@@ -264,7 +273,7 @@ class Fuzzer:
             return
         flags, step, rest = data[0], data[1], data[2:]
         session = rest if flags & RAW else damaged_session(rest)
-        size = step * step or len(session)  # reads of 1 to 65,025 bytes, or all at once
+        size = step * step or READ_BYTES  # reads of 1 to 65,536 bytes
         chunks = [session[at : at + size] for at in range(0, len(session), size)][:256]
         self.loop.run_until_complete(self.run(flags, chunks))
         if self.escaped:

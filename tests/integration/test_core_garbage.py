@@ -87,3 +87,14 @@ def test_everything_the_garbage_subscribed_is_gone(server: EmbeddedServer, witne
         return {s.subject for s in index.subscriptions() if not s.subject.startswith(b"$")}
 
     assert server.run(subscriptions()) == set()
+
+
+def test_a_consumer_whose_name_is_no_utf8_is_refused(server: EmbeddedServer) -> None:
+    stream = b'{"name":"UTF8","subjects":["utf8"],"storage":"memory"}'
+    consumer = b'{"stream_name":"UTF8","config":{}}'
+    with Wire(server.port) as wire:
+        wire.connect()
+        wire.ask(b"SUB r 1\r\nSUB $JS.EVENT.ADVISORY.API 2\r\n")
+        wire.ask(b"PUB $JS.API.STREAM.CREATE.UTF8 r %d\r\n%s\r\n" % (len(stream), stream))
+        request = b"PUB $JS.API.CONSUMER.CREATE.UTF8.\xd7 r %d\r\n%s\r\n"
+        assert b'"err_code":10003' in wire.ask(request % (len(consumer), consumer))

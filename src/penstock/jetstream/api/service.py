@@ -90,6 +90,9 @@ class ApiService:
             response = ErrorResponse(
                 type=TYPE_PREFIX + endpoint.response, error=ApiError.from_exception(error)
             )
+        except UnicodeEncodeError:  # a name that is no UTF-8 can be kept nowhere
+            failed = True
+            response = ErrorResponse(type=TYPE_PREFIX + endpoint.response, error=codes.BAD_REQUEST)
         except StoreError as error:
             log.error("request %s failed in the store: %s", request.subject, error)
             failed = True
@@ -117,7 +120,7 @@ class ApiService:
         client = describe(request.origin) if describe is not None and request.origin is not None else None
         if client:
             fields["client"] = client
-        fields["subject"] = request.subject
+        fields["subject"] = request.subject.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         if request.payload:
             fields["request"] = request.payload.decode("utf-8", "replace")
         fields["response"] = response.decode("utf-8", "replace")
