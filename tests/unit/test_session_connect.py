@@ -45,7 +45,18 @@ def test_null_counts_as_absent_and_unknown_fields_are_ignored() -> None:
 
 @pytest.mark.parametrize(
     "payload",
-    [b"", b"[]", b"1", b"{", b'{"verbose":"x"}', b'{"protocol":true}', b'{"user":1}', b"\xff", b'"a"', b'{"a":' + b"[" * 50_000],
+    [
+        b"",
+        b"[]",
+        b"1",
+        b"{",
+        b'{"verbose":"x"}',
+        b'{"protocol":true}',
+        b'{"user":1}',
+        b"\xff",
+        b'"a"',
+        b'{"a":' + b"[" * 50_000,
+    ],
 )
 def test_what_is_no_connect_breaks_the_protocol(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
