@@ -344,6 +344,18 @@ def test_a_publisher_learns_that_it_feeds_a_slow_receiver(server: Server) -> Non
     assert not a.inlet.fed_slow
 
 
+def test_a_receiver_above_its_bound_is_closed_at_once_and_takes_no_more(server: Server) -> None:
+    a, b = server.connect(), server.connect()
+    b.sink.stall_threshold, b.sink.pending_max = 40, 100
+    for sid in range(1, 50):
+        b.subscribe(b"a", sid=b"%d" % sid)
+    a.send(b"PUB a 10\r\n0123456789\r\n" * 20)
+    assert b.sink.overflowed
+    assert b.sink.closed
+    assert b.sink.out.size <= 100 + len(b"MSG a 49 10\r\n0123456789\r\n")
+    assert not a.sink.overflowed
+
+
 def test_an_inlet_without_an_account_says_so(server: Server) -> None:
     inlet = Inlet(ClientSink(server.dirty))
     inlet.parser.feed(b"PUB a 1\r\nx\r\nPING\r\n")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kernels.ackstate import AckPolicy, AckState
-from penstock.kernels.dispatch import ClientSink, ServiceSink, publish
+from penstock.kernels.dispatch import ClientSink, DeliveryGuard, ServiceSink, publish
 from penstock.kernels.frames import FrameParser
 from penstock.kernels.pump import AckQueue, AckSink, Pump, RunEnd, Target, TargetEnd, ready
 from penstock.kernels.sinks import DirtyList, Subscription
@@ -209,6 +209,43 @@ def test_a_receiver_with_too_many_unsent_bytes_gets_no_more_until_it_has_drained
     sink.take()
     assert bench.pump.run(targets, 5, 100) == RunEnd.RUN_BLOCKED
     assert bench.pump.sent == 3
+
+
+@pytest.mark.parametrize("queues", [(b"", b""), (b"", b"q"), (b"q", b"p")])
+def test_several_receivers_of_one_subject_are_bounded_as_one_is(queues: tuple[bytes, bytes]) -> None:
+    bench = Bench(AckPolicy.ACK_NONE)
+    sinks = [ClientSink(DirtyList()), ClientSink(DirtyList())]
+    for sink, queue in zip(sinks, queues, strict=True):
+        bench.index.insert(Subscription(sink, b"_INBOX.slow", queue, b"1"))
+    bench.pump.backlog_max = 100
+    targets = [Target(b"_INBOX.slow")]
+    assert bench.pump.run(targets, 5, 100) == RunEnd.RUN_BLOCKED
+    assert bench.pump.sent == 3
+    drained: list[int] = []
+    targets[0].when_drained(lambda: drained.append(1))
+    sinks[1].drained()
+    assert drained == [1]
+
+
+def test_a_queue_group_goes_on_with_the_members_that_are_not_full() -> None:
+    bench = Bench(AckPolicy.ACK_NONE)
+    full, free = ClientSink(DirtyList()), ClientSink(DirtyList())
+    full.stall_threshold = 0
+    for sink in (full, free):
+        bench.index.insert(Subscription(sink, b"_INBOX.slow", b"q", b"1"))
+    assert bench.pump.run([Target(b"_INBOX.slow")], 5, 4) == RunEnd.RUN_BUDGET
+    assert (full.out_msgs, free.out_msgs) == (0, 4)
+
+
+@pytest.mark.parametrize("queue", [b"", b"q"])
+def test_a_message_that_the_receiver_may_not_read_is_passed_over(queue: bytes) -> None:
+    bench = Bench(AckPolicy.ACK_NONE)
+    sink = ClientSink(DirtyList())
+    sink.guard = DeliveryGuard(lambda subject: subject != b"s.1")
+    bench.index.insert(Subscription(sink, b"deliver.here", queue, b"1"))
+    assert bench.pump.run([Target(b"deliver.here")], 5, 3) == RunEnd.RUN_BUDGET
+    assert bench.state.delivered_stream == 3
+    assert sink.out_msgs == 2
 
 
 def test_a_slow_receiver_does_not_hold_up_another_one() -> None:

@@ -26,10 +26,17 @@ cdef class ClientSink(Sink):
     cdef public uint64_t in_msgs, in_bytes
     cdef public object owner            # the Python session; owner.on_auto_unsubscribe(sub) at UNSUB max
     cdef public size_t stall_threshold  # backlog of `out`, bytes, above which publishers should wait
+    # Bytes that may wait in `out`, 0 = no bound; what goes above it closes the sink, `overflowed`.
+    cdef public size_t pending_max
+    cdef readonly bint overflowed
     cdef dict drain_waiters             # {callback: None}, called once at drained()
     cdef bint fed_slow                  # as a publisher: has delivered to a sink above its threshold
     cdef public DeliveryGuard guard     # None, or what keeps messages from this receiver
     cdef int mark_dirty(self) except -1
+    # Is it the guard alone that keeps the message from this receiver?
+    cdef bint denies(self, Subscription sub, const Message* m) except -1
+    # Does more wait in `out` than a consumer may add to?
+    cdef bint is_blocked(self, size_t backlog_max) noexcept
 
 # A Python callable as a sink, for what is rare: API requests, system services.
 # callback(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None)

@@ -34,6 +34,8 @@ class ClientSink(Sink):
     set by then; the owner removes it from the index).
     guard -- keeps messages from this receiver; None = nothing does.
     stall_threshold -- bytes waiting in `out` above which a publisher's Inlet.fed_slow is set.
+    pending_max -- bytes that may wait in `out`, 0 (the default) for no bound; what goes above it closes the
+    sink and sets overflowed: the owner ends the connection.
     out_bytes, in_bytes -- header and payload, without the protocol around them.
     """
 
@@ -46,6 +48,9 @@ class ClientSink(Sink):
     in_bytes: int
     owner: object
     stall_threshold: int
+    pending_max: int
+    @property
+    def overflowed(self) -> bool: ...
     guard: DeliveryGuard | None
     def __init__(self, dirty_list: DirtyList, owner: object = None) -> None: ...
     @property

@@ -96,14 +96,25 @@ cdef class ClientSink(Sink):
         self.out_bytes += body_len
         if not self.is_dirty:
             self.mark_dirty()
-        if self.out.size > self.stall_threshold and isinstance(origin, ClientSink):
-            (<ClientSink>origin).fed_slow = True
+        if self.out.size > self.stall_threshold:
+            if isinstance(origin, ClientSink):
+                (<ClientSink>origin).fed_slow = True
+            if self.pending_max and self.out.size > self.pending_max:
+                # One read can be multiplied by every subscription of a connection: waiting for the end of
+                # the tick would let it fill memory.
+                self.closed = self.overflowed = True
         sub.delivered += 1
         if sub.max_msgs and sub.delivered >= sub.max_msgs:
             sub.closed = True
             if self.owner is not None:
                 self.owner.on_auto_unsubscribe(sub)
         return 1
+
+    cdef bint denies(self, Subscription sub, const Message* m) except -1:
+        return not (self.closed or sub.closed or self.guard is None) and not self.guard.passes(m)
+
+    cdef bint is_blocked(self, size_t backlog_max) noexcept:
+        return self.out.size >= self.stall_threshold or self.out.size >= backlog_max
 
     cdef int mark_dirty(self) except -1:
         if not self.is_dirty:

@@ -51,7 +51,6 @@ cdef class Target:
     cdef MatchResult match
     cdef uint64_t generation
     cdef bint known
-    cdef object client                  # the one ClientSink behind it, or None
     cdef int refresh(self, SubscriptionIndex index) except -1
     cdef bint has_interest(self) noexcept
 

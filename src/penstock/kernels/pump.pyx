@@ -219,11 +219,6 @@ cdef class Target:
         self.match = index.lookup(PyBytes_AS_STRING(self.subject), <size_t>PyBytes_GET_SIZE(self.subject))
         self.generation = index.generation
         self.known = True
-        self.client = None
-        if len(self.match.plain) == 1:
-            sink = (<Subscription>self.match.plain[0]).sink
-            if isinstance(sink, ClientSink):
-                self.client = sink
         return 0
 
     cdef bint has_interest(self) noexcept:
@@ -235,19 +230,40 @@ cdef class Target:
         return self.has_interest()
 
     def when_drained(self, callback):
-        """Calls callback() once, when the one connection behind it (if it is one) can take more."""
-        if self.client is not None:
-            self.client.when_drained(callback)
+        """Calls callback() once, when a connection behind it can take more."""
+        cdef Subscription sub
+        for subs in [self.match.plain, *self.match.groups]:
+            for sub in subs:
+                if isinstance(sub.sink, ClientSink):
+                    (<ClientSink>sub.sink).when_drained(callback)
 
 
-cdef inline bint is_blocked(Target target, size_t backlog_max) noexcept:
+cdef inline bint is_full(Subscription sub, size_t backlog_max) noexcept:
     """Has the connection behind it more unsent bytes than it may? (its threshold counts those in the
     transport)"""
-    cdef ClientSink client
-    if target.client is None:
-        return False
-    client = <ClientSink>target.client
-    return client.out.size >= client.stall_threshold or client.out.size >= backlog_max
+    return isinstance(sub.sink, ClientSink) and (<ClientSink>sub.sink).is_blocked(backlog_max)
+
+
+cdef bint is_blocked(Target target, size_t backlog_max) noexcept:
+    """Is one of its receivers full, or every member of one of its queue groups?"""
+    cdef list plain = target.match.plain, groups = target.match.groups, group
+    cdef Py_ssize_t i, k
+    for i in range(len(plain)):
+        if is_full(<Subscription>plain[i], backlog_max):
+            return True
+    for i in range(len(groups)):
+        group = <list>groups[i]
+        for k in range(len(group)):
+            if not is_full(<Subscription>group[k], backlog_max):
+                break
+        else:
+            return True
+    return False
+
+
+cdef inline bint is_denied(Subscription sub, const Message* m) except -1:
+    """Is the receiver there, but not allowed to read this message?"""
+    return isinstance(sub.sink, ClientSink) and (<ClientSink>sub.sink).denies(sub, m)
 
 
 cdef bint any_overlap(list filters) except -1:
@@ -510,26 +526,35 @@ cdef class Pump:
         """To everybody who listens on the target's subject; 0 when nobody took it.
 
         Clients get the message under the subject it was stored with. What listens within the server (a stream,
-        the API) was addressed by the target's subject, and gets it under that one.
+        the API) was addressed by the target's subject, and gets it under that one. A client that may not read
+        it counts as having taken it, as on the official server: it is no reason to stop there for good.
         """
         cdef MatchResult match = target.match
         cdef Subscription sub
         cdef Message inner = m[0]
         cdef list group
         cdef int taken = 0
+        cdef bint denied
         cdef size_t n
         inner.subject = PyBytes_AS_STRING(target.subject)
         inner.subject_len = <size_t>PyBytes_GET_SIZE(target.subject)
         for sub in match.plain:
-            taken |= sub.sink.deliver(sub, m if isinstance(sub.sink, ClientSink) else &inner, None)
+            if sub.sink.deliver(sub, m if isinstance(sub.sink, ClientSink) else &inner, None) or is_denied(sub, m):
+                taken = 1
         for group in match.groups:
             n = <size_t>len(group)
+            denied = False
             for _ in range(n):
                 self.turn += 1
                 sub = <Subscription>group[self.turn % n]
+                if is_full(sub, self.backlog_max):
+                    continue
                 if sub.sink.deliver(sub, m if isinstance(sub.sink, ClientSink) else &inner, None):
                     taken = 1
                     break
+                denied = denied or is_denied(sub, m)
+            else:
+                taken |= denied
         return taken
 
     cdef int end(self, list targets, Target target, int why) except -1:

@@ -66,6 +66,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, inlet: Inlet, watch: BacklogWatch) -> None:
         inlet.sink.stall_threshold = watch.eager_bytes
+        inlet.sink.pending_max = watch.max_pending
         self._inlet = inlet
         self._sink = inlet.sink
         self._parser = inlet.parser
@@ -169,6 +170,8 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None:
             self._sink.take()
             return False
+        if self._sink.overflowed:
+            self.abort(CloseReason.SLOW_CONSUMER_PENDING)
         data = self._sink.take()
         if data and self.close_reason is None:
             self._written += len(data)
