@@ -15,11 +15,13 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 READ_BYTES = 1 << 20
 CHUNK_MESSAGES = 250
+CHUNK_BYTES_MAX = 256 * 1024
+SILENCE_MAX_S = 30
 CONNECT = (
     b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,'
     b'"lang":"bench","version":"1","protocol":1}\r\n'
@@ -120,32 +122,37 @@ def create_stream(port: int, name: str, subject: str, storage: str = "file") -> 
         control.request(f"$JS.API.STREAM.CREATE.{name}", json.dumps(config).encode())
 
 
-def core_msgs_per_s(port: int, *, subscribers: int, messages: int, size_bytes: int = 128) -> float:
-    """One publisher, `subscribers` subscribers, until the last has everything; messages/s published."""
+def core_msgs_per_s(
+    port: int, *, messages: int, publishers: int = 1, subscribers: int = 1, size_bytes: int = 128
+) -> float:
+    """Publishers and subscribers of one subject, until the last has everything; messages/s published."""
     body = b"x" * size_bytes
     frame = b"PUB bench.core %d\r\n%s\r\n" % (size_bytes, body)
     delivered = b"MSG bench.core 1 %d\r\n%s\r\n" % (size_bytes, body)
-    wires = [Wire(port) for _ in range(subscribers)]
-    try:
-        for each in wires:
+    each_sends = messages // publishers
+    with ExitStack() as open_wires:
+        receiving = [open_wires.enter_context(wire(port)) for _ in range(subscribers)]
+        sending = [open_wires.enter_context(wire(port)) for _ in range(publishers)]
+        for each in receiving:
             each.sock.sendall(b"SUB bench.core 1\r\n")
             each.ping()
-        with wire(port) as publisher:
-            started = time.perf_counter()
-            sender = threading.Thread(target=_send_all, args=(publisher.sock, frame, messages))
+        started = time.perf_counter()
+        senders = [
+            threading.Thread(target=_send_all, args=(each.sock, frame, each_sends)) for each in sending
+        ]
+        for sender in senders:
             sender.start()
-            _receive_bytes(wires, len(delivered) * messages)
-            took_s = time.perf_counter() - started
+        _receive_bytes(receiving, len(delivered) * each_sends * publishers)
+        took_s = time.perf_counter() - started
+        for sender in senders:
             sender.join()
-    finally:
-        for each in wires:
-            each.close()
-    return messages / took_s
+    return each_sends * publishers / took_s
 
 
 def _send_all(sock: socket.socket, frame: bytes, messages: int) -> None:
-    chunk = frame * CHUNK_MESSAGES
-    full, rest = divmod(messages, CHUNK_MESSAGES)
+    at_once = max(1, min(CHUNK_MESSAGES, CHUNK_BYTES_MAX // len(frame)))
+    chunk = frame * at_once
+    full, rest = divmod(messages, at_once)
     for _ in range(full):
         sock.sendall(chunk)
     if rest:
@@ -160,7 +167,10 @@ def _receive_bytes(wires: list[Wire], bytes_each: int) -> None:
         for each in wires:
             selector.register(each.sock, selectors.EVENT_READ)
         while left:
-            for key, _ in selector.select(timeout=30):
+            ready = selector.select(timeout=SILENCE_MAX_S)
+            if not ready:
+                raise LoadError(f"nothing came for {SILENCE_MAX_S} s, {sum(left.values())} bytes are missing")
+            for key, _ in ready:
                 got = key.fileobj.recv_into(scratch)  # type: ignore[union-attr]
                 if not got:
                     raise LoadError("the server closed a subscriber's connection")
@@ -191,6 +201,43 @@ def request_reply_median_us(port: int, *, requests: int, size_bytes: int = 128) 
             _read_exactly(requester.sock, to_requester)
             times_s.append(time.perf_counter() - started)
     return statistics.median(times_s) * 1e6
+
+
+def requests_per_s(port: int, *, requests: int, in_flight: int, size_bytes: int = 128) -> float:
+    """Requests and replies with up to `in_flight` outstanding; replies/s."""
+    body = b"x" * size_bytes
+    request = b"PUB bench.rr _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body)
+    reply = b"PUB _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body)
+    asked_bytes = len(b"MSG bench.rr 1 _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body))
+    answered_bytes = len(b"MSG _INBOX.rr.1 1 %d\r\n%s\r\n" % (size_bytes, body))
+    with wire(port) as requester, wire(port) as responder:
+        responder.sock.sendall(b"SUB bench.rr 1\r\n")
+        responder.ping()
+        requester.sock.sendall(b"SUB _INBOX.rr.* 1\r\n")
+        requester.ping()
+
+        def respond() -> None:
+            got = done = 0
+            while done < requests:
+                got += len(responder.read())
+                fresh, done = got // asked_bytes - done, got // asked_bytes
+                responder.sock.sendall(reply * fresh)
+
+        answering = threading.Thread(target=respond)
+        answering.start()
+        started = time.perf_counter()
+        requester.sock.sendall(request * in_flight)
+        sent, got, done = in_flight, 0, 0
+        while done < requests:
+            got += len(requester.read())
+            fresh, done = got // answered_bytes - done, got // answered_bytes
+            more = min(fresh, requests - sent)
+            if more > 0:
+                requester.sock.sendall(request * more)
+                sent += more
+        took_s = time.perf_counter() - started
+        answering.join()
+    return requests / took_s
 
 
 def _read_exactly(sock: socket.socket, size: int) -> None:
@@ -247,8 +294,8 @@ def _acked_windowed(publisher: Wire, body: bytes, messages: int, window: int) ->
     while sent < messages:
         with room:
             while sent - acked + step > window:
-                if not room.wait(timeout=30):
-                    raise LoadError(f"no ack for 30 s: {acked} of {sent} publishes are acked")
+                if not room.wait(timeout=SILENCE_MAX_S):
+                    raise LoadError(f"no ack for {SILENCE_MAX_S} s: {acked} of {sent} publishes are acked")
         publisher.sock.sendall(chunk)
         sent += step
     reader.join()

@@ -27,6 +27,7 @@ from servers import ROOT, ServerProcess, official_server, penstock_server
 
 FILL_MESSAGES = 300_000
 RECOVERY_MESSAGES = 1_000_000
+CORE_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,45 @@ def recovery_ms(server: ServerProcess) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
+def core_scenarios(share: int) -> list[Scenario]:
+    """Publish and subscribe one to one, one to four, four to four, and request/reply, in four sizes."""
+    rows = []
+    for size, label in ((16, "16 B"), (128, "128 B"), (4096, "4 KiB"), (65536, "64 KiB")):
+        messages = min(1_000_000, CORE_BYTES // size) // share
+        for publishers, subscribers in ((1, 1), (1, 4), (4, 4)):
+
+            def flow(
+                server: ServerProcess,
+                publishers: int = publishers,
+                subscribers: int = subscribers,
+                messages: int = messages // subscribers,
+                size: int = size,
+            ) -> float:
+                return load.core_msgs_per_s(
+                    server.port,
+                    messages=messages,
+                    publishers=publishers,
+                    subscribers=subscribers,
+                    size_bytes=size,
+                )
+
+            rows.append(
+                Scenario(f"core {publishers}:{subscribers}, {label}", "msg/s published", flow, goal=1.0)
+            )
+
+        def latency(server: ServerProcess, size: int = size) -> float:
+            return load.request_reply_median_us(server.port, requests=2_000 // share, size_bytes=size)
+
+        def throughput(server: ServerProcess, size: int = size) -> float:
+            return load.requests_per_s(server.port, requests=20_000 // share, in_flight=50, size_bytes=size)
+
+        rows.append(
+            Scenario(f"request/reply, 1 in flight, {label}", "us", latency, bigger_is_better=False, goal=1.0)
+        )
+        rows.append(Scenario(f"request/reply, 50 in flight, {label}", "replies/s", throughput, goal=1.0))
+    return rows
+
+
 def scenarios(quick: bool) -> list[Scenario]:
     share = 5 if quick else 1
 
@@ -88,24 +128,7 @@ def scenarios(quick: bool) -> list[Scenario]:
         return load.ConsumerRun(server.port, messages)
 
     return [
-        Scenario(
-            "core 1:1, 128 B",
-            "msg/s",
-            lambda s: load.core_msgs_per_s(s.port, subscribers=1, messages=1_000_000 // share),
-            goal=1.0,
-        ),
-        Scenario(
-            "core 1:4, 128 B",
-            "msg/s published",
-            lambda s: load.core_msgs_per_s(s.port, subscribers=4, messages=400_000 // share),
-            goal=1.0,
-        ),
-        Scenario(
-            "request/reply, 1 in flight",
-            "us",
-            lambda s: load.request_reply_median_us(s.port, requests=5_000 // share),
-            bigger_is_better=False,
-        ),
+        *core_scenarios(share),
         Scenario(
             "acked publish, 1 in flight, file",
             "acks/s",
