@@ -16,7 +16,6 @@ out, except right after a warning, when what was requested before may still arri
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ from penstock.client.pull import (
     status_error,
     status_in,
 )
-from penstock.client.queue import MessageQueue
+from penstock.client.queue import MessageQueue, call_back_each
 from penstock.errors import ClientError, ConsumerGoneError, JetStreamError, MisuseError
 from penstock.protocol import headers as names
 from penstock.protocol.api import encode
@@ -147,20 +146,10 @@ class Consume(MessageQueue, ConnectionListener):
 
     async def _run_callback(self, callback: JsMessageCallback) -> None:
         """Calls back message by message; a callback that raises is reported and the next message goes on."""
-        while True:
-            try:
-                msg = await self.__anext__()
-            except StopAsyncIteration:
-                return
-            except (ClientError, JetStreamError) as error:
-                self._session.report(error)
-                return
-            try:
-                result = callback(msg)
-                if inspect.isawaitable(result):
-                    await result
-            except Exception as error:  # noqa: BLE001 - whatever it raises, on_error is who must hear it
-                self._session.report(error)
+        try:
+            await call_back_each(self.__anext__, callback, self._session.report)
+        except (ClientError, JetStreamError) as error:
+            self._session.report(error)
 
     # --- pulling ---------------------------------------------------------------------------------
 

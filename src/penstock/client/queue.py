@@ -9,9 +9,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from penstock.client.message import RawMessage
+
+Message = TypeVar("Message")
+
+
+async def call_back_each(
+    take: Callable[[], Awaitable[Message]],
+    callback: Callable[[Message], object],
+    report: Callable[[Exception], None],
+) -> None:
+    """Takes message by message and calls back, awaiting what the callback returns if that can be awaited.
+
+    take: an iterator's `__anext__`; its StopAsyncIteration ends this, what else it raises comes out. A
+    callback that raises is reported and the next message goes on.
+    """
+    while True:
+        try:
+            msg = await take()
+        except StopAsyncIteration:
+            return
+        try:
+            result = callback(msg)
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:  # noqa: BLE001 - whatever it raises, on_error is who must hear it
+            report(error)
 
 
 class MessageQueue:

@@ -15,12 +15,12 @@ server would cut the connection).
 from __future__ import annotations
 
 import asyncio
-import inspect
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.message import Msg, RawMessage
-from penstock.client.queue import MessageQueue
+from penstock.client.queue import MessageQueue, call_back_each
 from penstock.errors import (
     ClientError,
     ConnectionClosedError,
@@ -184,19 +184,9 @@ class Subscription(MessageQueue):
 
     async def _run_callback(self, callback: MessageCallback) -> None:
         """Calls back message by message; a callback that raises is reported and the next message goes on."""
-        while True:
-            try:
-                msg = await self.__anext__()
-            except StopAsyncIteration:
-                return
-            except ClientError:
-                return  # the client closed with an error; on_closed and last_error tell it
-            try:
-                result = callback(msg)
-                if inspect.isawaitable(result):
-                    await result
-            except Exception as error:  # noqa: BLE001 - whatever it raises, on_error is who must hear it
-                self._session.report(error)
+        # The client closed with an error: on_closed and last_error tell it.
+        with contextlib.suppress(ClientError):
+            await call_back_each(self.__anext__, callback, self._session.report)
 
     # --- ending --------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from typing import Any, cast
 
 from penstock.errors import ConfigError
 from penstock.net.connection import Connection
+from penstock.net.layer import Layer
 from penstock.net.reasons import CloseReason
 
 HANDSHAKE_RECORD = 0x16  # the first byte of a ClientHello (RFC 8446, 5.1)
@@ -131,7 +132,7 @@ class Phase(Enum):
     OPEN = "open"
 
 
-class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
+class TlsLayer(asyncio.BufferedProtocol, Layer):
     """TLS of one accepted socket.
 
     Args:
@@ -162,8 +163,6 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self._in_clear = policy.info_delay_s == 0.0
         self._begun = False  # bytes of a handshake have come
         self._held: list[bytes] = []  # written by the connection before it may leave
-        self._timer: asyncio.TimerHandle | None = None
-        self._raw: asyncio.Transport
 
     # -- from the event loop
 
@@ -235,28 +234,10 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             self._send()
         self._raw.close()
 
-    def abort(self) -> None:
-        self._raw.abort()
-
-    def is_closing(self) -> bool:
-        return self._raw.is_closing()
-
-    def pause_reading(self) -> None:
-        self._raw.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._raw.resume_reading()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._raw.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        return self._raw.get_write_buffer_size()
-
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "ssl_object":
             return self._ssl if self._phase is Phase.OPEN else default
-        return self._raw.get_extra_info(name, default)
+        return super().get_extra_info(name, default)
 
     # -- own
 
@@ -356,8 +337,3 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         if not self._begun:
             self._raw.write(NO_TLS_ERROR)
         self._connection.close(CloseReason.TLS_HANDSHAKE_FAILURE)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

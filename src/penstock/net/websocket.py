@@ -39,6 +39,7 @@ from wsproto.extensions import Extension, PerMessageDeflate
 from wsproto.utilities import RemoteProtocolError
 
 from penstock.net.connection import Connection
+from penstock.net.layer import Layer
 from penstock.net.reasons import CloseReason
 
 MESSAGE_BYTES = 64 * 1024
@@ -101,7 +102,7 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
-class WebsocketLayer(asyncio.Protocol, asyncio.Transport):
+class WebsocketLayer(asyncio.Protocol, Layer):
     """WebSocket of one accepted socket.
 
     Args:
@@ -120,8 +121,6 @@ class WebsocketLayer(asyncio.Protocol, asyncio.Transport):
         self._ws = WSConnection(ConnectionType.SERVER)
         self._phase = Phase.GREETING
         self._connection: Connection | None = None
-        self._raw: asyncio.Transport
-        self._timer: asyncio.TimerHandle | None = None
         self._head = b""  # the first bytes of the request: its method
         self._tail = b""  # its last bytes so far: its end may come in pieces
         self._peer: tuple[Any, ...] = ("", 0)
@@ -181,25 +180,10 @@ class WebsocketLayer(asyncio.Protocol, asyncio.Transport):
 
     def abort(self) -> None:
         self._phase = Phase.CLOSED
-        self._raw.abort()
-
-    def is_closing(self) -> bool:
-        return self._raw.is_closing()
-
-    def pause_reading(self) -> None:
-        self._raw.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._raw.resume_reading()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._raw.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        return self._raw.get_write_buffer_size()
+        super().abort()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._peer if name == "peername" else self._raw.get_extra_info(name, default)
+        return self._peer if name == "peername" else super().get_extra_info(name, default)
 
     # -- handshake
 
@@ -305,11 +289,6 @@ class WebsocketLayer(asyncio.Protocol, asyncio.Transport):
 
     def _send(self, event: Event) -> None:
         self._raw.write(self._ws.send(event))
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 def origin_of(url: str) -> Origin:

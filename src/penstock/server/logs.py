@@ -56,6 +56,11 @@ class Log:
             self._emit("TRC", text)
 
 
+def _opened(path: str) -> IO[str]:
+    """The file to append to, stderr when path is empty; LineWriter.close() closes it. Raises OSError."""
+    return open(path, "a", encoding="utf-8") if path else sys.stderr
+
+
 class LineWriter:
     """Formats lines and writes them to a stream, each at once."""
 
@@ -83,14 +88,14 @@ class LineWriter:
     def reopen(self) -> None:
         """Opens the log file anew, for whoever has moved the old one away. Raises OSError."""
         if self.path:
-            fresh = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+            fresh = _opened(self.path)
             self.stream.close()
             self.stream = fresh
 
     def configure(self, path: str, *, logtime: bool, utc: bool) -> None:
         """Writes to another file (stderr when path is empty) or in another form. Raises OSError."""
         if path != self.path:
-            fresh = open(path, "a", encoding="utf-8") if path else sys.stderr  # noqa: SIM115 - closed by close()
+            fresh = _opened(path)
             self.close()
             self.stream = fresh
             self.path = path
@@ -151,7 +156,6 @@ def set_levels(log: Log, *, debug: bool, trace: bool) -> None:
 
 def log_lines(path: str, *, logtime: bool, utc: bool, debug: bool, trace: bool) -> tuple[Log, LineWriter]:
     """A log that appends to a file (stderr when path is empty), and its writer, to be closed at the end."""
-    stream = open(path, "a", encoding="utf-8") if path else sys.stderr  # noqa: SIM115 - LineWriter.close()
-    writer = LineWriter(stream, logtime=logtime, utc=utc)
+    writer = LineWriter(_opened(path), logtime=logtime, utc=utc)
     writer.path = path
     return Log(writer, debug=debug, trace=trace), writer
