@@ -58,7 +58,7 @@ _AUTHORIZATION_TEXTS = (
 
 
 def error_of_text(text: str) -> ClientError:
-    """The exception for a `-ERR` text that is not about one subject (wire_facts 1.4)."""
+    """The exception for a `-ERR` text that is not about one subject; texts in the official server's words."""
     lower = text.lower()
     if lower.startswith(_AUTHORIZATION_TEXTS):
         return AuthorizationError(f"the server says: {text}; check user, password or token")

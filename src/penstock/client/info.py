@@ -6,7 +6,7 @@ from penstock.errors import ProtocolError
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server says of itself (wire_facts 1.2); fields a server leaves out have their zero value."""
+    """What a server says of itself (INFO); fields it leaves out have their zero value."""
 
     server_id: str = ""
     server_name: str = ""
@@ -31,7 +31,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """CONNECT (wire_facts 1.3). Credentials that are not used stay empty texts, which servers ignore."""
+    """CONNECT. Credentials that are not used stay empty texts, which servers ignore."""
 
     verbose: bool = False
     pedantic: bool = False

@@ -16,7 +16,7 @@ NO_STREAM_RETRY_WAIT_S = 0.25
 
 
 class PublishOptions(TypedDict, total=False):
-    """Keyword arguments of a publish to a stream (wire_facts 5.1).
+    """Keyword arguments of a publish to a stream: the headers that the official server understands.
 
     msg_id: the server stores a message with the same id only once per duplicate window.
     expected_stream: refuse unless this stream takes the message. expected_last_sequence: refuse unless the

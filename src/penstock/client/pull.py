@@ -49,7 +49,7 @@ _SILENT_409 = (statuses.MESSAGE_SIZE_EXCEEDS_MAX_BYTES.text.lower(), statuses.BA
 
 
 def classify_status(status: int, description: str) -> StatusKind:
-    """The class of a status (ADR-37 "Status handling", wire_facts 6.3).
+    """The class of a status (ADR-37, "Status handling").
 
     Leadership Change, Server Shutdown and whatever a newer server may invent are warnings: pulls go on.
     """

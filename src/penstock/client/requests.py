@@ -23,7 +23,7 @@ NO_RESPONDERS_START = b"NATS/1.0 503"
 
 
 def is_no_responders(raw: RawMessage) -> bool:
-    """Whether the server says that nobody listens (wire_facts 1.1)."""
+    """Whether the server says that nobody listens: status 503."""
     header = raw[3]
     return header is not None and not raw[4] and header.startswith(NO_RESPONDERS_START)
 

@@ -1,6 +1,6 @@
 """Advisories: JSON events about assets and API requests, published only where somebody listens.
 
-Subjects and types are wire_facts section 7's. The publisher is handed the means (publish, ids, time), so
+Subjects and types are the official server's. The publisher is handed the means (publish, ids, time), so
 that the same run makes the same advisories.
 """
 

@@ -97,7 +97,7 @@ def with_versions(config: StreamConfig, engine: EngineConfig) -> StreamConfig:
 
 
 def required_level(config: StreamConfig) -> int:
-    """The lowest API level that serves this configuration (wire_facts 3.6)."""
+    """The lowest API level that serves this configuration (ADR-44)."""
     if config.allow_batched:
         return 3
     if (

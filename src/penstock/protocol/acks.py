@@ -3,7 +3,7 @@
     v1  $JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<ts ns>.<pending>                  9 tokens
     v2  $JS.ACK.<domain or _>.<account hash>.<stream>.<consumer>.<...as above>[.<extra>...]    11 or more
 
-The server sends v1 and takes both (wire_facts 6.1).
+The server sends v1 and takes both.
 """
 
 from __future__ import annotations

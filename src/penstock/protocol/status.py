@@ -1,7 +1,7 @@
 """Status messages: empty messages whose header's first line carries a code and a text.
 
-wire_facts 6.3 in one place. `Status.block()` is the header block to send; `STATUS.code` and `STATUS.text`
-are what to compare a received one with.
+All that pulls and pushes are told, in one place. `Status.block()` is the header block to send; `STATUS.code`
+and `STATUS.text` are what to compare a received one with.
 """
 
 from __future__ import annotations

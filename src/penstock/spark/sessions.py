@@ -265,7 +265,7 @@ class ConsumerSession(Session):
         self.pulls.append(Pull(self.pull_number, batch))
 
     def handle_status(self, status: int, text: str, number: bytes) -> bool:
-        """wire_facts 6.3."""
+        """What a status line means for the read."""
         if status == 100:
             return True
         if status in (404, 408) or (status == 409 and text.startswith(("Batch Completed", "Message Size"))):

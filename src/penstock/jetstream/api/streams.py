@@ -1,8 +1,8 @@
 """`$JS.API.STREAM.>`: streams and their messages, by request.
 
 Every handler answers with the struct of its endpoint's response type or raises JetStreamApiError. Fields
-and codes are wire_facts section 2's; where the official server differs on something accidental (a purge
-whose body is no JSON purges everything), the request is refused instead.
+and codes are the official server's; where it does something accidental (a purge whose body is no JSON
+purges everything), the request is refused instead.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def refuse_alone(engine: JetStream, request: ApiRequest) -> None:
 
 
 def is_contradictory(body: MsgGetRequest) -> bool:
-    """Does a request for messages say two things that exclude each other (wire_facts section 4)?"""
+    """Does a request for messages say two things that exclude each other (ADR-31)?"""
     return bool(
         (body.seq and body.last_by_subj)
         or (body.seq and body.start_time)

@@ -1,7 +1,7 @@
 """Pull requests that wait for messages, and the status messages they end with.
 
 A request asks for up to `batch` messages (and up to `max_bytes`), for as long as `expires` says.
-Requests take turns message by message. How they end (wire_facts 6.3):
+Requests take turns message by message. How they end, as on the official server:
 
     batch complete                          no status; 409 Batch Completed when bytes of max_bytes are left
     next message larger than what is left   409 Message Size Exceeds MaxBytes

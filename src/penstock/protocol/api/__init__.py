@@ -1,6 +1,6 @@
 """The JetStream API as typed structs, one module a subject; import from here.
 
-Everything a single server serves of `$JS.API.>` (wire_facts sections 2 and 3). `encode`, `decode` and
+Everything a single server serves of `$JS.API.>`. `encode`, `decode` and
 `decode_response` turn structs into JSON and back.
 """
 

@@ -56,7 +56,7 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class SubjectTransform(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A subject mapping, wire_facts section 13's grammar."""
+    """A subject mapping, in the grammar of `protocol/transforms.py`."""
 
     src: str = always("")
     dest: str = always("")
