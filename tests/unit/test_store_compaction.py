@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 
 from penstock.errors import StoreError
 from penstock.kernels.streamlog import StreamLog
-from penstock.store import files
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from penstock.store.memory import MemoryStore
@@ -23,7 +23,7 @@ BLOCK_SIZE = 600
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests rewrite thousands of tiny blocks; what a process's death leaves doesn't depend on syncs."""
     for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(files.os, name, lambda fd: None)
+        monkeypatch.setattr(os, name, lambda fd: None)
 
 
 def live(log: StreamLog) -> dict[int, bytes]:
@@ -106,7 +106,7 @@ class FailingDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
         self.left = calls
         for name in ("pwrite", "write", "rename", "unlink", "fsync", "fdatasync"):
-            monkeypatch.setattr(files.os, name, self.guarded(getattr(files.os, name)))
+            monkeypatch.setattr(os, name, self.guarded(getattr(os, name)))
 
     def guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def guarded_call(*arguments: Any, **keywords: Any) -> Any:

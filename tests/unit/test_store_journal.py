@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import StoreCorruptError, StoreWriteError
-from penstock.store import files
 from penstock.store.files import OpenFiles
 from penstock.store.journal import FileConsumerStore, frame_entry, read_entries
 
@@ -125,7 +124,7 @@ def test_a_crash_before_the_snapshot_is_in_place_keeps_the_old_one(
     def broken(source: object, target: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "rename", broken)
+    monkeypatch.setattr(os, "rename", broken)
     with pytest.raises(StoreWriteError):
         store.snapshot(b"second")
     monkeypatch.undo()
@@ -150,7 +149,7 @@ def test_a_full_disk_keeps_what_is_left_for_the_next_write(
         room[0] -= count
         return count
 
-    monkeypatch.setattr(files.os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "pwrite", pwrite)
     with pytest.raises(StoreWriteError):
         store.write()
     room[0] = 10000

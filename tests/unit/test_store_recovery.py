@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import pytest
 
 from penstock.errors import StoreError, StoreWriteError
 from penstock.kernels.streamlog import StreamLog
-from penstock.store import files
 from penstock.store.file import FileStore
 
 
@@ -224,7 +224,7 @@ class FullDisk:
 
     def __init__(self, room: int) -> None:
         self.room = room
-        self.pwrite = files.os.pwrite
+        self.pwrite = os.pwrite
 
     def __call__(self, fd: int, data: bytes | memoryview, offset: int) -> int:
         if self.room == 0 and len(data):
@@ -240,7 +240,7 @@ def test_a_full_disk_keeps_what_is_left_for_the_next_write(
     store = FileStore(tmp_path, block_size=500)
     stream = store.account("$G").create_stream("S", b"{}", "file")
     disk = FullDisk(0)
-    monkeypatch.setattr(files.os, "pwrite", disk)
+    monkeypatch.setattr(os, "pwrite", disk)
     for i in range(40):
         stream.log.append(b"a", b"", b"x" * i, i)
         with pytest.raises(StoreWriteError, match="No space left"):
@@ -260,7 +260,7 @@ def test_a_process_killed_on_a_full_disk_leaves_a_prefix(
 ) -> None:
     store = FileStore(tmp_path)
     stream = store.account("$G").create_stream("S", b"{}", "file")
-    monkeypatch.setattr(files.os, "pwrite", FullDisk(333))
+    monkeypatch.setattr(os, "pwrite", FullDisk(333))
     for i in range(40):
         stream.log.append(b"a", b"", b"x" * 20, i)
     with pytest.raises(StoreWriteError):
@@ -281,7 +281,7 @@ def test_a_failing_sync_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def broken(fd: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(files.os, "fdatasync", broken)
+    monkeypatch.setattr(os, "fdatasync", broken)
     with pytest.raises(StoreWriteError, match=r"1\.blk: cannot sync: Input/output error"):
         stream.sync()
     monkeypatch.undo()

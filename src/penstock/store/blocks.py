@@ -11,15 +11,14 @@ after the notes that make it superfluous were written, and the last block that i
 from __future__ import annotations
 
 import logging
-import mmap
-import os
 from pathlib import Path
 
 from penstock.errors import StoreCorruptError, StoreWriteError
 from penstock.kernels.compaction import compact
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
-from penstock.store.files import OpenFiles, sync_directory, write_atomically
+from penstock.store.disk import Disk
+from penstock.store.files import OpenFiles, remove_file, sync_directory, write_atomically
 
 logger = logging.getLogger("penstock.store")
 
@@ -38,22 +37,19 @@ def index_path(directory: Path, number: int) -> Path:
     return directory / f"{number}.idx"
 
 
-def map_file(path: Path) -> memoryview:
+def map_file(disk: Disk, path: Path) -> memoryview:
     """A file's bytes, read when they are touched. Raises StoreCorruptError when it can't be read."""
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return memoryview(b"")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return disk.map(path)
     except OSError as error:
         raise StoreCorruptError(f"cannot read it: {error.strerror}", path=str(path)) from error
 
 
-def write_index(directory: Path, block: MessageBlock) -> None:
+def write_index(disk: Disk, directory: Path, block: MessageBlock) -> None:
     """Writes a closed block's index. A disk that refuses costs the next recovery time, nothing else."""
     path = index_path(directory, block.number)
     try:
-        write_atomically(path, block.export_index(), sync=False)
+        write_atomically(disk, path, block.export_index(), sync=False)
     except StoreWriteError as error:
         logger.warning("%s: left without index: %s", path, error)
 
@@ -64,6 +60,7 @@ class BlockFiles:
     def __init__(self, directory: Path, files: OpenFiles) -> None:
         self._directory = directory
         self._files = files
+        self._disk = files.disk
         self._unsynced: set[int] = set()
         self._names_changed = False
         self._known: set[int] = set()
@@ -76,7 +73,7 @@ class BlockFiles:
 
     def load(self, number: int) -> memoryview:
         """The bytes of a closed block."""
-        return map_file(block_path(self._directory, number))
+        return map_file(self._disk, block_path(self._directory, number))
 
     def adopt(self, number: int) -> None:
         """A block that recovery found a file of."""
@@ -99,7 +96,7 @@ class BlockFiles:
                 self._patch(number, offset, data)
             del self._patches[0]
         for block in log.take_closed():
-            write_index(self._directory, block)
+            write_index(self._disk, self._directory, block)
             log.settle(block)
         self._compact(log)
         dropped = log.take_dropped()
@@ -131,13 +128,13 @@ class BlockFiles:
 
     def _replace(self, made: MessageBlock) -> None:
         path = block_path(self._directory, made.number)
-        index_path(self._directory, made.number).unlink(missing_ok=True)
+        remove_file(self._disk, index_path(self._directory, made.number))
         self._files.forget(path)
-        write_atomically(path, bytes(made))
+        write_atomically(self._disk, path, bytes(made))
         self._unsynced.discard(made.number)
         made.written = made.size
         made.replaces = False
-        write_index(self._directory, made)
+        write_index(self._disk, self._directory, made)
 
     def _write_block(self, block: MessageBlock) -> None:
         if block.number != self._written_number:
@@ -157,7 +154,7 @@ class BlockFiles:
     def _patch(self, number: int, offset: int, data: bytes) -> None:
         path = block_path(self._directory, number)
         # The index counts the message; without one recovery reads the block, and finds the note.
-        index_path(self._directory, number).unlink(missing_ok=True)
+        remove_file(self._disk, index_path(self._directory, number))
         while data:
             count = self._files.write(path, data, offset)
             offset += count
@@ -179,11 +176,8 @@ class BlockFiles:
         for number in numbers:
             path = block_path(self._directory, number)
             self._files.forget(path)
-            try:
-                index_path(self._directory, number).unlink(missing_ok=True)
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                raise StoreWriteError(f"cannot remove the file: {error.strerror}", path=str(path)) from error
+            remove_file(self._disk, index_path(self._directory, number))
+            remove_file(self._disk, path)
             self._known.discard(number)
             self._unsynced.discard(number)
             self._names_changed = True
@@ -198,7 +192,7 @@ class BlockFiles:
         for number in sorted(self._unsynced):
             self._sync_block(number)
         if self._names_changed:
-            sync_directory(self._directory)
+            sync_directory(self._disk, self._directory)
             self._names_changed = False
 
     def close(self) -> None:

@@ -20,15 +20,14 @@ from pathlib import Path
 from penstock.errors import StoreError
 from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE, StreamLog
 from penstock.store.blocks import BlockFiles
+from penstock.store.disk import LOCAL_DISK, Disk
 from penstock.store.files import (
-    DirectoryLock,
     OpenFiles,
     list_assets,
     make_directory,
     pack_meta,
     quote_name,
     remove_directory,
-    remove_tree,
     sweep_deleted,
     sync_directory,
     unpack_meta,
@@ -53,17 +52,18 @@ class FileStreamStore:
     def __init__(
         self, owner: dict[str, FileStreamStore], directory: Path, *, files: OpenFiles, block_size: int
     ) -> None:
-        self.name, self.meta = unpack_meta(directory / META)
+        self.name, self.meta = unpack_meta(files.disk, directory / META)
         self._owner = owner
         self._directory = directory
         self._files = files
+        self._disk = files.disk
         self._consumers: dict[str, FileConsumerStore] = {}
         self._memory_consumers: dict[str, MemoryConsumerStore] = {}
         self._consumers_changed = False
         self._closed = False
-        make_directory(directory / "msgs")
-        make_directory(directory / "consumers")
-        sweep_deleted(directory / "consumers")
+        make_directory(self._disk, directory / "msgs")
+        make_directory(self._disk, directory / "consumers")
+        sweep_deleted(self._disk, directory / "consumers")
         self.log: StreamLog
         self._blocks: BlockFiles
         self.log, self._blocks = recover_log(
@@ -77,7 +77,7 @@ class FileStreamStore:
         )  # fmt: skip
 
     def save_meta(self, meta: bytes) -> None:
-        write_atomically(self._directory / META, pack_meta(self.name, meta))
+        write_atomically(self._disk, self._directory / META, pack_meta(self.name, meta))
         self.meta = meta
 
     def write(self) -> None:
@@ -89,7 +89,7 @@ class FileStreamStore:
         for consumer in self._consumers.values():
             consumer.sync()
         if self._consumers_changed:
-            sync_directory(self._directory / "consumers")
+            sync_directory(self._disk, self._directory / "consumers")
             self._consumers_changed = False
 
     def close(self) -> None:
@@ -114,10 +114,10 @@ class FileStreamStore:
             consumer.delete()
         self._memory_consumers.clear()
         self._forget()
-        remove_directory(self._directory)
+        remove_directory(self._disk, self._directory)
 
     def consumer_names(self) -> list[str]:
-        on_disk = list_assets(self._directory / "consumers", META)
+        on_disk = list_assets(self._disk, self._directory / "consumers", META)
         return sorted(set(on_disk) | set(self._memory_consumers))
 
     def open_consumer(self, name: str) -> ConsumerStore:
@@ -126,19 +126,19 @@ class FileStreamStore:
         if name in self._consumers and not self._consumers[name].closed:
             return self._consumers[name]
         directory = self._consumer_directory(name)
-        if not (directory / META).exists():
+        if not self._disk.exists(directory / META):
             raise StoreError(f"stream {self.name!r} keeps no consumer {name!r}", path=str(directory))
         consumer = self._consumers[name] = FileConsumerStore.open(directory, self._files)
         return consumer
 
     def create_consumer(self, name: str, meta: bytes, memory: bool = False) -> ConsumerStore:
         directory = self._consumer_directory(name)
-        if name in self._memory_consumers or (directory / META).exists():
+        if name in self._memory_consumers or self._disk.exists(directory / META):
             raise StoreError(f"stream {self.name!r} keeps a consumer {name!r} already", path=str(directory))
         if memory:
             held = self._memory_consumers[name] = MemoryConsumerStore(self._memory_consumers, name, meta)
             return held
-        _make_empty(directory, sync_name=False)
+        _make_empty(self._disk, directory, sync_name=False)
         consumer = FileConsumerStore.create(directory, name, meta, self._files)
         self._consumers[name] = consumer
         self._consumers_changed = True
@@ -157,13 +157,14 @@ class FileAccountStore:
         self.name = name
         self._streams_directory = directory / "streams"
         self._files = files
+        self._disk = files.disk
         self._block_size = block_size
         self._open: dict[str, FileStreamStore] = {}
         self._memory: dict[str, MemoryStreamStore] = {}
-        sweep_deleted(self._streams_directory)
+        sweep_deleted(self._disk, self._streams_directory)
 
     def stream_names(self) -> list[str]:
-        return sorted(set(list_assets(self._streams_directory, META)) | set(self._memory))
+        return sorted(set(list_assets(self._disk, self._streams_directory, META)) | set(self._memory))
 
     def open_stream(self, name: str) -> StreamStore:
         if name in self._memory:
@@ -171,7 +172,7 @@ class FileAccountStore:
         if name in self._open:
             return self._open[name]
         directory = self._directory(name)
-        if not (directory / META).exists():
+        if not self._disk.exists(directory / META):
             raise StoreError(f"account {self.name!r} keeps no stream {name!r}", path=str(directory))
         return self._opened(directory)
 
@@ -182,14 +183,14 @@ class FileAccountStore:
 
     def create_stream(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
         directory = self._directory(name)
-        if name in self._memory or (directory / META).exists():
+        if name in self._memory or self._disk.exists(directory / META):
             raise StoreError(f"account {self.name!r} keeps a stream {name!r} already", path=str(directory))
         if storage == "memory":
             held = MemoryStreamStore(self._memory, name, meta, block_size=self._block_size)
             self._memory[name] = held
             return held
-        _make_empty(directory)
-        write_atomically(directory / META, pack_meta(name, meta))
+        _make_empty(self._disk, directory)
+        write_atomically(self._disk, directory / META, pack_meta(name, meta))
         return self._opened(directory)
 
     def _directory(self, name: str) -> Path:
@@ -201,16 +202,19 @@ class FileAccountStore:
 
 
 class FileStore:
-    """A store directory, locked for this process; see interface.Store.
+    """A store directory on a disk, locked for this process; see interface.Store.
 
     Raises StoreLockedError when another process has it, StoreWriteError when it can't be made.
     """
 
-    def __init__(self, directory: str | Path, *, block_size: int = DEFAULT_BLOCK_SIZE) -> None:
+    def __init__(
+        self, directory: str | Path, *, block_size: int = DEFAULT_BLOCK_SIZE, disk: Disk = LOCAL_DISK
+    ) -> None:
         self._directory = Path(directory) / "jetstream"
-        make_directory(self._directory)
-        self._lock = DirectoryLock(self._directory)
-        self._files = OpenFiles()
+        self._disk = disk
+        make_directory(disk, self._directory)
+        self._lock = disk.lock(self._directory)
+        self._files = OpenFiles(disk=disk)
         self._block_size = block_size
         self._accounts: dict[str, FileAccountStore] = {}
 
@@ -222,7 +226,11 @@ class FileStore:
         return self._accounts[name]
 
     def account_names(self) -> list[str]:
-        kept = {unquote_name(path.parent.name) for path in self._directory.glob("*/streams")}
+        kept = {
+            unquote_name(name)
+            for name in self._disk.names(self._directory)
+            if self._disk.exists(self._directory / name / "streams")
+        }
         return sorted(kept | set(self._accounts))
 
     def close(self) -> None:
@@ -240,8 +248,8 @@ class FileStore:
         self._lock.release()
 
 
-def _make_empty(directory: Path, *, sync_name: bool = True) -> None:
+def _make_empty(disk: Disk, directory: Path, *, sync_name: bool = True) -> None:
     """A directory for a new asset; what a crash left of an earlier try goes."""
-    if directory.exists():
-        remove_tree(directory)
-    make_directory(directory, sync_name=sync_name)
+    if disk.exists(directory):
+        disk.remove_tree(directory)
+    make_directory(disk, directory, sync_name=sync_name)

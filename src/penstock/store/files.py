@@ -1,4 +1,4 @@
-"""Small tools on files: names, atomic replacement, a bounded set of open files, the directory lock.
+"""Small tools on files: names, atomic replacement, a bounded set of open files.
 
 Invariants: a file that write_atomically() replaces is at any instant the old one or the new one; names made
 by quote_name() hold no separator, no leading dot and nothing a shell or file system would take specially.
@@ -6,14 +6,13 @@ by quote_name() hold no separator, no leading dot and nothing a shell or file sy
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
+import contextlib
 from collections import OrderedDict
 from pathlib import Path
 
-from penstock.errors import StoreCorruptError, StoreLockedError, StoreWriteError
+from penstock.errors import StoreCorruptError, StoreWriteError
 from penstock.kernels.records import xxh64_digest
+from penstock.store.disk import LOCAL_DISK, Disk
 
 NAME_BYTES_MAX = 200
 """Longer quoted names are cut and get a hash, so that suffixes fit into the 255 bytes of a file name."""
@@ -40,40 +39,41 @@ def unquote_name(quoted: str) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
-def sync_directory(directory: Path) -> None:
+def sync_directory(disk: Disk, directory: Path) -> None:
     """The names in a directory are on the disk. Raises StoreWriteError."""
     try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        disk.sync_directory(directory)
     except OSError as error:
         raise StoreWriteError(f"cannot sync the directory: {error.strerror}", path=str(directory)) from error
 
 
-def write_atomically(path: Path, data: bytes, *, sync: bool = True, sync_name: bool = True) -> None:
+def write_atomically(
+    disk: Disk, path: Path, data: bytes, *, sync: bool = True, sync_name: bool = True
+) -> None:
     """Replaces a file: after a crash it is the old one or the new one. Raises StoreWriteError.
 
     With `sync` that holds for a crash of the machine too; with `sync_name` it is the new one from now on.
     """
     temporary = path.with_name(path.name + ".new")
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
+        fd = disk.open(temporary, truncate=True)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
+            written = 0
+            with memoryview(data) as view:
+                while written < len(data):
+                    with view[written:] as rest:
+                        written += disk.write(fd, rest, written)
             if sync:
-                os.fsync(fd)
+                disk.sync(fd)
         finally:
-            os.close(fd)
-        os.rename(temporary, path)
+            disk.close(fd)
+        disk.rename(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # swept at the next start
+            disk.unlink(temporary)
         raise StoreWriteError(f"cannot replace the file: {error.strerror}", path=str(path)) from error
     if sync and sync_name:
-        sync_directory(path.parent)
+        sync_directory(disk, path.parent)
 
 
 def pack_meta(name: str, meta: bytes) -> bytes:
@@ -83,9 +83,9 @@ def pack_meta(name: str, meta: bytes) -> bytes:
     return head + b"%016x\n" % xxh64_digest(meta, xxh64_digest(raw)) + meta
 
 
-def unpack_meta(path: Path) -> tuple[str, bytes]:
+def unpack_meta(disk: Disk, path: Path) -> tuple[str, bytes]:
     """Name and meta of a meta file. Raises StoreCorruptError when it is damaged, FileNotFoundError."""
-    data = path.read_bytes()
+    data = disk.read(path)
     try:
         line, _, rest = data.partition(b"\n")
         magic, version, length = line.split(b" ")
@@ -102,75 +102,96 @@ def unpack_meta(path: Path) -> tuple[str, bytes]:
     return raw.decode("utf-8", "surrogateescape"), meta
 
 
-def list_assets(directory: Path, meta_name: str) -> dict[str, Path]:
+def list_assets(disk: Disk, directory: Path, meta_name: str) -> dict[str, Path]:
     """The directories of assets by name. One with a damaged meta goes by its directory's name, so that
     opening it tells what is wrong; one without is what a crash left of a creation, and nothing."""
     found: dict[str, Path] = {}
-    try:
-        entries = list(os.scandir(directory))
-    except FileNotFoundError:
-        return found
-    for entry in entries:
-        path = Path(entry.path)
-        if entry.name.startswith(".") or not (path / meta_name).exists():
+    for entry in names_in(disk, directory):
+        path = directory / entry
+        if entry.startswith(".") or not disk.exists(path / meta_name):
             continue
         try:
-            name, _ = unpack_meta(path / meta_name)
+            name, _ = unpack_meta(disk, path / meta_name)
         except StoreCorruptError:
-            name = entry.name
+            name = entry
         found[name] = path
     return found
 
 
-def make_directory(path: Path, *, sync_name: bool = True) -> None:
+def names_in(disk: Disk, directory: Path) -> list[str]:
+    """The names in a directory, sorted; none where there is no directory."""
+    try:
+        return disk.names(directory)
+    except FileNotFoundError:
+        return []
+
+
+def remove_file(disk: Disk, path: Path) -> None:
+    """Removes a file, when it is there. Raises StoreWriteError."""
+    try:
+        disk.unlink(path)
+    except OSError as error:
+        raise StoreWriteError(f"cannot remove the file: {error.strerror}", path=str(path)) from error
+
+
+def cut_file(disk: Disk, path: Path, size: int) -> None:
+    """The file ends at `size` from now on, on the disk too. Raises OSError."""
+    fd = disk.open(path)
+    try:
+        disk.truncate(fd, size)
+        disk.sync(fd)
+    finally:
+        disk.close(fd)
+
+
+def make_directory(disk: Disk, path: Path, *, sync_name: bool = True) -> None:
     """Makes a directory and its parents, and syncs the names. Raises StoreWriteError."""
     missing = []
     at = path
-    while not at.exists():
+    while not disk.exists(at):
         missing.append(at)
         at = at.parent
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o750)
+        for wanted in reversed(missing):
+            disk.make_directory(wanted)
     except OSError as error:
         raise StoreWriteError(f"cannot make the directory: {error.strerror}", path=str(path)) from error
     for made in missing if sync_name else ():
-        sync_directory(made.parent)
+        sync_directory(disk, made.parent)
 
 
-def remove_tree(path: Path) -> None:
-    """Removes a directory with what is in it; what resists stays, out of sight, for the next start."""
-    import shutil  # half of what a server's start-up would pay for this module, and few starts need it
-
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def remove_directory(path: Path, *, sync_name: bool = True) -> None:
+def remove_directory(disk: Disk, path: Path, *, sync_name: bool = True) -> None:
     """Removes a tree so that a crash leaves it whole or out of sight. Raises StoreWriteError."""
     hidden = path.with_name(f".deleted-{path.name}")
     try:
-        if hidden.exists():
-            remove_tree(hidden)
-        os.rename(path, hidden)
+        if disk.exists(hidden):
+            disk.remove_tree(hidden)
+        disk.rename(path, hidden)
     except FileNotFoundError:
         return
     except OSError as error:
         raise StoreWriteError(f"cannot remove the directory: {error.strerror}", path=str(path)) from error
     if sync_name:
-        sync_directory(path.parent)
-    remove_tree(hidden)
+        sync_directory(disk, path.parent)
+    disk.remove_tree(hidden)
 
 
-def sweep_deleted(directory: Path) -> None:
+def sweep_deleted(disk: Disk, directory: Path) -> None:
     """Removes what a crash left of remove_directory()."""
-    for hidden in directory.glob(".deleted-*"):
-        remove_tree(hidden)
+    for name in names_in(disk, directory):
+        if name.startswith(".deleted-"):
+            disk.remove_tree(directory / name)
 
 
 class OpenFiles:
-    """At most `most` files open for writing, the least used closed first; they are opened when wanted."""
+    """At most `most` files open for writing, the least used closed first; they are opened when wanted.
 
-    def __init__(self, most: int = OPEN_FILES_MAX) -> None:
+    `disk` is where they are.
+    """
+
+    def __init__(self, most: int = OPEN_FILES_MAX, disk: Disk = LOCAL_DISK) -> None:
         assert most > 0
+        self.disk = disk
         self._most = most
         self._fds: OrderedDict[Path, int] = OrderedDict()
 
@@ -184,8 +205,8 @@ class OpenFiles:
             self._fds.move_to_end(path)
             return fd
         while len(self._fds) >= self._most:
-            os.close(self._fds.popitem(last=False)[1])
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            self.disk.close(self._fds.popitem(last=False)[1])
+        fd = self.disk.open(path)
         self._fds[path] = fd
         return fd
 
@@ -193,17 +214,17 @@ class OpenFiles:
         """Closes a file, when it is open."""
         fd = self._fds.pop(path, None)
         if fd is not None:
-            os.close(fd)
+            self.disk.close(fd)
 
     def close(self) -> None:
         """Closes all."""
         while self._fds:
-            os.close(self._fds.popitem()[1])
+            self.disk.close(self._fds.popitem()[1])
 
     def write(self, path: Path, data: bytes | memoryview, offset: int) -> int:
         """Writes at an offset and returns how much went. Raises StoreWriteError when nothing did."""
         try:
-            count = os.pwrite(self.fd(path), data, offset)
+            count = self.disk.write(self.fd(path), data, offset)
         except OSError as error:
             raise StoreWriteError(
                 f"cannot write {len(data)} bytes at {offset}: {error.strerror}", path=str(path)
@@ -217,36 +238,6 @@ class OpenFiles:
     def sync(self, path: Path) -> None:
         """The file's bytes are on the disk. Raises StoreWriteError."""
         try:
-            os.fdatasync(self.fd(path))
+            self.disk.sync(self.fd(path))
         except OSError as error:
             raise StoreWriteError(f"cannot sync: {error.strerror}", path=str(path)) from error
-
-
-class DirectoryLock:
-    """An exclusive lock on a store directory, held until release() or the end of the process."""
-
-    def __init__(self, directory: Path) -> None:
-        path = directory / ".lock"
-        try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        except OSError as error:
-            raise StoreWriteError(f"cannot open the lock file: {error.strerror}", path=str(path)) from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(self._fd, 64, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(self._fd)
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise StoreWriteError(f"cannot lock: {error.strerror}", path=str(path)) from error
-            raise StoreLockedError(
-                f"process {holder} uses this store directory; stop it, or give this server another one",
-                path=str(directory),
-            ) from error
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
-
-    def release(self) -> None:
-        """Gives the lock back. Twice is fine."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1

@@ -13,13 +13,21 @@ between them one would have to tell them apart anyway).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
 from pathlib import Path
 
 from penstock.errors import StoreCorruptError
 from penstock.kernels.records import xxh64_digest
-from penstock.store.files import OpenFiles, pack_meta, remove_directory, unpack_meta, write_atomically
+from penstock.store.files import (
+    OpenFiles,
+    cut_file,
+    pack_meta,
+    remove_directory,
+    unpack_meta,
+    write_atomically,
+)
 
 logger = logging.getLogger("penstock.store")
 
@@ -59,6 +67,7 @@ class FileConsumerStore:
         self.journal_bytes = 0
         self._directory = directory
         self._files = files
+        self._disk = files.disk
         self._pending = bytearray()
         self._state: bytes | None = None
         self._generation = 0
@@ -70,7 +79,7 @@ class FileConsumerStore:
     @classmethod
     def create(cls, directory: Path, name: str, meta: bytes, files: OpenFiles) -> FileConsumerStore:
         """A new consumer in a directory that exists and is empty."""
-        write_atomically(directory / META, pack_meta(name, meta), sync_name=False)
+        write_atomically(files.disk, directory / META, pack_meta(name, meta), sync_name=False)
         store = cls(directory, name, meta, files)
         store._loaded = True
         return store
@@ -78,7 +87,7 @@ class FileConsumerStore:
     @classmethod
     def open(cls, directory: Path, files: OpenFiles) -> FileConsumerStore:
         """The consumer kept in a directory. Raises StoreCorruptError when its meta is damaged."""
-        name, meta = unpack_meta(directory / META)
+        name, meta = unpack_meta(files.disk, directory / META)
         return cls(directory, name, meta, files)
 
     @property
@@ -91,7 +100,7 @@ class FileConsumerStore:
         return self._directory / f"journal.{self._generation}"
 
     def save_meta(self, meta: bytes) -> None:
-        write_atomically(self._directory / META, pack_meta(self.name, meta), sync_name=False)
+        write_atomically(self._disk, self._directory / META, pack_meta(self.name, meta), sync_name=False)
         self.meta = meta
 
     def load(self) -> tuple[bytes | None, list[bytes]]:
@@ -99,7 +108,7 @@ class FileConsumerStore:
         self._state, self._generation = self._read_state()
         self._sweep()
         try:
-            data = self._journal.read_bytes()
+            data = self._disk.read(self._journal)
         except FileNotFoundError:
             data = b""
         entries, size = read_entries(data, self._generation)
@@ -108,8 +117,7 @@ class FileConsumerStore:
                 "%s: cut at byte %d of %d: the entry there is not whole", self._journal, size, len(data)
             )
             self._files.forget(self._journal)
-            with self._journal.open("r+b") as file:
-                file.truncate(size)
+            cut_file(self._disk, self._journal, size)
         self._written = self.journal_bytes = size
         self._loaded = True
         return self._state, entries
@@ -117,7 +125,7 @@ class FileConsumerStore:
     def _read_state(self) -> tuple[bytes | None, int]:
         path = self._directory / "state"
         try:
-            data = path.read_bytes()
+            data = self._disk.read(path)
         except FileNotFoundError:
             return None, 0
         if len(data) >= _STATE.size:
@@ -132,11 +140,9 @@ class FileConsumerStore:
 
     def _sweep(self) -> None:
         """Removes journals of other generations and what a crash left of a replacement."""
-        for path in self._directory.glob("journal.*"):
-            if path != self._journal:
-                path.unlink(missing_ok=True)
-        for path in self._directory.glob("*.new"):
-            path.unlink(missing_ok=True)
+        for name in self._disk.names(self._directory):
+            if name.endswith(".new") or (name.startswith("journal.") and name != self._journal.name):
+                self._disk.unlink(self._directory / name)
 
     def append(self, entry: bytes) -> None:
         assert len(entry) <= ENTRY_SIZE_MAX
@@ -163,7 +169,7 @@ class FileConsumerStore:
             self.load()
         generation = self._generation + 1
         head = _STATE.pack(_STATE_MAGIC, generation, xxh64_digest(state, generation))
-        write_atomically(self._directory / "state", head + state, sync_name=False)
+        write_atomically(self._disk, self._directory / "state", head + state, sync_name=False)
         old = self._journal
         self._files.forget(old)
         self._state = state
@@ -171,7 +177,8 @@ class FileConsumerStore:
         self._pending.clear()
         self._written = self.journal_bytes = 0
         self._unsynced = False
-        old.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # of another generation: the next load() removes it
+            self._disk.unlink(old)
 
     def close(self) -> None:
         if self._closed:
@@ -188,4 +195,4 @@ class FileConsumerStore:
         self._unsynced = False
         self._closed = True
         self._files.forget(self._journal)
-        remove_directory(self._directory, sync_name=False)
+        remove_directory(self._disk, self._directory, sync_name=False)

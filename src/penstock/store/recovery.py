@@ -12,7 +12,6 @@ Rejected: guessing where the next good record begins (a payload may hold the byt
 from __future__ import annotations
 
 import logging
-import os
 import re
 import struct
 from collections.abc import Callable
@@ -22,7 +21,8 @@ from penstock.errors import StoreWriteError
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
 from penstock.store.blocks import BlockFiles, block_path, index_path, map_file, write_index
-from penstock.store.files import OpenFiles
+from penstock.store.disk import Disk
+from penstock.store.files import OpenFiles, cut_file, write_atomically
 
 logger = logging.getLogger("penstock.store")
 
@@ -31,15 +31,15 @@ _SIDE_NAME = re.compile(r"([1-9][0-9]*)\.(?:idx|blk\.cut-[0-9]+)")
 _DIGEST = struct.Struct("<Q")
 
 
-def block_numbers(directory: Path) -> list[int]:
+def block_numbers(disk: Disk, directory: Path) -> list[int]:
     """Numbers of the blocks in a directory, ascending; indexes and cut tails without block are removed."""
-    names = os.listdir(directory)
+    names = disk.names(directory)
     numbers = sorted(int(match[1]) for name in names if (match := _BLOCK_NAME.fullmatch(name)))
     present = set(numbers)
     for name in names:
         match = _SIDE_NAME.fullmatch(name)
         if name.endswith(".new") or (match and int(match[1]) not in present):
-            (directory / name).unlink(missing_ok=True)
+            disk.unlink(directory / name)
     return numbers
 
 
@@ -50,49 +50,47 @@ def recover_log(
 
     Raises StoreCorruptError when a file can't be read, StoreWriteError when a bad tail can't be cut.
     """
+    disk = files.disk
     block_files = BlockFiles(directory, files)
     log = StreamLog(block_size, True, block_files.load, on_lost)
     blocks: list[MessageBlock] = []
-    numbers = block_numbers(directory)
+    numbers = block_numbers(disk, directory)
     for number in numbers:
-        block = _indexed(directory, number) or _scanned(directory, number, last=number == numbers[-1])
+        block = _indexed(disk, directory, number) or _scanned(
+            disk, directory, number, last=number == numbers[-1]
+        )
         block_files.adopt(number)
         blocks.append(block)
     for number, why in log.restore(blocks):
         logger.error("%s: left out: %s", block_path(directory, number), why)
     for block in blocks:
-        if (
-            block.closed
-            and block.resident
-            and block.size == block_path(directory, block.number).stat().st_size
-        ):
-            write_index(directory, block)
+        if block.closed and block.resident and block.size == disk.size(block_path(directory, block.number)):
+            write_index(disk, directory, block)
             log.settle(block)
     return log, block_files
 
 
-def _indexed(directory: Path, number: int) -> MessageBlock | None:
+def _indexed(disk: Disk, directory: Path, number: int) -> MessageBlock | None:
     """The block as its index tells it; None when there is none, or none to trust."""
     path = index_path(directory, number)
     try:
-        index = path.read_bytes()
+        index = disk.read(path)
     except FileNotFoundError:
         return None
-    with block_path(directory, number).open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        tail = os.pread(file.fileno(), 8, max(size - 8, 0))
+    size = disk.size(block_path(directory, number))
+    tail = disk.read_at(block_path(directory, number), max(size - 8, 0), 8)
     try:
         return MessageBlock.from_index(index, number, size, _DIGEST.unpack(tail.ljust(8, b"\0"))[0])
     except ValueError as error:
         logger.warning("%s: not used, the block is read instead: %s", path, error)
-        path.unlink(missing_ok=True)
+        disk.unlink(path)
         return None
 
 
-def _scanned(directory: Path, number: int, *, last: bool) -> MessageBlock:
+def _scanned(disk: Disk, directory: Path, number: int, *, last: bool) -> MessageBlock:
     """The block as its bytes tell it. The last one is copied and stays open for more."""
     path = block_path(directory, number)
-    data = map_file(path)
+    data = map_file(disk, path)
     block = MessageBlock(number, 1)
     bad = block.scan(data, copy=last)
     if not last:
@@ -110,20 +108,17 @@ def _scanned(directory: Path, number: int, *, last: bool) -> MessageBlock:
             "%s: cut at byte %d of %d: bad record (%s); its %d messages before are kept, the last is %d",
             path, offset, len(data), why, len(block), block.last_seq,
         )  # fmt: skip
-        _cut(path, offset, data)
+        _cut(disk, path, offset, data)
     block.written = block.size
     return block
 
 
-def _cut(path: Path, offset: int, data: memoryview) -> None:
+def _cut(disk: Disk, path: Path, offset: int, data: memoryview) -> None:
     """Keeps what is behind offset in a file of its own, then ends the block's file there."""
     try:
         kept = path.with_name(f"{path.name}.cut-{offset}")
-        with kept.open("wb") as file:
-            file.write(data[offset:])
-        with path.open("r+b") as file:
-            file.truncate(offset)
-            os.fsync(file.fileno())
+        write_atomically(disk, kept, bytes(data[offset:]), sync_name=False)
+        cut_file(disk, path, offset)
     except OSError as error:
         raise StoreWriteError(
             f"cannot cut the bad tail at {offset}: {error.strerror}", path=str(path)
