@@ -166,8 +166,6 @@ def test_what_is_refused_is_refused_in_the_official_words(conf: str, tmp_path: P
 @pytest.mark.parametrize(
     ("conf", "text"),
     [
-        ("accounts { A { imports: [] } }", 'field "imports" is not supported by this server yet'),
-        ("accounts { A { exports: [] } }", 'field "exports" is not supported by this server yet'),
         ("authorization { token: x }\naccounts { A {} }", "Can not have a token and accounts"),
         (
             "authorization { user: x, password: y }\naccounts { A {} }",

@@ -109,10 +109,12 @@ class Transform:
         if "*" in texts or (texts[-1] == ">") != has_tail:
             raise ConfigError(INVALID_SUBJECT)
         if strict:
-            _check_strict(parsed, stars)
+            _check_functions(parsed)
         if has_tail:
             parsed.pop()
         parts = [token.part(stars, has_wildcard=has_tail or bool(stars)) for token in parsed]
+        if strict:
+            _check_used(parsed, stars, destination)
         if has_tail:
             parts.append(_tail(self.filter.size - 1))
         self._parts = parts
@@ -285,14 +287,16 @@ def _integer(text: str) -> int | None:
     return value if -INT64_MAX - 1 <= value <= INT64_MAX else None
 
 
-def _check_strict(tokens: list[_Token], stars: list[int]) -> None:
-    used: set[int] = set()
+def _check_functions(tokens: list[_Token]) -> None:
     for token in tokens:
         if token.name not in ("", "wildcard"):
             raise token.fail(ONLY_WILDCARD)
-        used.update(token.indexes)
+
+
+def _check_used(tokens: list[_Token], stars: list[int], destination: str) -> None:
+    used = {index for token in tokens for index in token.indexes}
     if not used.issuperset(range(1, len(stars) + 1)):
-        raise ConfigError(f"{UNUSED_WILDCARDS} in {'.'.join(token.text for token in tokens)}")
+        raise ConfigError(f"{UNUSED_WILDCARDS} in {destination}")
 
 
 # --- parts

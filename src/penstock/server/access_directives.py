@@ -6,7 +6,7 @@ Read when a configuration has one of them: most have not. What is refused is a C
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
 from penstock.routing.permissions import Entry, Permissions, ResponsePermission, SubjectPermission
@@ -14,6 +14,7 @@ from penstock.server.conf import Map, Node
 from penstock.server.directives import (
     UNSUPPORTED_USER,
     block,
+    boolean,
     duration,
     fields,
     integer,
@@ -23,6 +24,9 @@ from penstock.server.directives import (
     text,
 )
 from penstock.server.options import AccountJetStream, AccountOptions, User
+
+if TYPE_CHECKING:
+    from penstock.server.sharing_directives import Entry as SharedEntry
 
 _ALLOW = frozenset({"allow", "import", "export", "permit"})
 _PUBLISH = frozenset({"publish", "pub", "import"})
@@ -133,11 +137,15 @@ _JETSTREAM = {
     **dict.fromkeys(("max_streams", "streams"), ("max_streams", integer)),
     **dict.fromkeys(("max_consumers", "consumers"), ("max_consumers", integer)),
     "max_ack_pending": ("max_ack_pending", integer),
+    **dict.fromkeys(("max_bytes_required", "max_stream_bytes", "max_bytes"), ("max_bytes_required", boolean)),
+    **dict.fromkeys(
+        ("mem_max_stream_bytes", "memory_max_stream_bytes"), ("memory_max_stream_bytes", storage_size)
+    ),
+    **dict.fromkeys(
+        ("disk_max_stream_bytes", "store_max_stream_bytes"), ("file_max_stream_bytes", storage_size)
+    ),
 }
-_UNSUPPORTED_JETSTREAM = frozenset(
-    """max_bytes_required max_stream_bytes max_bytes mem_max_stream_bytes memory_max_stream_bytes
-    disk_max_stream_bytes store_max_stream_bytes cluster_traffic""".split()
-)
+_UNSUPPORTED_JETSTREAM = frozenset({"cluster_traffic"})
 
 
 def _jetstream(node: Node, name: str) -> AccountJetStream | None:
@@ -155,12 +163,25 @@ def _jetstream(node: Node, name: str) -> AccountJetStream | None:
 _LIMITS = {
     **dict.fromkeys(("max_connections", "max_conn"), ("max_connections", integer)),
     **dict.fromkeys(("max_subscriptions", "max_subs"), ("max_subscriptions", integer)),
+    **dict.fromkeys(("max_payload", "max_pay"), ("max_payload", integer)),
+    **dict.fromkeys(("max_leafnodes", "max_leafs"), ("max_leafnodes", integer)),
 }
-_UNSUPPORTED_LIMITS = frozenset("max_payload max_pay max_leafnodes max_leafs".split())
 
 
 def _limits(node: Node, name: str) -> dict[str, Any]:
-    return fields(block(node, name), _LIMITS, _UNSUPPORTED_LIMITS)
+    return fields(block(node, name), _LIMITS, frozenset())
+
+
+def _exports(node: Node, name: str) -> list[SharedEntry]:
+    from penstock.server import sharing_directives  # most configurations share nothing
+
+    return sharing_directives.exports(node, name)
+
+
+def _imports(node: Node, name: str) -> list[SharedEntry]:
+    from penstock.server import sharing_directives
+
+    return sharing_directives.imports(node, name)
 
 
 _ACCOUNT = {
@@ -170,31 +191,41 @@ _ACCOUNT = {
     "maps": ("mappings", mappings),
     **dict.fromkeys(("default_permissions", "default_permission", "permissions"), ("defaults", permissions)),
     "limits": ("limits", _limits),
+    "exports": ("exports", _exports),
+    "imports": ("imports", _imports),
 }
-_UNSUPPORTED_ACCOUNT = frozenset(
-    "nkey imports exports msg_trace trace_dest cluster_traffic default_js_domain".split()
-)
+_UNSUPPORTED_ACCOUNT = frozenset("nkey msg_trace trace_dest cluster_traffic default_js_domain".split())
 
 
 def accounts(node: Node, name: str) -> tuple[AccountOptions, ...]:
     """A map of accounts by name, or an array of names."""
     if isinstance(node.value, list):
         return tuple(AccountOptions(name=text(entry, name)) for entry in node.value)
-    found = []
+    found: list[AccountOptions] = []
+    shared: list[SharedEntry] = []
     for account, where, entry in block(node, name):
         if not isinstance(entry.value, Map):
             raise where.error("Expected map entries for accounts")
         try:
-            found.append(_account(account, entry.value))
+            found.append(_account(account, entry.value, shared))
         except ConfigError as error:
             if error.file is not None:
                 raise
             raise where.error(error.message) from error
+    if shared:
+        from penstock.server import sharing_directives
+
+        sharing_directives.placed({account.name: account for account in found}, shared)
     return tuple(found)
 
 
-def _account(name: str, items: Map) -> AccountOptions:
+def _account(name: str, items: Map, shared: list[SharedEntry]) -> AccountOptions:
+    """Its exports and imports are added to `shared`, with their places."""
     found = fields(items, _ACCOUNT, _UNSUPPORTED_ACCOUNT)
+    for field in ("exports", "imports"):
+        entries: list[SharedEntry] = found.get(field, [])
+        shared.extend(entries)
+        found[field] = tuple(entry.value for entry in entries)
     its_users = with_defaults(found.pop("users", ()), found.pop("defaults", None))
     limits = found.pop("limits", {})
     placed = tuple(replace(user, account=name) for user in its_users)

@@ -19,6 +19,7 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from penstock.routing.mapping import SubjectMapping
     from penstock.routing.permissions import Permissions
+    from penstock.routing.sharing import AnyExport, AnyImport
 
 GLOBAL_ACCOUNT = "$G"
 SYSTEM_ACCOUNT = "$SYS"
@@ -55,6 +56,12 @@ class AccountJetStream:
     """Most consumers of a stream. `max_consumers`, `consumers`."""
     max_ack_pending: int = -1
     """Most messages a consumer may have unacked. `max_ack_pending`."""
+    max_bytes_required: bool = False
+    """Whether each stream must have a `max_bytes`. Default off. `max_bytes_required`, `max_bytes`."""
+    memory_max_stream_bytes: int = -1
+    """Most bytes of one memory stream. `memory_max_stream_bytes`, `mem_max_stream_bytes`."""
+    file_max_stream_bytes: int = -1
+    """Most bytes of one file stream. `disk_max_stream_bytes`, `store_max_stream_bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +80,14 @@ class AccountOptions:
     """Most connections of its users at a time. `limits.max_connections`, `max_conn`."""
     max_subscriptions: int = -1
     """Most subscriptions of one of them. `limits.max_subscriptions`, `max_subs`."""
+    max_payload: int = -1
+    """Most bytes of a message of one of them. `limits.max_payload`, `max_pay`."""
+    max_leafnodes: int = -1
+    """Most leaf nodes at a time. `limits.max_leafnodes`, `max_leafs`."""
+    exports: tuple[AnyExport, ...] = ()
+    """What other accounts may import. `exports`."""
+    imports: tuple[AnyImport, ...] = ()
+    """What it has from other accounts. `imports`."""
 
     def __post_init__(self) -> None:
         if self.name == GLOBAL_ACCOUNT:
@@ -318,6 +333,12 @@ class Options:
         system = self.account(self.system_account)
         if system is not None and system.jetstream is not None:
             raise ConfigError("Not allowed to enable JetStream on the system account")
+        if any(account.exports or account.imports for account in self.accounts):
+            from penstock.routing.sharing import first_error  # most configurations share nothing
+
+            error = first_error({account.name: account for account in self.accounts})
+            if error:
+                raise ConfigError(error)
 
     def _check_authorization(self) -> None:
         if self.token and self.user:
