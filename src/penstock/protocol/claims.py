@@ -1,0 +1,528 @@
+"""What NATS JWTs say: the claims of operators, accounts, users and activations, version 2.
+
+The structs are the JSON of the official jwt library; what is not set is not written. Numbers follow it, too:
+-1 = no limit, and a limit that a token doesn't give is 0, which lets nothing through (only what comes from a
+version 1 token, and the template of a scoped key, start at -1).
+
+`problems` says what makes claims unusable whatever the time; `time_problem` compares them with a clock. Whose
+key has to have signed them is said by `ISSUERS`; reading and signing tokens is done in `jwt`.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+from typing import Literal
+
+import msgspec
+
+from penstock.protocol.nkeys import Prefix, is_public
+
+VERSION = 2
+NO_LIMIT = -1
+ALL = "*"
+"""In a list of revocations: every user."""
+
+ExportKind = Literal["stream", "service"]
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A piece of claims."""
+
+
+# -- users
+
+
+class Permission(_Part, frozen=True):
+    """Filters of one direction; no `allow` = everything. Those of `sub` may be "filter queue"."""
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+class ResponsePermission(_Part, frozen=True, omit_defaults=False):
+    """max: messages a reply; ttl: ns. 0 = the default, negative = no limit."""
+
+    max: int = 0
+    ttl: int = 0
+
+
+class Permissions(_Part, frozen=True):
+    """What may be published and subscribed to."""
+
+    pub: Permission = Permission()
+    sub: Permission = Permission()
+    resp: ResponsePermission | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.pub == Permission() and self.sub == Permission() and self.resp is None
+
+
+class TimeRange(_Part, frozen=True):
+    """From `start` to `end`, both "15:04:05", perhaps over midnight."""
+
+    start: str = ""
+    end: str = ""
+
+
+class UserLimits(Permissions, frozen=True):
+    """What a user may do, and a scoped key may let its users do."""
+
+    src: tuple[str, ...] | str = ()
+    """Networks it may come from (CIDR), as a list or separated by commas; none = any."""
+    times: tuple[TimeRange, ...] = ()
+    """When it may be connected; none = always."""
+    times_location: str = ""
+    """The IANA time zone of `times`; "" = the server's."""
+    subs: int = 0
+    data: int = 0
+    payload: int = 0
+    bearer_token: bool = False
+    """The token alone is enough: the user need not sign."""
+    proxy_required: bool = False
+    allowed_connection_types: tuple[str, ...] = ()
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """`src` as a list."""
+        if isinstance(self.src, str):
+            return tuple(part.strip() for part in self.src.lower().split(",") if part.strip())
+        return self.src
+
+
+class User(UserLimits, frozen=True):
+    """The `nats` part of a user's claims."""
+
+    issuer_account: str = ""
+    """The account, when one of its signing keys is the issuer."""
+    tags: tuple[str, ...] = ()
+    type: Literal["user"] | msgspec.UnsetType = "user"
+    version: int = VERSION
+
+    @property
+    def limits(self) -> UserLimits:
+        """Its limits alone."""
+        names = UserLimits.__struct_fields__
+        return UserLimits(**{name: getattr(self, name) for name in names})
+
+
+# -- accounts
+
+
+class ServiceLatency(_Part, frozen=True, omit_defaults=False):
+    """sampling: percent, or "headers"; results: subject of the measurements."""
+
+    sampling: int | str = 0
+    results: str = ""
+
+
+class Export(_Part, frozen=True):
+    """What others may import."""
+
+    name: str = ""
+    subject: str = ""
+    type: ExportKind | msgspec.UnsetType = msgspec.UNSET
+    token_req: bool = False
+    """Importers need an activation token."""
+    revocations: dict[str, int] = {}
+    response_type: str = ""
+    response_threshold: int = 0
+    service_latency: ServiceLatency | None = None
+    account_token_position: int = 0
+    advertise: bool = False
+    allow_trace: bool = False
+    description: str = ""
+    info_url: str = ""
+
+
+class Import(_Part, frozen=True):
+    """What comes from another account."""
+
+    name: str = ""
+    subject: str = ""
+    account: str = ""
+    token: str = ""
+    to: str = ""
+    local_subject: str = ""
+    type: ExportKind | msgspec.UnsetType = msgspec.UNSET
+    share: bool = False
+    allow_trace: bool = False
+
+
+class JetStreamLimits(_Part, frozen=True):
+    """JetStream of an account, or of one tier; no storage at all = no JetStream."""
+
+    mem_storage: int = 0
+    disk_storage: int = 0
+    streams: int = 0
+    consumer: int = 0
+    max_ack_pending: int = 0
+    mem_max_stream_bytes: int = 0
+    disk_max_stream_bytes: int = 0
+    max_bytes_required: bool = False
+
+
+class OperatorLimits(JetStreamLimits, frozen=True):
+    """What an operator lets an account have."""
+
+    subs: int = 0
+    data: int = 0
+    payload: int = 0
+    imports: int = 0
+    exports: int = 0
+    wildcards: bool = False
+    disallow_bearer: bool = False
+    conn: int = 0
+    leaf: int = 0
+    tiered_limits: dict[str, JetStreamLimits] = {}
+
+    @property
+    def has_jetstream(self) -> bool:
+        tiers = tuple(self.tiered_limits.values()) or (self,)
+        return any(tier.mem_storage or tier.disk_storage for tier in tiers)
+
+
+UNLIMITED = OperatorLimits(
+    subs=NO_LIMIT, data=NO_LIMIT, payload=NO_LIMIT, imports=NO_LIMIT, exports=NO_LIMIT, wildcards=True,
+    conn=NO_LIMIT, leaf=NO_LIMIT,
+)  # fmt: skip
+"""Everything, but JetStream."""
+
+
+class Template(UserLimits, frozen=True):
+    """The limits of all users that a scoped key signs; subjects may hold `{{name()}}` and the like."""
+
+    subs: int = NO_LIMIT
+    data: int = NO_LIMIT
+    payload: int = NO_LIMIT
+
+
+class Scope(_Part, frozen=True, omit_defaults=False):
+    """A signing key that can only make users of one kind."""
+
+    kind: Literal["user_scope"] = "user_scope"
+    key: str = ""
+    role: str = ""
+    template: Template = Template()
+    description: str = ""
+
+
+class WeightedMapping(_Part, frozen=True, omit_defaults=False):
+    """A destination; weight 0 = 100 percent."""
+
+    subject: str
+    weight: int = 0
+    cluster: str = ""
+
+
+class ExternalAuthorization(_Part, frozen=True):
+    """Who decides about this account's users instead of their tokens."""
+
+    auth_users: tuple[str, ...] = ()
+    allowed_accounts: tuple[str, ...] = ()
+    xkey: str = ""
+
+
+class Trace(_Part, frozen=True):
+    dest: str = ""
+    sampling: int = 0
+
+
+class Account(_Part, frozen=True):
+    """The `nats` part of an account's claims."""
+
+    imports: tuple[Import, ...] = ()
+    exports: tuple[Export, ...] = ()
+    limits: OperatorLimits = OperatorLimits()
+    signing_keys: tuple[str | Scope, ...] = ()
+    revocations: dict[str, int] = {}
+    """User key or `*`: what was issued until then (s since 1970) counts no more."""
+    default_permissions: Permissions = Permissions()
+    mappings: dict[str, tuple[WeightedMapping, ...]] = {}
+    authorization: ExternalAuthorization = ExternalAuthorization()
+    trace: Trace | None = None
+    cluster_traffic: str = ""
+    description: str = ""
+    info_url: str = ""
+    tags: tuple[str, ...] = ()
+    type: Literal["account"] | msgspec.UnsetType = "account"
+    version: int = VERSION
+
+    @property
+    def scopes(self) -> dict[str, Scope | None]:
+        """The signing keys, with the scope of those that have one."""
+        return {one if isinstance(one, str) else one.key: None if isinstance(one, str) else one
+                for one in self.signing_keys}  # fmt: skip
+
+    def revokes(self, user: str, issued_at: int) -> bool:
+        """Does a token issued then (s) to this user count no more?"""
+        return any(issued_at <= self.revocations[who] for who in (ALL, user) if who in self.revocations)
+
+
+# -- operators, activations
+
+
+class Operator(_Part, frozen=True):
+    """The `nats` part of an operator's claims."""
+
+    signing_keys: tuple[str, ...] = ()
+    account_server_url: str = ""
+    operator_service_urls: tuple[str, ...] = ()
+    system_account: str = ""
+    assert_server_version: str = ""
+    strict_signing_key_usage: bool = False
+    """The operator's own key signs nothing but itself."""
+    tags: tuple[str, ...] = ()
+    type: Literal["operator"] | msgspec.UnsetType = "operator"
+    version: int = VERSION
+
+
+class Activation(_Part, frozen=True):
+    """The `nats` part of a token that lets an account import."""
+
+    subject: str = ""
+    kind: ExportKind | msgspec.UnsetType = msgspec.UNSET
+    issuer_account: str = ""
+    tags: tuple[str, ...] = ()
+    type: Literal["activation"] | msgspec.UnsetType = "activation"
+    version: int = VERSION
+
+
+# -- the claims around them
+
+
+class Claims(_Part, frozen=True):
+    """Who says something about whom, and for how long. Times are s since 1970; 0 = none."""
+
+    audience: str = msgspec.field(default="", name="aud")
+    expires: int = msgspec.field(default=0, name="exp")
+    id: str = msgspec.field(default="", name="jti")
+    issued_at: int = msgspec.field(default=0, name="iat")
+    issuer: str = msgspec.field(default="", name="iss")
+    name: str = ""
+    not_before: int = msgspec.field(default=0, name="nbf")
+    subject: str = msgspec.field(default="", name="sub")
+
+    def time_problem(self, now_s: int) -> str:
+        """Why these claims don't hold just now; "" when they do."""
+        if 0 < self.expires < now_s:
+            return "claim is expired"
+        return "claim is not yet valid" if self.not_before > now_s else ""
+
+
+class OperatorClaims(Claims, frozen=True):
+    """What an operator says of itself."""
+
+    nats: Operator = Operator()
+
+    def trusted_keys(self) -> tuple[str, ...]:
+        """Whose signature under an account's claims counts."""
+        own = () if self.nats.strict_signing_key_usage else (self.subject,)
+        return own + self.nats.signing_keys
+
+    def problems(self) -> list[str]:
+        """What makes them unusable."""
+        found = [f"{key} is not an operator public key" for key in self.nats.signing_keys
+                 if not is_public(key, Prefix.OPERATOR)]  # fmt: skip
+        system = self.nats.system_account
+        if system and not is_public(system, Prefix.ACCOUNT):
+            found.append(f"{system} is not an account public key")
+        return found
+
+
+class AccountClaims(Claims, frozen=True):
+    """What an operator says of an account."""
+
+    nats: Account = Account()
+
+    def problems(self) -> list[str]:
+        """What makes them unusable."""
+        account, limits = self.nats, self.nats.limits
+        found = permission_problems(account.default_permissions)
+        for one in account.imports:
+            found += _import_problems(one)
+        for export in account.exports:
+            found += subject_problems(export.subject)
+            if export.type is msgspec.UNSET:
+                found.append('invalid export type: "unknown"')
+        if limits.tiered_limits and any(getattr(limits, name) for name in JetStreamLimits.__struct_fields__):
+            found.append("JetStream Limits and tiered JetStream Limits are mutually exclusive")
+        if limits.imports != NO_LIMIT and len(account.imports) > limits.imports:
+            found.append("the account contains more imports than allowed by the operator")
+        if limits.exports != NO_LIMIT:
+            if len(account.exports) > limits.exports:
+                found.append("the account contains more exports than allowed by the operator")
+            if not limits.wildcards and any(has_wildcards(export.subject) for export in account.exports):
+                found.append("the account contains wildcard exports that are not allowed by the operator")
+        found += [f"{key!r} is not a valid account signing key" for key in account.scopes
+                  if not is_public(key, Prefix.ACCOUNT)]  # fmt: skip
+        return found + _mapping_problems(account.mappings) + _callout_problems(account.authorization)
+
+
+class UserClaims(Claims, frozen=True):
+    """What an account says of a user."""
+
+    nats: User = User()
+
+    @property
+    def account(self) -> str:
+        """The account the user is in."""
+        return self.nats.issuer_account or self.issuer
+
+    def problems(self) -> list[str]:
+        """What makes them unusable."""
+        user = self.nats
+        found = limit_problems(user)
+        if user.issuer_account and not is_public(user.issuer_account, Prefix.ACCOUNT):
+            found.append("account_id is not an account public key")
+        return found
+
+
+class ActivationClaims(Claims, frozen=True):
+    """What an exporting account says of an importing one."""
+
+    nats: Activation = Activation()
+
+    def problems(self) -> list[str]:
+        """What makes them unusable."""
+        return subject_problems(self.nats.subject)
+
+
+class GenericClaims(Claims, frozen=True):
+    """Anything else: `nats` is a free map."""
+
+    nats: dict[str, object] = {}
+
+    def problems(self) -> list[str]:
+        """None are known."""
+        return []
+
+
+AnyClaims = OperatorClaims | AccountClaims | UserClaims | ActivationClaims | GenericClaims
+KINDS: dict[str, type[AnyClaims]] = {
+    "operator": OperatorClaims,
+    "account": AccountClaims,
+    "user": UserClaims,
+    "activation": ActivationClaims,
+}
+ISSUERS: dict[type[AnyClaims], tuple[Prefix, ...]] = {
+    OperatorClaims: (Prefix.OPERATOR,),
+    AccountClaims: (Prefix.ACCOUNT, Prefix.OPERATOR),
+    UserClaims: (Prefix.ACCOUNT,),
+    ActivationClaims: (Prefix.ACCOUNT, Prefix.OPERATOR),
+    GenericClaims: (),
+}
+"""Whose keys may sign what; none = any."""
+
+
+# -- what can be wrong
+
+
+def limit_problems(limits: UserLimits) -> list[str]:
+    """What is wrong with permissions, networks and times."""
+    found = permission_problems(limits)
+    for network in limits.networks:
+        try:
+            ip_network(network, strict=False)
+        except ValueError:
+            found.append(f'invalid cidr "{network}" in user src limits')
+    for one in limits.times:
+        for which in ("start", "end"):
+            text = getattr(one, which)
+            if not text:
+                found.append(f"time ranges {which} must contain a {which}")
+            elif seconds_of(text) is None:
+                found.append(f'{which} in time range is invalid "{text}"')
+    return found
+
+
+def permission_problems(permissions: Permissions) -> list[str]:
+    """What is wrong with the filters."""
+    found: list[str] = []
+    for permission, queues in ((permissions.sub, True), (permissions.pub, False)):
+        for entry in permission.allow + permission.deny:
+            words = entry.split(" ")
+            if len(words) > 2:
+                found.append(f'Permission Subject "{entry}" contains too many spaces')
+                continue
+            for word in words:
+                found += subject_problems(word)
+            if len(words) == 2 and not queues:
+                found.append(f'Permission Subject "{entry}" is not allowed to contain queue')
+    return found
+
+
+def subject_problems(subject: str) -> list[str]:
+    """What is wrong with a subject; templates are let through."""
+    if not subject:
+        return ["subject cannot be empty"]
+    found = []
+    if " " in subject:
+        found.append(f'subject "{subject}" cannot have spaces')
+    if subject[0] == "." or subject[-1] == ".":
+        found.append(f'subject "{subject}" cannot start or end with a `.`')
+    if ".." in subject:
+        found.append(f'subject "{subject}" cannot contain consecutive `.`')
+    return found
+
+
+def has_wildcards(subject: str) -> bool:
+    """Is one of the tokens a wildcard?"""
+    tokens = subject.split(".")
+    return "*" in tokens or tokens[-1] == ">"
+
+
+def seconds_of(text: str) -> int | None:
+    """Seconds since midnight of "15:04:05"; None when it is no such time."""
+    parts = text.split(":")
+    if len(parts) != 3 or not all(part.isdecimal() and 1 <= len(part) <= 2 for part in parts):
+        return None
+    hour, minute, second = map(int, parts)
+    if len(parts[1]) != 2 or len(parts[2]) != 2 or hour > 23 or minute > 59 or second > 59:
+        return None
+    return hour * 3600 + minute * 60 + second
+
+
+def _import_problems(one: Import) -> list[str]:
+    found = subject_problems(one.subject)
+    if one.type is msgspec.UNSET:
+        found.append('invalid import type: "unknown"')
+    if one.type == "service" and one.allow_trace:
+        found.append("AllowTrace only valid for stream import")
+    if not one.account:
+        found.append("account to import from is not specified")
+    if one.type == "service" and has_wildcards(one.subject) and one.to and not one.local_subject:
+        found += subject_problems(one.to)
+    if one.local_subject and one.to:
+        found.append("Local Subject replaces To")
+    if one.share and one.type != "service":
+        found.append(
+            f"sharing information (for latency tracking) is only valid for services: {one.subject!r}"
+        )
+    return found
+
+
+def _mapping_problems(mappings: dict[str, tuple[WeightedMapping, ...]]) -> list[str]:
+    found: list[str] = []
+    for source, destinations in mappings.items():
+        found += subject_problems(source)
+        totals: dict[str, int] = {}
+        for one in destinations:
+            found += subject_problems(one.subject)
+            totals[one.cluster] = totals.get(one.cluster, 0) + (one.weight or 100)
+        if any(total > 100 for total in totals.values()):
+            found.append(f"Mapping {source!r} exceeds 100% among all of it's weighted to mappings")
+    return found
+
+
+def _callout_problems(callout: ExternalAuthorization) -> list[str]:
+    found = []
+    if callout.allowed_accounts and not callout.auth_users:
+        found.append("External authorization cannot have accounts without users specified")
+    found += [f"AuthUser {user!r} is not a valid user public key" for user in callout.auth_users
+              if not is_public(user, Prefix.USER)]  # fmt: skip
+    found += [f"Account {name!r} is not a valid account public key" for name in callout.allowed_accounts
+              if name != ALL and not is_public(name, Prefix.ACCOUNT)]  # fmt: skip
+    if callout.xkey and not is_public(callout.xkey, Prefix.CURVE):
+        found.append(f"XKey {callout.xkey!r} is not a valid public xkey")
+    return found

@@ -1,0 +1,259 @@
+"""NATS JWTs as text: reading one says who signed it, signing one makes it.
+
+    token = encode(UserClaims(subject=user.public, nats=User(payload=-1)), account, now_s=now)
+    claims = decode_user(token)
+
+A token is header, claims and signature in base64url, with dots between. Version 2 signs header and claims;
+version 1 tokens, which signed the claims alone and had other fields outside `nats`, are still read.
+
+`decode` checks form, signature and that the issuer's key is of a kind that may issue such claims. It does not
+check the time or whether the issuer is trusted: that is for who asks.
+
+Credentials files hold a token and a seed between lines of dashes; `parse_credentials` finds them.
+
+Rejected: PyJWT. It has neither this algorithm's name nor keys in nkey form, and what is left is base64.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b32encode, urlsafe_b64decode, urlsafe_b64encode
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from penstock.errors import MisuseError
+from penstock.protocol.claims import (
+    ISSUERS,
+    KINDS,
+    NO_LIMIT,
+    VERSION,
+    AccountClaims,
+    ActivationClaims,
+    AnyClaims,
+    GenericClaims,
+    OperatorClaims,
+    UserClaims,
+)
+from penstock.protocol.nkeys import KeyPair, is_public, verify
+
+TOKEN_BYTES_MAX = 1024 * 1024
+ALGORITHM = "ed25519-nkey"
+ALGORITHM_1 = "ed25519"
+_HEADER = b'{"typ":"JWT","alg":"ed25519-nkey"}'
+_ARMOUR = re.compile(r"-{3,}[^\n]*-{3,}\r?\n\s*([\w\-.=]+)\s*\r?\n-{3,}[^\n]*-{3,}")
+_BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
+
+Kind = TypeVar("Kind", OperatorClaims, AccountClaims, UserClaims, ActivationClaims)
+
+
+def encode(claims: AnyClaims, key: KeyPair, *, now_s: int) -> str:
+    """Signs claims.
+
+    Args:
+        claims: issuer, id and time of issue are filled in.
+        key: the issuer's.
+        now_s: seconds since 1970.
+
+    Raises:
+        MisuseError: no subject, or a key of a kind that can't issue such claims.
+    """
+    if not claims.subject:
+        raise MisuseError("these claims have no subject")
+    allowed = ISSUERS[type(claims)]
+    if allowed and key.prefix not in allowed:
+        kinds = " or ".join(prefix.name.lower() for prefix in allowed)
+        raise MisuseError(f"{type(claims).__name__} are signed with the key of an {kinds}, not {key!r}")
+    claims = msgspec.structs.replace(claims, issuer=key.public, issued_at=now_s, id="")
+    claims = msgspec.structs.replace(claims, id=_id_of(claims))
+    signed = f"{encode64(_HEADER)}.{encode64(msgspec.json.encode(_marked(claims)))}"
+    return f"{signed}.{encode64(key.sign(signed.encode()))}"
+
+
+def decode(token: str) -> AnyClaims:
+    """Reads a token and checks its signature. Raises MisuseError, which doesn't show it."""
+    if len(token) > TOKEN_BYTES_MAX:
+        raise MisuseError(f"token size {len(token)} exceeds maximum of {TOKEN_BYTES_MAX} bytes")
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise MisuseError("expected 3 chunks")
+    _check_header(parts[0])
+    found = _json_object(parts[1])
+    kind, version = _kind(found)
+    claims = _claims(found, kind, version)
+    signed = parts[1] if version <= 1 and kind in KINDS else f"{parts[0]}.{parts[1]}"
+    if not verify(claims.issuer, signed.encode(), decode64(parts[2])):
+        raise MisuseError(f"claim failed V{1 if version <= 1 else 2} signature verification")
+    allowed = ISSUERS[type(claims)]
+    if allowed and not is_public(claims.issuer, *allowed):
+        raise MisuseError(f"unable to validate expected prefixes - {[prefix.name for prefix in allowed]}")
+    return claims
+
+
+def decode_operator(token: str) -> OperatorClaims:
+    """`decode`, for an operator's token."""
+    return _of_kind(token, OperatorClaims)
+
+
+def decode_account(token: str) -> AccountClaims:
+    """`decode`, for an account's token."""
+    return _of_kind(token, AccountClaims)
+
+
+def decode_user(token: str) -> UserClaims:
+    """`decode`, for a user's token."""
+    return _of_kind(token, UserClaims)
+
+
+def decode_activation(token: str) -> ActivationClaims:
+    """`decode`, for a token that permits an import."""
+    return _of_kind(token, ActivationClaims)
+
+
+def _of_kind(token: str, kind: type[Kind]) -> Kind:
+    claims = decode(token)
+    if not isinstance(claims, kind):
+        raise MisuseError(f"not {kind.__name__.removesuffix('Claims').lower()} claim")
+    return claims
+
+
+# -- credentials
+
+
+def parse_token(text: str) -> str:
+    """The token of a decorated file, or the text itself without space around it."""
+    found = _ARMOUR.findall(text)
+    return found[0] if found else text.strip()
+
+
+def parse_seed(text: str) -> str:
+    """The seed in a credentials or seed file. Raises MisuseError when there is none."""
+    for one in _ARMOUR.findall(text):
+        if one.startswith("S"):
+            return cast(str, one)
+    for line in text.splitlines():
+        if line.strip().startswith(("SO", "SA", "SU")):
+            return line.strip()
+    raise MisuseError("no nkey seed found: there is no line that begins with SU")
+
+
+def parse_credentials(text: str) -> tuple[str, str]:
+    """(token, seed) of a credentials file. Raises MisuseError when one is missing."""
+    found = _ARMOUR.findall(text)
+    token = next((one for one in found if one.startswith("eyJ")), None)
+    if token is None:
+        raise MisuseError("no user JWT found between lines of dashes: is it a credentials file?")
+    return token, parse_seed(text)
+
+
+def format_credentials(token: str, seed: str) -> str:
+    """A credentials file."""
+    return (
+        f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"
+        "************************* IMPORTANT *************************\n"
+        "NKEY Seed printed below can be used to sign and prove identity.\n"
+        "NKEYs are sensitive and should be treated as secrets.\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n\n"
+        "*************************************************************\n"
+    )
+
+
+# -- parts
+
+
+def encode64(data: bytes) -> str:
+    """base64url without padding."""
+    return urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def decode64(text: str) -> bytes:
+    """The same back. Raises MisuseError."""
+    if not _BASE64URL.fullmatch(text) or len(text) % 4 == 1:
+        raise MisuseError("illegal base64 data")
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def _check_header(part: str) -> None:
+    header = _json_object(part)
+    kind, algorithm = header.get("typ"), header.get("alg")
+    if not isinstance(kind, str) or kind.upper() != "JWT":
+        raise MisuseError(f"not supported type {kind!r}")
+    if not isinstance(algorithm, str) or algorithm.lower() not in (ALGORITHM, ALGORITHM_1):
+        raise MisuseError(f"unexpected {algorithm!r} algorithm")
+
+
+def _json_object(part: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(decode64(part), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MisuseError(f"a JWT with bad JSON: {error}") from None
+
+
+def _kind(found: dict[str, Any]) -> tuple[str, int]:
+    """("user", 2); version 1 has its type outside `nats`."""
+    kind = found.get("type")
+    if isinstance(kind, str) and kind:
+        return kind, 1
+    body = found.get("nats")
+    if not isinstance(body, dict):
+        return "generic", 0
+    kind, version = body.get("type", ""), body.get("version", 0)
+    if not isinstance(kind, str) or not isinstance(version, int):
+        raise MisuseError("the type or version of these claims can't be read")
+    if version > VERSION:
+        raise MisuseError("JWT was generated by a newer version ")
+    return kind, version
+
+
+def _claims(found: dict[str, Any], kind: str, version: int) -> AnyClaims:
+    struct = KINDS.get(kind, GenericClaims)
+    if struct is not GenericClaims and version not in (1, VERSION):
+        raise MisuseError(f"library supports version {VERSION} or less - received {version}")
+    try:
+        if version == 1 and struct is not GenericClaims:
+            found = _migrated(found, kind)
+        claims = msgspec.convert(_without_nulls(found), struct)
+    except (msgspec.ValidationError, RecursionError, AttributeError, TypeError) as error:
+        raise MisuseError(f"a JWT with bad claims: {error}") from None
+    return claims
+
+
+def _migrated(found: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Version 1 claims in the form of version 2: `nats.version` stays 1."""
+    body = dict(found.get("nats") or {})
+    body |= {"type": kind, "version": 1, "tags": found.get("tags") or []}
+    if kind in ("user", "activation"):
+        body["issuer_account"] = found.get("issuer_account") or ""
+    if kind == "user":
+        body = {"subs": NO_LIMIT, "data": NO_LIMIT, "payload": NO_LIMIT} | body
+    if kind == "account":
+        body = {name: body[name] for name in _ACCOUNT_1 if name in body}
+    return {name: value for name, value in found.items() if name not in ("type", "tags")} | {"nats": body}
+
+
+_ACCOUNT_1 = ("imports", "exports", "limits", "signing_keys", "revocations", "type", "version", "tags")
+
+
+def _without_nulls(value: Any) -> Any:
+    """Null counts as absent, as in the Go library."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value if one is not None] if isinstance(value, list) else value
+
+
+def _marked(claims: AnyClaims) -> dict[str, Any]:
+    """The claims for JSON, with the type and version that defaults would leave out."""
+    found = msgspec.to_builtins(claims)
+    if not isinstance(claims, GenericClaims):
+        body = found.setdefault("nats", {})
+        body |= {"type": claims.nats.type, "version": VERSION}
+    return cast(dict[str, Any], found)
+
+
+def _id_of(claims: AnyClaims) -> str:
+    """A hash of the claims around `nats`, as the official library makes it; equal ids, equal claims."""
+    import hashlib
+
+    head = {name: value for name, value in msgspec.to_builtins(claims).items() if name != "nats"}
+    digest = hashlib.new("sha512_256", msgspec.json.encode(head)).digest()
+    return b32encode(digest).decode().rstrip("=")
