@@ -18,8 +18,9 @@ from penstock.protocol.claims import (
     User,
     UserClaims,
 )
-from penstock.protocol.jwt import encode
+from penstock.protocol.jwt import encode, encode64
 from penstock.protocol.nkeys import KeyPair, Prefix
+from tests.support.rawnats import RawNats
 
 
 @cache
@@ -68,3 +69,19 @@ def user_token(account: str, name: str, *, by: KeyPair | None = None, head: dict
         subject=key("user", name).public, name=head.pop("name", name), nats=User(**unlimited | fields), **head
     )
     return encode(claims, signer, now_s=now_s() if issued is None else issued)
+
+
+def signature(name: str, nonce: str) -> str:
+    """A user's signature, as clients send it."""
+    return encode64(key("user", name).sign(nonce.encode()))
+
+
+def nkey_login(port: int, name: str, **connect: Any) -> RawNats:
+    """A connection of the user with this key."""
+    nkey = key("user", name).public
+    return RawNats(port, sign=lambda nonce: signature(name, nonce), nkey=nkey, **connect)
+
+
+def token_login(port: int, name: str, token: str, **connect: Any) -> RawNats:
+    """A connection of the user with this key, and a token for it."""
+    return RawNats(port, sign=lambda nonce: signature(name, nonce), jwt=token, **connect)

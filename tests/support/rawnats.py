@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,15 +21,27 @@ class RawMessage:
 
 
 class RawNats:
-    """Reads whole frames; everything that is not a message is kept in `control`."""
+    """Reads whole frames; everything that is not a message is kept in `control`.
 
-    def __init__(self, port: int, timeout_s: float = 10.0, **connect: object) -> None:
+    sign: makes `sig` of the nonce.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        timeout_s: float = 10.0,
+        *,
+        sign: Callable[[str], str] | None = None,
+        **connect: object,
+    ) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer = b""
         self.control: list[bytes] = []
         self.info: dict[str, Any] = json.loads(self.line().split(b" ", 1)[1])
         settings = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, **connect}
+        if sign is not None:
+            settings["sig"] = sign(self.info["nonce"])
         self.send(b"CONNECT " + json.dumps(settings).encode() + b"\r\n")
         self.flush()
 

@@ -115,7 +115,11 @@ def test_jetstream_is_a_block_a_boolean_or_a_word(text: str, expected: JetStream
         ("users: 1", 't.conf:1:1: unknown field "users"'),
         ("gateway {}", 't.conf:1:1: field "gateway" is not supported by this server yet'),
         ("cluster { name: x }", 'field "cluster" is not supported by this server yet'),
-        ("authorization { users: [ {nkey: U} ] }", 'field "nkey" is not supported by this server yet'),
+        ("authorization { users: [ {nkey: U} ] }", 'Not a valid public nkey for a user: "U"'),
+        (
+            "authorization { users: [ {proxy_required: true} ] }",
+            "not supported by this server yet",
+        ),
         ("jetstream { cipher: aes }", 'field "cipher" is not supported by this server yet'),
         ("port: abc", "t.conf:1:7: port is 'abc'; it must be an integer"),
         ("debug: 1", "t.conf:1:8: debug is 1; it must be true or false"),

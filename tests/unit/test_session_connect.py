@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
-from penstock.server.auth import Authenticator, Identity
+from penstock.server.auth import ConfiguredUsers, Credentials, Identity
 from penstock.server.connect_options import ConnectOptions, parse_connect
 from penstock.server.identity import new_server_id
 from penstock.server.options import Options, User
@@ -40,7 +40,7 @@ def test_a_later_connect_changes_only_what_it_names() -> None:
 
 
 def test_null_counts_as_absent_and_unknown_fields_are_ignored() -> None:
-    assert parsed(user=None, verbose=None, sig="x", tls_required=False) == ConnectOptions()
+    assert parsed(user=None, verbose=None, proxy_sig="x", tls_required=False) == ConnectOptions()
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,11 @@ def test_logs_show_no_secrets(field: str) -> None:
 
 
 def checked(options: Options, user: str = "", password: str = "", token: str = "") -> Identity | None:
-    return Authenticator(options).check(user=user, password=password, token=token)
+    return ConfiguredUsers(options).check(Credentials(user=user, password=password, token=token))
 
 
 def test_without_authorization_everybody_is_let_in_under_the_name_given() -> None:
-    assert not Authenticator(Options()).required
+    assert not ConfiguredUsers(Options()).required
     assert checked(Options(), "a", "b") == Identity("$G", "a")
 
 
@@ -108,7 +108,7 @@ def test_without_authorization_everybody_is_let_in_under_the_name_given() -> Non
 def test_only_the_right_credentials_prove_an_identity(
     options: Options, good: dict[str, str], bad: dict[str, str]
 ) -> None:
-    assert Authenticator(options).required
+    assert ConfiguredUsers(options).required
     assert checked(options, **good) is not None
     assert checked(options, **bad) is None
 
@@ -119,7 +119,7 @@ def test_a_password_that_looks_like_the_stand_in_for_unknown_users_opens_nothing
 
 def test_no_auth_user_is_for_those_without_credentials_only() -> None:
     options = Options(users=(User(name="a", password="b"),), no_auth_user="a")
-    assert not Authenticator(options).required
+    assert not ConfiguredUsers(options).required
     assert checked(options) == Identity("$G", "a")
     assert checked(options, "a", "wrong") is None
 

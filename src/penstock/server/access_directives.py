@@ -99,7 +99,24 @@ def _responses(node: Node, name: str) -> ResponsePermission | None:
     return found
 
 
+_CONNECTION_TYPES = ("STANDARD", "WEBSOCKET", "LEAFNODE", "LEAFNODE_WS", "MQTT", "MQTT_WS", "IN_PROCESS")
+
+
+def _connection_types(node: Node, name: str) -> frozenset[str]:
+    """One of the official names, or an array of them."""
+    entries = node.value if isinstance(node.value, list) else [node]
+    found = {text(entry, name).upper(): entry for entry in entries}
+    for kind, entry in found.items():
+        if kind not in _CONNECTION_TYPES:
+            known = ", ".join(_CONNECTION_TYPES)
+            raise entry.where.error(f'invalid connection types ["{kind}"]; known are {known}')
+    return frozenset(found)
+
+
 _USER = {
+    "nkey": ("nkey", text),
+    "allowed_connection_types": ("connection_types", _connection_types),
+    "connection_types": ("connection_types", _connection_types),
     "user": ("name", text),
     "username": ("name", text),
     "password": ("password", text),
@@ -119,9 +136,22 @@ def users(node: Node, name: str) -> tuple[User, ...]:
 
 def _user(node: Node, name: str) -> User:
     found = fields(block(node, name), _USER, UNSUPPORTED_USER)
+    if "nkey" in found:
+        return _nkey_user(node, found)
     if not found.get("name"):
         raise node.where.error("a user has no name: give it `user: ...`")
     return User(**{"password": "", **found})
+
+
+def _nkey_user(node: Node, found: dict[str, Any]) -> User:
+    from penstock.protocol.nkeys import Prefix, is_public
+
+    nkey = found.pop("nkey")
+    if "name" in found or "password" in found:
+        raise node.where.error("Nkey users do not take usernames or passwords")
+    if not is_public(nkey, Prefix.USER):
+        raise node.where.error(f'Not a valid public nkey for a user: "{nkey}"')
+    return User(**{**found, "name": nkey, "password": "", "nkey": True})
 
 
 def with_defaults(users: tuple[User, ...], defaults: Permissions | None) -> tuple[User, ...]:

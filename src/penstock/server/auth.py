@@ -1,23 +1,51 @@
 """Who may connect: the credentials of a CONNECT against those of the options.
 
-One user with a password, a token, or users, each in its account; nothing configured lets everybody in. Plain
-passwords are compared in a time that tells nothing. Of a bcrypt hash the password that proved right is
+One user with a password, a token, or users, each in its account; nothing configured lets everybody in. A user
+is known by its password, by the signature of its nkey under the nonce of INFO, or by the certificate its TLS
+handshake showed. Where operators are trusted, `operator_auth` decides instead, by tokens.
+
+Plain passwords are compared in a time that tells nothing. Of a bcrypt hash the password that proved right is
 remembered, as a keyed digest, so that a client that comes again doesn't cost its tenth of a second.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.server.options import GLOBAL_ACCOUNT, Options, User
 
 if TYPE_CHECKING:
+    from penstock.protocol.claims import UserClaims
     from penstock.routing.permissions import Permissions
 
-__all__ = ["GLOBAL_ACCOUNT", "Authenticator", "Identity"]
+__all__ = ["GLOBAL_ACCOUNT", "Authenticator", "ConfiguredUsers", "Credentials", "Identity"]
 
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a client shows of itself; empty = not shown."""
+
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    nkey: str = ""
+    sig: str = ""
+    jwt: str = ""
+    nonce: str = ""
+    """What the client had to sign."""
+    host: str = ""
+    """The address it comes from."""
+    connection_type: str = "STANDARD"
+    certificate: bytes = b""
+    """Its TLS certificate, DER."""
+
+    @property
+    def names_nobody(self) -> bool:
+        """Nothing is shown that a configured user could be known by."""
+        return not (self.user or self.password or self.token or self.nkey)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +55,30 @@ class Identity:
     account: str
     user: str
     permissions: Permissions | None = None
+    claims: UserClaims | None = None
+    """What the user's token says, where one let it in; limits as its signing key's scope has them."""
+    expires_ns: int = 0
+    """When it must go; 0 = never."""
+    max_payload: int = -1
+    """Most bytes of a message; -1 = as many as its account and the server allow."""
+    max_subscriptions: int = -1
+    """Most subscriptions; -1 = as many as its account and the server allow."""
 
 
-class Authenticator:
-    """Checks credentials. `required` is what INFO says as auth_required."""
+class Authenticator(Protocol):
+    """Checks credentials."""
+
+    required: bool
+    """What INFO says as auth_required."""
+    needs_nonce: bool
+    """INFO brings something to sign."""
+
+    def check(self, credentials: Credentials) -> Identity | None:
+        """The identity these credentials prove; None when they are refused."""
+
+
+class ConfiguredUsers:
+    """The users of the options."""
 
     def __init__(self, options: Options) -> None:
         self._token = options.token
@@ -41,28 +89,59 @@ class Authenticator:
         self._passwords = Passwords()
         self.configured = bool(self._token or self._users)
         self.required = self.configured and not self._no_auth_user
+        self.needs_nonce = any(user.nkey for user in self._users.values())
 
-    def check(self, *, user: str, password: str, token: str) -> Identity | None:
-        """The identity these credentials prove; None when they are refused."""
+    def check(self, credentials: Credentials) -> Identity | None:
         if not self.configured:
-            return Identity(GLOBAL_ACCOUNT, user)
+            return Identity(GLOBAL_ACCOUNT, credentials.user)
         if self._token:
-            proven = self._passwords.match(token, self._token)
+            proven = self._passwords.match(credentials.token, self._token)
             return Identity(GLOBAL_ACCOUNT, "token") if proven else None
-        if not user and not password and not token and self._no_auth_user:
-            return _identity(self._users[self._no_auth_user])
-        known = self._users.get(user)
+        if self._no_auth_user and credentials.names_nobody:
+            return _identity(self._users[self._no_auth_user], credentials)
+        if credentials.nkey and self.needs_nonce:
+            return self._signer(credentials)
+        known = self._users.get(credentials.user)
+        if known is not None and known.nkey:
+            known = None
         # Compare even for an unknown user, so that time does not tell which names exist (a bcrypt hash does).
-        matches = self._passwords.match(password, known.password if known is not None else "\x00")
-        return _identity(known) if matches and known is not None else None
+        matches = self._passwords.match(credentials.password, known.password if known is not None else "\x00")
+        return _identity(known, credentials) if matches and known is not None else None
 
-    def without_credentials(self) -> Identity | None:
-        """Who a connection is that sends operations before any CONNECT; None when it must send one first."""
-        return self.check(user="", password="", token="")
+    def _signer(self, credentials: Credentials) -> Identity | None:
+        """The user of an nkey, when the signature is its own."""
+        known = self._users.get(credentials.nkey)
+        if known is None or not known.nkey:
+            return None
+        if known.name != self._no_auth_user and not is_signed(credentials, known.name):
+            return None
+        return _identity(known, credentials)
 
 
-def _identity(user: User) -> Identity:
+def _identity(user: User, credentials: Credentials) -> Identity | None:
+    if user.connection_types and credentials.connection_type not in user.connection_types:
+        return None
     return Identity(user.account, user.name, user.permissions)
+
+
+def is_signed(credentials: Credentials, public: str) -> bool:
+    """Did the owner of a public key sign the nonce? In base64 of either alphabet."""
+    from penstock.protocol.nkeys import verify
+
+    signature = _signature(credentials.sig)
+    return bool(credentials.nonce) and verify(public, credentials.nonce.encode(), signature)
+
+
+def _signature(text: str) -> bytes:
+    """The bytes of a signature: base64url without padding, or else standard base64; b"" = neither."""
+    from base64 import b64decode, urlsafe_b64decode
+
+    try:
+        if "=" not in text and not set("+/") & set(text):
+            return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        return b64decode(text, validate=True)
+    except ValueError:
+        return b""
 
 
 def is_bcrypt(password: str) -> bool:

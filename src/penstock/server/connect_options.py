@@ -36,6 +36,11 @@ class ConnectOptions:
     user: str = ""
     password: str = ""
     auth_token: str = ""
+    nkey: str = ""
+    """Public key of the user, who signed the nonce of INFO."""
+    sig: str = ""
+    jwt: str = ""
+    """The user's token, for a server with operators."""
     account: str = ""
     """Asks for an account by name: an old way in, always refused."""
 

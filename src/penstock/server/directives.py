@@ -41,7 +41,7 @@ UNSUPPORTED_JETSTREAM = frozenset(
     request_queue_limit tpm unique_tag""".split()
 )
 UNSUPPORTED_AUTHORIZATION = frozenset("auth_callout proxy_required".split())
-UNSUPPORTED_USER = frozenset("allowed_connection_types connection_types nkey proxy_required".split())
+UNSUPPORTED_USER = frozenset({"proxy_required"})
 
 
 # -- values

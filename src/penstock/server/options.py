@@ -36,8 +36,13 @@ class User:
     """Name the client gives as `user` in CONNECT. Not empty. Directive `user`."""
     password: str
     """Password in plain text, or its bcrypt hash (`$2a$...`). Directive `password`."""
+    nkey: bool = False
+    """The name is a public nkey, whose owner signs the server's nonce instead of giving a password. Directive
+    `nkey` in place of `user` and `password`. Default no."""
     permissions: Permissions | None = None
     """What it may publish and subscribe to. Default None = everything. Directive `permissions`."""
+    connection_types: frozenset[str] = frozenset()
+    """How it may come in: STANDARD, WEBSOCKET. Default: any way. Directive `allowed_connection_types`."""
     account: str = GLOBAL_ACCOUNT
     """The account it is in. Default `$G`."""
 

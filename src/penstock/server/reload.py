@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ConfigError
 from penstock.net.reasons import CloseReason
 from penstock.server import logs
-from penstock.server.auth import Authenticator
 
 if TYPE_CHECKING:
     from penstock.server.options import Options
@@ -109,7 +108,7 @@ def _directive(name: str) -> str:
 
 
 def _authorization(server: Server) -> None:
-    server.authenticator = Authenticator(server.options)
+    server.authenticator = server.new_authenticator()
     for session in tuple(server.sessions.values()):
         session.authenticate_again()
 

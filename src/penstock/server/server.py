@@ -30,7 +30,7 @@ from penstock.net.listener import Listener
 from penstock.net.reasons import CloseReason
 from penstock.routing.account import Account
 from penstock.server import files, lameduck, logs
-from penstock.server.auth import GLOBAL_ACCOUNT, Authenticator
+from penstock.server.auth import GLOBAL_ACCOUNT, Authenticator, ConfiguredUsers
 from penstock.server.identity import PROTOCOL, RUNTIME, VERSION, new_server_id
 from penstock.server.options import JetStreamOptions, Options
 from penstock.server.session import Session
@@ -86,7 +86,7 @@ class Server:
         self.random: Callable[[], float] = _random
         self.server_id = new_server_id()
         self.server_name = options.server_name or self.server_id
-        self.authenticator = Authenticator(options)
+        self.authenticator = self.new_authenticator()
         self.accounts: dict[str, Account] = {}
         self.system = SystemService(self)
         self.sessions: dict[int, Session] = {}
@@ -254,6 +254,10 @@ class Server:
             self.system.serve(account)
         return account
 
+    def new_authenticator(self) -> Authenticator:
+        """Who may connect, as the options say now."""
+        return ConfiguredUsers(self.options)
+
     def admit(self, session: Session) -> bool:
         """Counts a new session; False when there are as many as there may be."""
         limit = self.options.max_connections
@@ -295,6 +299,8 @@ class Server:
         if self.websockets is not None and session.connection.kind == "websocket":
             info = self.websockets.info(info)
         info = {**info, "client_id": session.cid, "client_ip": host}
+        if session.nonce and session.identity is None:
+            info["nonce"] = session.nonce
         if connect_info and session.identity is not None:
             account = session.identity.account
             info |= {"connect_info": True, "remote_account": account}

@@ -15,6 +15,7 @@ of known verbs are only logged: the official server closes there without a word.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from penstock.kernels.frames import Op, ParseError, PyFrame
 from penstock.kernels.sinks import Subscription
 from penstock.net.connection import Connection
 from penstock.net.reasons import CloseReason
-from penstock.server.auth import Identity
+from penstock.server.auth import Credentials, Identity
 from penstock.server.connect_options import ConnectOptions, parse_connect
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Session:
         self.state = State.GREETED
         self.options = ConnectOptions()
         self.identity: Identity | None = None
+        self.nonce = ""  # what the client must sign, where a signature may be asked for
         self.permits: Permits | None = None
         self.subscriptions: dict[bytes, Subscription] = {}
         self.started_ns = server.clock()
@@ -86,6 +88,8 @@ class Session:
         host, port = self.connection.peer
         self.name = f"{host}:{port} - {self._tag}:{self.cid}"
         server.log.debug(f"{self.name} - Client connection created")
+        if server.authenticator.needs_nonce:
+            self.nonce = new_nonce()
         self.send(server.info_line(self))
         if not server.admit(self):
             self.refuse("maximum connections exceeded", CloseReason.MAX_CONNECTIONS)
@@ -99,7 +103,7 @@ class Session:
                 timeout_ns += server.options.tls.timeout_ns  # the handshake has time of its own
             self._auth_timer = loop.call_later(timeout_ns / 1e9, self._on_auth_timeout)
         else:
-            self._identify(server.authenticator.without_credentials())
+            self._identify(server.authenticator.check(self.credentials()))
         first_ping_s = min(FIRST_PING_S, server.options.ping_interval_ns / 1e9)
         self._ping_timer = loop.call_later(
             first_ping_s * (1 + FIRST_PING_JITTER * server.random()), self._on_ping_timer
@@ -167,15 +171,13 @@ class Session:
         """Authorization changed: a client that could not log in now, or not into its account, is closed."""
         if self.state is State.CLOSED:
             return
-        server, options = self.server, self.options
-        identity = server.authenticator.check(
-            user=options.user, password=options.password, token=options.auth_token
-        )
+        server = self.server
+        identity = server.authenticator.check(self.credentials())
         if self.identity is None:
             if not server.authenticator.required:
                 self._identify(identity)
         elif identity is None or identity.account != self.identity.account:
-            self._refuse_login(options.user)
+            self._refuse_login(self.options.user)
         elif identity != self.identity:
             self._identify(identity)
 
@@ -205,9 +207,7 @@ class Session:
         if options.account:
             self._refuse_login(options.user)
             return
-        identity = self.server.authenticator.check(
-            user=options.user, password=options.password, token=options.auth_token
-        )
+        identity = self.server.authenticator.check(self.credentials(options))
         if identity is None:
             self._refuse_login(options.user)
             return
@@ -220,6 +220,22 @@ class Session:
         self._name_in_log()
         self.server.system.connected(self)
         self.ok()
+
+    def credentials(self, options: ConnectOptions | None = None) -> Credentials:
+        """What the client shows of itself, in a CONNECT or so far."""
+        given = options or self.options
+        connection = self.connection
+        return Credentials(
+            user=given.user,
+            password=given.password,
+            token=given.auth_token,
+            nkey=given.nkey,
+            sig=given.sig,
+            jwt=given.jwt,
+            nonce=self.nonce,
+            host=connection.peer[0],
+            connection_type="WEBSOCKET" if connection.kind == "websocket" else "STANDARD",
+        )
 
     def _apply(self, options: ConnectOptions) -> None:
         """Tells the compiled halves what the client wants."""
@@ -439,6 +455,13 @@ class Session:
         if identity is not None and identity.user:
             prefix += f' - "{identity.account}/{identity.user}"'
         self.name = prefix
+
+
+def new_nonce() -> str:
+    """15 characters that nobody can foresee, for a client to sign."""
+    from base64 import urlsafe_b64encode
+
+    return urlsafe_b64encode(os.urandom(11)).decode().rstrip("=")
 
 
 def redacted(payload: bytes) -> str:
