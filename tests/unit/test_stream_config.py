@@ -13,13 +13,11 @@ from penstock.protocol.api import (
     Compression,
     DiscardPolicy,
     Placement,
-    Republish,
     RetentionPolicy,
     StorageType,
     StreamConfig,
     StreamConfigRequest,
     StreamSource,
-    SubjectTransform,
 )
 
 ENGINE = EngineConfig(version="2.14.0", api_level=3)
@@ -150,13 +148,10 @@ def test_the_servers_own_subjects_need_no_ack(subject: str, text: str) -> None:
         ({"sources": [StreamSource(name="M")]}, "sources are"),
         ({"retention": RetentionPolicy.WORKQUEUE}, "workqueue retention is"),
         ({"compression": Compression.S2}, "compression is"),
-        ({"republish": Republish(src=">", dest="r.>")}, "republishing is"),
-        ({"subject_transform": SubjectTransform(src="a", dest="b")}, "subject transforms are"),
-        ({"allow_msg_counter": True}, "message counters are"),
         ({"allow_atomic": True}, "atomic batch publishing is"),
         ({"allow_batched": True}, "fast batch publishing is"),
         ({"allow_msg_schedules": True}, "message schedules are"),
-        ({"allow_atomic": True, "allow_msg_counter": True}, "message counters, atomic batch publishing are"),
+        ({"allow_atomic": True, "allow_batched": True}, "atomic batch publishing, fast batch publishing are"),
     ],
 )
 def test_features_that_are_not_there_are_refused_by_name(fields: dict[str, Any], feature: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from penstock.errors import JetStreamApiError
+from penstock.errors import ConfigError, JetStreamApiError
 from penstock.jetstream.limits import (
     AGE_MIN_NS,
     DESCRIPTION_MAX,
@@ -21,6 +21,7 @@ from penstock.jetstream.limits import (
     SECOND_NS,
     EngineConfig,
 )
+from penstock.jetstream.stream.renaming import implied_republish
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
 from penstock.protocol.api import (
@@ -32,6 +33,7 @@ from penstock.protocol.api import (
     StreamConfig,
     StreamConfigRequest,
 )
+from penstock.protocol.transforms import Transform
 
 LEVEL_KEY = "_nats.level"
 REQUIRED_LEVEL_KEY = "_nats.req.level"
@@ -62,6 +64,7 @@ def checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
     _check_policies(config)
     _check_supported(config)
     _check_subjects(config)
+    config = _with_renaming(config, pedantic=request.pedantic)
     if config.num_replicas > 1:
         raise codes.STREAM_REPLICAS_NOT_SUPPORTED.exception()
     return structs.replace(config, metadata=_stored_metadata(config))
@@ -207,6 +210,8 @@ def _check_policies(config: StreamConfig) -> None:
         raise refuse("stream has no mirror but does have mirror direct")
     if config.deny_purge and config.allow_rollup_hdrs:
         raise refuse("roll-ups require the purge permission")
+    if config.allow_msg_counter:
+        _check_counter(config)
     if config.discard_new_per_subject:
         if config.discard is not DiscardPolicy.NEW:
             raise refuse("discard new per subject requires discard new policy to be set")
@@ -221,15 +226,52 @@ def _check_policies(config: StreamConfig) -> None:
             raise refuse("async persist mode is not supported with atomic batch publish")
 
 
+def _check_counter(config: StreamConfig) -> None:
+    if config.discard is DiscardPolicy.NEW:
+        raise refuse("counter stream cannot use discard new")
+    if config.allow_msg_ttl:
+        raise refuse("counter stream cannot use message TTLs")
+    if config.allow_msg_schedules:
+        raise refuse("counter stream cannot use message schedules")
+    if config.retention is not RetentionPolicy.LIMITS:
+        raise refuse("counter stream can only use limits retention")
+
+
+def _with_renaming(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
+    """Subject transform and republish, checked; what the latter leaves open is filled in."""
+    transform = config.subject_transform
+    if transform is not None:
+        if transform.src and not subjects.is_valid_filter(transform.src):
+            raise codes.STREAM_TRANSFORM_INVALID_SOURCE.exception(err=f"invalid subject {transform.src}")
+        if transform.dest:
+            try:
+                Transform(transform.src, transform.dest)
+            except ConfigError as error:
+                raise codes.STREAM_TRANSFORM_INVALID_DESTINATION.exception(err=str(error)) from None
+    republish = implied_republish(config)
+    if republish is None or config.republish is None:
+        return config
+    if pedantic and not config.republish.src:
+        raise codes.PEDANTIC.exception(err="republish source can not be empty")
+    if pedantic and republish.dest != config.republish.dest:
+        raise codes.PEDANTIC.exception(err="implicit republish based on subject transform")
+    if any(subjects.overlaps(republish.dest, subject) for subject in config.subjects):
+        raise refuse("stream configuration for republish destination forms a cycle")
+    try:
+        if republish.dest:
+            Transform(republish.src, republish.dest)
+    except ConfigError:
+        text = f"with transform from '{republish.src}' to '{republish.dest}' not valid"
+        raise refuse(f"stream configuration for republish {text}") from None
+    return structs.replace(config, republish=republish)
+
+
 def _check_supported(config: StreamConfig) -> None:
     wanted = {
         "mirrors": config.mirror is not None,
         "sources": bool(config.sources),
         f"{config.retention.value} retention": config.retention is not RetentionPolicy.LIMITS,
         "compression": config.compression is not Compression.NONE,
-        "republishing": config.republish is not None,
-        "subject transforms": config.subject_transform is not None,
-        "message counters": config.allow_msg_counter,
         "message schedules": config.allow_msg_schedules,
         "atomic batch publishing": config.allow_atomic,
         "fast batch publishing": config.allow_batched,
@@ -280,6 +322,8 @@ def _check_unchanged(present: StreamConfig, config: StreamConfig, *, sealed: boo
         raise refuse("stream configuration update can not cancel deny purge")
     if present.allow_msg_ttl and not config.allow_msg_ttl:
         raise refuse("message TTL status can not be disabled")
+    if present.allow_msg_counter is not config.allow_msg_counter:
+        raise refuse("stream configuration update can not change message counter setting")
     if present.persist_mode is not config.persist_mode:
         raise refuse("stream configuration update can not change persist mode")
 

@@ -42,6 +42,7 @@ from penstock.protocol.api import (
     StorageType,
     StreamConfig,
 )
+from penstock.protocol.transforms import Below
 from penstock.store.interface import AccountStore
 
 log = logging.getLogger("penstock.jetstream")
@@ -52,7 +53,7 @@ class JetStream:
 
     index: the account's subscriptions; the engine adds its own sinks. stores: where streams are kept.
     clock: ns since epoch. new_id: an unused id (for consumers and advisories). wake: called when there is
-    work for the end of a tick.
+    work for the end of a tick. below: `below(n)` draws evenly from 0..n-1 (for subject transforms).
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class JetStream:
         clock: Callable[[], int],
         new_id: Callable[[], str],
         wake: Callable[[], None],
+        below: Below = lambda n: 0,
     ) -> None:
         self.index = index
         self.stores = stores
@@ -78,6 +80,7 @@ class JetStream:
         self.dirty_streams = DirtyList(wake)
         self.dirty_consumers = DirtyList(wake)
         self._wake = wake
+        self._below = below
         self._unwritten: dict[str, Stream] = {}
         self._changed: dict[str, Stream] = {}  # since consumers looked for news last
         self._lagging: dict[Consumer, None] = {}  # consumers whose last write failed
@@ -396,6 +399,7 @@ class JetStream:
             domain=self.config.domain,
             api_level=self.config.api_level,
             dirty=self.dirty_streams,
+            below=self._below,
         )
 
     def _check_overlap(self, config: StreamConfig) -> None:

@@ -1,6 +1,7 @@
 """From the router into a stream: a batch of publishes waiting for the stream's apply()."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.buffers cimport OutBuffer
+from penstock.kernels.dispatch cimport SubjectMapper
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.streamlog cimport StreamLog
 from penstock.kernels.subjects cimport SubscriptionIndex
@@ -45,6 +46,7 @@ cdef class StreamSink(Sink):
     cdef IngestBatch spare
     cdef DirtyList dirty_list
     cdef object stream
+    cdef public SubjectMapper mapper    # None, or changes subjects before anything else sees them
     cdef public bint is_dirty
 
 # Pub acks waiting until their records are written: (reply, text) pairs.

@@ -1,5 +1,7 @@
 """What Python sees of ingest: batches of publishes, their storing, their acks."""
 
+from penstock.kernels.dispatch import SubjectMapper
+from penstock.kernels.republish import Republisher
 from penstock.kernels.sinks import DirtyList, Sink
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
@@ -32,9 +34,13 @@ class IngestBatch:
         """Back to the first publish."""
 
 class StreamSink(Sink):
-    """The receiving end of a stream's subjects; puts `stream` into `dirty_list` when publishes wait."""
+    """The receiving end of a stream's subjects; puts `stream` into `dirty_list` when publishes wait.
+
+    mapper -- changes subjects before anything else sees them (the stream's subject_transform).
+    """
 
     is_dirty: bool
+    mapper: SubjectMapper | None
     def __init__(self, dirty_list: DirtyList, stream: object) -> None: ...
     @property
     def batch(self) -> IngestBatch: ...
@@ -126,15 +132,23 @@ def apply_plain(
     now: int,
     ts: int,
     acks: AckBatch,
+    republisher: Republisher | None = None,
 ) -> int:
     """Stores publishes from `batch.position` on; returns how many it took, duplicates included.
 
     Stops at the end of the batch or before the first publish that Python has to decide about.
     ts -- ns, the time of every message of the run. now -- ns, what the dedupe window ends at.
+    republisher -- is given what was stored.
     """
 
 def store_one(
-    log: StreamLog, limits: PlainLimits, subject: bytes, header: bytes, payload: bytes, ts: int
+    log: StreamLog,
+    limits: PlainLimits,
+    subject: bytes,
+    header: bytes,
+    payload: bytes,
+    ts: int,
+    republisher: Republisher | None = None,
 ) -> int:
     """Stores one message that Python decided about, enforces the limits, returns its sequence."""
 

@@ -21,6 +21,7 @@ from collections import deque
 
 from penstock.kernels.buffers cimport OutBuffer, put_uint
 from penstock.kernels.dispatch cimport route
+from penstock.kernels.republish cimport Republisher
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.records cimport Record
 from penstock.kernels.streamlog cimport StreamLog
@@ -188,9 +189,20 @@ cdef class StreamSink(Sink):
         self.stream = stream
 
     cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
-        if not fits(m):
-            return 0
-        self.batch.put(m)
+        cdef Message renamed
+        cdef bytes subject      # keeps the bytes renamed.subject points at
+        if self.mapper is None:
+            if not fits(m):
+                return 0
+            self.batch.put(m)
+        else:
+            subject = self.mapper.map(PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len))
+            renamed = m[0]
+            renamed.subject = PyBytes_AS_STRING(subject)
+            renamed.subject_len = <size_t>PyBytes_GET_SIZE(subject)
+            if not fits(&renamed):
+                return 0
+            self.batch.put(&renamed)
         if not self.is_dirty:
             self.is_dirty = True
             self.dirty_list.mark(self.stream)
@@ -400,6 +412,7 @@ cpdef size_t apply_plain(
     int64_t now,
     int64_t ts,
     AckBatch acks,
+    Republisher republisher=None,
 ) except? 0:
     """Stores publishes from `batch.position` on; returns how many it took, duplicates included.
 
@@ -447,7 +460,11 @@ cpdef size_t apply_plain(
                 room = sizeof(PublishHead) + 16 + m.subject_len + m.body_len
                 if log.bytes + room > <uint64_t>limits.bytes_max:
                     break
+        if republisher is not None:
+            republisher.before(&m, log)
         seq = log.append_message(&m, ts)
+        if republisher is not None:
+            republisher.after(&m, seq, ts)
         batch.position += head.size
         taken += 1
         ids.last_id = msg_id
@@ -460,7 +477,13 @@ cpdef size_t apply_plain(
 
 
 cpdef uint64_t store_one(
-    StreamLog log, PlainLimits limits, bytes subject, bytes header, bytes payload, int64_t ts
+    StreamLog log,
+    PlainLimits limits,
+    bytes subject,
+    bytes header,
+    bytes payload,
+    int64_t ts,
+    Republisher republisher=None,
 ) except 0:
     """Stores one message that Python decided about, enforces the limits, returns its sequence."""
     cdef bytes body = header + payload if header else payload
@@ -473,7 +496,11 @@ cpdef uint64_t store_one(
     m.body = PyBytes_AS_STRING(body)
     m.header_len = PyBytes_GET_SIZE(header)
     m.body_len = PyBytes_GET_SIZE(body)
+    if republisher is not None:
+        republisher.before(&m, log)
     seq = log.append_message(&m, ts)
+    if republisher is not None:
+        republisher.after(&m, seq, ts)
     enforce(log, limits, &m)
     return seq
 

@@ -118,6 +118,7 @@ class JetStreamService:
             clock=server.clock,
             new_id=self._new_id,
             wake=self._tick.schedule,
+            below=_random_below,
         )
         engine.describe_client = self._describe
         engine.recover(server.clock())

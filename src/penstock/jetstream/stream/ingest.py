@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.jetstream.limits import HEADER_MAX
-from penstock.jetstream.stream import ttl
+from penstock.jetstream.stream import counter, ttl
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import DiscardPolicy
@@ -37,6 +37,8 @@ class Decision(NamedTuple):
     header: bytes  # to be stored: without what is meant for the server alone
     msg_id: bytes = b""
     duplicate_of: int = 0  # the sequence it was stored under before; then nothing is stored
+    payload: bytes | None = None  # to be stored in place of the one that came; None: that one
+    value: str = ""  # of a counter, for the ack
     rollup: str = ""  # "sub" or "all": the older messages go
     ttl_ns: int = 0  # of the message's own; ttl.NEVER; 0: none
 
@@ -50,13 +52,13 @@ def check(stream: Stream, subject: bytes, header: bytes, payload_len: int, now: 
         raise codes.STREAM_MESSAGE_EXCEEDS_MAXIMUM.exception()
     if len(header) > HEADER_MAX:
         raise codes.STREAM_HEADER_EXCEEDS_MAXIMUM.exception()
-    if not header:
-        return Decision(b"")
-    names = _NATS_NAMES.findall(header)
+    names = _NATS_NAMES.findall(header) if header else ()
     if not names:
-        return Decision(_without_status_line(header))
+        if config.allow_msg_counter:
+            raise codes.MESSAGE_INCR_MISSING.exception()
+        return Decision(_without_status_line(header) if header else b"")
     _check_api_level(stream, header)
-    _check_features(stream, header)
+    increment = _check_features(stream, header, payload_len)
     _check_expected_sequences(stream, subject, header)
     _check_schedule(header)
     if headers.value_of(header, headers.STREAM_SOURCE):
@@ -66,8 +68,22 @@ def check(stream: Stream, subject: bytes, header: bytes, payload_len: int, now: 
         return decision
     _check_expected_msg_id(stream, header)
     rollup = _check_rollup(stream, header)
+    if config.allow_msg_counter:
+        return _counted(stream, subject, decision, increment)
     ttl_ns, kept = _check_ttl(stream, decision.header)
     return decision._replace(header=kept, rollup=rollup, ttl_ns=ttl_ns)
+
+
+def _counted(stream: Stream, subject: bytes, decision: Decision, increment: int | None) -> Decision:
+    """The sum in place of the increment; it too has to keep the limits. Counter streams know no TTLs."""
+    if increment is None:
+        raise codes.MESSAGE_INCR_MISSING.exception()
+    header, payload, value = counter.added(stream, subject, decision.header, increment)
+    if 0 <= stream.config.max_msg_size < len(header) + len(payload):
+        raise codes.STREAM_MESSAGE_EXCEEDS_MAXIMUM.exception()
+    if len(header) > HEADER_MAX:
+        raise codes.STREAM_HEADER_EXCEEDS_MAXIMUM.exception()
+    return decision._replace(header=header, payload=payload, value=value)
 
 
 def check_room(stream: Stream, subject: bytes, size: int) -> None:
@@ -125,17 +141,17 @@ def _check_api_level(stream: Stream, header: bytes) -> None:
         raise codes.REQUIRED_API_LEVEL.exception()
 
 
-def _check_features(stream: Stream, header: bytes) -> None:
-    """Headers of features that this stream does not have, and the stream's name."""
+def _check_features(stream: Stream, header: bytes, payload_len: int) -> int | None:
+    """Headers of features that this stream does not have, and the stream's name; returns the increment."""
     if headers.value_of(header, headers.BATCH_ID):
         raise codes.ATOMIC_PUBLISH_DISABLED.exception()
-    if headers.value_of(header, headers.INCR):
-        raise codes.MESSAGE_INCR_DISABLED.exception()
+    increment = counter.check_increment(stream, header, payload_len)
     expected = headers.value_of(header, headers.EXPECTED_STREAM)
     if expected and expected != stream.name.encode():
         raise codes.STREAM_NOT_MATCH.exception()
     if not stream.config.allow_msg_ttl and headers.value_of(header, headers.TTL):
         raise codes.MESSAGE_TTL_DISABLED.exception()
+    return increment
 
 
 def _check_expected_sequences(stream: Stream, subject: bytes, header: bytes) -> None:

@@ -22,6 +22,7 @@ from penstock.errors import JetStreamApiError
 from penstock.jetstream.limits import DELETED_DETAILS_MAX
 from penstock.jetstream.stream import ingest, retention, ttl
 from penstock.jetstream.stream.dedupe import recover_ids
+from penstock.jetstream.stream.renaming import make_mapper, make_republish_mapper
 from penstock.kernels.ingest import (
     AckBatch,
     IngestBatch,
@@ -32,6 +33,7 @@ from penstock.kernels.ingest import (
     enforce_all,
     store_one,
 )
+from penstock.kernels.republish import Republisher
 from penstock.kernels.sinks import DirtyList, Subscription
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
@@ -45,12 +47,17 @@ from penstock.protocol.api import (
     StreamState,
     encode,
 )
-from penstock.protocol.durations import format_time_or_zero
+from penstock.protocol.durations import format_time, format_time_or_zero
+from penstock.protocol.transforms import Below
 from penstock.store.interface import StreamStore
 
 if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer import Consumer
     from penstock.jetstream.consumer.wiring import ConsumerWiring
+
+
+def _no_chance(n: int) -> int:
+    return 0
 
 
 class StreamMeta(msgspec.Struct, frozen=True):
@@ -65,6 +72,7 @@ class Stream:
 
     store: keeps the messages; its log is the stream's state. created: ns. domain: for the pub acks.
     dirty: marked when publishes wait for apply(). api_level: publishes that require a higher one are refused.
+    below: draws evenly from 0..n-1, for transforms that choose by chance, before a publish enters a batch.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class Stream:
         domain: str,
         api_level: int,
         dirty: DirtyList,
+        below: Below = _no_chance,
     ) -> None:
         self.config = config
         self.store = store
@@ -87,7 +96,10 @@ class Stream:
         self.ids = MessageIds(config.duplicate_window)
         self.expiry = retention.Expiry(self.log)
         self.sink = StreamSink(dirty, self)
-        self.acks = AckBatch(_ack_prefix(config.name, domain))
+        self._ack_prefix = _ack_prefix(config.name, domain)
+        self.acks = AckBatch(self._ack_prefix)
+        self.republisher = Republisher(config.name.encode(), format_time)
+        self._below = below
         self.refuse_all: ApiError | None = None  # set by the engine: what every publish gets just now
         self.write_failure: ApiError | None = None  # set while the store can't write
         self.accounted_bytes = 0  # what the engine counted it with
@@ -115,7 +127,7 @@ class Stream:
         ts = max(now, self.log.last_ts)
         while True:
             if self.refuse_all is None:
-                apply_plain(batch, self.log, self._limits, self.ids, now, ts, self.acks)
+                apply_plain(batch, self.log, self._limits, self.ids, now, ts, self.acks, self.republisher)
             publish = batch.take_one()
             if publish is None:
                 return
@@ -133,13 +145,15 @@ class Stream:
                 if answers:
                     self.acks.add_ack(reply, decision.duplicate_of, True)
                 return
+            if decision.payload is not None:
+                payload = decision.payload
             size = ingest.record_size(subject, decision.header, len(payload))
             ingest.check_room(self, subject, size)
         except JetStreamApiError as error:
             if answers:
                 self.acks.add(reply, self._refusal(ApiError.from_exception(error)))
             return
-        seq = store_one(self.log, self._limits, subject, decision.header, payload, ts)
+        seq = self._store(subject, decision.header, payload, ts)
         self.ids.last_id = decision.msg_id
         if decision.msg_id:
             self.ids.add(decision.msg_id, seq, ts)
@@ -147,11 +161,18 @@ class Stream:
             self.expiry.ttls.add(seq, ts, decision.ttl_ns)
         if decision.rollup:
             self.log.purge(subject if decision.rollup == ingest.ROLLUP_SUBJECT else None, seq, 0)
-        if answers:
+        if answers and decision.value:
+            self.acks.add(reply, b'%s%d,"val":"%s"}' % (self._ack_prefix, seq, decision.value.encode()))
+        elif answers:
             self.acks.add_ack(reply, seq)
 
+    def _store(self, subject: bytes, header: bytes, payload: bytes, ts: int) -> int:
+        return store_one(self.log, self._limits, subject, header, payload, ts, self.republisher)
+
     def acknowledge(self, index: SubscriptionIndex) -> None:
-        """Sends the answers to what was applied. Only after the write."""
+        """Publishes again what was stored, then sends the answers. Only after the write."""
+        if self.republisher.count and self.write_failure is None:
+            self.republisher.route(index)
         if self.acks.count:
             self.acks.route(index)
 
@@ -254,7 +275,7 @@ class Stream:
         """The last message of the subject expired: a marker says so to whoever follows the stream."""
         ttl_ns = self.config.subject_delete_marker_ttl
         ts = max(self._now, self.log.last_ts)
-        seq = store_one(self.log, self._limits, subject, ttl.marker_header(ttl_ns), b"", ts)
+        seq = self._store(subject, ttl.marker_header(ttl_ns), b"", ts)
         self.expiry.ttls.add(seq, ts, ttl_ns)
         self.ids.last_id = b""
 
@@ -281,6 +302,11 @@ class Stream:
 
     def _configure(self) -> None:
         self._limits = _plain_limits(self.config)
+        self.sink.mapper = make_mapper(self.config.subject_transform, self._below)
+        republish = self.config.republish
+        self.republisher.configure(
+            make_republish_mapper(republish, self._below), republish is not None and republish.headers_only
+        )
         self.expiry.leave_marker = self._leave_marker if self.config.subject_delete_marker_ttl else None
 
     def unsubscribe(self, index: SubscriptionIndex) -> None:
@@ -302,6 +328,6 @@ def _plain_limits(config: StreamConfig) -> PlainLimits:
         msg_size_max=config.max_msg_size,
         per_subject_max=config.max_msgs_per_subject,
         discard_new=config.discard is DiscardPolicy.NEW,
-        per_message=config.sealed or config.discard_new_per_subject,
+        per_message=config.sealed or config.discard_new_per_subject or config.allow_msg_counter,
         no_ack=config.no_ack,
     )

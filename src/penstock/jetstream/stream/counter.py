@@ -1,0 +1,105 @@
+"""Counters (ADR-49): a publish with `Nats-Incr` is stored as the sum of its subject so far.
+
+The body of a stored message is `{"val":"<decimal>"}`; numbers have any size. What a message says about where
+parts of the sum came from (`Nats-Counter-Sources`) is carried from each message of a subject to its next.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.protocol import error_codes as codes
+from penstock.protocol import headers
+
+if TYPE_CHECKING:
+    from penstock.jetstream.stream.stream import Stream
+
+_NUMBER = re.compile(rb"[+-]?[0-9]+")
+_NOT_WITH_INCR = (
+    headers.ROLLUP,
+    headers.EXPECTED_STREAM,
+    headers.EXPECTED_LAST_MSG_ID,
+    headers.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT,
+    headers.EXPECTED_LAST_SEQUENCE,
+    headers.EXPECTED_LAST_SUBJECT_SEQUENCE,
+)
+# Python converts at most some thousand digits at once, so that nobody's number stalls a program.
+_DIGITS_AT_ONCE = 4000
+_CHUNK = 10**_DIGITS_AT_ONCE
+
+
+class CounterValue(msgspec.Struct):
+    """The body of a message of a counter stream."""
+
+    val: str = ""
+
+
+def check_increment(stream: Stream, header: bytes, payload_len: int) -> int | None:
+    """The increment of a publish; None when it has none.
+
+    Raises JetStreamApiError: 10171 for what is no number or stands beside a roll-up or an expectation, 10168
+    when the stream holds no counters, 10170 when there is a payload.
+    """
+    value = headers.value_of(header, headers.INCR)
+    if not value:
+        return None
+    if _NUMBER.fullmatch(value) is None:
+        raise codes.MESSAGE_INCR_INVALID.exception()
+    if not stream.config.allow_msg_counter:
+        raise codes.MESSAGE_INCR_DISABLED.exception()
+    if payload_len:
+        raise codes.MESSAGE_INCR_PAYLOAD.exception()
+    if any(headers.value_of(header, name) for name in _NOT_WITH_INCR):
+        raise codes.MESSAGE_INCR_INVALID.exception()
+    return parse_number(value)
+
+
+def added(stream: Stream, subject: bytes, header: bytes, increment: int) -> tuple[bytes, bytes, str]:
+    """(header block, payload, value) of the message that stores the subject's sum with the increment.
+
+    Raises JetStreamApiError 10172 when the subject's last message is no counter.
+    """
+    last = stream.log.load_last(subject)
+    total = increment
+    if last is not None:
+        total += _value_of(last.payload)
+        sources = headers.value_of(last.header, headers.COUNTER_SOURCES) if last.header else None
+        if sources:
+            header = headers.with_value(header, headers.COUNTER_SOURCES, sources)
+    value = format_number(total)
+    return header, b'{"val":"%s"}' % value.encode(), value
+
+
+def _value_of(payload: bytes) -> int:
+    try:
+        value = msgspec.json.decode(payload, type=CounterValue).val.encode()
+    except msgspec.DecodeError:
+        raise codes.MESSAGE_COUNTER_BROKEN.exception() from None
+    if not value:
+        return 0
+    if _NUMBER.fullmatch(value) is None:
+        raise codes.MESSAGE_COUNTER_BROKEN.exception()
+    return parse_number(value)
+
+
+def parse_number(text: bytes) -> int:
+    """Decimal digits with or without a sign, of any length."""
+    digits = text.lstrip(b"+-")
+    value = 0
+    for at in range(0, len(digits), _DIGITS_AT_ONCE):
+        chunk = digits[at : at + _DIGITS_AT_ONCE]
+        value = value * 10 ** len(chunk) + int(chunk)
+    return -value if text.startswith(b"-") else value
+
+
+def format_number(value: int) -> str:
+    """The number in decimal, of any length."""
+    rest = abs(value)
+    chunks: list[str] = []
+    while rest >= _CHUNK:
+        rest, low = divmod(rest, _CHUNK)
+        chunks.append(f"{low:0{_DIGITS_AT_ONCE}d}")
+    return ("-" if value < 0 else "") + str(rest) + "".join(reversed(chunks))

@@ -1,0 +1,62 @@
+"""Subjects a stream changes: what it stores messages under (`subject_transform`), and what it publishes them
+again under once they are stored (`republish`).
+
+Both are asked once about a subject and remembered by the kernels' SubjectMapper, unless chance decides
+(`random`). A subject is transformed before it enters the stream's batch, so that everything after (dedupe,
+expected sequences, limits, a replicated log) knows only the stored one.
+"""
+
+from __future__ import annotations
+
+from penstock.kernels.dispatch import SubjectMapper
+from penstock.protocol.api import Republish, StreamConfig, SubjectTransform
+from penstock.protocol.subjects import is_valid_subject
+from penstock.protocol.transforms import Below, Transform
+
+_NOT_REPUBLISHED = b""
+
+
+def make_mapper(config: SubjectTransform | None, below: Below) -> SubjectMapper | None:
+    """What changes subjects on their way into the stream; None: nothing does. A subject that the source does
+    not match stays, and so does one of which nothing would be left."""
+    if config is None or not config.dest:
+        return None
+    transform = Transform(config.src, config.dest)
+
+    def decide(subject: bytes) -> tuple[bytes, bool]:
+        if not transform.filter.matches(subject):
+            return subject, True
+        return transform.apply(subject, below) or subject, not transform.is_random
+
+    return SubjectMapper(decide)
+
+
+def make_republish_mapper(config: Republish | None, below: Below) -> SubjectMapper | None:
+    """What a stored message's subject is published again under; None: none is. Subjects that the source does
+    not match, or that would become invalid ones, are left out (b"")."""
+    if config is None or not config.dest:
+        return None
+    transform = Transform(config.src, config.dest)
+
+    def decide(subject: bytes) -> tuple[bytes, bool]:
+        if not transform.filter.matches(subject):
+            return _NOT_REPUBLISHED, True
+        renamed = transform.apply(subject, below)
+        is_valid = is_valid_subject(renamed.decode("utf-8", "replace"))
+        return renamed if is_valid else _NOT_REPUBLISHED, not transform.is_random
+
+    return SubjectMapper(decide)
+
+
+def implied_republish(config: StreamConfig) -> Republish | None:
+    """The republish of a configuration with what it leaves open filled in: no source is every subject, and
+    `>` to `>` on a stream that transforms its one subject means the transformed subject."""
+    republish = config.republish
+    if republish is None:
+        return None
+    source = republish.src or ">"
+    destination = republish.dest
+    transform = config.subject_transform
+    if source == destination == ">" and transform is not None and config.subjects == [transform.src]:
+        source = destination = transform.dest
+    return Republish(src=source, dest=destination, headers_only=republish.headers_only)

@@ -1,0 +1,258 @@
+"""What streams do with messages (transform, republish, count, schedule): both servers say the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+
+from tests.support.nats_servers import KINDS, running_server
+from tests.support.same_answers import Step, api, change, make, play, pub
+
+pytestmark = pytest.mark.official
+
+
+def transform(src: str, dest: str) -> dict[str, Any]:
+    return {"subject_transform": {"src": src, "dest": dest}}
+
+
+def republish(src: str, dest: str, **more: Any) -> dict[str, Any]:
+    return {"republish": {"src": src, "dest": dest, **more}}
+
+
+def last(stream: str, subject: str) -> Step:
+    return api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+
+
+TRANSFORM = [
+    make("A", "a.>", **transform("a..x", "b")),
+    make("A", "a.>", **transform("a.*", "b.{{wildcard(3)}}")),
+    make("A", "a.>", **transform("a.*", "b.{{nope(1)}}")),
+    make("A", "a.>", **transform("a.>", "b")),
+    make("A", "a.>", **transform("a.*", "b.*")),
+    make("A", "a.>", **transform("", "")),
+    change("A", "a.>", **transform("a.*.*", "b.$2.$1")),
+    pub("a.1.2"),
+    pub("a.1"),
+    pub("a.3.4", Nats_Msg_Id="x"),
+    pub("a.3.4", Nats_Msg_Id="x"),
+    pub("a.1.2", Nats_Expected_Last_Subject_Sequence="1"),
+    pub("a.1.2", Nats_Expected_Last_Subject_Sequence="1"),
+    pub(
+        "a.1.2", Nats_Expected_Last_Subject_Sequence="1", Nats_Expected_Last_Subject_Sequence_Subject="b.*.3"
+    ),
+    pub(
+        "a.1.2", Nats_Expected_Last_Subject_Sequence="0", Nats_Expected_Last_Subject_Sequence_Subject="a.1.2"
+    ),
+    api("STREAM.INFO.A", {"subjects_filter": ">"}),
+    last("A", "b.2.1"),
+    change("A", "a.>", **transform("a.>", "{{partition(7)}}.x.>")),
+    pub("a.1.2"),
+    change("A", "a.>"),
+    pub("a.1.2"),
+    change("A", "a.>", max_msgs_per_subject=1, **transform(">", "one.>")),
+    pub("a.1.2"),
+    pub("a.1.2"),
+    api("STREAM.INFO.A", {"subjects_filter": ">"}),
+    api("STREAM.PURGE.A", {"filter": "one.>"}),
+    api("STREAM.INFO.A", {"subjects_filter": ">"}),
+    make("L", "l.>", **transform("l.*", "m.{{left(1,2)}}.{{split(1,-)}}")),
+    pub("l.ab-cd"),
+    api("STREAM.INFO.L", {"subjects_filter": ">"}),
+]
+
+REPUBLISH = [
+    make("E", "e.>", **republish("", "")),
+    make("R", "r.>", **republish("r.*", "x.{{wildcard(2)}}")),
+    make("R", "r.>", **republish("r.>", "r.copy.>")),
+    make("R", "r.>", **republish(">", ">")),
+    make("R", "r.>", **republish("r.*", "x.>")),
+    make("R", "r.>", **republish("", "copy.>"), pedantic=True),
+    make("R", "r.>", **republish("", "copy.>")),
+    make("I", "i.>", **transform("i.>", "j.>"), **republish(">", ">"), pedantic=True),
+    make("I", "i.>", **transform("i.>", "j.>"), **republish(">", ">")),
+    change("R", "r.>", **republish("r.*", "$X.{{wildcard(1)}}", headers_only=True)),
+    change("R", "r.>"),
+]
+
+COUNTERS = [
+    make("C", "c.>", allow_msg_counter=True, discard="new"),
+    make("C", "c.>", allow_msg_counter=True, allow_msg_ttl=True),
+    make("C", "c.>", allow_msg_counter=True, allow_msg_schedules=True),
+    make("C", "c.>", allow_msg_counter=True, retention="workqueue"),
+    make("C", "c.>", allow_msg_counter=True),
+    change("C", "c.>"),
+    pub("c.1", b"", Nats_Incr="1"),
+    pub("c.1", b"", Nats_Incr="+41"),
+    pub("c.1", b"", Nats_Incr="-100"),
+    pub("c.1", b"", Nats_Incr="0"),
+    pub("c.2", b"", Nats_Incr="9" * 5000),
+    pub("c.2", b"", Nats_Incr="1"),
+    pub("c.2", b"", Nats_Incr="-" + "9" * 5000, X="y"),
+    last("C", "c.2"),
+    pub("c.1", b"x", Nats_Incr="1"),
+    pub("c.1", b""),
+    pub("c.1", b"", X="y"),
+    *[pub("c.1", b"", Nats_Incr=value) for value in ("", "x", "1.5", "0x1", "+", "1_000", "--1")],
+    *[
+        pub("c.1", b"", Nats_Incr="1", **{name: value})
+        for name, value in (
+            ("Nats_Rollup", "sub"),
+            ("Nats_Expected_Stream", "C"),
+            ("Nats_Expected_Last_Msg_Id", "x"),
+            ("Nats_Expected_Last_Sequence", "1"),
+            ("Nats_Expected_Last_Subject_Sequence", "1"),
+            ("Nats_Expected_Last_Subject_Sequence_Subject", "c.1"),
+            ("Nats_TTL", "5"),
+        )
+    ],
+    pub("c.3", b"", Nats_Incr="2", Nats_Msg_Id="i"),
+    pub("c.3", b"", Nats_Incr="2", Nats_Msg_Id="i"),
+    pub("c.3", b"", Nats_Incr="2", Nats_Counter_Sources='{"S":{"c.3":"1"}}'),
+    pub("c.3", b"", Nats_Incr="3"),
+    last("C", "c.3"),
+    change("C", "c.>", allow_msg_counter=True, max_msg_size=30),
+    pub("c.3", b"", Nats_Incr="5"),
+    pub("c.4", b"", Nats_Incr="5"),
+    change("C", "c.>", allow_msg_counter=True, **transform("c.*", "d.$1")),
+    pub("c.1", b"", Nats_Incr="7"),
+    pub("c.1", b"", Nats_Incr="7"),
+    api("STREAM.INFO.C", {"subjects_filter": ">"}),
+    make("N", "n.>"),
+    pub("n.1", b"", Nats_Incr="x"),
+    pub("n.1", b"", Nats_Incr="1"),
+]
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Both servers, for all tests of this module."""
+    with ExitStack() as stack:
+        yield {
+            kind: stack.enter_context(running_server(kind, tmp_path_factory.mktemp(kind))).url
+            for kind in ("official", "penstock")
+        }
+
+
+@pytest.mark.parametrize("name", ["TRANSFORM", "REPUBLISH", "COUNTERS"])
+async def test_both_servers_give_the_same_answers(urls: dict[str, str], name: str) -> None:
+    """row 46 (transform), row 47 (republish), counters, row 48 (roll-up), row 63 (TTL)."""
+    steps: list[Step] = globals()[name]
+    official, ours = await asyncio.gather(*(play(urls[kind], steps) for kind in ("official", "penstock")))
+    for step, expected, found in zip(steps, official, ours, strict=True):
+        assert found == expected, f"{step[0]} {step[1]!r:.200} {step[2]!r:.200}"
+
+
+Heard = tuple[str, dict[str, str], bytes]
+
+
+async def hear(url: str, listen: str, steps: list[Step], count: int) -> list[Heard]:
+    """`count` messages on subjects, after the steps were made; times are left out."""
+    nc = await nats.connect(url, max_reconnect_attempts=0)
+    try:
+        subscription = await nc.subscribe(listen)
+        await nc.flush()
+        await play(url, steps)
+        heard = []
+        for _ in range(count):
+            message = await subscription.next_msg(timeout=5)
+            headers = dict(message.headers or {})
+            if "Nats-Time-Stamp" in headers:
+                headers["Nats-Time-Stamp"] = headers["Nats-Time-Stamp"][-1]
+            heard.append((message.subject, headers, message.data))
+        await nc.flush()
+        assert subscription.pending_msgs == 0
+        return heard
+    finally:
+        await nc.close()
+
+
+@pytest.mark.parametrize("headers_only", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_is_stored_is_published_again_and_duplicates_are_not(
+    kind: str, headers_only: bool, tmp_path: Path
+) -> None:
+    """row 47"""
+    steps = [
+        make("R", "r.>", **republish("r.*", "copy.{{wildcard(1)}}", headers_only=headers_only)),
+        pub("r.1", b"one"),
+        pub("r.2", b"two", A="b"),
+        pub("r.x.y", b"not matched"),
+        pub("r.1", b"three", Nats_Msg_Id="i"),
+        pub("r.1", b"three", Nats_Msg_Id="i"),
+        pub("r.1", b"refused", Nats_Expected_Last_Sequence="99"),
+        pub("r.1", b""),
+    ]
+    with running_server(kind, tmp_path) as server:
+        heard = await hear(server.url, "copy.>", steps, 4)
+
+    def expected(subject: str, seq: int, previous: int, body: bytes, **more: str) -> Heard:
+        size = {"Nats-Msg-Size": str(len(body))} if headers_only else {}
+        return (
+            "copy." + subject[2:],
+            {name.replace("_", "-"): value for name, value in more.items()}
+            | {
+                "Nats-Stream": "R",
+                "Nats-Subject": subject,
+                "Nats-Sequence": str(seq),
+                "Nats-Time-Stamp": "Z",
+                "Nats-Last-Sequence": str(previous),
+            }
+            | size,
+            b"" if headers_only else body,
+        )
+
+    assert heard == [
+        expected("r.1", 1, 0, b"one"),
+        expected("r.2", 2, 0, b"two", A="b"),
+        expected("r.1", 4, 1, b"three", Nats_Msg_Id="i"),
+        expected("r.1", 5, 4, b""),
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_republished_message_leaves_before_its_ack(kind: str, tmp_path: Path) -> None:
+    """row 47"""
+    with running_server(kind, tmp_path) as server:
+        await play(server.url, [make("R", "r", **republish("r", "copy"))])
+        nc = await nats.connect(server.url)
+        order: list[str] = []
+
+        async def note(message: Any) -> None:
+            order.append(message.subject)
+
+        # One wildcard subscription: what a connection hears of one subscription keeps its order.
+        await nc.subscribe("*", cb=note)
+        for n in range(3):
+            await nc.publish("r", b"%d" % n, reply="ack")
+        await nc.flush()
+        async with asyncio.timeout(5):
+            while len(order) < 6 + 3:  # the publishes themselves are heard, too
+                await asyncio.sleep(0.005)
+        await nc.close()
+    for n, at in enumerate([i for i, name in enumerate(order) if name == "ack"], start=1):
+        assert order[:at].count("copy") >= n
+    assert order.count("copy") == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_counters_say_their_value_and_survive_a_restart(kind: str, tmp_path: Path) -> None:
+    """counters"""
+    steps = [make("C", "c.>", allow_msg_counter=True), pub("c.1", b"", Nats_Incr="5"), last("C", "c.1")]
+    with running_server(kind, tmp_path) as server:
+        _, ack, stored = await play(server.url, steps)
+        assert ack[0][1] == {"stream": "C", "seq": 1, "val": "5"}
+        assert json.loads(b64decode(stored[0][1]["message"]["data"])) == {"val": "5"}
+        server.stop()
+        server.start()
+        nc = await nats.connect(server.url)
+        answer = await nc.request("c.1", b"", headers={"Nats-Incr": "-7"}, timeout=5)
+        assert json.loads(answer.data) == {"stream": "C", "seq": 2, "val": "-2"}
+        await nc.close()
