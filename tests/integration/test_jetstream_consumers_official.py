@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(find_official_server() is None, reason="no official nats-server"),
 ]
 
-TIMES = {"created", "ts", "last_active", "pause_remaining", "_nats.ver", "_nats.level"}
+TIMES = {"created", "ts", "last_active", "pause_remaining", "pinned_ts", "_nats.ver", "_nats.level"}
 MS = 1_000_000
 QUIET_S = 0.08  # nothing more is coming
 Answer = Any
@@ -33,6 +33,7 @@ Answer = Any
 
 def comparable(value: Any) -> Any:
     if isinstance(value, dict):
+        value = {key: "some" if key == "pinned_client_id" and item else item for key, item in value.items()}
         return {key: comparable(item) for key, item in sorted(value.items()) if key not in TIMES}
     return [comparable(item) for item in value] if isinstance(value, list) else value
 
@@ -98,6 +99,8 @@ def describe(message: Any) -> tuple[Any, ...]:
     subject = "inbox" if message.subject.startswith("_INBOX") else message.subject
     reply = re.sub(r"\.\d{19}\.", ".time.", message.reply)
     header = {str(key): value for key, value in (message.headers or {}).items()}
+    if "Nats-Pin-Id" in header:
+        header["Nats-Pin-Id"] = "some"
     return subject, reply, message.data, header
 
 
@@ -276,11 +279,69 @@ async def pausing(say: Dialogue) -> None:
     await say.create("q", ack_policy="explicit", pause_until="2090-01-01T00:00:00Z")
 
 
+async def grouping(say: Dialogue) -> None:
+    await say.publish(*["s.g"] * 8)
+    group = {"ack_policy": "explicit", "priority_groups": ["a", "b/2"]}
+    for config in (
+        {"priority_policy": "pinned_client"},
+        {"priority_policy": "pinned_client", "priority_timeout": 3000 * MS},
+        {"priority_policy": "overflow", "priority_timeout": 3000 * MS},
+        {"priority_policy": "prioritized", "priority_groups": [""]},
+        {"priority_policy": "prioritized", "priority_groups": ["not valid"]},
+        {"priority_policy": "prioritized", "deliver_subject": "d"},
+        {"priority_timeout": 3000 * MS, "priority_groups": []},
+    ):
+        await say.create("refused", **{**group, **config})
+    await say.api("CONSUMER.DELETE.S.refused")
+    wait = {"batch": 2, "expires": 100 * MS}
+    for policy in ("overflow", "pinned_client", "prioritized"):
+        await say.create(policy, **group, priority_policy=policy, filter_subject="s.g")
+        for fields in (
+            {},
+            {"group": "c"},
+            {"group": "a", "min_pending": 2},
+            {"group": "a", "min_pending": 20},
+            {"group": "a", "min_ack_pending": 1},
+            {"group": "a", "id": "xyz"},
+            {"group": "b/2"},
+            {"group": "a", "priority": 3, "max_bytes": 1},
+            {"group": "a", "no_wait": True, "min_pending": 50},
+        ):
+            await say.pull(policy, {**wait, **fields})
+        await say.info(policy)
+        for body in (b"", b"{}", {"group": "a"}, {"group": "c"}, {"group": "no.name"}):
+            await say.api(f"CONSUMER.UNPIN.S.{policy}", body)
+        await say.info(policy)
+    await say.api("CONSUMER.UNPIN.S.nobody", {"group": "a"})
+    await say.api("CONSUMER.UNPIN.NONE.nobody", {"group": "a"})
+
+
+async def resetting(say: Dialogue) -> None:
+    await say.publish(*["s.r"] * 6)
+    for name, config in (
+        ("all", {}),
+        ("seq", {"deliver_policy": "by_start_sequence", "opt_start_seq": 3}),
+        ("time", {"deliver_policy": "by_start_time", "opt_start_time": "2020-01-01T00:00:00Z"}),
+        ("new", {"deliver_policy": "new"}),
+    ):
+        await say.create(f"r{name}", ack_policy="explicit", **config)
+        messages = await say.pull(f"r{name}", {"batch": 4, "expires": 100 * MS})
+        for message in [message for message in messages if message.reply][:2]:
+            await say.ack(message)
+        await say.info(f"r{name}")
+        for body in (b"", {"seq": 5}, {"seq": 2}, b"{nope", {"seq": 100000}):
+            await say.api(f"CONSUMER.RESET.S.r{name}", body)
+            await say.info(f"r{name}")
+        await say.api(f"CONSUMER.RESET.S.r{name}", {"seq": 4})
+        await say.pull(f"r{name}", {"batch": 2, "expires": 100 * MS})
+        await say.info(f"r{name}")
+
+
 async def converse(url: str) -> list[tuple[str, Answer]]:
     client = await nats.connect(url, allow_reconnect=False)
     say = Dialogue(client)
     await client.request("$JS.API.STREAM.CREATE.S", b'{"name":"S","subjects":["s.>"]}', timeout=5)
-    for part in (creating, refusing, pulling, acking, beginning, pausing, purging):
+    for part in (creating, refusing, pulling, acking, beginning, pausing, grouping, resetting, purging):
         await part(say)
     await client.close()
     return say.heard

@@ -65,7 +65,9 @@ def without_time(reply: bytes) -> bytes:
 class Pair:
     """The kernel and the model over the same stream."""
 
-    def __init__(self, policy: int, filters: list[bytes], max_ack_pending: int, max_deliver: int) -> None:
+    def __init__(
+        self, policy: int, filters: list[bytes], max_ack_pending: int, max_deliver: int, prioritized: bool
+    ) -> None:
         self.index = SubscriptionIndex()
         self.inbox = Inbox(self.index)
         self.log = StreamLog()
@@ -74,8 +76,9 @@ class Pair:
         self.pump = Pump(self.log, self.state, self.index, PREFIX, filters, 1)
         self.pump.max_ack_pending = max_ack_pending
         self.pump.max_deliver = max_deliver
+        self.pump.prioritized = prioritized
         model = AckStateModel(policy, 1, [50])
-        self.model = PumpModel(model, filters, 1, max_ack_pending, max_deliver)
+        self.model = PumpModel(model, filters, 1, max_ack_pending, max_deliver, prioritized)
         self.now = 1
 
     def step(self, what: str, n: int) -> None:
@@ -111,6 +114,13 @@ class Pair:
         plan = [(b"_INBOX.%d" % i, 1 + (n + i) % 5, (n * 7 + i) % 3 * 60) for i in range(n % 4)]
         targets = [Target(self.inbox.listen(name), batch, size) for name, batch, size in plan]
         models = [TargetModel(name, batch, size) for name, batch, size in plan]
+        for i, (target, model) in enumerate(zip(targets, models, strict=True)):
+            model.priority = target.priority = (n + i * i) % 3
+            model.min_pending = target.min_pending = max(0, (n * 3 + i) % 9 - 4)
+            model.min_ack_pending = target.min_ack_pending = max(0, (n * 5 + i) % 7 - 4)
+        if self.pump.prioritized:
+            targets.sort(key=lambda one: one.priority)
+            models.sort(key=lambda one: one.priority)
         self.pump.given_up.clear()
         self.model.given_up.clear()
         self.pump.run(targets, self.now, 1 + n)
@@ -129,7 +139,12 @@ class Pair:
 
 @settings(max_examples=300)
 @given(
-    steps, st.sampled_from(list(AckPolicy)), st.sampled_from(FILTERS), st.integers(0, 6), st.integers(0, 2)
+    steps,
+    st.sampled_from(list(AckPolicy)),
+    st.sampled_from(FILTERS),
+    st.integers(0, 6),
+    st.integers(0, 2),
+    st.booleans(),
 )
 def test_the_pump_delivers_what_its_model_does(
     plan: list[tuple[str, int]],
@@ -137,8 +152,9 @@ def test_the_pump_delivers_what_its_model_does(
     filters: list[bytes],
     max_ack_pending: int,
     max_deliver: int,
+    prioritized: bool,
 ) -> None:
-    pair = Pair(policy, filters, max_ack_pending, max_deliver)
+    pair = Pair(policy, filters, max_ack_pending, max_deliver, prioritized)
     for what, n in plan:
         pair.step(what, n)
 

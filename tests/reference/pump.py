@@ -15,11 +15,22 @@ def matches(pattern: bytes, subject: bytes) -> bool:
     return len(left) == len(right)
 
 
-@dataclass
+@dataclass(eq=False)
 class TargetModel:
     name: bytes
     batch: int
     bytes_left: int
+    priority: int = 0
+    min_pending: int = 0
+    min_ack_pending: int = 0
+
+    def is_turn(self, pending: int, ack_pending: int) -> bool:
+        if not (self.min_pending or self.min_ack_pending):
+            return True
+        return bool(
+            (self.min_pending and self.min_pending <= pending + 1)
+            or (self.min_ack_pending and self.min_ack_pending <= ack_pending)
+        )
 
 
 @dataclass
@@ -29,6 +40,7 @@ class PumpModel:
     position: int
     max_ack_pending: int = 0
     max_deliver: int = 0
+    prioritized: bool = False
     messages: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     given_up: list[tuple[int, int]] = field(default_factory=list)
 
@@ -71,11 +83,9 @@ class PumpModel:
             deliveries = state.pending[seq].deliveries + 1 if again else 1
             numbers = b"%d.%d.%d.%d" % (deliveries, seq, state.delivered[0] + 1, left)
             size = len(subject) + len(b"$JS.ACK.S.C.") + len(numbers) + len(b".1000") + len(payload)
-            while targets and 0 < targets[0].bytes_left < size:
-                targets.pop(0)
-            if not targets:
+            target = self.choose(targets, size, left)
+            if target is None:
                 break
-            target = targets[0]
             sent.append((target.name, subject, numbers, payload))
             if not again:
                 self.position = seq + 1
@@ -85,7 +95,24 @@ class PumpModel:
                 target.bytes_left -= size
                 if target.bytes_left == 0:
                     target.batch = 0
-            targets.pop(0)
+            targets.remove(target)
             if target.batch:
                 targets.append(target)
+                if self.prioritized:
+                    targets.sort(key=lambda one: one.priority)
         return sent
+
+    def choose(self, targets: list[TargetModel], size: int, pending: int) -> TargetModel | None:
+        """Those whose turn it isn't go to the end of the queue, or are passed over where priorities hold."""
+        passed = 0
+        while passed < len(targets):
+            target = targets[passed if self.prioritized else 0]
+            if not target.is_turn(pending, len(self.state.pending)):
+                passed += 1
+                if not self.prioritized:
+                    targets.append(targets.pop(0))
+            elif 0 < target.bytes_left < size:
+                targets.remove(target)
+            else:
+                return target
+        return None

@@ -51,9 +51,6 @@ from tests.support.consumers import ConsumerBench
         ({"priority_policy": "overflow", "priority_groups": [""]}, 10161),
         ({"deliver_subject": "d", "priority_policy": "overflow", "priority_groups": ["a"]}, 10178),
         # What this server does not have is refused, never accepted and ignored.
-        ({"priority_policy": "overflow", "priority_groups": ["a"]}, 10012),
-        ({"replay_policy": "original"}, 10012),
-        ({"deliver_subject": "d", "rate_limit_bps": 10}, 10012),
         ({"pause_until": "some day"}, 10025),
         ({"deliver_subject": "d", "ack_policy": "flow_control"}, 10012),
     ],

@@ -1,4 +1,4 @@
-"""Advisories: JSON events about assets and API requests, published only where somebody listens.
+"""Advisories and metrics: JSON events about assets and API requests, published only where somebody listens.
 
 Subjects and types are the official server's. The publisher is handed the means (publish, ids, time), so
 that the same run makes the same advisories.
@@ -16,6 +16,8 @@ from penstock.protocol.durations import format_time
 
 PREFIX = "$JS.EVENT.ADVISORY."
 TYPE_PREFIX = "io.nats.jetstream.advisory.v1."
+METRIC_PREFIX = "$JS.EVENT.METRIC."
+METRIC_TYPE_PREFIX = "io.nats.jetstream.metric.v1."
 
 
 class Advisories:
@@ -40,17 +42,27 @@ class Advisories:
 
     def publish(self, suffix: str, kind: str, fields: Mapping[str, Any]) -> None:
         """One advisory of type `kind` (without the common prefix) on `$JS.EVENT.ADVISORY.<suffix>`."""
-        if not self.wanted(suffix):
-            return
+        if self.wanted(suffix):
+            self._publish(PREFIX + suffix, TYPE_PREFIX + kind, fields)
+
+    def metric_wanted(self, suffix: str) -> bool:
+        """Does anybody listen on `$JS.EVENT.METRIC.<suffix>`?"""
+        return self._index.has_interest((METRIC_PREFIX + suffix).encode())
+
+    def metric(self, suffix: str, kind: str, fields: Mapping[str, Any]) -> None:
+        """One metric of type `kind` (without the common prefix) on `$JS.EVENT.METRIC.<suffix>`."""
+        self._publish(METRIC_PREFIX + suffix, METRIC_TYPE_PREFIX + kind, fields)
+
+    def _publish(self, subject: str, kind: str, fields: Mapping[str, Any]) -> None:
         body = {
-            "type": TYPE_PREFIX + kind,
+            "type": kind,
             "id": self._new_id(),
             "timestamp": format_time(self._clock()),
             **fields,
         }
         if self._domain:
             body["domain"] = self._domain
-        publish(self._index, (PREFIX + suffix).encode(), b"", b"", encode(body))
+        publish(self._index, subject.encode(), b"", b"", encode(body))
 
     def stream_action(self, stream: str, action: str) -> None:
         """A stream was made ("create"), changed ("modify") or removed ("delete")."""

@@ -35,6 +35,7 @@ class EngineConfig:
     max_consumers.
     max_ack_pending: upper bound for consumers.
     duplicate_window_ns: default dedupe window of a stream. Default two minutes.
+    max_payload: bytes of the largest message a client may send. Default 1 MiB.
     max_pending: bytes one batched direct get may answer with when the request names no max_bytes.
     sync_always: fsync before every ack. sync_interval_ns: else fsync this long after a first unsynced write.
     write_retry_ns: after a failed write, how long until the next try. Default one second.
@@ -55,6 +56,7 @@ class EngineConfig:
     consumers_per_stream_max: int = 1000
     max_ack_pending: int = -1
     duplicate_window_ns: int = 2 * MINUTE_NS
+    max_payload: int = 1024 * 1024
     max_pending: int = 64 * 1024 * 1024
     sync_always: bool = False
     sync_interval_ns: int = 2 * MINUTE_NS

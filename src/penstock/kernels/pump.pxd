@@ -20,7 +20,11 @@ cdef class AckQueue:
     cdef readonly size_t count
     cdef size_t capacity, applied
     cdef list special
+    cdef public uint32_t sample_percent  # of the acks, 0 = none
+    cdef uint32_t sample_due
+    cdef public list samples
     cdef int push(self, uint64_t stream_seq, uint64_t consumer_seq) except -1
+    cpdef int sample(self, AckState state, uint64_t stream_seq) except -1
     cpdef int mark(self) except -1
 
 # The sink of `$JS.ACK.<stream>.>`: one a stream, whatever the number of its consumers.
@@ -36,18 +40,24 @@ cpdef enum RunEnd:
     RUN_BLOCKED = 3         # every receiver has more unsent bytes than it may
     RUN_BUDGET = 4          # as many as were asked for
     RUN_STALLED = 5         # flow control: the window is used up
+    RUN_STANDBY = 6         # there is a next message, but by its priority group nobody's turn
+    RUN_WAIT = 7            # not before `wait_until`: replayed in the original pace, or limited in rate
 
 cpdef enum TargetEnd:
     END_FULL = 0            # its batch is complete
     END_BYTES_LEFT = 1      # complete, with bytes left of its max_bytes
     END_TOO_LARGE = 2       # the next message is larger than the bytes left
     END_NO_INTEREST = 3     # nobody listens any more
+    END_WRONG_PIN = 4       # it names a pin that is not the present one
 
 cdef class Target:
     cdef readonly bytes subject
     cdef public int64_t batch           # messages left; negative = no bound
     cdef public int64_t bytes_left      # 0 = no bound
     cdef public uint64_t delivered
+    cdef public int priority            # 0 first; looked at where the pump is prioritized
+    cdef public int64_t min_pending, min_ack_pending    # overflow: its turn when one is reached; 0 = unset
+    cdef public bytes pin               # pinned client: the pin it names or was given, b"" for none
     cdef MatchResult match
     cdef uint64_t generation
     cdef bint known
@@ -79,11 +89,21 @@ cdef class Pump:
     cdef public int64_t flow_bytes      # delivered and not yet answered for
     cdef public int64_t flow_size       # what the outstanding request answers for
     cdef public bint flow_open          # a request is outstanding
+    cdef public bint prioritized        # targets are in order of their priorities, and stay so
+    cdef public object on_pin           # callable(target) that gives it a pin; None: nobody is pinned
+    cdef bytes pin                      # the present one, b"" for none
+    cdef bytes pin_header
+    cdef public bint replaying          # replay policy original, until the end of the stream was reached
+    cdef int64_t replayed_ts, replayed_at   # of the last message: stored at, delivered at
+    cdef int64_t rate, rate_burst       # bytes a second, 0 = no limit; bytes that may go at once
+    cdef double rate_tokens
+    cdef int64_t rate_at                # when the tokens were counted
+    cdef readonly int64_t wait_until    # ns; after RUN_WAIT
     cdef readonly uint64_t sent         # messages of the last run
     cdef public uint64_t total_sent
     cdef uint64_t pending, pending_upto, pending_removals, pending_first
     cdef bint pending_known
-    cdef OutBuffer scratch
+    cdef OutBuffer scratch, pin_scratch
     cdef char* reply
     cdef size_t reply_prefix
     cdef uint32_t turn                  # round robin over the members of queue groups
@@ -97,8 +117,12 @@ cdef class Pump:
         self, uint64_t deliveries, uint64_t seq, uint64_t cseq, int64_t ts, uint64_t pending
     ) noexcept
     cdef int strip_payload(self, Message* m) except -1
+    cdef int add_pin(self, const Message* m, Message* pinned) except -1
+    cdef bint is_turn(self, list targets, Target target, uint64_t pending) except -1
+    cdef int64_t pause_ns(self, int64_t ts, size_t size, int64_t now) noexcept
+    cdef int requeue(self, list targets, Target target) except -1
     cdef int send(self, Target target, const Message* m) except -1
-    cdef Target choose(self, list targets, size_t size, int* why)
+    cdef Target choose(self, list targets, size_t size, uint64_t pending, int* why)
     cdef int end(self, list targets, Target target, int why) except -1
     cdef int settle(self, list targets, Target target, size_t size) except -1
     cdef int account(self, size_t size) except -1

@@ -15,6 +15,8 @@ class RunEnd(IntEnum):
     RUN_BLOCKED = 3
     RUN_BUDGET = 4
     RUN_STALLED = 5
+    RUN_STANDBY = 6
+    RUN_WAIT = 7
 
 class TargetEnd(IntEnum):
     """Why a target gets no more messages."""
@@ -23,6 +25,7 @@ class TargetEnd(IntEnum):
     END_BYTES_LEFT = 1
     END_TOO_LARGE = 2
     END_NO_INTEREST = 3
+    END_WRONG_PIN = 4
 
 class AckQueue:
     """Acks of one consumer that wait for the end of the tick; `owner` is marked in the dirty list."""
@@ -33,7 +36,10 @@ class AckQueue:
     def is_dirty(self) -> bool: ...
     @property
     def count(self) -> int: ...
+    sample_percent: int
+    samples: list[tuple[int, int, int, int]]
     def __init__(self, owner: object, dirty_list: DirtyList) -> None: ...
+    def sample(self, state: AckState, stream_seq: int) -> int: ...
     def mark(self) -> int: ...
     def clean(self) -> None: ...
     def take_special(self) -> list[tuple[int, int, int, int, bytes, bytes]]: ...
@@ -48,12 +54,17 @@ class AckSink(Sink):
 class Target:
     """Where messages go: a waiting pull request, or the deliver subject of a push consumer.
 
-    batch: messages left, negative for no bound. bytes_left: 0 for no bound.
+    batch: messages left, negative for no bound. bytes_left: 0 for no bound. priority, min_pending,
+    min_ack_pending and pin are those of priority groups (ADR-42).
     """
 
     batch: int
     bytes_left: int
     delivered: int
+    priority: int
+    min_pending: int
+    min_ack_pending: int
+    pin: bytes
     @property
     def subject(self) -> bytes: ...
     def __init__(self, subject: bytes, batch: int = -1, max_bytes: int = 0) -> None: ...
@@ -76,6 +87,9 @@ class Pump:
     flow_size: int
     flow_open: bool
     total_sent: int
+    prioritized: bool
+    on_pin: Callable[[Target], object] | None
+    replaying: bool
     def __init__(
         self,
         log: StreamLog,
@@ -92,12 +106,17 @@ class Pump:
     @property
     def sent(self) -> int: ...
     @property
+    def wait_until(self) -> int: ...
+    @property
     def num_pending(self) -> int: ...
     @property
     def has_next(self) -> bool: ...
     @property
     def skipping(self) -> bool: ...
     def set_filters(self, filters: list[bytes]) -> None: ...
+    def set_pin(self, pin: bytes) -> None: ...
+    def set_rate(self, rate: int, burst: int) -> None: ...
+    def move_to(self, position: int) -> None: ...
     def start_with(self, seqs: list[int], resume: int) -> None: ...
     def drop_missing(self) -> int: ...
     def run(self, targets: list[Target], now: int, budget: int) -> int: ...

@@ -10,8 +10,8 @@ object a message.
 
 Invariants: a message enters the AckState only after a sink took it, so that lost interest never counts
 as a delivery. `position` moves only past what was delivered or is gone. Redeliveries come before new
-messages. Targets take turns message by message, as the official server does it. While a run goes, the log
-isn't changed.
+messages. Targets take turns message by message, as the official server does it; with priorities only among
+those of the lowest one. While a run goes, the log isn't changed.
 
 The number of pending messages is part of every ack subject. It is counted once and kept up to date: by
 what was appended since, and counted again only where a removal may have touched what is still to come.
@@ -24,7 +24,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
-from penstock.kernels.ackstate cimport ACK_ALL, ACK_NONE, AckState
+from penstock.kernels.ackstate cimport ACK_ALL, ACK_NONE, AckState, Entry
 from penstock.kernels.buffers cimport OutBuffer, put_uint
 from penstock.kernels.dispatch cimport ClientSink
 from penstock.kernels.records cimport Record
@@ -39,7 +39,10 @@ cdef enum:
     # Up to this many messages ahead, pending ones are counted by walking instead of by the per-subject state.
     WALK_MAX = 1024
 
+    REPLAY_PAUSE_MIN_NS = 1000000       # shorter pauses between stored messages are not replayed
+
 cdef bytes MSG_SIZE_HEADER = b"Nats-Msg-Size: "
+cdef bytes PIN_HEADER = b"Nats-Pin-Id: "
 cdef bytes VERSION_LINE = b"NATS/1.0\r\n"
 
 
@@ -78,6 +81,7 @@ cdef class AckQueue:
         self.owner = owner
         self.dirty_list = dirty_list
         self.special = []
+        self.samples = []
 
     def __dealloc__(self):
         free(self.items)
@@ -115,6 +119,24 @@ cdef class AckQueue:
         self.special = []
         return taken
 
+    cpdef int sample(self, AckState state, uint64_t stream_seq) except -1:
+        """An ack of stream_seq is about to be applied: every so many of those which settle something leave
+        (stream seq, first consumer seq, deliveries, delivered at) in `samples`."""
+        cdef Py_ssize_t at
+        cdef Entry* entry
+        if self.sample_percent == 0:
+            return 0
+        at = state.find(stream_seq, 0)
+        if at < 0:
+            return 0
+        self.sample_due += self.sample_percent
+        if self.sample_due < 100:
+            return 0
+        self.sample_due -= 100
+        entry = state.at(<size_t>at)
+        self.samples.append((entry.seq, entry.cseq, entry.deliveries, entry.ts))
+        return 0
+
     def apply(self, AckState state not None, size_t upto=<size_t>-1):
         """Applies the plain acks up to place `upto`; returns how many messages stopped being pending."""
         cdef size_t end = upto if upto < self.count else self.count
@@ -123,6 +145,8 @@ cdef class AckQueue:
         while self.applied < end:
             item = &self.items[self.applied]
             self.applied += 1
+            if self.sample_percent:
+                self.sample(state, item.stream_seq)
             if state.policy == ACK_ALL:
                 settled += state.ack_all(item.stream_seq, item.consumer_seq)
             elif state.policy != ACK_NONE:
@@ -211,6 +235,7 @@ cdef class Target:
         self.subject = subject
         self.batch = batch
         self.bytes_left = max_bytes
+        self.pin = b""
 
     cdef int refresh(self, SubscriptionIndex index) except -1:
         """Looks up who listens, when subscriptions changed since the last time."""
@@ -305,6 +330,8 @@ cdef class Pump:
         self.backlog_max = BACKLOG_MAX
         self.given_up = []
         self.scratch = OutBuffer()
+        self.pin_scratch = OutBuffer()
+        self.pin = b""
         self.reply_prefix = <size_t>PyBytes_GET_SIZE(ack_prefix)
         self.reply = <char*>malloc(self.reply_prefix + ACK_NUMBERS * (NUMBER_MAX + 1))
         if self.reply == NULL:
@@ -338,6 +365,12 @@ cdef class Pump:
         self.overlapping = any_overlap(self.filters)
         self.pending_known = False
 
+    def move_to(self, uint64_t position):
+        """Goes on at another stream sequence, be it before what was delivered."""
+        self.position = position
+        self.skip_at = self.skip_count = 0
+        self.set_filters(self.filters)      # what is known about next matches holds only forwards
+
     def start_with(self, list seqs not None, uint64_t resume):
         """Delivers exactly the messages at `seqs` (ascending) first, then whatever follows `resume`."""
         cdef size_t n = len(seqs), i
@@ -353,6 +386,19 @@ cdef class Pump:
         self.skip_resume = resume
         self.position = skip[0] if n else resume + 1
         self.pending_known = False
+
+    def set_pin(self, bytes pin not None):
+        """Only the target with this pin gets messages, each with the pin in a header; b"": whose turn comes
+        next is given one by `on_pin`."""
+        self.pin = pin
+        self.pin_header = PIN_HEADER + pin
+
+    def set_rate(self, int64_t rate, int64_t burst):
+        """Delivers at most `rate` bytes a second (0: no limit), `burst` of them at once."""
+        self.rate = rate if rate > 0 else 0
+        self.rate_burst = burst
+        self.rate_tokens = <double>burst
+        self.rate_at = 0
 
     # --- what comes next -------------------------------------------------------------------------------
 
@@ -522,6 +568,52 @@ cdef class Pump:
         m.header_len = m.body_len = n
         return 0
 
+    cdef int add_pin(self, const Message* m, Message* pinned) except -1:
+        """The message with the present pin among its headers."""
+        cdef size_t header_len = m.header_len, payload_len = m.body_len - m.header_len
+        cdef size_t n = <size_t>PyBytes_GET_SIZE(self.pin_header)
+        cdef const char* header = m.body
+        cdef char* d
+        if header_len < 4:
+            header = PyBytes_AS_STRING(VERSION_LINE)
+            header_len = <size_t>PyBytes_GET_SIZE(VERSION_LINE)
+        else:
+            header_len -= 2                 # the closing empty line
+        self.pin_scratch.clear()
+        d = self.pin_scratch.reserve(header_len + n + 4 + payload_len)
+        memcpy(d, header, header_len)
+        memcpy(d + header_len, PyBytes_AS_STRING(self.pin_header), n)
+        n += header_len
+        memcpy(d + n, b"\r\n\r\n", 4)
+        n += 4
+        if payload_len:
+            memcpy(d + n, m.body + m.header_len, payload_len)
+        pinned[0] = m[0]
+        pinned.body = d
+        pinned.header_len = n
+        pinned.body_len = n + payload_len
+        return 0
+
+    cdef int64_t pause_ns(self, int64_t ts, size_t size, int64_t now) noexcept:
+        """How long a new message, stored at ts, has to wait; 0 when it may go."""
+        cdef int64_t pause
+        cdef double need, bound
+        if self.replaying and self.replayed_ts:
+            pause = ts - self.replayed_ts
+            if pause > REPLAY_PAUSE_MIN_NS and self.replayed_at + pause > now:
+                return self.replayed_at + pause - now
+        if self.rate:
+            bound = <double>self.rate_burst
+            if self.rate_at and now > self.rate_at:
+                self.rate_tokens += <double>(now - self.rate_at) * <double>self.rate / 1e9
+            if self.rate_tokens > bound:
+                self.rate_tokens = bound
+            self.rate_at = now
+            need = <double>size if <double>size < bound else bound
+            if self.rate_tokens < need:
+                return <int64_t>((need - self.rate_tokens) * 1e9 / <double>self.rate) + 1
+        return 0
+
     cdef int send(self, Target target, const Message* m) except -1:
         """To everybody who listens on the target's subject; 0 when nobody took it.
 
@@ -563,28 +655,71 @@ cdef class Pump:
             self.on_end(target, why)
         return 0
 
-    cdef Target choose(self, list targets, size_t size, int* why):
-        """Whose turn it is for a message of `size` bytes, or None."""
+    cdef bint is_turn(self, list targets, Target target, uint64_t pending) except -1:
+        """May it have a message by its priority group? (One with a wrong pin leaves `targets`.)"""
+        if self.on_pin is not None:
+            if not self.pin and not target.pin:
+                self.on_pin(target)
+            elif target.pin != self.pin:
+                if target.pin:
+                    self.end(targets, target, END_WRONG_PIN)
+                return False
+        if target.min_pending <= 0 and target.min_ack_pending <= 0:
+            return True
+        # As the official server counts: a message that comes again has left the pending ones before.
+        if target.min_pending > 0 and target.min_pending <= <int64_t>pending + 1:
+            return True
+        return target.min_ack_pending > 0 and target.min_ack_pending <= <int64_t>self.state.num_pending
+
+    cdef Target choose(self, list targets, size_t size, uint64_t pending, int* why):
+        """Whose turn it is for a message of `size` bytes, or None. pending: what is left behind it."""
         cdef Target target
-        cdef size_t blocked = 0
-        while targets:
-            target = <Target>targets[0]
-            if target.bytes_left > 0 and size > <size_t>target.bytes_left:
+        cdef Py_ssize_t at = 0
+        cdef size_t blocked = 0, standby = 0
+        cdef bint claimed
+        while blocked + standby < <size_t>len(targets):
+            target = <Target>targets[at]
+            target.refresh(self.index)
+            claimed = self.on_pin is not None and not self.pin
+            if not self.is_turn(targets, target, pending):
+                if target.pin and self.on_pin is not None:
+                    continue                # it was taken out
+                standby += 1
+            elif target.bytes_left > 0 and size > <size_t>target.bytes_left:
+                if claimed:
+                    self.set_pin(b"")
                 self.end(targets, target, END_TOO_LARGE)
                 continue
-            target.refresh(self.index)
-            if not target.has_interest():
+            elif not target.has_interest():
                 self.end(targets, target, END_NO_INTEREST)
                 continue
-            if not is_blocked(target, self.backlog_max):
+            elif not is_blocked(target, self.backlog_max):
                 return target
-            blocked += 1
-            if blocked >= <size_t>len(targets):
-                why[0] = RUN_BLOCKED
-                return None
-            targets.append(targets.pop(0))
+            else:
+                blocked += 1
+            if self.prioritized:
+                at += 1
+            else:
+                targets.append(targets.pop(0))
         why[0] = RUN_NO_TARGET
+        if blocked:
+            why[0] = RUN_BLOCKED
+        elif standby:
+            why[0] = RUN_STANDBY
         return None
+
+    cdef int requeue(self, list targets, Target target) except -1:
+        """The others come first: all of them, or those of the same priority."""
+        cdef Py_ssize_t at
+        if not self.prioritized:
+            targets.append(targets.pop(0))
+            return 0
+        targets.remove(target)
+        at = len(targets)
+        while at and (<Target>targets[at - 1]).priority > target.priority:
+            at -= 1
+        targets.insert(at, target)
+        return 0
 
     cdef int settle(self, list targets, Target target, size_t size) except -1:
         """The target took one message of `size` bytes."""
@@ -599,7 +734,7 @@ cdef class Pump:
         if target.batch == 0:
             self.end(targets, target, END_BYTES_LEFT if target.bytes_left > 0 else END_FULL)
         elif len(targets) > 1:
-            targets.append(targets.pop(0))
+            self.requeue(targets, target)
         return 0
 
     cdef int account(self, size_t size) except -1:
@@ -623,11 +758,13 @@ cdef class Pump:
         cdef uint64_t seq, queued, deliveries, pending
         cdef int why = RUN_EMPTY
         cdef Record record
-        cdef Message m
+        cdef Message m, pinned
         cdef Target target
         cdef size_t size
+        cdef int64_t pause
         cdef bint uses_acks = self.state.policy != ACK_NONE
         self.sent = 0
+        self.wait_until = 0
         self.refresh_pending()
         while True:
             if self.sent >= budget:
@@ -654,6 +791,7 @@ cdef class Pump:
                     return RUN_ACKS_FULL
                 seq = self.find_next()
                 if seq == 0:
+                    self.replaying = False      # what comes from now on comes in its own pace
                     return RUN_EMPTY
                 if not self.log.read(seq, &record):
                     self.passed(seq)
@@ -676,16 +814,27 @@ cdef class Pump:
                 deliveries, seq, self.state.delivered_consumer + 1, record.ts, pending
             )
             size = m.subject_len + m.reply_len + m.body_len
+            if not queued and (self.replaying or self.rate):
+                pause = self.pause_ns(record.ts, size, now)
+                if pause:
+                    self.wait_until = now + pause
+                    return RUN_WAIT
             while True:
-                target = self.choose(targets, size, &why)
+                target = self.choose(targets, size, pending, &why)
                 if target is None:
                     return why
-                if self.send(target, &m):
+                if self.on_pin is not None:
+                    self.add_pin(&m, &pinned)
+                if self.send(target, &pinned if self.on_pin is not None else &m):
                     break
                 self.end(targets, target, END_NO_INTEREST)
             if not queued:
                 self.passed(seq)
                 self.pending = pending
+                self.replayed_ts = record.ts
+                self.replayed_at = now
+                if self.rate:
+                    self.rate_tokens -= <double>size
             self.state.deliver(seq, now)
             self.sent += 1
             self.total_sent += 1

@@ -107,6 +107,7 @@ class JetStreamService:
             max_streams=limits.max_streams,
             max_consumers=limits.max_consumers,
             max_ack_pending=limits.max_ack_pending,
+            max_payload=server.options.max_payload,
             max_pending=server.options.max_pending,
             sync_always=self._options.sync_always,
             sync_interval_ns=self._options.sync_interval_ns,

@@ -33,6 +33,10 @@ from penstock.protocol.api import (
     ConsumerNamesResponse,
     ConsumerPauseRequest,
     ConsumerPauseResponse,
+    ConsumerResetRequest,
+    ConsumerResetResponse,
+    ConsumerUnpinRequest,
+    ConsumerUnpinResponse,
     PagedRequest,
     SuccessResponse,
 )
@@ -119,6 +123,27 @@ def pause(engine: JetStream, request: ApiRequest) -> ConsumerPauseResponse:
         pause_until=format_time_or_zero(until),
         pause_remaining=until - request.now if paused else 0,
     )
+
+
+def reset(engine: JetStream, request: ApiRequest) -> ConsumerResetResponse:
+    """CONSUMER.RESET: delivers again from a stream sequence on, or (empty body) from above the ack floor."""
+    consumer = _consumer_of(engine, request)
+    seq = consumer.reset(request.body(ConsumerResetRequest).seq, request.now)
+    return ConsumerResetResponse(**_fields(consumer.info(request.now)), reset_seq=seq)
+
+
+def unpin(engine: JetStream, request: ApiRequest) -> ConsumerUnpinResponse:
+    """CONSUMER.UNPIN: the client that is pinned loses the pin."""
+    group = request.body(ConsumerUnpinRequest).group
+    if not group:
+        raise codes.INVALID_JSON.exception(err="consumer group not specified")
+    if not rules.GROUP_NAME.fullmatch(group):
+        raise codes.CONSUMER_INVALID_GROUP_NAME.exception()
+    consumer = _consumer_of(engine, request)
+    if group not in consumer.config.priority_groups:
+        raise codes.CONSUMER_INVALID_PRIORITY_GROUP.exception()
+    consumer.pinning.unpin(group, "admin")
+    return ConsumerUnpinResponse()
 
 
 def next_messages(engine: JetStream, request: ApiRequest) -> None:
@@ -247,5 +272,7 @@ ENDPOINTS = (
     Endpoint("CONSUMER.INFO", 2, 2, "consumer_info_response", info, audited=False),
     Endpoint("CONSUMER.DELETE", 2, 2, "consumer_delete_response", delete),
     Endpoint("CONSUMER.PAUSE", 2, 2, "consumer_pause_response", pause),
+    Endpoint("CONSUMER.RESET", 2, 2, "consumer_reset_response", reset),
+    Endpoint("CONSUMER.UNPIN", 2, 2, "consumer_unpin_response", unpin),
     Endpoint("CONSUMER.MSG.NEXT", 2, 2, "", next_messages, audited=False, json_errors=False),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.jetstream.consumer import config as rules
 from penstock.kernels.dispatch import publish
 from penstock.protocol.acks import NEXT, AckKind, parse_body
 from penstock.protocol.api import AckPolicy
@@ -28,6 +29,7 @@ class Acks:
         """Applies everything that was gathered."""
         consumer = self._consumer
         queue, state = consumer.acks, consumer.state
+        queue.sample_percent = self._sample_percent()
         settled = 0
         for place, stream_seq, consumer_seq, deliveries, body, reply in queue.take_special():
             settled += queue.apply(state, place)
@@ -35,6 +37,8 @@ class Acks:
         settled += queue.apply(state)
         if settled:
             consumer.acked_at = now
+        if queue.samples:
+            self._tell_samples(now)
 
     @property
     def to_confirm(self) -> bool:
@@ -82,7 +86,32 @@ class Acks:
     def _settle(self, stream_seq: int, consumer_seq: int) -> int:
         if self._consumer.config.ack_policy is AckPolicy.NONE:
             return 0
+        self._consumer.acks.sample(self._consumer.state, stream_seq)
         return self._consumer.state.acked(stream_seq, consumer_seq)
+
+    def _sample_percent(self) -> int:
+        """How many of a hundred acks make a metric now: none where nobody listens."""
+        consumer = self._consumer
+        percent = rules.sample_percent(consumer.config)
+        metrics = consumer.engine.advisories
+        return percent if percent and metrics.metric_wanted(consumer.ack_metric) else 0
+
+    def _tell_samples(self, now: int) -> None:
+        consumer = self._consumer
+        samples, consumer.acks.samples = consumer.acks.samples, []
+        for stream_seq, consumer_seq, deliveries, delivered_at in samples:
+            consumer.engine.advisories.metric(
+                consumer.ack_metric,
+                "consumer_ack",
+                {
+                    "stream": consumer.stream.name,
+                    "consumer": consumer.name,
+                    "consumer_seq": consumer_seq,
+                    "stream_seq": stream_seq,
+                    "ack_time": now - delivered_at,
+                    "deliveries": deliveries,
+                },
+            )
 
     def _advise(
         self, event: str, kind: str, stream_seq: int, consumer_seq: int, deliveries: int, **more: str

@@ -5,11 +5,11 @@ the present one. Neither looks at what the stream holds. Codes and texts are the
 (behaviour of v2.15).
 
 Configurations of features this server does not have are refused, never accepted and ignored.
-`sample_freq` is accepted and kept: it asks for metrics that are published only where somebody listens, and
-nothing depends on them.
 """
 
 from __future__ import annotations
+
+import re
 
 from msgspec import structs
 
@@ -23,7 +23,6 @@ from penstock.protocol.api import (
     ConsumerConfig,
     DeliverPolicy,
     PriorityPolicy,
-    ReplayPolicy,
     StreamConfig,
 )
 from penstock.protocol.durations import NS_PER_MS, NS_PER_S, format_time, parse_time, parse_time_or_zero
@@ -35,6 +34,9 @@ INACTIVE_THRESHOLD_NS = 5 * NS_PER_S  # of consumers without a durable name that
 HEARTBEAT_MIN_NS = 100 * NS_PER_MS
 EXPIRES_MIN_NS = NS_PER_MS
 INT64_MAX = 2**63 - 1
+
+PINNED_TIMEOUT_NS = 120 * NS_PER_S  # without a request, until who is pinned loses the pin
+GROUP_NAME = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 
 _ASSET_NAME = "consumer {what} can not contain '.', '*', '>', '\\', '/'"
 
@@ -128,6 +130,11 @@ def ack_waits_ns(config: ConsumerConfig) -> list[int]:
     return list(config.backoff) or [config.ack_wait]
 
 
+def sample_percent(config: ConsumerConfig) -> int:
+    """Of how many in a hundred acks a metric is made."""
+    return min(int(config.sample_freq.removesuffix("%")), 100) if config.sample_freq else 0
+
+
 def inactive_threshold_ns(config: ConsumerConfig) -> int:
     """How long it may be unused before it is removed; 0: it stays."""
     if config.inactive_threshold:
@@ -174,6 +181,8 @@ def _with_defaults(
     elif config.max_ack_pending == 0 and uses_acks:
         bound = engine.max_ack_pending
         changes["max_ack_pending"] = min(MAX_ACK_PENDING, bound) if bound > 0 else MAX_ACK_PENDING
+    if config.priority_policy is PriorityPolicy.PINNED_CLIENT and config.priority_timeout == 0:
+        changes["priority_timeout"] = PINNED_TIMEOUT_NS
     threshold = config.inactive_threshold or stream.consumer_limits.inactive_threshold
     if threshold == 0 and not config.durable_name:
         threshold = INACTIVE_THRESHOLD_NS
@@ -323,16 +332,34 @@ def _check_groups(config: ConsumerConfig) -> None:
         raise codes.CONSUMER_PUSH_WITH_PRIORITY_GROUP.exception()
     if not config.priority_groups:
         raise codes.CONSUMER_PRIORITY_POLICY_WITHOUT_GROUP.exception()
-    if not all(config.priority_groups):
-        raise codes.CONSUMER_EMPTY_GROUP_NAME.exception()
+    for group in config.priority_groups:
+        if not group:
+            raise codes.CONSUMER_EMPTY_GROUP_NAME.exception()
+        if not GROUP_NAME.fullmatch(group):
+            raise codes.CONSUMER_INVALID_GROUP_NAME.exception()
+
+
+def check_reset(config: ConsumerConfig, seq: int, first_by_time: int) -> None:
+    """Refuses (10204) a reset to stream sequence `seq` where the deliver policy has no place for one.
+
+    first_by_time: the first sequence at or after opt_start_time.
+    """
+    policy = config.deliver_policy
+    if policy is DeliverPolicy.ALL:
+        return
+    if policy is DeliverPolicy.BY_START_SEQUENCE:
+        if seq < config.opt_start_seq:
+            raise codes.CONSUMER_INVALID_RESET.exception(err="below start seq")
+    elif policy is DeliverPolicy.BY_START_TIME:
+        if seq < first_by_time:
+            raise codes.CONSUMER_INVALID_RESET.exception(err="below start time")
+    else:
+        raise codes.CONSUMER_INVALID_RESET.exception(err="not allowed")
 
 
 def _check_supported(config: ConsumerConfig) -> None:
     wanted = {
-        "replay policy original": config.replay_policy is ReplayPolicy.ORIGINAL,
-        "rate_limit_bps": config.rate_limit_bps != 0,
         "ack policy flow_control": config.ack_policy is AckPolicy.FLOW_CONTROL,
-        "priority groups": config.priority_policy is not PriorityPolicy.NONE,
     }
     missing = ", ".join(feature for feature, is_wanted in wanted.items() if is_wanted)
     if missing:
@@ -367,5 +394,6 @@ def _own(config: ConsumerConfig) -> dict[str, str]:
 
 def _stored_metadata(config: ConsumerConfig) -> dict[str, str]:
     metadata = {key: value for key, value in config.metadata.items() if key not in (LEVEL_KEY, VERSION_KEY)}
-    metadata[REQUIRED_LEVEL_KEY] = "1" if config.pause_until else "0"
+    newer = config.pause_until or config.priority_policy is not PriorityPolicy.NONE or config.priority_groups
+    metadata[REQUIRED_LEVEL_KEY] = "1" if newer else "0"
     return dict(sorted(metadata.items()))

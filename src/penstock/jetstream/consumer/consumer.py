@@ -22,6 +22,7 @@ import msgspec
 
 from penstock.jetstream.consumer import config as rules
 from penstock.jetstream.consumer.acks import Acks
+from penstock.jetstream.consumer.groups import Pinning, check_group
 from penstock.jetstream.consumer.pull import PullQueue, PullRefusedError, check_request
 from penstock.jetstream.consumer.push import FLOW_PREFIX, PushDelivery
 from penstock.jetstream.consumer.redelivery import Redelivery
@@ -39,7 +40,9 @@ from penstock.protocol.api import (
     ConsumerInfo,
     DecodeError,
     DeliverPolicy,
+    PriorityPolicy,
     PullRequest,
+    ReplayPolicy,
     SequenceInfo,
     encode,
 )
@@ -82,6 +85,7 @@ class Consumer:
         self.config = config
         self.created = meta.created
         self.closed = False
+        self.ack_metric = f"CONSUMER.ACK.{stream.name}.{self.name}"
         self.delivered_at = 0  # ns of the last delivery and the last ack; 0 before the first
         self.acked_at = 0
         self._first_seq = self._removals = 0
@@ -113,7 +117,9 @@ class Consumer:
             )
         else:
             self.pull = PullQueue(engine.index, self.send_status, config.max_waiting)
+        self.pinning = Pinning(self)
         self.pump.on_end = self._on_end
+        self.pump.replaying = config.replay_policy is ReplayPolicy.ORIGINAL
         self._configure_pump()
         self.redelivery.configure(rules.ack_waits_ns(config), config.max_deliver, now)
         self._wiring().add(self)
@@ -152,6 +158,14 @@ class Consumer:
         pump.headers_only = config.headers_only
         pump.max_ack_pending = config.max_ack_pending
         pump.max_deliver = max(config.max_deliver, 0)
+        pump.prioritized = config.priority_policy is PriorityPolicy.PRIORITIZED
+        if self.pull is not None:
+            self.pull.prioritized = pump.prioritized
+        size_max = self.stream.config.max_msg_size
+        pump.set_rate(
+            config.rate_limit_bps // 8, size_max if size_max > 0 else self.engine.config.max_payload
+        )
+        self.pinning.configure()
 
     # --- the tick ------------------------------------------------------------------------------
 
@@ -190,13 +204,15 @@ class Consumer:
         if not pull.requests:
             self._wiring().wait(self, False)
             return
+        self.pinning.delivers_at(now)
         end = self._run(pull.requests, now)
         self._acks_full = end == RunEnd.RUN_ACKS_FULL
         if self.pump.sent:
             pull.after_delivery(now)
-        if end == RunEnd.RUN_EMPTY:
+        at_end = end in (RunEnd.RUN_EMPTY, RunEnd.RUN_STANDBY)
+        if at_end:
             pull.at_end_of_stream(now)
-        self._wiring().wait(self, end == RunEnd.RUN_EMPTY and bool(pull.requests))
+        self._wiring().wait(self, at_end and bool(pull.requests))
 
     def _deliver_push(self, push: PushDelivery, now: int) -> None:
         if not push.is_active:
@@ -266,7 +282,9 @@ class Consumer:
         pull = self.pull.next_deadline() if self.pull is not None else None
         push = self.push.next_deadline() if self.push is not None else None
         pause = rules.pause_until_ns(self.config) if self._paused else None
-        deadlines = (self.redelivery.next_deadline(), pull, push, pause, self._inactive_at())
+        paced = self.pump.wait_until or None  # replay policy original, rate limit
+        pinned = self.pinning.next_deadline()
+        deadlines = (self.redelivery.next_deadline(), pull, push, pause, paced, pinned, self._inactive_at())
         return min((due for due in deadlines if due is not None), default=None)
 
     def on_time(self, now: int) -> None:
@@ -275,6 +293,7 @@ class Consumer:
         if self.closed:
             return
         self._check_pause(now)
+        self.pinning.on_time(now)
         given_up = self.redelivery.on_time(now)
         if given_up:
             self._tell_given_up(given_up)
@@ -337,6 +356,8 @@ class Consumer:
             return
         try:
             check_request(request, self.config)
+            check_group(request, self.config)
+            self.pinning.on_request(request, now)
             self.pull.add(reply, request, self._messages_pending(request), now)
         except PullRefusedError as refused:
             # A requester with heartbeats would ask again at once; it is better off waiting for the next beat.
@@ -376,6 +397,26 @@ class Consumer:
             self.push.move_to(config.deliver_subject.encode(), now)
         self.engine.touch_consumer(self)
 
+    def reset(self, seq: int, now: int) -> int:
+        """Delivers again from stream sequence `seq` on, as if nothing behind it had been delivered; 0: from
+        just above the ack floor. Returns where it goes on.
+
+        Raises JetStreamApiError 10204 where the deliver policy doesn't allow it, StoreWriteError.
+        """
+        if seq:
+            first = self.stream.log.seq_at_time(rules.start_ns(self.config))
+            rules.check_reset(self.config, seq, first)
+        else:
+            seq = self.state.ack_floor_stream + 1
+        self._recorder.start_over(seq)
+        self.pump.move_to(seq)
+        self._start_last_per_subject()
+        self.redelivery.configure(rules.ack_waits_ns(self.config), self.config.max_deliver, now)
+        self.delivered_at = self.acked_at = 0
+        self._used_at = now
+        self.engine.touch_consumer(self)
+        return seq
+
     def info(self, now: int) -> ConsumerInfo:
         """What the consumer has done and has before it."""
         self._drop_missing()
@@ -400,6 +441,7 @@ class Consumer:
             paused=self._paused,
             pause_remaining=rules.pause_until_ns(self.config) - now if self._paused else 0,
             ts=format_time(now),
+            priority_groups=self.pinning.state(),
         )
 
     # --- telling others ------------------------------------------------------------------------

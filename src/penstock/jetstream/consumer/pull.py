@@ -7,6 +7,7 @@ Requests take turns message by message. How they end, as on the official server:
     next message larger than what is left   409 Message Size Exceeds MaxBytes
     expires is over                         408 Request Timeout
     no_wait, nothing (more) there           404 No Messages; with expires it first waits for one message
+    it names a pin that is over             423 Nats-Wrong-Pin-Id (groups.py)
     nobody listens on its reply subject     nothing is sent
 
 Invariant: every request in the queue may still take a message.
@@ -32,15 +33,12 @@ from penstock.protocol.status import (
     IDLE_HEARTBEAT,
     MESSAGE_SIZE_EXCEEDS_MAX_BYTES,
     NO_MESSAGES,
-    NOT_OVERFLOW_CONSUMER,
-    NOT_PINNED_CONSUMER,
-    PRIORITY_OUT_OF_RANGE,
     REQUEST_TIMEOUT,
     REQUESTS_PENDING,
+    WRONG_PIN_ID,
     Status,
 )
 
-PRIORITY_MAX = 9
 # A full queue is searched for requests nobody waits for any more, but not more often than this.
 SWEEP_NS = 1_000_000_000
 
@@ -65,6 +63,10 @@ class WaitingRequest(Target):
         self.heartbeat_ns = max(request.idle_heartbeat, 0)
         self.heartbeat_due = now + self.heartbeat_ns if self.heartbeat_ns else None
         self.heartbeat_sent_at = 0  # `delivered` when the heartbeat was set
+        self.priority = request.priority
+        self.min_pending = request.min_pending
+        self.min_ack_pending = request.min_ack_pending
+        self.pin = request.id.encode()
 
     def pending_headers(self) -> list[tuple[str, str]]:
         """What is left of it, for the statuses that say so."""
@@ -90,26 +92,26 @@ def check_request(request: PullRequest, config: ConsumerConfig) -> None:
         raise PullRefusedError(EXCEEDED_MAX_REQUEST_EXPIRES.format(limit=limit))
     if 0 < config.max_bytes < request.max_bytes:
         raise PullRefusedError(EXCEEDED_MAX_REQUEST_MAX_BYTES.format(limit=config.max_bytes))
-    if request.min_pending or request.min_ack_pending:
-        raise PullRefusedError(NOT_OVERFLOW_CONSUMER)
-    if request.id:
-        raise PullRefusedError(NOT_PINNED_CONSUMER)
-    if not 0 <= request.priority <= PRIORITY_MAX:
-        raise PullRefusedError(PRIORITY_OUT_OF_RANGE)
 
 
 class PullQueue:
     """The waiting requests of one consumer, in the order of their turns.
 
-    send: callable(reply, header block) that publishes a status.
+    send: callable(reply, header block) that publishes a status. prioritized: lower priorities come first.
     """
 
     def __init__(
-        self, index: SubscriptionIndex, send: Callable[[bytes, bytes], None], waiting_max: int
+        self,
+        index: SubscriptionIndex,
+        send: Callable[[bytes, bytes], None],
+        waiting_max: int,
+        *,
+        prioritized: bool = False,
     ) -> None:
         self._index = index
         self._send = send
         self.waiting_max = waiting_max
+        self.prioritized = prioritized
         self.requests: list[Target] = []  # WaitingRequests; the pump rotates the list itself
         self._swept_at = 0
         self.last_active = 0  # ns: the last request, delivery or expiry
@@ -141,6 +143,8 @@ class PullQueue:
         if len(self.requests) >= self.waiting_max:
             raise PullRefusedError(EXCEEDED_MAX_WAITING)
         self.requests.append(WaitingRequest(reply, request, now))
+        if self.prioritized:
+            self.requests.sort(key=lambda one: one.priority)  # stable: equals keep their turns
 
     def on_end(self, target: Target, why: int) -> None:
         """The pump took `target` out of the queue: tells the requester, where there is something to tell."""
@@ -149,6 +153,8 @@ class PullQueue:
             self._send(target.subject, MESSAGE_SIZE_EXCEEDS_MAX_BYTES.block(target.pending_headers()))
         elif why == TargetEnd.END_BYTES_LEFT:
             self._send(target.subject, BATCH_COMPLETED.block(target.pending_headers()))
+        elif why == TargetEnd.END_WRONG_PIN:
+            self._send(target.subject, WRONG_PIN_ID.block(target.pending_headers()))
 
     def sweep(self, now: int) -> None:
         """Drops requests whose time is over (they get 408) and those nobody waits for."""

@@ -80,6 +80,12 @@ class Recorder:
         self._state.truncate(last_seq)
         self._store.snapshot(self._state.snapshot())
 
+    def start_over(self, seq: int) -> None:
+        """The state of a consumer that begins with stream sequence `seq`. Raises StoreWriteError."""
+        fresh = AckState(self._state.policy, seq).snapshot()
+        self._state.restore(fresh)
+        self._store.snapshot(fresh)
+
     def write(self, *, sync: bool = False) -> None:
         """Appends what changed since the last time; sync: and waits for the disk.
 

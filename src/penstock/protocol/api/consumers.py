@@ -180,6 +180,10 @@ class ConsumerUnpinRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_o
     group: str = always("")
 
 
+class ConsumerUnpinResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
+    type: str = always(TYPE_PREFIX + "consumer_unpin_response")
+
+
 class PullRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Body of CONSUMER.MSG.NEXT in its JSON form; an empty body is batch 1, decimal text is batch N."""
 

@@ -1,0 +1,123 @@
+"""Priority groups of pull consumers (ADR-42): who of those that wait gets messages.
+
+    overflow        a request waits until `min_pending` messages are pending, or `min_ack_pending` unacked
+    pinned_client   one client gets everything: the first one served is given a pin, which comes with every
+                    message (`Nats-Pin-Id`) and which its further requests name; the others stand by
+    prioritized     requests of the lowest priority first, in turn among equals
+
+Turns are the pump's business (kernels/pump.pyx); here is what checks a request and what begins and ends a
+pin: whoever is pinned stays so until `priority_timeout` has passed without a request of theirs, or until an
+administrator unpins them. A pin is not kept: after a restart the first one served is pinned anew.
+
+Sources: ADR-42; texts and order of checks are the official server's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.jetstream.consumer.pull import PullRefusedError
+from penstock.kernels.pump import Target
+from penstock.protocol.api import ConsumerConfig, PriorityGroupState, PriorityPolicy, PullRequest
+from penstock.protocol.durations import format_time_or_zero
+from penstock.protocol.status import (
+    INVALID_PRIORITY_GROUP,
+    NOT_OVERFLOW_CONSUMER,
+    NOT_PINNED_CONSUMER,
+    PIN_ID_MISMATCH,
+    PRIORITY_GROUP_MISSING,
+    PRIORITY_OUT_OF_RANGE,
+)
+
+if TYPE_CHECKING:
+    from penstock.jetstream.consumer.consumer import Consumer
+
+PRIORITY_MAX = 9
+
+
+def check_group(request: PullRequest, config: ConsumerConfig) -> None:
+    """Raises PullRefusedError for a request that doesn't fit the consumer's priority policy."""
+    policy = config.priority_policy
+    if (request.min_pending or request.min_ack_pending) and policy is not PriorityPolicy.OVERFLOW:
+        raise PullRefusedError(NOT_OVERFLOW_CONSUMER)
+    if request.id and policy is not PriorityPolicy.PINNED_CLIENT:
+        raise PullRefusedError(NOT_PINNED_CONSUMER)
+    if not 0 <= request.priority <= PRIORITY_MAX:
+        raise PullRefusedError(PRIORITY_OUT_OF_RANGE)
+    if policy is PriorityPolicy.NONE:
+        return
+    if not request.group:
+        raise PullRefusedError(PRIORITY_GROUP_MISSING)
+    if request.group not in config.priority_groups:
+        raise PullRefusedError(INVALID_PRIORITY_GROUP)
+
+
+class Pinning:
+    """The pin of a consumer with priority policy pinned_client; stands idle for all others."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self.pin = b""
+        self.pinned_at = 0  # ns; 0 while nobody is pinned
+        self._due: int | None = None
+        self._now = 0  # of the delivery under way
+
+    def configure(self) -> None:
+        """The consumer has another configuration."""
+        is_pinned = self._consumer.config.priority_policy is PriorityPolicy.PINNED_CLIENT
+        self._consumer.pump.on_pin = self._claim if is_pinned else None
+        if not is_pinned:
+            self._clear()
+
+    def delivers_at(self, now: int) -> None:
+        """Deliveries begin: a pin given by them is given at `now` (ns)."""
+        self._now = now
+
+    def on_request(self, request: PullRequest, now: int) -> None:
+        """A (checked) request arrived: that of whoever is pinned keeps the pin. Raises PullRefusedError (423)
+        for another pin."""
+        if not self.pin or not request.id:
+            return
+        if request.id.encode() != self.pin:
+            raise PullRefusedError(PIN_ID_MISMATCH)
+        self._due = now + self._consumer.config.priority_timeout
+
+    def _claim(self, target: Target) -> None:
+        """The pump serves `target` while nobody is pinned."""
+        consumer = self._consumer
+        self.pin = target.pin = consumer.engine.new_id().encode()
+        self.pinned_at = self._now
+        self._due = self._now + consumer.config.priority_timeout
+        consumer.pump.set_pin(self.pin)
+        group = consumer.config.priority_groups[0]
+        consumer.advise("PINNED", "consumer_group_pinned", group=group, pinned_id=self.pin.decode())
+
+    def unpin(self, group: str, reason: str) -> None:
+        """Ends the pin; who is served next gets a new one. reason: "admin" or "timeout"."""
+        self._clear()
+        consumer = self._consumer
+        consumer.advise("UNPINNED", "consumer_group_unpinned", group=group, reason=reason)
+        consumer.engine.touch_consumer(consumer)
+
+    def _clear(self) -> None:
+        self.pin = b""
+        self.pinned_at = 0
+        self._due = None
+        self._consumer.pump.set_pin(b"")
+
+    def next_deadline(self) -> int | None:
+        """When (ns) the pin ends."""
+        return self._due
+
+    def on_time(self, now: int) -> None:
+        """Ends a pin whose time is over."""
+        if self._due is not None and self._due <= now:
+            self.unpin(self._consumer.config.priority_groups[0], "timeout")
+
+    def state(self) -> list[PriorityGroupState]:
+        """What info shows: the first group, as the official server has it."""
+        groups = self._consumer.config.priority_groups
+        if not groups:
+            return []
+        at = format_time_or_zero(self.pinned_at)
+        return [PriorityGroupState(group=groups[0], pinned_client_id=self.pin.decode(), pinned_ts=at)]
