@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from penstock.kernels.frames import (
 )
 from penstock.kernels.sinks import DirtyList, Sink, Subscription
 from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.ticks import TickTrigger
 from tests.reference.subjects import matches
 
 
@@ -523,3 +526,106 @@ def test_random_publishes_reach_whom_the_model_says(
             left[taken] -= 1
     for _, sub in subs:
         assert sub.closed == (left[sub.sid] == 0)
+
+
+class Straight:
+    """A client whose sink sends straight into a socket pair."""
+
+    def __init__(self) -> None:
+        self.server, self.peer = socket.socketpair()
+        self.server.setblocking(False)
+        self.trigger = TickTrigger(lambda end: None, lambda: None)
+        self.sink = ClientSink(self.trigger.dirty_sinks, self)
+        self.sink.socket = self.server.fileno()
+        self.rest = b""
+        self.drained = 0
+
+    def flush(self) -> bool:
+        self.rest += self.sink.take()
+        return False
+
+    def on_drained(self) -> None:
+        self.drained += 1
+
+    def __enter__(self) -> Straight:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.server.close()
+        self.peer.close()
+
+
+def test_a_sink_with_a_socket_sends_by_itself_and_its_owner_hears_nothing() -> None:
+    with Straight() as client:
+        client.sink.when_drained(client.on_drained)
+        for text in (b"one", b"two"):
+            client.sink.write(text)
+            client.trigger.flush()
+            assert client.peer.recv(100) == text
+        assert (client.rest, client.sink.sent_bytes, client.drained) == (b"", 6, 1)
+
+
+def test_what_the_socket_does_not_take_is_its_owners_to_send_and_nothing_is_lost_between() -> None:
+    with Straight() as client:
+        data = b"".join(b"%07d\n" % i for i in range(500_000))
+        client.sink.write(data)
+        client.trigger.flush()
+        sent = client.sink.sent_bytes
+        assert 0 < sent < len(data)
+        assert client.rest == data[sent:]
+        client.server.close()
+        got = bytearray()
+        while chunk := client.peer.recv(1 << 20):
+            got += chunk
+        assert bytes(got) == data[:sent]
+
+
+def test_a_socket_that_is_gone_and_a_closed_sink_are_left_to_the_owner() -> None:
+    with Straight() as client:
+        client.peer.close()
+        client.sink.write(b"a")
+        client.trigger.flush()
+        assert client.rest == b"a"
+    with Straight() as client:
+        client.sink.write(b"a")
+        client.sink.closed = True
+        client.trigger.flush()
+        assert (client.rest, client.sink.sent_bytes) == (b"a", 0)
+
+
+def test_what_a_read_brought_is_worked_through_and_its_owner_goes_on_at_control_frames(
+    server: Server,
+) -> None:
+    a, b = server.connect(), server.connect()
+    b.subscribe(b"a")
+    stops: list[int] = []
+    a.inlet.on_control = stops.append
+    a.inlet.on_fed_slow = lambda: stops.append(-1)
+    b.sink.stall_threshold = 0
+
+    def read(data: bytes) -> None:
+        with a.inlet.parser.get_buffer(len(data)) as room:
+            room[: len(data)] = data
+        a.inlet.received(len(data))
+
+    read(b"PUB a 1\r\nx\r\nPING\r\n")
+    assert stops == [OP_PING, -1]
+    assert (a.inlet.active, a.inlet.read_bytes, a.inlet.fed_slow) == (True, 18, False)
+    assert b.received() == b"MSG a 1 1\r\nx\r\n"
+    a.inlet.active, a.sink.closed = False, True
+    read(b"PUB a 1\r\nx\r\n")
+    assert (a.inlet.active, b.received()) == (False, b"")
+
+
+def test_a_read_that_comes_alone_ends_the_tick_also_after_one_that_failed(server: Server) -> None:
+    a = server.connect()
+    soon: list[object] = []
+    trigger = TickTrigger(soon.append, lambda: None)
+    a.inlet.trigger = trigger
+    a.inlet.index = None
+    with a.inlet.parser.get_buffer(20) as room:
+        room[:12] = b"PUB a 1\r\nx\r\n"
+    with pytest.raises(RuntimeError, match="without an index"):
+        a.inlet.received(12)
+    trigger.schedule()
+    assert len(soon) == 1, "the read is over: what comes is no part of it"

@@ -117,8 +117,44 @@ def world() -> World:
 def test_a_tick_applies_writes_acknowledges_delivers_and_flushes_in_this_order(world: World) -> None:
     world.add_engine()
     world.sink.write(b"x")
+    world.tick.schedule()
     world.loop.turn()
     assert world.steps == ["apply", "write", "acknowledge", "deliver", "flush b'x'"]
+
+
+def test_a_tick_without_work_for_engines_only_flushes(world: World) -> None:
+    world.add_engine()
+    world.sink.write(b"x")
+    world.loop.turn()
+    assert world.steps == ["flush b'x'"]
+
+
+def test_a_read_that_comes_alone_after_one_that_did_ends_the_tick_itself(world: World) -> None:
+    world.add_engine()
+
+    def publish_to_stream() -> None:
+        world.sink.write(b"x")
+        world.tick.schedule()
+
+    world.tick.trigger.read(publish_to_stream)
+    assert world.steps == []
+    world.loop.turn()
+    world.steps.clear()
+    world.tick.trigger.read(publish_to_stream)
+    assert world.steps == ["apply", "write", "acknowledge", "deliver", "flush b'x'"]
+    assert world.loop.soon == []
+
+
+def test_an_engine_that_fails_within_a_read_stops_everything_as_in_a_scheduled_tick(world: World) -> None:
+    world.add_engine()
+    world.tick.trigger.read(lambda: world.sink.write(b"x"))
+    world.loop.turn()
+    world.steps.clear()
+    world.engine.fails_at = "write"
+    with pytest.raises(OSError, match="the disk lied"):
+        world.tick.trigger.read(world.tick.schedule)
+    assert world.steps == ["apply"]
+    assert len(world.failures) == 1
 
 
 def test_everything_of_one_turn_is_one_tick(world: World) -> None:

@@ -4,6 +4,7 @@ from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.frames cimport Frame, FrameParser
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
+from penstock.kernels.ticks cimport TickTrigger
 
 # What a receiver's permissions mean for deliveries. Most receivers have none, and pay for a comparison.
 # may_receive(subject: bytes) -> bool, or None: all; it is asked once about a subject.
@@ -32,7 +33,10 @@ cdef class ClientSink(Sink):
     cdef dict drain_waiters             # {callback: None}, called once at drained()
     cdef bint fed_slow                  # as a publisher: has delivered to a sink above its threshold
     cdef public DeliveryGuard guard     # None, or what keeps messages from this receiver
+    cdef public int socket              # where `out` may go straight to; -1 = owner.flush() sends it
+    cdef readonly uint64_t sent_bytes   # what went straight to the socket
     cdef int mark_dirty(self) except -1
+    cdef bint send(self) except -1
     # Is it the guard alone that keeps the message from this receiver?
     cdef bint denies(self, Subscription sub, const Message* m) except -1
     # Does more wait in `out` than a consumer may add to?
@@ -66,10 +70,16 @@ cdef class Inlet:
     cdef uint64_t frame_epoch           # parser.epoch while `frame` is alive
     cdef bint has_frame, busy
     cdef public SubjectMapper mapper    # None, or changes subjects of publishes before anything checks them
+    cdef public object on_control       # callable(op): process() stopped at this frame; it goes on from there
+    cdef public object on_fed_slow      # callable(): what was read went to a sink above its stall_threshold
+    cdef public TickTrigger trigger     # whose tick a read may end; None = no read of this connection does
+    cdef public bint active             # has read something since somebody set it False
+    cdef readonly Py_ssize_t read_bytes     # of the last read
     # Dispatches PUB/HPUB frames; returns 0 when the buffer needs more, else the Op of the control
     # frame (or OP_ERROR) it stopped at; the caller reads it by control() and calls process() again.
     cpdef int process(self) except -1
     cdef int run(self) except -1
+    cdef int work(self) except -1
     cdef int publish_frame(self) except -1
     cdef bint is_allowed(self, const Message* m) except -1
 

@@ -8,6 +8,7 @@ from penstock.kernels.buffers import OutBuffer
 from penstock.kernels.frames import FrameParser, PyFrame
 from penstock.kernels.sinks import DirtyList, Sink
 from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.ticks import TickTrigger
 
 class DeliveryGuard:
     """What a receiver's permissions mean for what is delivered to it.
@@ -36,6 +37,9 @@ class ClientSink(Sink):
     stall_threshold -- bytes waiting in `out` above which a publisher's Inlet.fed_slow is set.
     pending_max -- bytes that may wait in `out`, 0 (the default) for no bound; what goes above it closes the
     sink and sets overflowed: the owner ends the connection.
+    socket -- descriptor of a socket that `out` may go straight to, -1 (the default) = owner.flush() sends it.
+    When the socket doesn't take all, owner.flush() is called for the rest.
+    sent_bytes -- what went straight to the socket.
     out_bytes, in_bytes -- header and payload, without the protocol around them.
     """
 
@@ -49,6 +53,9 @@ class ClientSink(Sink):
     owner: object
     stall_threshold: int
     pending_max: int
+    socket: int
+    @property
+    def sent_bytes(self) -> int: ...
     @property
     def overflowed(self) -> bool: ...
     guard: DeliveryGuard | None
@@ -96,6 +103,9 @@ class Inlet:
     forget_permissions(); any other number = allowed this time. None = all allowed.
     mapper -- changes the subjects of publishes before anything checks them. None = nothing does.
     fed_slow -- has it delivered to a sink above its stall_threshold? Set it False to watch anew.
+    on_control, on_fed_slow, trigger -- for received(): who goes on at a frame that is none of a publish, with
+    its Op; who is told of fed_slow; and whose tick a read may end (None: another's).
+    active -- has read something since somebody set it False. read_bytes -- of the last read.
     """
 
     index: SubscriptionIndex | None
@@ -105,6 +115,12 @@ class Inlet:
     publish_check: Callable[[bytes], int] | None
     mapper: SubjectMapper | None
     fed_slow: bool
+    on_control: Callable[[int], object]
+    on_fed_slow: Callable[[], object]
+    trigger: TickTrigger | None
+    active: bool
+    @property
+    def read_bytes(self) -> int: ...
     def __init__(
         self, sink: ClientSink, index: SubscriptionIndex | None = None, parser: FrameParser | None = None
     ) -> None: ...
@@ -114,6 +130,9 @@ class Inlet:
     def sink(self) -> ClientSink: ...
     def process(self) -> int:
         """Dispatches publishes; OP_NEED_MORE, or the Op of the frame it stopped at, or OP_ERROR."""
+
+    def received(self, n: int) -> None:
+        """Works through the `n` bytes that a read put into the parser's buffer, and may end the tick."""
 
     def control(self) -> PyFrame:
         """The frame process() stopped at. Raises RuntimeError when there is none or more was read since."""

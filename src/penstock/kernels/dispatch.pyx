@@ -12,7 +12,7 @@ Rejected: handing PUB frames to Python when pedantic or verbose are on (the answ
 counting the 503 as a delivery (the official server doesn't either: UNSUB max is about messages).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memmove
 
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.frames cimport (
@@ -21,6 +21,23 @@ from penstock.kernels.frames cimport (
 from penstock.kernels.grammar cimport is_literal_subject
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
+from penstock.kernels.ticks cimport TickTrigger
+
+cdef extern from *:
+    """
+    #ifdef _WIN32
+    static long long send_at_once(int fd, const char* p, size_t n) { return -1; }
+    #else
+    #include <sys/socket.h>
+    #ifndef MSG_NOSIGNAL
+    #define MSG_NOSIGNAL 0
+    #endif
+    static long long send_at_once(int fd, const char* p, size_t n) {
+        return send(fd, p, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    #endif
+    """
+    long long send_at_once(int fd, const char* p, size_t n) noexcept nogil
 
 cdef enum:
     ALLOWED_MAX = 1024              # decisions of publish_check that are remembered
@@ -73,6 +90,7 @@ cdef class ClientSink(Sink):
         self.echo = True
         self.stall_threshold = STALL_THRESHOLD
         self.drain_waiters = {}
+        self.socket = -1
 
     cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
         cdef const char* body = m.body
@@ -137,6 +155,33 @@ cdef class ClientSink(Sink):
             waiters, self.drain_waiters = self.drain_waiters, {}
             for callback in waiters:
                 callback()
+
+    cdef bint send(self) except -1:
+        """Hands `out` to the socket; True when that took it all and nothing is left to do.
+
+        What it doesn't take, and every error, is for the transport to meet.
+        """
+        cdef OutBuffer out = self.out
+        cdef long long taken
+        if self.socket < 0 or self.closed:
+            return False
+        if out.size:
+            taken = send_at_once(self.socket, out.data, out.size)
+            if taken <= 0:
+                return False
+            self.sent_bytes += <uint64_t>taken
+            if <size_t>taken < out.size:
+                out.size -= <size_t>taken
+                memmove(out.data, out.data + taken, out.size)
+                return False
+            out.clear()
+        self.is_dirty = False
+        if self.drain_waiters:
+            self.drained()
+        return True
+
+    cdef bint flush(self) except -1:
+        return False if self.send() else self.owner.flush()
 
     def take(self):
         """What is to be sent; the sink is clean afterwards and will mark itself anew."""
@@ -336,6 +381,34 @@ cdef class Inlet:
     def forget_permissions(self):
         """Asks publish_check anew about every subject."""
         self.allowed.clear()
+
+    def received(self, Py_ssize_t n):
+        """Works through the `n` bytes that a read put into the parser's buffer; perhaps it ends the tick."""
+        cdef TickTrigger trigger = self.trigger
+        self.parser.buffer_updated(n)
+        if self.sink.closed:
+            return
+        self.active = True
+        self.read_bytes = n
+        if trigger is None:
+            self.work()
+            return
+        trigger.begin_read()
+        try:
+            self.work()
+        except BaseException:
+            trigger.abandon_read()
+            raise
+        trigger.end_read()
+
+    cdef int work(self) except -1:
+        cdef int op = self.process()
+        if op != OP_NEED_MORE:
+            self.on_control(op)
+        if self.sink.fed_slow:
+            self.sink.fed_slow = False
+            self.on_fed_slow()
+        return 0
 
     def control(self):
         """The frame at which process() stopped, as a PyFrame. Call it before more is read.

@@ -15,6 +15,8 @@ cdef class Sink:
     # Takes one message for one of its subscriptions. `origin` is the publisher's sink or None.
     # Returns 1 when taken, 0 when refused (closed, echo off): a queue group then tries another member.
     cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1
+    # The end of a tick in which it marked itself: hands on what it holds. True when its receiver is congested.
+    cdef bint flush(self) except -1
 
 cdef class Subscription:
     cdef readonly Sink sink

@@ -13,6 +13,9 @@ cdef class Sink:
     cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
         return 0
 
+    cdef bint flush(self) except -1:
+        return False
+
 
 cdef class Subscription:
     """Interest of one sink in one subject filter."""

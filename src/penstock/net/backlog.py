@@ -22,6 +22,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock.kernels.ticks import TickTrigger
+
 HIGH_WATER = 64 * 1024
 LOW_WATER = 16 * 1024
 STALL_S = 0.010
@@ -50,6 +52,7 @@ class BacklogWatch:
         write_deadline_s: seconds a backlogged connection may take nothing.
         flush_all: writes all out buffers that hold something; True when one of their receivers is congested.
         stall: whether publishers are slowed down at all.
+        trigger: of the tick that reads of these connections may end; None = they end none.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class BacklogWatch:
         write_deadline_s: float,
         flush_all: Callable[[], bool],
         stall: bool = True,
+        trigger: TickTrigger | None = None,
     ) -> None:
         self._loop = loop
         self._deadline_s = write_deadline_s
@@ -68,6 +72,7 @@ class BacklogWatch:
         self._look_handle: asyncio.TimerHandle | None = None
         self.max_pending = max_pending
         self.flush_all = flush_all
+        self.trigger = trigger
         self.eager_bytes = min(max_pending // 4, EAGER_BYTES)
         self.stall_bytes = min(max_pending // 2, STALL_BYTES_MAX) if stall else max_pending
         self.stalls = 0

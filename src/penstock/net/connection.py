@@ -2,8 +2,10 @@
 
 What arrives is the handler's business (the server's session); this is transport, backlog and closing.
 
-Invariants: nothing is read once `close_reason` is set; `flush` is the only place that writes; what was in
-the out buffer when `close` was called is still written, unless the receiver is slow.
+Invariants: nothing is read once `close_reason` is set; what was in the out buffer when `close` was called is
+still written, unless the receiver is slow. A plain socket is written to by the sink itself, as long as the
+transport holds nothing and the socket takes all; what it doesn't take goes through the transport (`flush`),
+and everything behind it too, until the transport is empty again.
 Works on uvloop and on asyncio's own loop.
 
 Rejected: asyncio streams (a copy and a task per connection) and Protocol.data_received (a bytes object
@@ -14,10 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from penstock.kernels.dispatch import Inlet
 from penstock.net.backlog import HIGH_WATER, LOW_WATER, BacklogWatch
+from penstock.net.layer import Layer
 from penstock.net.reasons import CloseReason
 
 CLOSE_GRACE_S = 2.0
@@ -29,8 +33,8 @@ class Handler(Protocol):
     def connected(self) -> None:
         """The socket is open; the addresses are known."""
 
-    def readable(self) -> None:
-        """The inlet's parser holds new bytes."""
+    def control(self, op: int) -> None:
+        """The inlet stopped at a frame that is no publish: reads it, and goes on from there."""
 
     def closed(self, reason: CloseReason) -> None:
         """The socket is gone. Called once, and nothing is called after it."""
@@ -50,26 +54,28 @@ class Connection(asyncio.BufferedProtocol):
         "_handler",
         "_inlet",
         "_out",
-        "_parser",
-        "_read_bytes",
+        "_plain_socket",
         "_sink",
         "_stalled",
         "_transport",
         "_watch",
         "_written",
-        "active",
+        "buffer_updated",
         "close_reason",
+        "get_buffer",
         "kind",
         "peer",
         "stalls",
     )
+
+    get_buffer: Callable[..., memoryview]
+    buffer_updated: Callable[..., None]
 
     def __init__(self, inlet: Inlet, watch: BacklogWatch) -> None:
         inlet.sink.stall_threshold = watch.eager_bytes
         inlet.sink.pending_max = watch.max_pending
         self._inlet = inlet
         self._sink = inlet.sink
-        self._parser = inlet.parser
         self._out = inlet.sink.out
         self._watch = watch
         self._transport: asyncio.Transport | None = None
@@ -78,8 +84,11 @@ class Connection(asyncio.BufferedProtocol):
         self._stalled = False
         self._grace: asyncio.TimerHandle | None = None
         self._written = 0
-        self._read_bytes = 0
-        self.active = False
+        inlet.on_fed_slow = self._on_fed_slow
+        # The event loop calls the kernels: a read passes no Python code unless there is something to decide.
+        self.get_buffer = inlet.parser.get_buffer
+        self.buffer_updated = inlet.received
+        self._plain_socket = -1
         self.stalls = 0
         self.close_reason: CloseReason | None = None
         self.kind = "nats"  # as monitoring calls its transport
@@ -88,10 +97,21 @@ class Connection(asyncio.BufferedProtocol):
     def attach(self, handler: Handler) -> None:
         """Sets who is told. Before the socket is connected."""
         self._handler = handler
+        self._inlet.on_control = handler.control
 
     def use(self, transport: asyncio.Transport) -> None:
         """Reads and writes through this transport from now on: what was between it and the socket is gone."""
         self._transport = transport
+        self._go_straight_to_socket(transport)
+
+    @property
+    def active(self) -> bool:
+        """Has something been read since this was set to False?"""
+        return self._inlet.active
+
+    @active.setter
+    def active(self, value: bool) -> None:
+        self._inlet.active = value
 
     def tls(self) -> tuple[str, str]:
         """(version, cipher suite) of an encrypted connection; ("", "") of any other."""
@@ -113,24 +133,9 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer = (peer[0], peer[1])
+        self._go_straight_to_socket(self._transport)
         assert self._handler is not None
         self._handler.connected()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._parser.get_buffer(sizehint)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._parser.buffer_updated(nbytes)
-        if self.close_reason is not None:
-            return
-        self.active = True
-        self._read_bytes = nbytes
-        assert self._handler is not None
-        self._handler.readable()
-        if self._inlet.fed_slow:
-            self._inlet.fed_slow = False
-            if self._watch.flush_all():
-                self._stall()
 
     def eof_received(self) -> bool:
         return False
@@ -154,6 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.close_reason is None:
             self.close_reason = CloseReason.CLIENT_CLOSED if exc is None else CloseReason.READ_ERROR
         self._sink.closed = True
+        self._sink.socket = -1
         self._sink.drained()
         self._transport = None
         assert self._handler is not None
@@ -176,8 +182,11 @@ class Connection(asyncio.BufferedProtocol):
         if data and self.close_reason is None:
             self._written += len(data)
             transport.write(data)
+        waiting = transport.get_write_buffer_size()
+        # While the transport holds something, what comes goes behind it.
+        self._sink.socket = -1 if waiting else self._plain_socket
         if self._backlogged:
-            return self._is_congested(transport.get_write_buffer_size())
+            return self._is_congested(waiting)
         self._sink.drained()
         return False
 
@@ -188,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def bytes_taken(self) -> int:
         waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        return self._written - waiting
+        return self._written + self._sink.sent_bytes - waiting
 
     def close(self, reason: CloseReason) -> None:
         """Stops reading, writes what is in the out buffer, then closes. The first reason stands."""
@@ -222,6 +231,17 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- own
 
+    def _go_straight_to_socket(self, transport: asyncio.Transport) -> None:
+        """From now on the kernel sends to the socket, unless there is a layer between."""
+        sock = transport.get_extra_info("socket")
+        if sock is not None and not isinstance(transport, Layer):
+            self._plain_socket = sock.fileno()
+            self._inlet.trigger = self._watch.trigger
+
+    def _on_fed_slow(self) -> None:
+        if self._watch.flush_all():
+            self._stall()
+
     def _stop(self, transport: asyncio.Transport, reason: CloseReason) -> None:
         self.close_reason = reason
         self._sink.closed = True
@@ -245,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stalled = True
         self.stalls += 1
         self._transport.pause_reading()
-        self._watch.stall(self._resume, self._read_bytes)
+        self._watch.stall(self._resume, self._inlet.read_bytes)
 
     def _resume(self) -> None:
         self._stalled = False

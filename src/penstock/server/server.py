@@ -130,6 +130,7 @@ class Server:
             write_deadline_s=options.write_deadline_ns / 1e9,
             flush_all=self._tick.flush,
             stall=options.fast_producer_stall,
+            trigger=self._tick.trigger,
         )
         self.account(GLOBAL_ACCOUNT)
         self.account(options.system_account)

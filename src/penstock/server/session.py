@@ -109,13 +109,10 @@ class Session:
             first_ping_s * (1 + FIRST_PING_JITTER * server.random()), self._on_ping_timer
         )
 
-    def readable(self) -> None:
-        """Works through what has arrived."""
+    def control(self, op: int) -> None:
+        """Works through what has arrived, from a control frame on."""
         process = self.inlet.process
-        while True:
-            op = process()
-            if op == Op.OP_NEED_MORE or self.connection.close_reason is not None:
-                return
+        while op != Op.OP_NEED_MORE and self.connection.close_reason is None:
             if op == Op.OP_ERROR:
                 self._on_broken_protocol()
                 return
@@ -127,6 +124,7 @@ class Session:
                 self._on_unexpected(op)
             else:
                 handler(self, self.inlet.control())
+            op = process()
 
     def closed(self, reason: CloseReason) -> None:
         self._shut()

@@ -8,7 +8,8 @@
 
 One tick covers everything that was read since the last one: however many publishes arrived, each stream
 is written once and each connection is written to once. Whoever puts work off calls `schedule()` (DirtyLists
-do by their `wake`); the event loop runs the tick once the sockets that were ready are read.
+do by their `wake`); the event loop runs the tick once the sockets that were ready are read, or the one read
+that came alone runs it itself (`TickTrigger`). Sinks that have something to send need step 5 only.
 
 Rejected: acting at once where work arises. It would cost a system call a message, and it would spread the
 order above over every place that publishes.
@@ -18,9 +19,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol
 
-from penstock.kernels.sinks import DirtyList
+from penstock.kernels.ticks import TickTrigger
 
 
 class Engine(Protocol):
@@ -32,16 +33,6 @@ class Engine(Protocol):
     def deliver(self, now: int) -> None: ...
     def next_deadline(self) -> int | None: ...
     def on_time(self, now: int) -> None: ...
-
-
-class _Owner(Protocol):
-    def flush(self) -> bool: ...
-
-
-class _HasOwner(Protocol):
-    """A ClientSink, whose owner is a session."""
-
-    owner: _Owner
 
 
 class Tick:
@@ -64,27 +55,17 @@ class Tick:
         self._clock = clock
         self._on_failure = on_failure
         self._engines: list[Engine] = []
-        self._scheduled = False
         self._failed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
-        self._running = False
-        self.dirty_sinks = DirtyList(self._on_dirty_sink)
+        self.trigger = TickTrigger(loop.call_soon, self._run)
+        self.dirty_sinks = self.trigger.dirty_sinks
+        self.schedule = self.trigger.schedule  # there is work for the end of this tick
+        self.flush = self.trigger.flush  # step 5; True when a receiver among them is congested
 
     def add(self, engine: Engine) -> None:
         self._engines.append(engine)
         self.schedule()
-
-    def schedule(self) -> None:
-        """There is work for the end of this tick."""
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._run)
-
-    def _on_dirty_sink(self) -> None:
-        # What the engines put into out buffers is flushed by this very tick: no need of another one.
-        if not self._running:
-            self.schedule()
 
     def run_engines(self, now: int) -> None:
         """Steps 1 to 4."""
@@ -97,13 +78,6 @@ class Tick:
             engine.acknowledge()
         for engine in engines:
             engine.deliver(now)
-
-    def flush(self) -> bool:
-        """Step 5; True when a receiver among them is congested."""
-        congested = False
-        for sink in self.dirty_sinks.take():
-            congested |= cast(_HasOwner, sink).owner.flush()
-        return congested
 
     def settle(self) -> None:
         """Does at once what waits for the end of this tick."""
@@ -120,15 +94,14 @@ class Tick:
             self._timer = None
 
     def _run(self) -> None:
-        self._scheduled = False
-        self._running = True
+        trigger = self.trigger
         try:
-            if self._engines and not self._failed:
+            if trigger.begin() and self._engines and not self._failed:
                 self._run_engines_or_fail()
                 self._arm()
         finally:
-            self._running = False
-        self.flush()
+            trigger.done()
+        trigger.flush()
 
     def _run_engines_or_fail(self) -> None:
         try:

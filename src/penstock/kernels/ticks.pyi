@@ -1,0 +1,45 @@
+"""What Python sees of the decision when a tick ends."""
+
+from collections.abc import Callable
+
+from penstock.kernels.sinks import DirtyList
+
+AT_ONCE_MAX: int
+
+class TickTrigger:
+    """Decides when the end of a tick runs.
+
+    call_soon -- the event loop's.
+    end -- the end of the tick. It calls begin() first, done() once the engines have had their turn, and
+    flush() last.
+    """
+
+    def __init__(
+        self, call_soon: Callable[[Callable[[], object]], object], end: Callable[[], object]
+    ) -> None: ...
+    @property
+    def dirty_sinks(self) -> DirtyList:
+        """Sinks that have something to send."""
+
+    @property
+    def engines_due(self) -> bool: ...
+    @property
+    def scheduled(self) -> bool: ...
+    @property
+    def at_once(self) -> int:
+        """How many more reads may end the tick themselves."""
+
+    def schedule(self) -> None:
+        """There is work for the end of this tick besides sinks that have something to send."""
+
+    def begin(self) -> bool:
+        """The end of the tick has begun; is there work besides sinks?"""
+
+    def done(self) -> None:
+        """What is marked from now on is for the next tick."""
+
+    def flush(self) -> bool:
+        """All dirty sinks hand on what they hold; True when a receiver among them is congested."""
+
+    def read(self, work: Callable[[], object]) -> None:
+        """Does `work` as what came in by one read of a socket."""

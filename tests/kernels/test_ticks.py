@@ -1,0 +1,165 @@
+"""When the end of a tick runs: with the loop's next turn, or within a read that comes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.kernels.dispatch import ClientSink
+from penstock.kernels.ticks import AT_ONCE_MAX, TickTrigger
+from tests.reference import ticks as reference
+
+SINKS = 3
+
+
+class Owner:
+    def __init__(self, world: World, number: int) -> None:
+        self.world, self.number = world, number
+        self.sink = ClientSink(world.trigger.dirty_sinks, self)
+        self.congested = False
+
+    def flush(self) -> bool:
+        self.sink.take()
+        self.world.flushed.append(self.number)
+        return self.congested
+
+
+class World:
+    """A trigger, a loop that is turned by hand, and three sinks."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], object]] = []
+        self.ends: list[tuple[bool, tuple[int, ...]]] = []
+        self.flushed: list[int] = []
+        self.trigger = TickTrigger(self.soon.append, self.end)
+        self.owners = [Owner(self, i) for i in range(SINKS)]
+
+    def end(self) -> None:
+        due = self.trigger.begin()
+        self.trigger.done()
+        self.trigger.flush()
+        self.note(due)
+
+    def note(self, engines_due: bool) -> None:
+        self.ends.append((engines_due, tuple(self.flushed)))
+        self.flushed.clear()
+
+    def mark(self, sink: int) -> None:
+        self.owners[sink].sink.write(b"x")
+
+    def read(self, sinks: list[int], *, engines: bool) -> None:
+        def work() -> None:
+            for sink in sinks:
+                self.mark(sink)
+            if engines:
+                self.trigger.schedule()
+
+        self.trigger.read(work)
+        if self.flushed:  # a read that ends the tick itself calls `end` only for engines
+            self.note(False)
+
+    def turn(self) -> None:
+        due = self.soon[:]
+        self.soon.clear()
+        for callback in due:
+            callback()
+
+
+sinks = st.lists(st.integers(0, SINKS - 1), max_size=3)
+steps = st.one_of(
+    st.tuples(st.just("mark"), st.integers(0, SINKS - 1)),
+    st.tuples(st.just("schedule")),
+    st.tuples(st.just("read"), sinks, st.booleans()),
+    st.tuples(st.just("read alone"), sinks, st.booleans()),
+    st.tuples(st.just("reads alone"), st.integers(1, 2 * AT_ONCE_MAX)),
+    st.tuples(st.just("turn")),
+)
+
+
+@given(st.lists(steps, max_size=60))
+def test_ends_of_ticks_come_when_the_model_says(script: list[tuple[object, ...]]) -> None:
+    world, model = World(), reference.TickModel()
+    for name, *arguments in script:
+        for each in (world, model):
+            match name:
+                case "read":
+                    each.read(arguments[0], engines=arguments[1])  # type: ignore[arg-type]
+                case "read alone":
+                    each.turn()
+                    each.read(arguments[0], engines=arguments[1])  # type: ignore[arg-type]
+                case "reads alone":
+                    for _ in range(arguments[0]):  # type: ignore[call-overload]
+                        each.read([0], engines=False)
+                        each.turn()
+                case "mark":
+                    each.mark(arguments[0])  # type: ignore[arg-type]
+                case "schedule":
+                    (world.trigger if each is world else model).schedule()
+                case _:
+                    each.turn()
+        assert world.ends == model.ends
+        assert world.trigger.scheduled == model.scheduled == bool(world.soon)
+        assert len(world.soon) <= 1
+        assert world.trigger.at_once == model.at_once
+        assert world.trigger.engines_due == model.engines_due
+    world.turn()
+    assert len(world.trigger.dirty_sinks) == 0, "nothing that was marked is left behind"
+
+
+def test_reads_that_come_together_are_covered_by_one_end() -> None:
+    world = World()
+    world.read([0], engines=False)
+    world.turn()
+    assert world.trigger.at_once == AT_ONCE_MAX
+    for _ in range(AT_ONCE_MAX):
+        world.read([0], engines=False)
+    assert world.trigger.at_once == 0
+    world.ends.clear()
+    for sink in range(SINKS):
+        world.read([sink, 0], engines=True)
+    assert world.ends == []
+    world.turn()
+    assert world.ends == [(True, (0, 1, 2))]
+    assert world.trigger.at_once == 0, "reads came together: the next one waits too"
+
+
+def test_what_engines_mark_is_flushed_by_the_same_end_and_schedules_none() -> None:
+    world = World()
+    world.trigger.schedule()
+    assert world.trigger.begin()
+    world.mark(0)
+    world.trigger.done()
+    world.trigger.flush()
+    assert world.flushed == [0]
+    world.turn()
+    assert world.soon == []
+
+
+def test_what_a_read_that_failed_has_marked_still_gets_its_end() -> None:
+    world = World()
+    world.read([0], engines=False)
+    world.turn()
+    world.ends.clear()
+
+    def fail() -> None:
+        world.mark(1)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        world.trigger.read(fail)
+    assert world.ends == []
+    world.turn()
+    assert world.ends == [(False, (1,))]
+
+
+def test_flush_tells_of_a_congested_receiver() -> None:
+    world = World()
+    world.mark(0)
+    world.mark(1)
+    world.owners[0].congested = True
+    assert world.trigger.flush() is True
+    assert world.flushed == [0, 1]
+    assert world.trigger.flush() is False
