@@ -522,6 +522,10 @@ cdef class AckState:
             self.shrink()
         return True
 
+    def given_up(self):
+        """[(stream seq, deliveries)] of everything given up and not settled since, in order."""
+        return sorted(self.dead.items())
+
     def requeue(self, uint64_t stream_seq):
         """A NAK without delay: due now. True when it is pending and wasn't queued yet."""
         cdef Py_ssize_t i = self.find(stream_seq, 0)

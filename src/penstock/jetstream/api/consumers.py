@@ -16,6 +16,7 @@ from penstock.errors import StoreError
 from penstock.jetstream.api.dispatch import ApiRequest, Endpoint, api_level_suffices
 from penstock.jetstream.consumer import config as rules
 from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.consumer.letters import subject_of
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE
 from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.dispatch import publish
@@ -221,6 +222,7 @@ def create_consumer(
         rules.checked(config, stream.config, engine.config, pedantic=body.pedantic)
         raise codes.CONSUMER_DOES_NOT_EXIST.exception()
     config = rules.checked(config, stream.config, engine.config, pedantic=body.pedantic)
+    _check_dead_letter_stream(engine, config)
     if present is not None:
         return _updated(present, config, body.action, now)
     _check_capacity(engine, stream, config)
@@ -232,6 +234,12 @@ def create_consumer(
     engine.touch_consumer(consumer)
     engine.advisories.consumer_action(stream.name, name, "create")
     return consumer
+
+
+def _check_dead_letter_stream(engine: JetStream, config: ConsumerConfig) -> None:
+    subject = subject_of(config)
+    if subject and not engine.index.has_interest(subject.encode()):
+        raise rules.refuse(f"no stream takes the dead letter subject {subject!r}: create that stream first")
 
 
 def _updated(present: Consumer, config: ConsumerConfig, action: ConsumerAction, now: int) -> Consumer:

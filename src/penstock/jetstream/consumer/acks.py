@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.consumer import config as rules
+from penstock.jetstream.consumer.letters import TERMINATED, Letter
 from penstock.kernels.dispatch import publish
 from penstock.protocol.acks import NEXT, AckKind, parse_body
 from penstock.protocol.api import AckPolicy
@@ -35,6 +36,7 @@ class Acks:
             settled += queue.apply(state, place)
             settled += self._apply_one(stream_seq, consumer_seq, deliveries, body, reply, now)
         settled += queue.apply(state)
+        settled += consumer.letters.apply(now)
         if settled:
             consumer.acked_at = now
         if queue.samples:
@@ -76,9 +78,7 @@ class Acks:
         elif ack.kind is AckKind.PROGRESS:
             consumer.redelivery.progress(stream_seq, now)
         else:
-            settled = self._settle(stream_seq, consumer_seq)
-            reason = {"reason": ack.reason} if ack.reason else {}
-            self._advise("MSG_TERMINATED", "terminated", stream_seq, consumer_seq, deliveries, **reason)
+            settled = self._terminate(stream_seq, consumer_seq, deliveries, ack.reason)
         if reply and confirmed:
             self._confirmations.append(reply)
         return settled
@@ -88,6 +88,15 @@ class Acks:
             return 0
         self._consumer.acks.sample(self._consumer.state, stream_seq)
         return self._consumer.state.acked(stream_seq, consumer_seq)
+
+    def _terminate(self, stream_seq: int, consumer_seq: int, deliveries: int, reason: str) -> int:
+        consumer = self._consumer
+        if consumer.letters.wanted and consumer.state.give_up(stream_seq):
+            consumer.letters.add(stream_seq, Letter(deliveries, TERMINATED, reason, consumer_seq))
+            return 0
+        settled = self._settle(stream_seq, consumer_seq)
+        consumer.tell_terminated(stream_seq, consumer_seq, deliveries, reason)
+        return settled
 
     def _sample_percent(self) -> int:
         """How many of a hundred acks make a metric now: none where nobody listens."""

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from penstock.errors import JetStreamApiError, MisuseError
 from penstock.jetstream.config import LEVEL_KEY, REQUIRED_LEVEL_KEY, VERSION_KEY
+from penstock.jetstream.consumer.letters import METADATA_KEY, subject_of
 from penstock.jetstream.limits import DESCRIPTION_MAX, METADATA_MAX, NAME_MAX, EngineConfig
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
@@ -81,6 +82,7 @@ def checked(
     _check_start(config)
     _check_texts(config)
     _check_groups(config)
+    _check_dead_letter(config, stream)
     _check_supported(config)
     config = structs.replace(config, pause_until=_checked_pause(config))
     return structs.replace(config, metadata=_stored_metadata(config))
@@ -355,6 +357,23 @@ def check_reset(config: ConsumerConfig, seq: int, first_by_time: int) -> None:
             raise codes.CONSUMER_INVALID_RESET.exception(err="below start time")
     else:
         raise codes.CONSUMER_INVALID_RESET.exception(err="not allowed")
+
+
+def _check_dead_letter(config: ConsumerConfig, stream: StreamConfig) -> None:
+    """The consumer's own stream must not take its dead letters back in for it."""
+    subject = subject_of(config)
+    if not subject:
+        return
+    what = f"{METADATA_KEY} {subject!r}"
+    if not subjects.is_valid_subject(subject):
+        raise refuse(f"{what} is no subject to store to")
+    if config.ack_policy is not AckPolicy.EXPLICIT:
+        raise refuse(f"{what} needs ack policy explicit")
+    filters = filters_of(config) or [">"]
+    if any(subjects.matches(one, subject) for one in stream.subjects) and any(
+        subjects.matches(one, subject) for one in filters
+    ):
+        raise refuse(f"{what} would be delivered by this very consumer: name a subject of another stream")
 
 
 def _check_supported(config: ConsumerConfig) -> None:

@@ -23,6 +23,7 @@ import msgspec
 from penstock.jetstream.consumer import config as rules
 from penstock.jetstream.consumer.acks import Acks
 from penstock.jetstream.consumer.groups import Pinning, check_group
+from penstock.jetstream.consumer.letters import MAX_DELIVER, DeadLetters, Letter
 from penstock.jetstream.consumer.pull import PullQueue, PullRefusedError, check_request
 from penstock.jetstream.consumer.push import FLOW_PREFIX, PushDelivery
 from penstock.jetstream.consumer.redelivery import Redelivery
@@ -118,6 +119,7 @@ class Consumer:
         else:
             self.pull = PullQueue(engine.index, self.send_status, config.max_waiting)
         self.pinning = Pinning(self)
+        self.letters = DeadLetters(self)
         self.pump.on_end = self._on_end
         self.pump.replaying = config.replay_policy is ReplayPolicy.ORIGINAL
         self._configure_pump()
@@ -139,7 +141,9 @@ class Consumer:
     def recover(cls, engine: JetStream, stream: Stream, store: ConsumerStore, now: int) -> Consumer:
         """The consumer a store holds. Raises StoreCorruptError when its state can't be read."""
         meta = msgspec.json.decode(store.meta, type=ConsumerMeta)
-        return cls(engine, stream, meta, store, now)
+        consumer = cls(engine, stream, meta, store, now)
+        consumer.letters.resume()
+        return consumer
 
     def _wiring(self) -> ConsumerWiring:
         wiring = self.stream.wiring
@@ -232,7 +236,7 @@ class Consumer:
             self.delivered_at = self._used_at = now
             self.redelivery.delivered(now)
         if self.pump.given_up:
-            self._tell_given_up(self.pump.given_up)
+            self._give_up(self.pump.given_up)
             self.pump.given_up.clear()
         if end == RunEnd.RUN_BUDGET:
             self.engine.touch_consumer(self)
@@ -284,7 +288,8 @@ class Consumer:
         pause = rules.pause_until_ns(self.config) if self._paused else None
         paced = self.pump.wait_until or None  # replay policy original, rate limit
         pinned = self.pinning.next_deadline()
-        deadlines = (self.redelivery.next_deadline(), pull, push, pause, paced, pinned, self._inactive_at())
+        more = (paced, pinned, self.letters.next_deadline(), self._inactive_at())
+        deadlines = (self.redelivery.next_deadline(), pull, push, pause, *more)
         return min((due for due in deadlines if due is not None), default=None)
 
     def on_time(self, now: int) -> None:
@@ -296,7 +301,8 @@ class Consumer:
         self.pinning.on_time(now)
         given_up = self.redelivery.on_time(now)
         if given_up:
-            self._tell_given_up(given_up)
+            self._give_up(given_up)
+        self.letters.on_time(now)
         state = self.state
         if self.pull is not None:
             due = self.pull.next_deadline()
@@ -331,6 +337,9 @@ class Consumer:
         return max(self.pull.last_active, self._used_at) + threshold
 
     def _is_unused(self, now: int) -> bool:
+        if self.letters.is_busy:
+            self._used_at = now
+            return False
         if self.push is not None:
             return not self.push.look(now) and not self.push.is_active
         assert self.pull is not None
@@ -392,6 +401,7 @@ class Consumer:
         self._configure_pump()
         self.redelivery.configure(rules.ack_waits_ns(config), config.max_deliver, now)
         self._used_at = now
+        self.letters.resume()
         self._check_pause(now)
         if moved and self.push is not None:
             self.push.move_to(config.deliver_subject.encode(), now)
@@ -456,9 +466,27 @@ class Consumer:
         suffix = f"CONSUMER.{event}.{self.stream.name}.{self.name}"
         self.engine.advisories.publish(suffix, kind, where | fields)
 
-    def _tell_given_up(self, given_up: list[tuple[int, int]]) -> None:
+    def _give_up(self, given_up: list[tuple[int, int]]) -> None:
+        """These reached max_deliver, and are so in the ack state."""
         for stream_seq, deliveries in given_up:
-            self.advise("MAX_DELIVERIES", "max_deliver", stream_seq=stream_seq, deliveries=deliveries)
+            if self.letters.wanted:
+                self.letters.add(stream_seq, Letter(deliveries, MAX_DELIVER, ""))
+            else:
+                self.tell_given_up(stream_seq, deliveries)
+
+    def settle(self, stream_seq: int) -> int:
+        """A message that was given up is done with; returns how many stopped being pending by it."""
+        return int(self.state.drop(stream_seq))
+
+    def tell_given_up(self, stream_seq: int, deliveries: int) -> None:
+        """The advisory about a message that reached max_deliver."""
+        self.advise("MAX_DELIVERIES", "max_deliver", stream_seq=stream_seq, deliveries=deliveries)
+
+    def tell_terminated(self, stream_seq: int, consumer_seq: int, deliveries: int, reason: str) -> None:
+        """The advisory about a +TERM."""
+        fields: dict[str, object] = {"reason": reason} if reason else {}
+        fields |= {"consumer_seq": consumer_seq, "stream_seq": stream_seq, "deliveries": deliveries}
+        self.advise("MSG_TERMINATED", "terminated", **fields)
 
     # --- the end -------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.jetstream.consumer.letters import REPLY_PREFIX
 from penstock.kernels.dispatch import ServiceSink
 from penstock.kernels.pump import AckSink, ready
 from penstock.kernels.sinks import Sink, Subscription
@@ -39,11 +40,13 @@ class ConsumerWiring:
         self._waiting: dict[Consumer, None] = {}
         self._acks = AckSink()
         flow = ServiceSink(self._on_flow_reply)
+        letters = ServiceSink(self._on_letter_answer)
         domain = f"{engine.config.domain or '_'}.{account_hash(engine.config.account)}."
         sinks: tuple[tuple[Sink, str], ...] = (
             (self._acks, "$JS.ACK."),
             (self._acks, "$JS.ACK." + domain),
             (flow, "$JS.FC."),
+            (letters, REPLY_PREFIX),
         )
         self._subscriptions = [
             Subscription(sink, f"{prefix}{stream_name}.>".encode()) for sink, prefix in sinks
@@ -89,3 +92,11 @@ class ConsumerWiring:
         consumer = self._consumers.get(tokens[3]) if len(tokens) == 5 else None
         if consumer is not None:
             consumer.on_flow_reply(subject)
+
+    def _on_letter_answer(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        tokens = subject.decode("utf-8", "replace").split(".")
+        consumer = self._consumers.get(tokens[3]) if len(tokens) == 5 else None
+        if consumer is not None and tokens[4].isdigit() and origin is None:  # clients have no say in it
+            consumer.letters.on_answer(int(tokens[4]), payload)
