@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from typing import Any
 import nats
 import pytest
 
-from tests.support.nats_servers import KINDS, running_server
+from tests.support.nats_servers import KINDS, running_server, until
 from tests.support.same_answers import Step, api, change, make, play, pub
 
 pytestmark = pytest.mark.official
@@ -131,6 +132,94 @@ COUNTERS = [
 ]
 
 
+def schedule(subject: str, pattern: str, target: str = "s.target", **more: str) -> Step:
+    return pub(subject, Nats_Schedule=pattern, Nats_Schedule_Target=target, **more)
+
+
+FAR = "@at 2099-01-01T00:00:00Z"
+
+SCHEDULES = [
+    make("S", "s.>", allow_msg_schedules=True, discard="new"),
+    make("S", "s.>", allow_msg_schedules=True, pedantic=True),
+    make("S", "s.>", allow_msg_schedules=True, deny_purge=True),
+    change("S", "s.>"),
+    change("S", "s.>", allow_msg_schedules=True),
+    *[
+        schedule(f"s.p{n}", pattern)
+        for n, pattern in enumerate(
+            (
+                *("", "x", "@at", "@at tomorrow", FAR, "@at 2099-01-01T00:00:00.123+02:00", "@at 2099-01-01"),
+                *("@every 1h", "@every 999ms", "@every 1", "@every -1h", "@every 1h30m"),
+                *(
+                    "@yearly",
+                    "@annually",
+                    "@monthly",
+                    "@weekly",
+                    "@daily",
+                    "@midnight",
+                    "@hourly",
+                    "@hourly ",
+                ),
+                *("* * * * *", "0 0 0 1 1 *", "0 0 0 31 2 *", "0 0 0 1-5 JAN mon-fri", "60 0 0 1 1 *"),
+                *("0 0 0 1 1 7", "0 0 0 1 13 *", "0 0 0 0 1 *", "0 5/10 0 1 1 ?", "0 */0 0 1 1 *"),
+                *("0 5-1 0 1 1 *", "0 1-2-3 0 1 1 *", "0 1/2/3 0 1 1 *", "0 , 0 1 1 *", "0 +5 0 1 1 *"),
+                *("0 0 0 1 foo *", "0 1,2,3 0 1 1 *", "0 *-9 0 1 1 *", "0 -1 0 1 1 *", "@every 1h 1m"),
+            )
+        )
+    ],
+    *[
+        schedule(f"s.z{n}", pattern, Nats_Schedule_Time_Zone=zone)
+        for n, (pattern, zone) in enumerate(
+            (
+                *(("0 0 0 1 1 *", zone) for zone in ("Europe/Berlin", "UTC", "", "Mars/Olympus", "../x")),
+                ("@hourly", "Asia/Kolkata"),
+                ("@every 1h", "UTC"),
+                (FAR, "UTC"),
+            )
+        )
+    ],
+    pub("s.x", Nats_Schedule_Time_Zone="Mars/Olympus"),
+    *[
+        schedule("s.t", FAR, target)
+        for target in ("s.t", "other", "s.*", "s.>", "s..x", "", "s.ok", "s.with.more")
+    ],
+    *[schedule("s.t", FAR, Nats_Schedule_Source=x) for x in ("s.t", "s.target", "s.*", "other", "", "s.src")],
+    *[schedule("s.t", FAR, Nats_Schedule_TTL=value) for value in ("5", "0", "x", "")],
+    *[schedule("s.t", FAR, Nats_Schedule_Rollup=value) for value in ("sub", "all", "SUB", "")],
+    *[schedule("s.t", FAR, Nats_Rollup=value) for value in ("sub", "all", "SUB", "zz")],
+    schedule("s.t", FAR, Nats_TTL="5"),
+    last("S", "s.t"),
+    api("STREAM.INFO.S"),
+    *[
+        pub("s.c", Nats_Scheduler=scheduler, Nats_Schedule_Next=following)
+        for scheduler, following in (
+            ("s.t", "2099-01-01T00:00:00Z"),
+            ("", "purge"),
+            ("s.*", "purge"),
+            ("s.c", "purge"),
+            ("s.t", ""),
+            ("s.nothing", "purge"),
+            ("s.c", "purge"),
+            ("s.t", "purge"),
+        )
+    ],
+    pub("s.d", Nats_Scheduler="s.c", Nats_Schedule_Next="purge"),
+    pub("s.d", Nats_Schedule_Next="purge"),
+    last("S", "s.t"),
+    api("STREAM.PURGE.S"),
+    schedule("s.a", FAR),
+    pub("s.a"),
+    schedule("s.a", FAR, Nats_Expected_Last_Subject_Sequence="1"),
+    api("STREAM.PURGE.S"),
+    schedule("s.a", FAR, Nats_Msg_Id="i"),
+    schedule("s.a", FAR, Nats_Msg_Id="i"),
+    make("N", "n.>"),
+    schedule("n.1", FAR, "n.2"),
+    schedule("n.1", "nonsense", "n.2"),
+    pub("n.1", Nats_Schedule_Target="n.2"),
+]
+
+
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Both servers, for all tests of this module."""
@@ -141,9 +230,9 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         }
 
 
-@pytest.mark.parametrize("name", ["TRANSFORM", "REPUBLISH", "COUNTERS"])
+@pytest.mark.parametrize("name", ["TRANSFORM", "REPUBLISH", "COUNTERS", "SCHEDULES"])
 async def test_both_servers_give_the_same_answers(urls: dict[str, str], name: str) -> None:
-    """row 46 (transform), row 47 (republish), counters, row 48 (roll-up), row 63 (TTL)."""
+    """row 46 (transform), row 47 (republish), counters, schedules"""
     steps: list[Step] = globals()[name]
     official, ours = await asyncio.gather(*(play(urls[kind], steps) for kind in ("official", "penstock")))
     for step, expected, found in zip(steps, official, ours, strict=True):
@@ -255,4 +344,87 @@ async def test_counters_say_their_value_and_survive_a_restart(kind: str, tmp_pat
         nc = await nats.connect(server.url)
         answer = await nc.request("c.1", b"", headers={"Nats-Incr": "-7"}, timeout=5)
         assert json.loads(answer.data) == {"stream": "C", "seq": 2, "val": "-2"}
+        await nc.close()
+
+
+TIMES = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+
+
+async def produced(url: str, steps: list[Step], subjects: list[str]) -> list[Any]:
+    """The first message on each subject after the steps, and what the stream then holds; times left out."""
+    nc = await nats.connect(url, max_reconnect_attempts=0)
+    try:
+        heard: dict[str, Any] = {}
+        subscription = await nc.subscribe("copy.>")
+        await nc.flush()
+        answers = await play(url, steps)
+        for (_, answer), *_ in answers:
+            assert "error" not in answer, answer
+        while set(heard) < set(subjects):
+            message = await subscription.next_msg(timeout=10)
+            subject = message.subject.removeprefix("copy.")
+            if subject in subjects and subject not in heard:
+                headers = {name: TIMES.sub(r"time\2", text) for name, text in message.headers.items()}
+                for name in ("Nats-Sequence", "Nats-Last-Sequence"):
+                    del headers[name]
+                heard[subject] = (headers, message.data)
+        answer = await nc.request(
+            "$JS.API.STREAM.INFO.S", json.dumps({"subjects_filter": ">"}).encode(), timeout=5
+        )
+        held = json.loads(answer.data)["state"]["subjects"]
+        return [heard, {subject for subject in held if not subject.startswith("t.")}]
+    finally:
+        await nc.close()
+
+
+def making(subject: str, body: bytes, pattern: str, target: str, **more: str) -> Step:
+    return pub(subject, body, Nats_Schedule=pattern, Nats_Schedule_Target=target, **more)
+
+
+PRODUCING = [
+    make("S", "s.>", "t.>", allow_msg_schedules=True, allow_msg_ttl=True, **republish("t.>", "copy.t.>")),
+    pub("t.source", b"sampled", Nats_Msg_Id="1", Own="kept", Nats_TTL="100"),
+    making("s.now", b"now", "@at 2020-01-01T00:00:00Z", "t.now", A="b"),
+    making("s.every", b"x", "@every 1s", "t.every", Nats_Schedule_TTL="1m", Nats_Schedule_Rollup="sub"),
+    making("s.cron", b"cron", "* * * * * *", "t.cron", Nats_Schedule_Time_Zone="Asia/Kolkata"),
+    making("s.copy", b"own", "@every 1s", "t.copy", Nats_Schedule_Source="t.source"),
+    making("s.none", b"own", "@every 1s", "t.none", Nats_Schedule_Source="t.zz"),
+    making("s.dead", b"dead", "@at 2099-01-01T00:00:00Z", "t.dead"),
+    pub("t.any", b"", Nats_Scheduler="s.dead", Nats_Schedule_Next="purge"),
+]
+
+
+async def test_schedules_produce_the_same_messages(urls: dict[str, str]) -> None:
+    """schedules"""
+    subjects = ["t.now", "t.every", "t.cron", "t.copy", "t.none"]
+    official, ours = await asyncio.gather(
+        *(produced(urls[kind], PRODUCING, subjects) for kind in ("official", "penstock"))
+    )
+    for subject in subjects:
+        assert ours[0][subject] == official[0][subject], subject
+    assert ours[1] == official[1] == {"s.every", "s.cron", "s.copy", "s.none"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_schedules_survive_a_restart(kind: str, tmp_path: Path) -> None:
+    """schedules"""
+    steps = [
+        make("S", "s.>", "t.>", allow_msg_schedules=True),
+        schedule("s.1", "@every 1s", "t.1"),
+        schedule("s.2", "@at 2099-01-01T00:00:00Z", "t.2"),
+    ]
+    with running_server(kind, tmp_path) as server:
+        await play(server.url, steps)
+        server.stop()
+        server.start()
+        nc = await nats.connect(server.url, max_reconnect_attempts=0)
+        js = nc.jetstream()
+
+        async def is_produced() -> bool:
+            state = (await js.stream_info("S", subjects_filter=">")).state
+            return "t.1" in (state.subjects or {})
+
+        await until(is_produced)
+        state = (await js.stream_info("S", subjects_filter=">")).state
+        assert {"s.1", "s.2", "t.1"} == set(state.subjects or {})
         await nc.close()

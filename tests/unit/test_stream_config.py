@@ -150,7 +150,6 @@ def test_the_servers_own_subjects_need_no_ack(subject: str, text: str) -> None:
         ({"compression": Compression.S2}, "compression is"),
         ({"allow_atomic": True}, "atomic batch publishing is"),
         ({"allow_batched": True}, "fast batch publishing is"),
-        ({"allow_msg_schedules": True}, "message schedules are"),
         ({"allow_atomic": True, "allow_batched": True}, "atomic batch publishing, fast batch publishing are"),
     ],
 )

@@ -60,6 +60,7 @@ def checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
     _check_texts(config)
     config = _with_defaults(config, engine, pedantic=request.pedantic)
     config = _with_markers(config, pedantic=request.pedantic)
+    config = _with_schedules(config, pedantic=request.pedantic)
     _check_ages(config)
     _check_policies(config)
     _check_supported(config)
@@ -187,6 +188,23 @@ def _with_markers(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
     return config
 
 
+def _with_schedules(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
+    """Schedules need roll-ups, which they switch on."""
+    if not config.allow_msg_schedules or config.allow_msg_counter:  # a counter's own checks refuse both
+        return config
+    if config.mirror is not None:
+        raise codes.MIRROR_WITH_MSG_SCHEDULES.exception()
+    if config.sources:
+        raise codes.SOURCE_WITH_MSG_SCHEDULES.exception()
+    if config.discard is DiscardPolicy.NEW:
+        raise refuse("message scheduling cannot use discard new")
+    if config.allow_rollup_hdrs:
+        return config
+    if pedantic:
+        raise refuse("message scheduling cannot be set if roll-ups are disabled")
+    return structs.replace(config, allow_rollup_hdrs=True, deny_purge=False)
+
+
 def _check_ages(config: StreamConfig) -> None:
     age, window = config.max_age, config.duplicate_window
     if age < 0:
@@ -272,7 +290,6 @@ def _check_supported(config: StreamConfig) -> None:
         "sources": bool(config.sources),
         f"{config.retention.value} retention": config.retention is not RetentionPolicy.LIMITS,
         "compression": config.compression is not Compression.NONE,
-        "message schedules": config.allow_msg_schedules,
         "atomic batch publishing": config.allow_atomic,
         "fast batch publishing": config.allow_batched,
     }
@@ -324,6 +341,8 @@ def _check_unchanged(present: StreamConfig, config: StreamConfig, *, sealed: boo
         raise refuse("message TTL status can not be disabled")
     if present.allow_msg_counter is not config.allow_msg_counter:
         raise refuse("stream configuration update can not change message counter setting")
+    if present.allow_msg_schedules and not config.allow_msg_schedules:
+        raise refuse("message schedules can not be disabled")
     if present.persist_mode is not config.persist_mode:
         raise refuse("stream configuration update can not change persist mode")
 

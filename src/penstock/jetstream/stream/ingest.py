@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.jetstream.limits import HEADER_MAX
-from penstock.jetstream.stream import counter, ttl
+from penstock.jetstream.stream import counter, schedules, ttl
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import DiscardPolicy
@@ -41,6 +41,8 @@ class Decision(NamedTuple):
     value: str = ""  # of a counter, for the ack
     rollup: str = ""  # "sub" or "all": the older messages go
     ttl_ns: int = 0  # of the message's own; ttl.NEVER; 0: none
+    schedule_due: int = 0  # ns: the message is a schedule
+    purged_schedule: bytes = b""  # the subject of a schedule that leaves
 
 
 def check(stream: Stream, subject: bytes, header: bytes, payload_len: int, now: int) -> Decision:
@@ -60,7 +62,8 @@ def check(stream: Stream, subject: bytes, header: bytes, payload_len: int, now: 
     _check_api_level(stream, header)
     increment = _check_features(stream, header, payload_len)
     _check_expected_sequences(stream, subject, header)
-    _check_schedule(header)
+    request = schedules.check_schedule(stream, subject, header, now)
+    header = request.header
     if headers.value_of(header, headers.STREAM_SOURCE):
         raise codes.MESSAGE_SOURCE_HDR_NOT_ALLOWED.exception()
     decision = _check_duplicate(stream, header, now)
@@ -70,8 +73,10 @@ def check(stream: Stream, subject: bytes, header: bytes, payload_len: int, now: 
     rollup = _check_rollup(stream, header)
     if config.allow_msg_counter:
         return _counted(stream, subject, decision, increment)
-    ttl_ns, kept = _check_ttl(stream, decision.header)
-    return decision._replace(header=kept, rollup=rollup, ttl_ns=ttl_ns)
+    ttl_ns, kept = own_ttl(stream, decision.header)
+    return decision._replace(
+        header=kept, rollup=rollup, ttl_ns=ttl_ns, schedule_due=request.due, purged_schedule=request.purged
+    )
 
 
 def _counted(stream: Stream, subject: bytes, decision: Decision, increment: int | None) -> Decision:
@@ -172,17 +177,6 @@ def _hold_against(expected: bytes, actual: int) -> None:
         raise codes.STREAM_WRONG_LAST_SEQUENCE.exception(seq=actual)
 
 
-def _check_schedule(header: bytes) -> None:
-    if headers.value_of(header, headers.SCHEDULE):
-        raise codes.MESSAGE_SCHEDULES_DISABLED.exception()
-    scheduler = headers.value_of(header, headers.SCHEDULER)
-    after = headers.value_of(header, headers.SCHEDULE_NEXT)
-    if scheduler and after:
-        raise codes.MESSAGE_SCHEDULES_DISABLED.exception()
-    if scheduler or after:
-        raise codes.MESSAGE_SCHEDULES_SCHEDULER_INVALID.exception()
-
-
 def _check_duplicate(stream: Stream, header: bytes, now: int) -> Decision:
     msg_id = headers.value_of(header, headers.MSG_ID) or b""
     seq = stream.ids.find(msg_id, now) if msg_id else 0
@@ -196,9 +190,9 @@ def _check_expected_msg_id(stream: Stream, header: bytes) -> None:
         raise codes.STREAM_WRONG_LAST_MSG_ID.exception(id=last_id.decode("utf-8", "replace"))
 
 
-def _check_ttl(stream: Stream, header: bytes) -> tuple[int, bytes]:
-    """The message's TTL and its header block. A TTL below that of the marker which would follow is raised,
-    unless each subject holds one message and the marker replaces it at once."""
+def own_ttl(stream: Stream, header: bytes) -> tuple[int, bytes]:
+    """A message's TTL (ns; 0: none) and its header block. A TTL below that of the marker which would follow
+    is raised, unless each subject holds one message and the marker replaces it at once."""
     value = headers.value_of(header, headers.TTL) if header else None
     if not value:
         return 0, header

@@ -23,6 +23,7 @@ from penstock.jetstream.limits import DELETED_DETAILS_MAX
 from penstock.jetstream.stream import ingest, retention, ttl
 from penstock.jetstream.stream.dedupe import recover_ids
 from penstock.jetstream.stream.renaming import make_mapper, make_republish_mapper
+from penstock.jetstream.stream.schedules import RETRY_NS, MessageSchedules
 from penstock.kernels.ingest import (
     AckBatch,
     IngestBatch,
@@ -38,6 +39,7 @@ from penstock.kernels.sinks import DirtyList, Subscription
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
 from penstock.protocol import error_codes as codes
+from penstock.protocol import headers
 from penstock.protocol.api import (
     ApiError,
     DiscardPolicy,
@@ -95,6 +97,7 @@ class Stream:
         self.wiring: ConsumerWiring | None = None  # made with the first consumer
         self.ids = MessageIds(config.duplicate_window)
         self.expiry = retention.Expiry(self.log)
+        self.schedules = MessageSchedules(self.log)
         self.sink = StreamSink(dirty, self)
         self._ack_prefix = _ack_prefix(config.name, domain)
         self.acks = AckBatch(self._ack_prefix)
@@ -153,18 +156,26 @@ class Stream:
             if answers:
                 self.acks.add(reply, self._refusal(ApiError.from_exception(error)))
             return
-        seq = self._store(subject, decision.header, payload, ts)
-        self.ids.last_id = decision.msg_id
+        seq = self._store_decided(subject, decision, payload, ts)
         if decision.msg_id:
             self.ids.add(decision.msg_id, seq, ts)
-        if decision.ttl_ns:
-            self.expiry.ttls.add(seq, ts, decision.ttl_ns)
-        if decision.rollup:
-            self.log.purge(subject if decision.rollup == ingest.ROLLUP_SUBJECT else None, seq, 0)
         if answers and decision.value:
             self.acks.add(reply, b'%s%d,"val":"%s"}' % (self._ack_prefix, seq, decision.value.encode()))
         elif answers:
             self.acks.add_ack(reply, seq)
+
+    def _store_decided(self, subject: bytes, decision: ingest.Decision, payload: bytes, ts: int) -> int:
+        seq = self._store(subject, decision.header, payload, ts)
+        self.ids.last_id = decision.msg_id
+        if decision.ttl_ns:
+            self.expiry.ttls.add(seq, ts, decision.ttl_ns)
+        if decision.rollup:
+            self.log.purge(subject if decision.rollup == ingest.ROLLUP_SUBJECT else None, seq, 0)
+        if decision.schedule_due:
+            self.schedules.add(subject, seq, decision.schedule_due)
+        if decision.purged_schedule:
+            self.log.purge(decision.purged_schedule)
+        return seq
 
     def _store(self, subject: bytes, header: bytes, payload: bytes, ts: int) -> int:
         return store_one(self.log, self._limits, subject, header, payload, ts, self.republisher)
@@ -252,11 +263,13 @@ class Stream:
     # --- time ----------------------------------------------------------------------------------
 
     def recover(self, now: int) -> None:
-        """After the store was opened: what is known about message ids and TTLs comes from the log."""
+        """After the store was opened: what is known of message ids, TTLs and schedules comes from the log."""
         self.number_from_first()
         recover_ids(self.ids, self.log, now)
         if self.config.allow_msg_ttl:
             self.expiry.ttls.recover(self.log)
+        if self.config.allow_msg_schedules:
+            self.schedules.recover()
 
     def number_from_first(self) -> None:
         """A stream that never had a message begins with the sequence its configuration asks for."""
@@ -264,12 +277,32 @@ class Stream:
             self.log.set_first_seq(self.config.first_seq)
 
     def expire(self, now: int) -> int:
-        """Removes what is too old, forgets old message ids; returns how many messages went."""
+        """Removes what is too old, forgets old message ids, stores what schedules made; returns how many
+        messages went."""
         self.ids.prune(now)
         if self.config.sealed:
             return 0
         self._now = now
-        return self.expiry.run(self.config.max_age, now)
+        gone = self.expiry.run(self.config.max_age, now)
+        self._run_schedules(now)
+        return gone
+
+    def _run_schedules(self, now: int) -> None:
+        if self.refuse_all is not None or self.write_failure is not None:
+            self.schedules.postpone(now + RETRY_NS)
+            return
+        ts = max(now, self.log.last_ts)
+        for produced in self.schedules.take_due(now):
+            mapper = self.sink.mapper
+            subject = mapper.map(produced.subject) if mapper is not None else produced.subject
+            ttl_ns, header = ingest.own_ttl(self, produced.header)
+            decision = ingest.Decision(
+                header,
+                ttl_ns=ttl_ns,
+                rollup=ingest.ROLLUP_SUBJECT if headers.value_of(header, headers.ROLLUP) else "",
+                purged_schedule=b"" if produced.next_due else produced.scheduler,
+            )
+            self._store_decided(subject, decision, produced.payload, ts)
 
     def _leave_marker(self, subject: bytes) -> None:
         """The last message of the subject expired: a marker says so to whoever follows the stream."""
@@ -281,8 +314,9 @@ class Stream:
 
     def next_deadline(self) -> int | None:
         """When (ns) `expire` has work; None when never."""
-        expiry = None if self.config.sealed else self.expiry.next_deadline(self.config.max_age)
-        deadlines = (expiry, self.ids.next_deadline())
+        deadlines = [self.ids.next_deadline()]
+        if not self.config.sealed:
+            deadlines += [self.expiry.next_deadline(self.config.max_age), self.schedules.next_deadline()]
         return min((due for due in deadlines if due is not None), default=None)
 
     # --- wiring --------------------------------------------------------------------------------

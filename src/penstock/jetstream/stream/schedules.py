@@ -1,0 +1,266 @@
+"""Message schedules (ADR-51): messages that make the stream store others later, once or again and again.
+
+A schedule is the last message of its subject, with a pattern in `Nats-Schedule`. When its time comes, the
+stream stores what it carries (or the last message of `Nats-Schedule-Source`) under `Nats-Schedule-Target`.
+The produced message names its schedule and, in `Nats-Schedule-Next`, the time of the next one or `purge`:
+then the schedule leaves with it.
+
+Invariants: a subject has one schedule; one that was removed, or is not its subject's last message any more,
+is dead and forgotten when its time comes. What is due follows from the log and the time alone, so a restart
+loses none: what became due while the server was away happens once, at the start.
+
+Rejected: storing next times of their own. They are in the log already, in the messages that were produced;
+where those are gone, the log's last time says how far the stream had come.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from datetime import tzinfo
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.errors import JetStreamApiError, MisuseError
+from penstock.jetstream.stream import ttl
+from penstock.kernels.ingest import scan_headers
+from penstock.kernels.streamlog import StoredMessage, StreamLog
+from penstock.protocol import error_codes as codes
+from penstock.protocol import headers
+from penstock.protocol.durations import NS_PER_S, parse_time
+from penstock.protocol.schedules import Occurrence, format_occurrence, load_zone, next_occurrence
+from penstock.protocol.subjects import is_valid_subject, overlaps
+
+if TYPE_CHECKING:
+    from penstock.jetstream.stream.stream import Stream
+
+PURGE = "purge"
+RETRY_NS = NS_PER_S  # while the stream can't be written
+
+# What a produced message does not take over from its schedule or source.
+_OWN_HEADERS = re.compile(
+    rb"\r\n(?:Nats-Schedule[^:\r\n]*|Nats-Expected-[^:\r\n]*|Nats-Msg-Id|Nats-TTL|Nats-Rollup):[^\r\n]*"
+)
+
+
+class Request(NamedTuple):
+    """What the schedule headers of a publish ask for."""
+
+    header: bytes  # with the roll-up that keeps a subject to one schedule
+    due: int = 0  # ns: the message is a schedule
+    purged: bytes = b""  # the schedule that leaves with the message
+
+
+class Produced(NamedTuple):
+    """A message that a schedule makes."""
+
+    subject: bytes
+    header: bytes
+    payload: bytes
+    scheduler: bytes
+    next_due: int  # ns; 0: the schedule leaves
+
+
+def check_schedule(stream: Stream, subject: bytes, header: bytes, now: int) -> Request:
+    """What a publish asks for. Raises JetStreamApiError: 10188 where there are no schedules, 10189 for the
+    pattern, 10223 time zone, 10191 and 10166 TTL, 10192 roll-up, 10190 target, 10203 source, 10212 for the
+    headers of produced messages."""
+    request = Request(header)
+    if headers.SCHEDULE.encode() in header:  # every name begins with it
+        allowed = stream.config.allow_msg_schedules
+        try:
+            found = _occurrence(header, now, now)
+        except JetStreamApiError:
+            if not allowed:
+                raise codes.MESSAGE_SCHEDULES_DISABLED.exception() from None
+            raise
+        if found is not None:
+            if not allowed:
+                raise codes.MESSAGE_SCHEDULES_DISABLED.exception()
+            _check_parts(stream, subject, header)
+            request = Request(_rolled_up(header), due=max(found.at, 1))
+    return _check_cancel(stream, subject, header, request)
+
+
+def _occurrence(header: bytes, after: int, now: int) -> Occurrence | None:
+    """The next time of a schedule; None when the block has none. Raises JetStreamApiError 10189, 10223."""
+    zone = _zone(header)
+    pattern = headers.value_of(header, headers.SCHEDULE)
+    if not pattern:
+        return None
+    try:
+        return next_occurrence(pattern.decode("utf-8", "replace"), zone, after, now)
+    except MisuseError:
+        raise codes.MESSAGE_SCHEDULES_PATTERN_INVALID.exception() from None
+
+
+def _zone(header: bytes) -> tzinfo | None:
+    name = headers.value_of(header, headers.SCHEDULE_TIME_ZONE)
+    if name is None:
+        return None
+    try:
+        return load_zone(name.decode("utf-8", "replace"))
+    except MisuseError:
+        raise codes.MESSAGE_SCHEDULES_TIME_ZONE_INVALID.exception() from None
+
+
+def _check_parts(stream: Stream, subject: bytes, header: bytes) -> None:
+    ttl_text = headers.value_of(header, headers.SCHEDULE_TTL)
+    if ttl_text:
+        try:
+            ttl.parse_ttl(ttl_text)
+        except JetStreamApiError:
+            raise codes.MESSAGE_SCHEDULES_TTL_INVALID.exception() from None
+    rollup = headers.value_of(header, headers.SCHEDULE_ROLLUP)
+    if rollup and rollup != b"sub":
+        raise codes.MESSAGE_SCHEDULES_ROLLUP_INVALID.exception()
+    if ttl_text and not stream.config.allow_msg_ttl:
+        raise codes.MESSAGE_TTL_DISABLED.exception()
+    target = headers.value_of(header, headers.SCHEDULE_TARGET) or b""
+    source = headers.value_of(header, headers.SCHEDULE_SOURCE) or b""
+    if not _is_subject(target) or target == subject:
+        raise codes.MESSAGE_SCHEDULES_TARGET_INVALID.exception()
+    if source and (source in (target, subject) or not _is_subject(source)):
+        raise codes.MESSAGE_SCHEDULES_SOURCE_INVALID.exception()
+    if not _is_taken(stream, target):
+        raise codes.MESSAGE_SCHEDULES_TARGET_INVALID.exception()
+    if source and not _is_taken(stream, source):
+        raise codes.MESSAGE_SCHEDULES_SOURCE_INVALID.exception()
+
+
+def _is_subject(subject: bytes) -> bool:
+    return is_valid_subject(subject.decode("utf-8", "replace"))
+
+
+def _is_taken(stream: Stream, subject: bytes) -> bool:
+    text = subject.decode("utf-8", "replace")
+    return any(overlaps(wanted, text) for wanted in stream.config.subjects)
+
+
+def _rolled_up(header: bytes) -> bytes:
+    rollup = headers.value_of(header, headers.ROLLUP)
+    if not rollup:
+        return headers.with_value(header, headers.ROLLUP, "sub")
+    if rollup.lower() != b"sub":
+        raise codes.MESSAGE_SCHEDULES_ROLLUP_INVALID.exception()
+    return header
+
+
+def _check_cancel(stream: Stream, subject: bytes, header: bytes, request: Request) -> Request:
+    """Clients may send a schedule away with a message of their own: `Nats-Schedule-Next: purge`."""
+    scheduler = headers.value_of(header, headers.SCHEDULER)
+    after = headers.value_of(header, headers.SCHEDULE_NEXT)
+    if not after:
+        if scheduler:
+            raise codes.MESSAGE_SCHEDULES_SCHEDULER_INVALID.exception()
+        return request
+    if after != PURGE.encode() or not scheduler or scheduler == subject or not _is_subject(scheduler):
+        raise codes.MESSAGE_SCHEDULES_SCHEDULER_INVALID.exception()
+    if not stream.config.allow_msg_schedules:
+        raise codes.MESSAGE_SCHEDULES_DISABLED.exception()
+    last = stream.log.load_last(scheduler)
+    if last is not None and not headers.value_of(last.header, headers.SCHEDULE):
+        raise codes.MESSAGE_SCHEDULES_SCHEDULER_INVALID.exception()
+    return request._replace(purged=scheduler)
+
+
+class MessageSchedules:
+    """Which schedule of a stream is due when."""
+
+    def __init__(self, log: StreamLog) -> None:
+        self._log = log
+        self._due: dict[bytes, tuple[int, int]] = {}  # subject -> (ns, sequence)
+        self._queue: list[tuple[int, int, bytes]] = []  # (ns, sequence, subject); stale ones are skipped
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, subject: bytes, seq: int, due: int) -> None:
+        """The message at `seq` is its subject's schedule, due at a time (ns)."""
+        self._due[subject] = (due, seq)
+        heapq.heappush(self._queue, (due, seq, subject))
+        if len(self._queue) > 64 and len(self._queue) > 4 * len(self._due):
+            self._queue = [(due, seq, subject) for subject, (due, seq) in self._due.items()]
+            heapq.heapify(self._queue)
+
+    def next_deadline(self) -> int | None:
+        """When (ns) the next one is due."""
+        while self._queue:
+            due, seq, subject = self._queue[0]
+            if self._due.get(subject) == (due, seq):
+                return due
+            heapq.heappop(self._queue)
+        return None
+
+    def postpone(self, until: int) -> None:
+        """What is due before `until` (ns) waits until then: the stream can't be written just now."""
+        while (due := self.next_deadline()) is not None and due < until:
+            _, seq, subject = heapq.heappop(self._queue)
+            self.add(subject, seq, until)
+
+    def take_due(self, now: int) -> list[Produced]:
+        """What the schedules that are due make, in order of their sequences; each knows its next time."""
+        made: list[tuple[int, Produced]] = []
+        while (due := self.next_deadline()) is not None and due <= now:
+            _, seq, subject = heapq.heappop(self._queue)
+            del self._due[subject]
+            produced = self._produce(subject, seq, due, now)
+            if produced is None:
+                continue
+            made.append((seq, produced))
+            if produced.next_due:
+                self.add(subject, seq, produced.next_due)
+        return [produced for _, produced in sorted(made, key=lambda item: item[0])]
+
+    def _produce(self, subject: bytes, seq: int, due: int, now: int) -> Produced | None:
+        message = self._alive(subject, seq)
+        if message is None:
+            return None
+        occurrence = _occurrence(message.header, due, now)
+        assert occurrence is not None, f"message {seq} was a schedule when it was stored"
+        zone = _zone(message.header)
+        origin = message
+        source = headers.value_of(message.header, headers.SCHEDULE_SOURCE)
+        if source:
+            origin = self._log.load_last(source) or message
+        following = format_occurrence(occurrence.at, zone) if occurrence.repeats else PURGE
+        header = _OWN_HEADERS.sub(b"", origin.header)
+        header = headers.with_value(header, headers.SCHEDULER, subject)
+        header = headers.with_value(header, headers.SCHEDULE_NEXT, following)
+        for wanted, name in ((headers.SCHEDULE_TTL, headers.TTL), (headers.SCHEDULE_ROLLUP, headers.ROLLUP)):
+            value = headers.value_of(message.header, wanted)
+            if value:
+                header = headers.with_value(header, name, value)
+        target = headers.value_of(message.header, headers.SCHEDULE_TARGET)
+        assert target, f"schedule {seq} was stored without a target"
+        return Produced(target, header, origin.payload, subject, occurrence.at if occurrence.repeats else 0)
+
+    def _alive(self, subject: bytes, seq: int) -> StoredMessage | None:
+        return self._log.load(seq) if self._log.last_seq_of(subject) == seq else None
+
+    def recover(self) -> None:
+        """Finds the schedules in the log, and how far each had come."""
+        log = self._log
+        for seq, ts, _ in scan_headers(log, headers.SCHEDULE.encode(), 0):
+            message = log.load(seq)
+            if message is None or log.last_seq_of(message.subject) != seq:
+                continue
+            try:
+                first = _occurrence(message.header, ts, ts)
+                if first is not None and first.repeats and first.at <= log.last_ts:
+                    first = _occurrence(message.header, log.last_ts, log.last_ts)
+            except JetStreamApiError:
+                continue  # stored before the stream allowed schedules, when the header meant nothing
+            if first is not None:
+                self.add(message.subject, seq, max(first.at, 1))
+        for seq, _, value in scan_headers(log, headers.SCHEDULE_NEXT.encode(), 0):
+            produced = log.load(seq)
+            scheduler = headers.value_of(produced.header, headers.SCHEDULER) if produced is not None else None
+            known = self._due.get(scheduler or b"")
+            if scheduler is None or known is None or known[1] > seq:
+                continue
+            if value == PURGE.encode():
+                # The process ended between the message and the end of its schedule.
+                log.purge(scheduler)
+                del self._due[scheduler]
+            else:
+                self.add(scheduler, known[1], parse_time(value.decode()))
