@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -26,6 +27,10 @@ class Wire:
 
     def send(self, data: bytes) -> None:
         self.sock.sendall(data)
+
+    def encrypt(self, context: ssl.SSLContext) -> None:
+        """TLS from here on."""
+        self.sock = context.wrap_socket(self.sock, server_hostname="localhost")
 
     def connect(self, **settings: object) -> Wire:
         """CONNECT with settings; returns once the server has answered a PING."""

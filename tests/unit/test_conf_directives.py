@@ -29,6 +29,16 @@ def test_every_supported_directive_sets_its_option() -> None:
         max_control_line: 8KB
         max_pending: 32MB
         max_subscriptions: 9
+        cluster { name: blue, no_advertise: true }
+        gateway {}; leafnodes {}; mqtt {}
+        prof_port: 0
+        trace_verbose: true
+        trace_headers: true
+        max_traced_msg_len: 77
+        logfile_size_limit: 1MB
+        logfile_max_num: 3
+        syslog: true
+        remote_syslog: "udp://localhost:514"
         ping_interval: "30s"
         ping_max: 3
         write_deadline: "2s"
@@ -60,6 +70,14 @@ def test_every_supported_directive_sets_its_option() -> None:
         max_control_line=8192,
         max_pending=32 * 1024 * 1024,
         max_subscriptions=9,
+        cluster_name="blue",
+        trace_verbose=True,
+        trace_headers=True,
+        max_traced_msg_len=77,
+        log_size_limit=1024 * 1024,
+        logfile_max_num=3,
+        syslog=True,
+        remote_syslog="udp://localhost:514",
         ping_interval_ns=30_000_000_000,
         ping_max=3,
         write_deadline_ns=2_000_000_000,
@@ -113,8 +131,28 @@ def test_jetstream_is_a_block_a_boolean_or_a_word(text: str, expected: JetStream
         ("jetstream {\n store_dr: b\n}", 't.conf:2:2: unknown field "store_dr"'),
         ("authorization { users: [ {user: a, zzz: 1} ] }", 't.conf:1:36: unknown field "zzz"'),
         ("users: 1", 't.conf:1:1: unknown field "users"'),
-        ("gateway {}", 't.conf:1:1: field "gateway" is not supported by this server yet'),
-        ("cluster { name: x }", 'field "cluster" is not supported by this server yet'),
+        (
+            "gateway { port: 1 }",
+            't.conf:1:11: field "port" of "gateway" needs gateways, and this server stands',
+        ),
+        (
+            "cluster { name: x\n routes: [nats://h:1] }",
+            't.conf:2:2: field "routes" of "cluster" needs clusters',
+        ),
+        ("cluster { routes: ['::'] }", "t.conf:1:20: error parsing routes url"),
+        ("cluster { colour: x }", 't.conf:1:11: unknown field "colour"'),
+        ("cluster { pool_size: x }", "t.conf:1:22: pool_size is 'x'; it must be an integer"),
+        ("cluster { compression: x }", 't.conf:1:24: unsupported compression mode "x"'),
+        ("gateway { gateways: [ {nam: B} ] }", 't.conf:1:24: unknown field "nam"'),
+        ("leafnodes { remotes: [ {url: 'nats://h:1', colour: 1} ] }", 't.conf:1:44: unknown field "colour"'),
+        (
+            "leaf { remotes: [ {url: 'nats://h:1'} ] }",
+            't.conf:1:8: field "remotes" of "leafnodes" needs leaf',
+        ),
+        ("mqtt { port: 1883 }", 't.conf:1:8: field "port" of "mqtt" needs MQTT'),
+        ("prof_port: 1", "t.conf:1:12: prof_port is 1; this server has no profiling port"),
+        ("remote_syslog: 'ftp://h:1'", "t.conf:1:1: remote_syslog is"),
+        ("https_port: 1", "t.conf:1:1: TLS cert and key required for HTTPS"),
         ("authorization { users: [ {nkey: U} ] }", 'Not a valid public nkey for a user: "U"'),
         (
             "authorization { users: [ {proxy_required: true} ] }",

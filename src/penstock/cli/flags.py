@@ -9,10 +9,13 @@ and its import alone takes a twentieth of the time this process has to be ready.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import ConfigError
+
+HELP_WIDTH = 70
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,26 +39,58 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(("n", "name", "server_name"), "server_name", str, "Server name (default: its id)", "<name>"),
         Flag(("P", "pid"), "pid_file", str, "File to store the process id", "<file>"),
         Flag(("m", "http_port"), "http_port", int, "Use port for http monitoring", "<port>"),
+        Flag(("ms", "https_port"), "https_port", int, "Use port for https monitoring", "<port>"),
         Flag(("c", "config"), "config", str, "Configuration file", "<file>"),
+        Flag(("t",), "test", bool, "Test configuration and exit"),
         Flag(
             ("sl", "signal"),
             "signal",
             str,
-            "Send a signal to a server (ldm, stop, quit, term, reopen, reload)",
-            "<signal>=<pid>",
+            "Send a signal to a server: ldm, stop, quit, term, reopen, reload; <pid> is a process id, "
+            "the path of a pid file, or the beginning of ids and *",
+            "<signal>[=<pid>]",
         ),
-        Flag(("t",), "test", bool, "Test configuration and exit"),
         Flag(("client_advertise",), "client_advertise", str, "Client URL to advertise", "<host:port>"),
-        Flag(("ports_file_dir",), "ports_file_dir", str, "Create a ports file in this directory", "<dir>"),
+        Flag(
+            ("ports_file_dir",),
+            "ports_file_dir",
+            str,
+            "Create a ports file in this directory (<program>_<pid>.ports)",
+            "<dir>",
+        ),
     ),
     "Logging options": (
         Flag(("l", "log"), "log_file", str, "File to append log lines to (default: stderr)", "<file>"),
         Flag(("T", "logtime"), "logtime", bool, "Timestamp log lines (default: true)"),
         Flag(("logtime_utc",), "logtime_utc", bool, "Timestamps in UTC (default: false)"),
+        Flag(("s", "syslog"), "syslog", bool, "Log to this machine's syslog"),
+        Flag(
+            ("r", "remote_syslog"), "remote_syslog", str, "Log to a syslog (udp://localhost:514)", "<address>"
+        ),
         Flag(("D", "debug"), "debug", bool, "Log debugging output"),
         Flag(("V", "trace"), "trace", bool, "Log the raw protocol"),
-        Flag(("VV",), "trace", bool, "Same as -V"),
-        Flag(("DV", "DVV"), "debug_and_trace", bool, "Debug and trace"),
+        Flag(("VV",), "verbose_trace", bool, "The same, and what the server says in the system account"),
+        Flag(("DV",), "debug_and_trace", bool, "Debug and trace"),
+        Flag(
+            ("DVV",),
+            "debug_and_verbose_trace",
+            bool,
+            "Debug, trace, and what the server says in the system account",
+        ),
+        Flag(
+            ("log_size_limit",),
+            "log_size_limit",
+            int,
+            "Bytes above which a new log file is begun (default: never)",
+            "<limit>",
+        ),
+        Flag(
+            ("max_traced_msg_len",),
+            "max_traced_msg_len",
+            int,
+            "Most bytes of a traced message (default: all)",
+            "<len>",
+        ),
     ),
     "JetStream options": (
         Flag(("js", "jetstream"), "jetstream", bool, "Enable JetStream"),
@@ -73,9 +108,21 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(("tlsverify",), "tls_verify", bool, "Enable TLS, verify client certificates"),
         Flag(("tlscacert",), "ca_file", str, "Client certificate CA for verification", "<file>"),
     ),
+    "Cluster options (a server stands alone: what would connect it to others is refused)": (
+        Flag(("cluster", "cluster_listen"), "cluster_listen", str, "Refused", "<url>"),
+        Flag(("routes",), "routes", str, "Refused", "<url, ...>"),
+        Flag(("cluster_name",), "cluster_name", str, "Cluster name", "<name>"),
+        Flag(("no_advertise",), "no_advertise", bool, "Without meaning"),
+        Flag(("cluster_advertise",), "cluster_advertise", str, "Without meaning", "<url>"),
+        Flag(("connect_retries",), "connect_retries", int, "Without meaning", "<number>"),
+    ),
+    "Profiling options": (
+        Flag(("profile",), "profile", int, "Refused, unless 0: use py-spy on the process", "<port>"),
+    ),
     "Common options": (
         Flag(("h", "help"), "help", bool, "Show this message"),
         Flag(("v", "version"), "version", bool, "Show version"),
+        Flag(("help_tls",), "help_tls", bool, "TLS help"),
     ),
 }
 _BY_NAME = {name: flag for group in GROUPS.values() for flag in group for name in flag.names}
@@ -88,6 +135,9 @@ def parse(arguments: list[str]) -> dict[str, Any]:
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
+        if word.lower() in ("version", "help"):  # as the official server, which takes these two as words
+            found[word.lower()] = True
+            continue
         if not word.startswith("-") or word == "-":
             raise ConfigError(f"unrecognized command: {word!r}; see --help")
         name, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
@@ -118,13 +168,69 @@ def _converted(flag: Flag, name: str, value: str) -> Any:
     return value
 
 
-def usage(program: str) -> str:
-    """The help text."""
-    lines = ["", f"Usage: {program} [options]", ""]
+def usage(program: str, style: Callable[[str, str], str] = lambda kind, text: text) -> str:
+    """The help text.
+
+    Args:
+        program: how it was called.
+        style: dresses a text up; its kind is "title", "flag" or "value".
+    """
+    lines = ["", f"{style('title', 'Usage:')} {program} [options]", ""]
     for title, flags in GROUPS.items():
-        lines.append(f"{title}:")
+        lines.append(style("title", f"{title}:"))
         for flag in flags:
             names = ", ".join(("-" if len(name) <= 3 else "--") + name for name in flag.names)
-            lines.append(f"    {f'{names} {flag.shown}'.rstrip():<42} {flag.help}")
+            width = len(f"{names} {flag.shown}".rstrip())
+            head = f"    {style('flag', names)} {style('value', flag.shown)}".rstrip()
+            first, *more = _wrapped(flag.help)
+            lines.append(f"{head}{' ' * max(1, 43 - width)}{first}")
+            lines += [" " * 47 + line for line in more]
         lines.append("")
     return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    """Lines of at most HELP_WIDTH characters."""
+    lines = [""]
+    for word in text.split(" "):
+        if len(lines[-1]) + len(word) >= HELP_WIDTH:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".lstrip()
+    return lines
+
+
+_COLOURS = {"title": "1", "flag": "36", "value": "2"}
+
+
+def coloured(kind: str, text: str) -> str:
+    """A style for terminals."""
+    return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m" if text else ""
+
+
+TLS_HELP = """
+TLS configuration is specified in the tls section of a configuration file:
+
+e.g.
+
+    tls {
+        cert_file:      "./certs/server-cert.pem"
+        key_file:       "./certs/server-key.pem"
+        ca_file:        "./certs/ca.pem"
+        verify:         true
+        min_version:    "1.2"
+
+        cipher_suites: [
+            "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
+        ]
+    }
+
+Available cipher suites for TLS 1.2 (those of TLS 1.3 are always available):
+"""
+
+
+def tls_help() -> str:
+    """What `--help_tls` shows."""
+    from penstock.net.tls import SUITES
+
+    return TLS_HELP + "".join(f"    {name}\n" for name in sorted(SUITES)) + "\n"

@@ -33,24 +33,36 @@ def serve(arguments: list[str], program: str = "penstock serve") -> int:
     gc.disable()  # until it is ready: a tenth of the start-up time would go into looking at fresh imports
     try:
         found = flags.parse(arguments)
-        if found.get("help"):
-            sys.stdout.write(flags.usage(program))
+        told = _told_only(found, program)
+        if told:
+            sys.stdout.write(told)
             return EXIT_OK
-        if found.get("version"):
-            sys.stdout.write(f"nats-server: v{VERSION}\n")
+        if "signal" in found:
+            from penstock.cli import signals
+
+            signals.send(found["signal"], program)
             return EXIT_OK
+        if found.get("test") and not found.get("config"):
+            raise ConfigError("must specify [-c, --config] option to check configuration file syntax")
         options = options_of(found)
     except (ConfigError, OSError) as error:
         sys.stderr.write(f"nats-server: {_told(error)}\n")
         return EXIT_FAILED
-    if "signal" in found:
-        return _send_signal(found["signal"])
     if found.get("test"):
         sys.stderr.write(
             f"nats-server: configuration file {options.config_file} is valid ({digest(options)})\n"
         )
         return EXIT_OK
     return _run(options, partial(options_of, found))
+
+
+def _told_only(found: dict[str, Any], program: str) -> str:
+    """What a flag asks to be told instead of a server being started; "" when none does."""
+    if found.get("version"):
+        return f"nats-server: v{VERSION}\n"
+    if found.get("help"):
+        return flags.usage(program, flags.coloured) if sys.stdout.isatty() else flags.usage(program)
+    return flags.tls_help() if found.get("help_tls") else ""
 
 
 def options_of(found: dict[str, Any]) -> Options:
@@ -65,8 +77,10 @@ def options_of(found: dict[str, Any]) -> Options:
         options = load(path)
     changes = {key: value for key, value in found.items() if key in Options.__dataclass_fields__}
     changes.pop("jetstream", None)
-    if found.get("debug_and_trace"):
-        changes |= {"debug": True, "trace": True}
+    for name, options_set in _SEVERAL.items():
+        if name in found:
+            changes |= dict.fromkeys(options_set, found[name])
+    _refuse_what_needs_others(found)
     jetstream = options.jetstream
     if "jetstream" in found:
         jetstream = (jetstream or JetStreamOptions()) if found["jetstream"] else None
@@ -77,6 +91,28 @@ def options_of(found: dict[str, Any]) -> Options:
     if "tls_on" in found or "tls_verify" in found:
         changes["tls"] = _tls_options(options.tls, found)
     return replace(options, jetstream=jetstream, **changes)
+
+
+_SEVERAL = {
+    "debug_and_trace": ("debug", "trace"),
+    "verbose_trace": ("trace", "trace_verbose"),
+    "debug_and_verbose_trace": ("debug", "trace", "trace_verbose"),
+}
+
+
+def _refuse_what_needs_others(found: dict[str, Any]) -> None:
+    """Raises ConfigError for flags that would connect the server to others, or open a profiling port."""
+    for flag in ("cluster_listen", "routes"):
+        if found.get(flag):
+            raise ConfigError(f"--{flag} needs clusters, and this server stands alone; start it without")
+    if found.get("profile"):
+        from penstock.server.directives import NO_PROFILE
+
+        raise ConfigError(f"--profile: {NO_PROFILE}")
+    if found.get("remote_syslog"):
+        from penstock.server.syslog import address_of
+
+        address_of(found["remote_syslog"])
 
 
 def _tls_options(given: TlsOptions | None, found: dict[str, Any]) -> TlsOptions | None:
@@ -93,17 +129,6 @@ def _tls_options(given: TlsOptions | None, found: dict[str, Any]) -> TlsOptions 
     if given is not None:
         return replace(given, **changes)
     return TlsOptions(**changes)
-
-
-def _send_signal(wanted: str) -> int:
-    from penstock.cli import signals
-
-    try:
-        signals.send(wanted)
-    except (ConfigError, OSError) as error:
-        sys.stderr.write(f"nats-server: {_told(error)}\n")
-        return EXIT_FAILED
-    return EXIT_OK
 
 
 def digest(options: Options) -> str:
@@ -123,29 +148,23 @@ def _default_store_dir() -> str:
 
 def _run(options: Options, load: Callable[[], Options]) -> int:
     try:
-        log, writer = logs.log_lines(
-            options.log_file,
-            logtime=options.logtime,
-            utc=options.logtime_utc,
-            debug=options.debug,
-            trace=options.trace,
-        )
-    except OSError as error:
+        served = logs.ServedLog(options)
+    except (ConfigError, OSError) as error:
         sys.stderr.write(f"nats-server: {_told(error)}\n")
         return EXIT_FAILED
-    logs.take_over_logging(log)
+    logs.take_over_logging(served.log)
     try:
-        return _run_loop(options, log, writer, load)
+        return _run_loop(options, served, load)
     finally:
-        writer.close()
+        served.close()
 
 
-def _run_loop(options: Options, log: logs.Log, writer: logs.LineWriter, load: Callable[[], Options]) -> int:
+def _run_loop(options: Options, served: logs.ServedLog, load: Callable[[], Options]) -> int:
     import asyncio
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.get_loop().set_exception_handler(partial(_on_loop_error, log))
-        return runner.run(_serve_until_signal(options, log, writer, load))
+        runner.get_loop().set_exception_handler(partial(_on_loop_error, served.log))
+        return runner.run(_serve_until_signal(options, served, load))
 
 
 def _loop_factory() -> Any:
@@ -157,17 +176,17 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve_until_signal(
-    options: Options, log: logs.Log, writer: logs.LineWriter, load: Callable[[], Options]
-) -> int:
+async def _serve_until_signal(options: Options, served: logs.ServedLog, load: Callable[[], Options]) -> int:
     import asyncio
 
     from penstock.cli import signals
     from penstock.server.server import Server
 
+    log = served.log
     server = Server(options=options, log=log)
+    server.reload_from = partial(_reload, server, load, served)
     ended = asyncio.Event()
-    signals.install(server, ended, log, writer, load)
+    signals.install(server, ended, served)
     _greet(server, options, log)
     try:
         await server.start()
@@ -179,6 +198,12 @@ async def _serve_until_signal(
     gc.freeze()
     gc.enable()
     return await _wait(server, ended, log)
+
+
+def _reload(server: Server, load: Callable[[], Options], served: logs.ServedLog) -> None:
+    from penstock.server import reload
+
+    reload.take_over(server, load, served)
 
 
 async def _wait(server: Server, ended: asyncio.Event, log: logs.Log) -> int:

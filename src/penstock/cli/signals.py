@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.server.logs import LineWriter, Log
-    from penstock.server.options import Options
+    from penstock.server.logs import ServedLog
     from penstock.server.server import Server
 
 BY_NAME = {
@@ -25,49 +23,105 @@ BY_NAME = {
 }
 
 
-def send(wanted: str) -> None:
-    """Sends `<signal>=<pid>`, where the pid may be given as the path of a file that holds it.
+def send(wanted: str, program: str = "nats-server") -> None:
+    """Sends `<signal>[=<pid>]` as the official server does.
 
-    Raises ConfigError for what is no signal or no process id, OSError when it can't be sent.
+    Args:
+        wanted: the pid may be given as the path of a file that holds it, or as the beginning of one and `*`,
+            for all processes of that program whose id begins so; without a pid its only process is meant.
+        program: the name a server was started by: "nats-server", or "penstock serve".
+
+    Raises:
+        ConfigError: no signal, no process id, or not exactly one process where one is meant.
+        OSError: it can't be sent.
     """
-    name, _, target = wanted.partition("=")
+    name, *targets = wanted.split("=")
     number = BY_NAME.get(name)
     if number is None:
-        raise ConfigError(f"unknown signal {name!r}; known are {', '.join(BY_NAME)}")
-    if not target:
-        raise ConfigError(f"--signal {name} needs a process: --signal {name}=<pid or pid file>")
-    if not target.isdigit():
-        with open(target, encoding="ascii") as file:
-            target = file.read().strip()
-    if not target.isdigit():
-        raise ConfigError(f"invalid pid: {target!r}")
-    os.kill(int(target), number)
+        raise ConfigError(f'unknown signal "{name}"; known are {", ".join(BY_NAME)}')
+    if len(targets) > 1:
+        raise ConfigError(f"invalid signal parameters: {targets[1:]}")
+    for pid in _pids(targets[0] if targets else "", program):
+        os.kill(pid, number)
 
 
-def install(
-    server: Server, ended: asyncio.Event, log: Log, writer: LineWriter, load: Callable[[], Options]
-) -> None:
+def _pids(target: str, program: str) -> list[int]:
+    if target and not target.endswith("*"):
+        if not target.isdigit() and os.path.exists(target):
+            with open(target, encoding="utf-8", errors="replace") as file:
+                target = file.read().strip()
+        if not target.isdigit():
+            raise ConfigError(f"invalid pid: {target}")
+        return [int(target)]
+    beginning = target.removesuffix("*")
+    if beginning and not beginning.isdigit():
+        raise ConfigError(f"invalid pid: {beginning}")
+    found = running(program)
+    if not found:
+        raise ConfigError(f"no {program} processes running")
+    if len(found) > 1 and not target:
+        raise ConfigError(f"multiple {program} processes running: {' '.join(map(str, found))}; name one")
+    return [pid for pid in found if str(pid).startswith(beginning)]
+
+
+def running(program: str, proc: str = "/proc") -> list[int]:
+    """Ids of processes that were started by this name ("nats-server", "penstock serve"), this one aside.
+
+    Raises ConfigError where the system doesn't tell (no /proc).
+    """
+    try:
+        entries = [entry for entry in os.listdir(proc) if entry.isdigit()]
+    except OSError as error:
+        raise ConfigError("unable to resolve pid, try providing one") from error
+    found = []
+    for entry in entries:
+        try:
+            with open(f"{proc}/{entry}/cmdline", "rb") as file:
+                words = file.read().decode("utf-8", "replace").split("\0")
+        except OSError:
+            continue  # it has ended, or is somebody else's
+        if int(entry) != os.getpid() and _is_called(words, program.split()):
+            found.append(int(entry))
+    return sorted(found)
+
+
+def _is_called(words: list[str], name: list[str]) -> bool:
+    """Is this the command line of the program, run by itself or by an interpreter (`python [-m] ...`)?"""
+    begins = [0] if "python" not in os.path.basename(words[0]) else [2] if words[1:2] == ["-m"] else [1]
+    return any([os.path.basename(words[at]), *words[at + 1 :]][: len(name)] == name
+               for at in begins if at < len(words))  # fmt: skip
+
+
+def install(server: Server, ended: asyncio.Event, served: ServedLog) -> None:
     """Makes the running loop answer signals.
 
     Args:
-        server: what SIGUSR2 puts into lame duck mode.
-        ended: set by SIGINT and SIGTERM.
-        log, writer: SIGUSR1 opens the log file anew.
-        load: gives the options that SIGHUP applies.
+        server: what SIGUSR2 puts into lame duck mode, and SIGHUP makes read its configuration anew.
+        ended: set by SIGINT, and by SIGTERM unless the server is leaving already.
+        served: SIGUSR1 opens its file anew.
     """
     loop = asyncio.get_running_loop()
+    log = served.log
     leaving: list[asyncio.Task[None]] = []
 
-    def end(name: str) -> None:
-        log.info(f'Trapped "{name}" signal')
+    def interrupt() -> None:
+        log.info('Trapped "interrupt" signal')
         ended.set()
+
+    def terminate() -> None:
+        log.info('Trapped "terminated" signal')
+        if not leaving:
+            ended.set()
 
     def reopen() -> None:
         log.info('Trapped "user defined signal 1" signal')
+        if not served.path:
+            log.info("File log re-open ignored, not a file logger")
+            return
         try:
-            writer.reopen()
+            served.reopen()
         except OSError as error:
-            log.error(f"can not open {writer.path} again, still writing to the old file: {error.strerror}")
+            log.error(f"can not open {served.path} again, still writing to the old file: {error.strerror}")
         else:
             log.info("File log re-opened")
 
@@ -77,12 +131,10 @@ def install(
 
     def reload_options() -> None:
         log.info('Trapped "hangup" signal')
-        from penstock.server.reload import reload
+        server.reload()
 
-        reload(server, load, writer)
-
-    loop.add_signal_handler(signal.SIGINT, end, "interrupt")
-    loop.add_signal_handler(signal.SIGTERM, end, "terminated")
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGTERM, terminate)
     loop.add_signal_handler(signal.SIGUSR1, reopen)
     loop.add_signal_handler(signal.SIGUSR2, lame_duck)
     loop.add_signal_handler(signal.SIGHUP, reload_options)

@@ -15,6 +15,12 @@ cdef class DeliveryGuard:
     cdef bint passes(self, const Message* m) except -1
     cdef int note_reply(self, const Message* m) except -1
 
+# Tells what passes a connection, for a log that shows messages. A connection that has none pays for a comparison.
+# tell(received: bool, subject, sid, reply, body: bytes, header_len: int); sid is b"" for a publish.
+cdef class Tracer:
+    cdef object tell
+    cdef int note(self, bint received, bytes sid, const Message* m) except -1
+
 # The receiving half of a connection: encodes MSG/HMSG into `out`, marks itself dirty.
 cdef class ClientSink(Sink):
     cdef readonly OutBuffer out
@@ -35,6 +41,7 @@ cdef class ClientSink(Sink):
     cdef public DeliveryGuard guard     # None, or what keeps messages from this receiver
     cdef public int socket              # where `out` may go straight to; -1 = owner.flush() sends it
     cdef readonly uint64_t sent_bytes   # what went straight to the socket
+    cdef public Tracer tracer           # None, or what is told of messages that come and go
     cdef int mark_dirty(self) except -1
     cdef bint send(self) except -1
     # Is it the guard alone that keeps the message from this receiver?

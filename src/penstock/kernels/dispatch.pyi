@@ -25,6 +25,15 @@ class DeliveryGuard:
         on_reply: Callable[[bytes], object] | None = None,
     ) -> None: ...
 
+class Tracer:
+    """Tells what passes a connection, for a log that shows messages.
+
+    tell -- callable(received, subject, sid, reply, body, header_len); sid is b"" for a publish, body the
+    header block and the payload as the receiver gets them.
+    """
+
+    def __init__(self, tell: Callable[[bool, bytes, bytes, bytes, bytes, int], object]) -> None: ...
+
 class ClientSink(Sink):
     """The receiving half of a connection: encodes messages into `out` and marks itself in `dirty_list`.
 
@@ -34,6 +43,7 @@ class ClientSink(Sink):
     owner -- has on_auto_unsubscribe(sub), called when a subscription reached its maximum (sub.closed is
     set by then; the owner removes it from the index).
     guard -- keeps messages from this receiver; None = nothing does.
+    tracer -- is told of its publishes and of what is delivered to it; None (the default) = nobody is.
     stall_threshold -- bytes waiting in `out` above which a publisher's Inlet.fed_slow is set.
     pending_max -- bytes that may wait in `out`, 0 (the default) for no bound; what goes above it closes the
     sink and sets overflowed: the owner ends the connection.
@@ -59,6 +69,7 @@ class ClientSink(Sink):
     @property
     def overflowed(self) -> bool: ...
     guard: DeliveryGuard | None
+    tracer: Tracer | None
     def __init__(self, dirty_list: DirtyList, owner: object = None) -> None: ...
     @property
     def out(self) -> OutBuffer: ...

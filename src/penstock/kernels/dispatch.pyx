@@ -76,6 +76,28 @@ cdef class DeliveryGuard:
         return 0
 
 
+cdef class Tracer:
+    """Tells what passes a connection, for a log that shows messages.
+
+    tell -- callable(received: bool, subject, sid, reply, body: bytes, header_len: int); sid is b"" for a
+    publish, body the header block and the payload as the receiver gets them.
+    """
+
+    def __cinit__(self, tell):
+        self.tell = tell
+
+    cdef int note(self, bint received, bytes sid, const Message* m) except -1:
+        self.tell(
+            received,
+            PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len),
+            sid,
+            PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b"",
+            PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.body_len),
+            <Py_ssize_t>m.header_len,
+        )
+        return 0
+
+
 cdef class ClientSink(Sink):
     """The receiving half of a connection.
 
@@ -93,6 +115,7 @@ cdef class ClientSink(Sink):
         self.socket = -1
 
     cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+        cdef Message sent
         cdef const char* body = m.body
         cdef size_t header_len = m.header_len
         cdef size_t body_len = m.body_len
@@ -110,6 +133,10 @@ cdef class ClientSink(Sink):
             self.out, m.subject, m.subject_len, PyBytes_AS_STRING(sub.sid), <size_t>PyBytes_GET_SIZE(sub.sid),
             m.reply, m.reply_len, body, header_len, body_len,
         )
+        if self.tracer is not None:
+            sent = m[0]
+            sent.body, sent.header_len, sent.body_len = body, header_len, body_len
+            self.tracer.note(False, sub.sid, &sent)
         self.out_msgs += 1
         self.out_bytes += body_len
         if not self.is_dirty:
@@ -464,6 +491,8 @@ cdef class Inlet:
         m.reply, m.reply_len = self.frame.reply, self.frame.reply_len
         m.body, m.body_len = self.frame.body, self.frame.body_len
         m.header_len = self.frame.header_len
+        if sink.tracer is not None:
+            sink.tracer.note(True, b"", &m)
         sink.in_msgs += 1
         sink.in_bytes += m.body_len
         if self.pedantic and not is_literal_subject(m.subject, m.subject_len):

@@ -70,12 +70,10 @@ class BacklogWatch:
         self._progress: dict[Backlogged, tuple[int, float]] = {}
         self._stalled: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._look_handle: asyncio.TimerHandle | None = None
-        self.max_pending = max_pending
         self.flush_all = flush_all
         self.trigger = trigger
-        self.eager_bytes = min(max_pending // 4, EAGER_BYTES)
-        self.stall_bytes = min(max_pending // 2, STALL_BYTES_MAX) if stall else max_pending
         self.stalls = 0
+        self.set_bounds(max_pending, stall=stall)
 
     def begin(self, connection: Backlogged) -> None:
         """The connection has become backlogged."""
@@ -102,6 +100,12 @@ class BacklogWatch:
         handle = self._stalled.pop(resume, None)
         if handle is not None:
             handle.cancel()
+
+    def set_bounds(self, max_pending: int, *, stall: bool) -> None:
+        """Bounds for connections that come from now on, and for those that are behind."""
+        self.max_pending = max_pending
+        self.eager_bytes = min(max_pending // 4, EAGER_BYTES)
+        self.stall_bytes = min(max_pending // 2, STALL_BYTES_MAX) if stall else max_pending
 
     def set_write_deadline(self, seconds: float) -> None:
         """Connections that are backlogged now are held to it too."""

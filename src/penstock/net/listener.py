@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -35,6 +37,18 @@ class Listener:
         self._server = await loop.create_server(self._accept, host, port, backlog=BACKLOG, ssl=context)
         self.host = host
         self.port = cast(int, self._server.sockets[0].getsockname()[1])
+
+    async def renew(self, context: ssl.SSLContext) -> None:
+        """Encrypts what is accepted from now on with another context. Who is connecting meanwhile notices
+        nothing: the new server listens on the same sockets."""
+        if self._server is None:
+            return
+        loop = asyncio.get_running_loop()
+        before = self._server
+        for listening in before.sockets:
+            same = socket.socket(fileno=os.dup(listening.fileno()))
+            self._server = await loop.create_server(self._accept, sock=same, backlog=BACKLOG, ssl=context)
+        before.close()
 
     def close(self) -> None:
         """Stops listening; accepted connections stay."""

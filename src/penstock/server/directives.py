@@ -23,17 +23,20 @@ from penstock.server.options import NS, JetStreamOptions, Options
 
 Reader = Callable[[Node, str], Any]
 
+NO_PROFILE = (
+    "this server has no profiling port, because what asks one understands profiles of Go alone; "
+    "`py-spy record --pid <pid>` takes a profile of a running server"
+)
+
 _STORAGE_SIZE = re.compile(r"(\d+)([KMGT]?)")
 
 UNSUPPORTED = frozenset(
-    """cluster connect_error_reports default_js_domain default_sentinel
-    disable_sublist_cache feature_flags gateway https https_port leaf leafnodes log_size_limit
-    logfile_max_num logfile_size_limit log_max_num max_closed_clients max_sub_tokens
-    max_traced_msg_len mqtt no_header_support no_system_account ocsp ocsp_cache operator operators
-    prof_block_rate prof_port proxies proxy_protocol reconnect_error_reports remote_syslog resolver
+    """connect_error_reports default_js_domain default_sentinel disable_sublist_cache feature_flags
+    max_closed_clients max_sub_tokens no_header_support no_system_account ocsp ocsp_cache operator operators
+    prof_block_rate proxies proxy_protocol reconnect_error_reports resolver
     resolver_pinned_accounts
-    resolver_preload resolver_tls root roots server_metadata server_tags store_dir syslog
-    trace_headers trace_verbose trusted trusted_keys write_timeout""".split()
+    resolver_preload resolver_tls root roots server_metadata server_tags store_dir
+    trusted trusted_keys write_timeout""".split()
 )
 UNSUPPORTED_JETSTREAM = frozenset(
     """cipher ek encryption_key extension_hint info_queue_limit key limits max_buffered_msgs max_buffered_size
@@ -309,6 +312,13 @@ def _websocket(node: Node, name: str) -> Any:
     return websocket(node, name)
 
 
+def _syslog_address(node: Node, name: str) -> str:
+    from penstock.server.syslog import address_of
+
+    address_of(text(node, name))
+    return text(node, name)
+
+
 def _inverted(node: Node, name: str) -> bool:
     return not boolean(node, name)
 
@@ -322,6 +332,7 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "http_port": ("http_port", integer),
     "monitor_port": ("http_port", integer),
     "http_base_path": ("http_base_path", text),
+    "https_port": ("https_port", integer),
     "max_payload": ("max_payload", integer),
     "max_connections": ("max_connections", integer),
     "max_conn": ("max_connections", integer),
@@ -347,6 +358,13 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "logtime_utc": ("logtime_utc", boolean),
     "log_file": ("log_file", text),
     "logfile": ("log_file", text),
+    "logfile_size_limit": ("log_size_limit", integer),
+    "log_size_limit": ("log_size_limit", integer),
+    "logfile_max_num": ("logfile_max_num", integer),
+    "log_max_num": ("logfile_max_num", integer),
+    "syslog": ("syslog", boolean),
+    "remote_syslog": ("remote_syslog", _syslog_address),
+    "max_traced_msg_len": ("max_traced_msg_len", integer),
     "pid_file": ("pid_file", text),
     "pidfile": ("pid_file", text),
     "ports_file_dir": ("ports_file_dir", text),
@@ -355,7 +373,13 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "jetstream": ("jetstream", _jetstream),
 }
 _MAPPINGS = frozenset({"mappings", "maps"})
-_ADDRESSES = {"listen": ("host", "port"), "http": ("http_host", "http_port")}
+_ADDRESSES = {
+    "listen": ("host", "port"),
+    "http": ("http_host", "http_port"),
+    "https": ("http_host", "https_port"),
+}
+_TRACES = frozenset({"trace_verbose", "trace_headers"})
+_ALONE = frozenset({"cluster", "gateway", "leafnodes", "leaf", "mqtt"})
 
 
 def options_of(tree: Map, base: Options | None = None) -> Options:
@@ -380,6 +404,17 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
                 found[option_host] = host
         elif name == "authorization":
             found.update(_authorization(node, name))
+        elif name in _TRACES:
+            found[name] = boolean(node, name)
+            if found[name]:
+                found["trace"] = True
+        elif name in _ALONE:
+            from penstock.server import remote_directives  # most configurations have none of them
+
+            found.update(remote_directives.checked(node, name, where))
+        elif name == "prof_port":
+            if integer(node, name):
+                raise _fail(node, f"{name} is {node.value}; {NO_PROFILE}")
         elif name in _MAPPINGS:
             found["mappings"] = (*found.get("mappings", ()), *mappings(node, name))
         elif name in _TOP:

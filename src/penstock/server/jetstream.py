@@ -13,7 +13,7 @@ import msgspec
 from penstock.errors import ServerError, StoreError
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.limits import EngineConfig
-from penstock.kernels.sinks import Sink
+from penstock.kernels.sinks import Sink, Subscription
 from penstock.protocol.api.base import TYPE_PREFIX
 from penstock.protocol.durations import format_time
 from penstock.protocol.error_codes import NOT_ENABLED_FOR_ACCOUNT
@@ -58,9 +58,8 @@ class JetStreamService:
                 self._open(name, limits)
         except StoreError as error:
             raise ServerError(f"can not start JetStream: {error}") from error
-        for account in server.accounts.values():
-            if account.name not in self.engines:
-                refuse_requests(account)
+        self._refusals: dict[str, Subscription] = {}
+        self._refuse_others()
         took_ms = (server.clock() - started_ns) / 1e6
         server.log.info(f"Took {took_ms:.1f}ms to start JetStream")
 
@@ -91,10 +90,70 @@ class JetStreamService:
             except (StoreError, OSError) as error:
                 self._server.log.error(f"not everything could be written while stopping: {error}")
 
+    def renew(self) -> None:
+        """Limits, and which accounts have JetStream, as the server's options say now.
+
+        An account that has it no more keeps what it has stored. What can't be opened is told, and that
+        account has none.
+        """
+        options = self._server.options
+        if options.jetstream is not None:
+            self._options = options.jetstream
+            self.max_memory_bytes = _limit(self._options.max_memory_bytes, _memory_bytes())
+            self.max_file_bytes = _limit(self._options.max_file_bytes, _disk_bytes(self._options.store_dir))
+        wanted = options.jetstream_accounts()
+        for name in tuple(self.engines):
+            if name not in wanted:
+                self._end(name)
+        for name, limits in wanted.items():
+            if name in self.engines:
+                self.engines[name].config = self._config(name, limits)
+                continue
+            refusal = self._refusals.pop(name, None)
+            if refusal is not None:
+                self._server.account(name).unsubscribe(refusal)
+            try:
+                self._open(name, limits)
+            except StoreError as error:
+                self._server.log.error(f'JetStream of account "{name}" can not be started: {error}')
+        self._refuse_others()
+
+    def _end(self, name: str) -> None:
+        engine = self.engines.pop(name)
+        engine.end_pulls()
+        try:
+            engine.close()
+        except (StoreError, OSError) as error:
+            self._server.log.error(f"not everything of account {name} could be written: {error}")
+        self._tick.remove(engine)
+
+    def _refuse_others(self) -> None:
+        for account in self._server.accounts.values():
+            if account.name not in self.engines and account.name not in self._refusals:
+                self._refusals[account.name] = refuse_requests(account)
+        for name in self._refusals.keys() - self._server.accounts.keys():
+            del self._refusals[name]
+
     def _open(self, account: str, limits: AccountJetStream) -> None:
         """Starts the engine of an account with what is stored for it."""
         server = self._server
-        config = EngineConfig(
+        engine = JetStream(
+            server.account(account).index,
+            self._store.account(account),
+            config=self._config(account, limits),
+            clock=server.clock,
+            new_id=self._new_id,
+            wake=self._tick.schedule,
+            below=_random_below,
+        )
+        engine.describe_client = self._describe
+        engine.recover(server.clock())
+        self.engines[account] = engine
+        self._tick.add(engine)
+
+    def _config(self, account: str, limits: AccountJetStream) -> EngineConfig:
+        server = self._server
+        return EngineConfig(
             account=account,
             server_id=server.server_id,
             server_name=server.server_name,
@@ -112,19 +171,6 @@ class JetStreamService:
             sync_always=self._options.sync_always,
             sync_interval_ns=self._options.sync_interval_ns,
         )
-        engine = JetStream(
-            server.account(account).index,
-            self._store.account(account),
-            config=config,
-            clock=server.clock,
-            new_id=self._new_id,
-            wake=self._tick.schedule,
-            below=_random_below,
-        )
-        engine.describe_client = self._describe
-        engine.recover(server.clock())
-        self.engines[account] = engine
-        self._tick.add(engine)
 
     def _describe(self, sink: Sink) -> dict[str, Any] | None:
         """The `client` of an API audit advisory."""
@@ -162,7 +208,7 @@ class JetStreamService:
         log.info("-------------------------------------------")
 
 
-def refuse_requests(account: Account) -> None:
+def refuse_requests(account: Account) -> Subscription:
     """Tells an account without JetStream, on a server that has it, that it is not enabled.
 
     Only INFO is answered: it is what clients ask first. Other requests find no responders.
@@ -175,7 +221,7 @@ def refuse_requests(account: Account) -> None:
         if reply:
             account.publish(reply, answer)
 
-    account.subscribe_service(b"$JS.API.INFO", refuse)
+    return account.subscribe_service(b"$JS.API.INFO", refuse)
 
 
 def _least(limit: int, of_server: int) -> int:

@@ -15,7 +15,10 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import IO
+from typing import IO, TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from penstock.server.options import Options
 
 _COLOURS = {"INF": "32", "DBG": "36", "WRN": "93", "ERR": "31", "FTL": "91", "TRC": "33"}
 
@@ -56,27 +59,66 @@ class Log:
             self._emit("TRC", text)
 
 
-def _opened(path: str) -> IO[str]:
+def opened(path: str) -> IO[str]:
     """The file to append to, stderr when path is empty; LineWriter.close() closes it. Raises OSError."""
     return open(path, "a", encoding="utf-8") if path else sys.stderr
 
 
-class LineWriter:
-    """Formats lines and writes them to a stream, each at once."""
+class Writer(Protocol):
+    """Where the lines of a served server go."""
 
-    def __init__(self, stream: IO[str], *, logtime: bool = True, utc: bool = False) -> None:
+    def __call__(self, label: str, text: str) -> None: ...
+
+    def reopen(self) -> None:
+        """Opens the log file anew, for whoever has moved the old one away. Raises OSError."""
+
+    def close(self) -> None: ...
+
+
+class LineWriter:
+    """Formats lines and writes them to a stream, each at once.
+
+    Args:
+        stream: where to; opened from `path`, or stderr when path is empty.
+        path: the file behind the stream.
+        logtime, utc: whether lines begin with the time, and whether that is UTC.
+        size_limit: bytes above which the file is moved to `<path>.<time>` and a new one begun; 0 = never.
+        files_max: files that are kept then, the open one included; 0 = all.
+    """
+
+    def __init__(
+        self,
+        stream: IO[str],
+        *,
+        path: str = "",
+        logtime: bool = True,
+        utc: bool = False,
+        size_limit: int = 0,
+        files_max: int = 0,
+    ) -> None:
         self.stream = stream
         self.logtime = logtime
         self.utc = utc
         self.coloured = stream.isatty()
-        self.path = ""
+        self.path = path
         self.pid = os.getpid()
+        self.size_limit = size_limit
+        self.files_max = files_max
+        self._limit = size_limit  # doubled while the file can't be moved
+        self._size = os.fstat(stream.fileno()).st_size if path else 0
 
     def __call__(self, label: str, text: str) -> None:
+        self._write(label, text)
+        if 0 < self._limit < self._size and self.path:
+            self._rotate()
+
+    def _write(self, label: str, text: str) -> None:
         if self.coloured:
             label = f"\x1b[{_COLOURS[label]}m{label}\x1b[0m"
-        self.stream.write(f"[{self.pid}] {self._time()}[{label}] {text}\n")
+        line = f"[{self.pid}] {self._time()}[{label}] {text}\n"
+        self.stream.write(line)
         self.stream.flush()
+        self._size += len(line)
 
     def _time(self) -> str:
         if not self.logtime:
@@ -88,25 +130,48 @@ class LineWriter:
     def reopen(self) -> None:
         """Opens the log file anew, for whoever has moved the old one away. Raises OSError."""
         if self.path:
-            fresh = _opened(self.path)
+            fresh = opened(self.path)
             self.stream.close()
             self.stream = fresh
-
-    def configure(self, path: str, *, logtime: bool, utc: bool) -> None:
-        """Writes to another file (stderr when path is empty) or in another form. Raises OSError."""
-        if path != self.path:
-            fresh = _opened(path)
-            self.close()
-            self.stream = fresh
-            self.path = path
-            self.coloured = fresh.isatty()
-        self.logtime = logtime
-        self.utc = utc
+            self._size = os.fstat(fresh.fileno()).st_size
+            self._limit = self.size_limit
 
     def close(self) -> None:
         """Closes the stream, unless it is the process's own stderr."""
         if self.stream is not sys.stderr:
             self.stream.close()
+
+    def _rotate(self) -> None:
+        """Moves the file away and begins a new one; when that fails, tries again at twice the size."""
+        now_ns = time.time_ns()
+        stamp = time.strftime("%Y.%m.%d.%H.%M.%S", time.localtime(now_ns // 1_000_000_000))
+        backup = f"{self.path}.{stamp}.{now_ns % 1_000_000_000:09d}"
+        try:
+            os.rename(self.path, backup)
+            self.reopen()
+        except OSError as error:
+            self._limit *= 2
+            self._write(
+                "ERR", f"Unable to rotate the log ({error}), will attempt next rotation at size {self._limit}"
+            )
+            return
+        self._write("INF", f'Rotated log, backup saved as "{backup}"')
+        if self.files_max > 0:
+            self._purge()
+
+    def _purge(self) -> None:
+        """Removes the oldest backups. Their names sort by time."""
+        import re
+
+        directory, name = os.path.split(self.path)
+        backup = re.compile(re.escape(name) + r"\.\d{4}(\.\d\d){5}\.\d{9}")
+        try:
+            found = sorted(entry for entry in os.listdir(directory or ".") if backup.fullmatch(entry))
+            for entry in found[: max(0, len(found) - (self.files_max - 1))]:
+                os.unlink(os.path.join(directory, entry))
+                self._write("INF", f'Purged log file "{entry}"')
+        except OSError as error:
+            self._write("ERR", f"Unable to remove a backup log file ({error}), will attempt next rotation")
 
 
 def to_logging(label: str, text: str) -> None:
@@ -154,8 +219,45 @@ def set_levels(log: Log, *, debug: bool, trace: bool) -> None:
             logger.setLevel(handler.level)
 
 
-def log_lines(path: str, *, logtime: bool, utc: bool, debug: bool, trace: bool) -> tuple[Log, LineWriter]:
-    """A log that appends to a file (stderr when path is empty), and its writer, to be closed at the end."""
-    writer = LineWriter(_opened(path), logtime=logtime, utc=utc)
-    writer.path = path
-    return Log(writer, debug=debug, trace=trace), writer
+def writer_of(options: Options) -> Writer:
+    """What writes as the options say: to a file, else to a syslog, else to stderr. Raises OSError."""
+    if not options.log_file and (options.syslog or options.remote_syslog):
+        from penstock.server.syslog import SyslogWriter
+
+        return SyslogWriter(options.remote_syslog)
+    return LineWriter(
+        opened(options.log_file),
+        path=options.log_file,
+        logtime=options.logtime,
+        utc=options.logtime_utc,
+        size_limit=options.log_size_limit,
+        files_max=options.logfile_max_num,
+    )
+
+
+class ServedLog:
+    """The log of a served server, whose writer a reload may exchange.
+
+    Raises OSError when it can't be opened.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._writer = writer_of(options)
+        self.log = Log(self._emit, debug=options.debug, trace=options.trace)
+        self.path = options.log_file
+
+    def _emit(self, label: str, text: str) -> None:
+        self._writer(label, text)
+
+    def reopen(self) -> None:
+        """Opens the log file anew. Raises OSError."""
+        self._writer.reopen()
+
+    def use(self, writer: Writer, options: Options) -> None:
+        """Writes with `writer`, made of these options, from now on."""
+        before, self._writer = self._writer, writer
+        self.path = options.log_file
+        before.close()
+
+    def close(self) -> None:
+        self._writer.close()

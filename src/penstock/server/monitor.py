@@ -15,6 +15,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,10 +27,13 @@ from penstock.server.pages.varz import VarzOptions
 from penstock.server.pages.varz import varz as make_varz
 
 if TYPE_CHECKING:
+    import ssl
+
     import uvicorn
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from penstock.server.options import TlsOptions
     from penstock.server.server import Server
 
 BACKLOG = 128
@@ -56,13 +60,20 @@ class Monitor:
         server: what it shows.
         host: address to listen on.
         port: port to listen on; 0 = any free port.
+        tls: None for HTTP, or what HTTPS is made with.
 
     Raises:
         ServerError: the address can't be bound.
+        ConfigError: the files of TLS can't be used.
     """
 
-    def __init__(self, server: Server, host: str, port: int) -> None:
+    def __init__(self, server: Server, host: str, port: int, tls: TlsOptions | None = None) -> None:
         self._server = server
+        self._context: ssl.SSLContext | None = None
+        if tls is not None:
+            from penstock.server.encryption import context_of
+
+            self._context = context_of(replace(tls, verify=False))  # clients of pages show no certificate
         self._loop = asyncio.get_running_loop()
         self._thread: threading.Thread | None = None
         self._http: uvicorn.Server | None = None
@@ -75,6 +86,23 @@ class Monitor:
             raise ServerError(f"can not listen on {host}:{port} for monitoring: {error.strerror}") from error
         self.host = host
         self.port: int = self._socket.getsockname()[1]
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self._context is None else "https"
+
+    @property
+    def url(self) -> str:
+        """Where clients on this machine find it."""
+        host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return (
+            f"{self.scheme}://[{host}]:{self.port}" if ":" in host else f"{self.scheme}://{host}:{self.port}"
+        )
+
+    def renew_certificate(self, tls: TlsOptions) -> None:
+        """New connections are shown this certificate, which was read before."""
+        if self._context is not None:
+            self._context.load_cert_chain(tls.cert_file, tls.key_file)
 
     def start(self) -> None:
         """Serves from now on."""
@@ -103,6 +131,9 @@ class Monitor:
         routes += [Route(base or "/", self._index), *([Route(base + "/", self._index)] if base else [])]
         app = Starlette(routes=routes, exception_handlers={404: _not_found})
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", loop="asyncio")
+        if self._context is not None:
+            config.load()
+            config.ssl = self._context
         http = uvicorn.Server(config)
         self._http = http
         if self._stopping:  # asked to while this was None

@@ -206,6 +206,9 @@ class Options:
     """Name of the server, no spaces. Default: its generated id. `server_name`."""
     client_advertise: str = ""
     """host:port that clients should know instead of the bound address. Default none. `client_advertise`."""
+    cluster_name: str = ""
+    """Name of the cluster, no spaces. A server stands alone so far, and the name means nothing. Default
+    none. `cluster.name`."""
 
     http_host: str = ""
     """Address of HTTP monitoring. Default: `host`. In `http`."""
@@ -213,6 +216,9 @@ class Options:
     """Port of HTTP monitoring; 0 (default) = off, -1 = any free port. `http_port`, `monitor_port`, `http`."""
     http_base_path: str = ""
     """Path below which the monitoring pages are. Default none. `http_base_path`."""
+    https_port: int = 0
+    """Port of monitoring over TLS, with the certificate of `tls`; excludes `http_port`. 0 (default) = off,
+    -1 = any free port. `https_port`, `https`."""
 
     max_payload: int = 1024 * 1024
     """Most bytes of a message (headers included), 1..64 MiB. Default 1 MiB. `max_payload`."""
@@ -267,13 +273,31 @@ class Options:
     debug: bool = False
     """Log debugging lines. Default off. `debug`."""
     trace: bool = False
-    """Log protocol lines. Default off. `trace`."""
+    """Log protocol lines and messages. Default off. `trace`."""
+    trace_verbose: bool = False
+    """With `trace`: what the server says in the system account, as well. Default off. `trace_verbose` (turns
+    `trace` on)."""
+    trace_headers: bool = False
+    """Of messages, log the headers alone. Default off. `trace_headers` (turns `trace` on)."""
+    max_traced_msg_len: int = 0
+    """Most bytes of a message in a log line; 0 (default) or less = all. `max_traced_msg_len`."""
     logtime: bool = True
     """Put the time at the head of log lines. Default on. `logtime`."""
     logtime_utc: bool = False
     """That time in UTC instead of local time. Default off. `logtime_utc`."""
     log_file: str = ""
     """File that log lines are appended to. Default: stderr. `log_file`, `logfile`."""
+    log_size_limit: int = 0
+    """Bytes above which the log file is moved away and a new one begun; 0 (default) or less = never.
+    `logfile_size_limit`, `log_size_limit`."""
+    logfile_max_num: int = 0
+    """Log files that are kept, the open one included; 0 (default) or less = all. `logfile_max_num`,
+    `log_max_num`."""
+    syslog: bool = False
+    """Log to this machine's syslog, unless there is a log file. Default off. `syslog`."""
+    remote_syslog: str = ""
+    """Log to this syslog (`udp://host:port`, `tcp://host:port`, `unix:///path`), unless there is a log file.
+    Default none. `remote_syslog`."""
     pid_file: str = ""
     """File that holds the process id while the server runs. Default none. `pid_file`, `pidfile`."""
     ports_file_dir: str = ""
@@ -292,6 +316,7 @@ class Options:
     def __post_init__(self) -> None:
         _between("port", self.port, -1, 65535)
         _between("http_port", self.http_port, -1, 65535)
+        _between("https_port", self.https_port, -1, 65535)
         _between("max_payload", self.max_payload, 1, MAX_PAYLOAD_BYTES)
         _between("max_control_line", self.max_control_line, 1, 1024 * 1024)
         _at_least("max_pending", self.max_pending, 1)
@@ -307,7 +332,18 @@ class Options:
         _at_least("lame_duck_grace_period", self.lame_duck_grace_period_ns, 0)
         if any(c.isspace() for c in self.server_name):
             raise ConfigError(f"server_name is {self.server_name!r}: server name cannot contain spaces")
+        if " " in self.cluster_name:
+            raise ConfigError(f"cluster.name is {self.cluster_name!r}: cluster name cannot contain spaces")
+        self._check_monitoring()
         self._check_authorization()
+
+    def _check_monitoring(self) -> None:
+        if self.http_port and self.https_port:
+            raise ConfigError(
+                f"can't specify both HTTP ({self.http_port}) and HTTPs ({self.https_port}) ports"
+            )
+        if self.https_port and self.tls is None:
+            raise ConfigError("TLS cert and key required for HTTPS: https_port needs the block `tls`")
 
     def all_users(self) -> tuple[User, ...]:
         """The users of all accounts."""

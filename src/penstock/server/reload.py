@@ -20,62 +20,108 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ServerError
 from penstock.net.reasons import CloseReason
-from penstock.server import logs
+from penstock.server import account_setup, files, logs
 
 if TYPE_CHECKING:
     from penstock.server.options import Options
     from penstock.server.server import Server
 
-AUTHORIZATION = frozenset({"user", "password", "token", "users", "no_auth_user"})
+AUTHORIZATION = frozenset({"user", "password", "token", "users", "no_auth_user", "accounts"})
+FILES = frozenset({"tls", "websocket"})  # what they name may have changed although the options have not
+LOG_FILE = frozenset(
+    {"log_file", "logtime", "logtime_utc", "log_size_limit", "logfile_max_num", "syslog", "remote_syslog"}
+)
 _NAMES = {"password": "authorization.password", "token": "authorization.token", "config_file": "config"}
 
 
-def reload(server: Server, load: Callable[[], Options], writer: logs.LineWriter | None = None) -> bool:
+def take_over(server: Server, load: Callable[[], Options], served: logs.ServedLog | None = None) -> None:
     """Reads the configuration anew and applies it; what happened is in the log.
 
     Args:
         server: a server that runs.
         load: gives the options as flags and file now say them; may raise ConfigError or OSError.
-        writer: where the log lines go; None when the host program keeps the log, whose file and time
+        served: where the log lines go; None when the host program keeps the log, whose file and form
             options then mean nothing.
 
-    Returns:
-        Whether the new options are in force.
+    Raises:
+        ConfigError: it is refused, and the server goes on with what it had.
     """
-    log = server.log
     try:
         fresh = load()
-    except (ConfigError, OSError) as error:
-        log.error(f"Failed to reload server configuration: {error}")
-        return False
-    changed = changes(server.options, fresh)
-    refused = [name for name in changed if name not in _APPLY]
-    if refused:
-        for name in refused:
-            told = _told(name, getattr(server.options, name), getattr(fresh, name))
-            log.error(f"Failed to reload server configuration: config reload not supported for {told}")
-        return False
-    if writer is not None:
-        try:
-            writer.configure(fresh.log_file, logtime=fresh.logtime, utc=fresh.logtime_utc)
-        except OSError as error:
-            log.error(
-                f"Failed to reload server configuration: can not open {fresh.log_file}: {error.strerror}"
-            )
-            return False
+        changed = changes(server.options, fresh)
+        _check(server, changed, fresh)
+        prepared = _prepare(server, changed, fresh, served)
+    except (ConfigError, ServerError, OSError) as error:
+        for line in str(error).splitlines():
+            server.log.error(f"Failed to reload server configuration: {line}")
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(str(error)) from error
     server.options = fresh
+    for commit in prepared:
+        commit()
     applied: list[Callable[[Server], None]] = []
     for name in changed:
-        apply = _APPLY[name]
+        apply = _APPLY.get(name)
         if apply is not None and apply not in applied:
             applied.append(apply)
             apply(server)
-        log.info(f"Reloaded: {_shown(name, getattr(fresh, name))}")
-    server.renew_info(tell=any(name == "client_advertise" for name in changed))
-    log.info("Reloaded server configuration")
+        server.log.info(f"Reloaded: {_shown(name, getattr(fresh, name))}")
+    server.renew_info(tell="client_advertise" in changed)
+    server.log.info("Reloaded server configuration")
+
+
+def reload(server: Server, load: Callable[[], Options], served: logs.ServedLog | None = None) -> bool:
+    """The same; says whether the new options are in force."""
+    try:
+        take_over(server, load, served)
+    except ConfigError:
+        return False
     return True
+
+
+def _check(server: Server, changed: list[str], fresh: Options) -> None:
+    """Raises ConfigError, a line for each option, when something changed that needs a restart."""
+    refused = [
+        f"config reload not supported for {_told(name, getattr(server.options, name), getattr(fresh, name))}"
+        for name in changed
+        if name not in _APPLY and name not in _PREPARE
+    ]
+    for name, check in _CHECK.items():
+        if name in changed:
+            refused += check(getattr(server.options, name), getattr(fresh, name))
+    if refused:
+        raise ConfigError("\n".join(refused))
+
+
+def _prepare(
+    server: Server, changed: list[str], fresh: Options, served: logs.ServedLog | None
+) -> list[Callable[[], object]]:
+    """Does everything that may fail, and undoes it when something does; what is returned puts it in force.
+
+    Raises ConfigError or OSError.
+    """
+    commits: list[Callable[[], object]] = []
+    undo: list[Callable[[], object]] = []
+    try:
+        wanted = {
+            prepare: None
+            for name, prepare in _PREPARE.items()
+            if name in changed or (name in FILES and getattr(fresh, name) is not None)
+        }
+        for prepare in wanted:
+            commit, take_back = prepare(server, fresh)
+            commits.append(commit)
+            undo.append(take_back)
+        if served is not None and LOG_FILE & set(changed):
+            commits.append(_log_file(served, fresh))
+    except BaseException:
+        for take_back in undo:
+            take_back()
+        raise
+    return commits
 
 
 def changes(before: Options, after: Options) -> list[str]:
@@ -104,17 +150,23 @@ def _directive(name: str) -> str:
     return _NAMES.get(name, name.removesuffix("_ns"))
 
 
-# -- what can change
+# -- what can change, after everything that may fail was done
 
 
 def _authorization(server: Server) -> None:
+    account_setup.renew(server)
     server.authenticator = server.new_authenticator()
     for session in tuple(server.sessions.values()):
         session.authenticate_again()
+    if server.jetstream is not None:
+        server.jetstream.renew()
+    account_setup.forget_gone(server)
 
 
 def _logging(server: Server) -> None:
     logs.set_levels(server.log, debug=server.options.debug, trace=server.options.trace)
+    for session in server.sessions.values():
+        session.trace_messages()
 
 
 def _parsers(server: Server) -> None:
@@ -132,12 +184,13 @@ def _connections(server: Server) -> None:
         session.refuse("maximum connections exceeded", CloseReason.MAX_CONNECTIONS)
 
 
-def _write_deadline(server: Server) -> None:
-    server.set_write_deadline(server.options.write_deadline_ns)
+def _bounds(server: Server) -> None:
+    server.renew_bounds()
 
 
-def _mappings(server: Server) -> None:
-    server.renew_mappings()
+def _jetstream(server: Server) -> None:
+    if server.jetstream is not None:
+        server.jetstream.renew()
 
 
 # None: whoever uses the option reads it from server.options each time.
@@ -150,14 +203,101 @@ _APPLY: dict[str, Callable[[Server], None] | None] = {
     "max_subscriptions": None,
     "ping_interval_ns": None,
     "ping_max": None,
-    "write_deadline_ns": _write_deadline,
-    "mappings": _mappings,
+    "write_deadline_ns": _bounds,
+    "max_pending": _bounds,
+    "fast_producer_stall": _bounds,
+    "jetstream": _jetstream,
+    "mappings": _authorization,
     "client_advertise": None,
     "debug": _logging,
     "trace": _logging,
-    "log_file": None,  # done by LineWriter.configure
-    "logtime": None,
-    "logtime_utc": None,
+    "trace_verbose": _logging,
+    "trace_headers": _logging,
+    "max_traced_msg_len": _logging,
+    **dict.fromkeys(LOG_FILE, None),  # what _prepare made takes over
     "lame_duck_duration_ns": None,
     "lame_duck_grace_period_ns": None,
+}
+
+
+# -- what may fail: each gives what puts it in force, and what takes it back
+
+
+Prepared = tuple[Callable[[], object], Callable[[], object]]
+
+
+def _nothing() -> None:
+    """There is nothing to take back."""
+
+
+def _tls(server: Server, fresh: Options) -> Prepared:
+    """New handshakes use the files as they are now, even when their names haven't changed."""
+    encryption = server.open_encryption(fresh)
+
+    def commit() -> None:
+        server.encryption = encryption
+        if server.monitor is not None and fresh.tls is not None:
+            server.monitor.renew_certificate(fresh.tls)
+
+    return commit, _nothing
+
+
+def _websocket(server: Server, fresh: Options) -> Prepared:
+    assert server.websockets is not None
+    assert fresh.websocket is not None
+    return server.websockets.prepared(fresh.websocket), _nothing
+
+
+def _pid_file(server: Server, fresh: Options) -> Prepared:
+    before = server.options.pid_file
+    files.write_pid(fresh.pid_file)
+    return lambda: files.remove(before), lambda: files.remove(fresh.pid_file)
+
+
+def _ports_file(server: Server, fresh: Options) -> Prepared:
+    before = server.options.ports_file_dir
+    server.write_ports(fresh.ports_file_dir)
+    return lambda: files.remove_ports(before), lambda: files.remove_ports(fresh.ports_file_dir)
+
+
+def _log_file(served: logs.ServedLog, fresh: Options) -> Callable[[], object]:
+    try:
+        writer = logs.writer_of(fresh)
+    except OSError as error:
+        where = fresh.log_file or error.filename or fresh.remote_syslog or "the syslog"
+        raise ConfigError(f"can not open {where}: {error.strerror or error}") from error
+    return lambda: served.use(writer, fresh)
+
+
+_PREPARE: dict[str, Callable[[Server, Options], Prepared]] = {
+    "tls": _tls,
+    "allow_non_tls": _tls,
+    "websocket": _websocket,
+    "pid_file": _pid_file,
+    "ports_file_dir": _ports_file,
+}
+
+
+# -- what of a block needs a restart
+
+
+def _fixed(block: str, *names: str) -> Callable[[Any, Any], list[str]]:
+    """Refuses changes of these fields, and that the block comes or goes."""
+
+    def check(old: Any, new: Any) -> list[str]:
+        if old is None or new is None:
+            return [f"config reload not supported for {block}"]
+        pairs = [(f"{block}.{name}", getattr(old, name), getattr(new, name)) for name in names]
+        return [
+            f"config reload not supported for {_told(name, before, after)}"
+            for name, before, after in pairs
+            if before != after
+        ]
+
+    return check
+
+
+_CHECK: dict[str, Callable[[Any, Any], list[str]]] = {
+    "websocket": _fixed("websocket", "host", "port", "no_tls"),
+    "jetstream": _fixed("jetstream", "store_dir", "domain", "sync_always", "sync_interval_ns"),
 }

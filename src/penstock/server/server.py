@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from penstock.errors import ServerError
+from penstock.errors import ConfigError, ServerError
 from penstock.kernels.dispatch import ClientSink, Inlet
 from penstock.kernels.frames import FrameParser
 from penstock.net.backlog import BacklogWatch
@@ -29,7 +29,7 @@ from penstock.net.connection import Connection
 from penstock.net.listener import Listener
 from penstock.net.reasons import CloseReason
 from penstock.routing.account import Account
-from penstock.server import files, lameduck, logs
+from penstock.server import account_setup, files, lameduck, logs
 from penstock.server.auth import GLOBAL_ACCOUNT, Authenticator, ConfiguredUsers
 from penstock.server.identity import PROTOCOL, RUNTIME, VERSION, new_server_id
 from penstock.server.options import JetStreamOptions, Options
@@ -97,6 +97,7 @@ class Server:
         self.monitor: Monitor | None = None
         self.encryption: Encryption | None = None
         self.websockets: Websockets | None = None
+        self.reload_from: Callable[[], None] | None = None  # reads and applies; may raise ConfigError
         self.failed = False  # it stopped because what is stored can't be relied on
         self._next_cid = 1
         self._listener: Listener | None = None
@@ -144,7 +145,7 @@ class Server:
             await self._open_websockets()
             await self._listen()
             files.write_pid(options.pid_file)
-            self._write_ports()
+            self.write_ports(options.ports_file_dir)
         except BaseException:
             await self.stop()
             raise
@@ -251,7 +252,7 @@ class Server:
         account = self.accounts.get(name)
         if account is None:
             account = self.accounts[name] = Account(name)
-            self._set_mappings(account)
+            account_setup.furnish(self, account)
             self.system.serve(account)
         return account
 
@@ -323,36 +324,41 @@ class Server:
                 if session.options.protocol >= 1:
                     session.send(self.info_line(session))
 
-    def renew_mappings(self) -> None:
-        """The global account maps as the options say now, also for clients that are connected."""
-        account = self.account(GLOBAL_ACCOUNT)
-        account.mapper = None
-        self._set_mappings(account)
-        for session in self.sessions.values():
-            if session.inlet.index is account.index:
-                session.inlet.mapper = account.mapper
+    def reload(self) -> str:
+        """Reads the configuration anew and takes it over: see `reload`. Returns "" or why it is refused."""
+        if self.reload_from is None:
+            return (
+                "no configuration to read anew: the server is embedded in a program that gave it its options"
+            )
+        try:
+            self.reload_from()
+        except ConfigError as error:
+            return str(error)
+        return ""
 
-    def set_write_deadline(self, deadline_ns: int) -> None:
-        """How long a socket may take nothing, from now on."""
+    def renew_bounds(self) -> None:
+        """How much may wait for a client and how long it may take nothing, from now on."""
         assert self._watch is not None
-        self._watch.set_write_deadline(deadline_ns / 1e9)
+        options = self.options
+        self._watch.set_bounds(options.max_pending, stall=options.fast_producer_stall)
+        self._watch.set_write_deadline(options.write_deadline_ns / 1e9)
+        for session in self.sessions.values():
+            session.sink.pending_max = options.max_pending
+
+    def write_ports(self, directory: str) -> None:
+        """Writes the file that says where the server listens, "" = nowhere. Raises ServerError."""
+        urls = {"nats": [self.url]}
+        if self.monitor is not None:
+            urls["monitoring"] = [self.monitor.url]
+        if self.websockets is not None:
+            urls["websocket"] = [self.websockets.url]
+        files.write_ports(directory, urls)
 
     # -- own
 
-    def _set_mappings(self, account: Account) -> None:
-        """Top-level mappings are those of the global account; other accounts have their own."""
-        own = self.options.account(account.name)
-        mappings = self.options.mappings if account.name == GLOBAL_ACCOUNT else own.mappings if own else ()
-        if mappings:
-            from random import randrange
-
-            from penstock.routing.mapping import Mappings
-
-            account.set_mappings(Mappings(mappings), randrange)
-
-    def open_encryption(self) -> Encryption | None:
-        """TLS as the options want it, its files read now. Raises ConfigError."""
-        options = self.options
+    def open_encryption(self, options: Options | None = None) -> Encryption | None:
+        """TLS as these options want it, by default its own; the files are read now. Raises ConfigError."""
+        options = options or self.options
         if options.tls is None:
             return None
         from penstock.server.encryption import Encryption
@@ -436,12 +442,15 @@ class Server:
 
     def _open_monitor(self) -> None:
         options = self.options
-        if options.http_port == 0:
+        port = options.http_port or options.https_port
+        if port == 0:
             return
         from penstock.server.monitor import Monitor
 
-        self.monitor = Monitor(self, options.http_host or options.host, max(0, options.http_port))
-        self.log.info(f"Starting http monitor on {_host_port(self.monitor.host, self.monitor.port)}")
+        tls = options.tls if options.https_port else None
+        self.monitor = Monitor(self, options.http_host or options.host, max(0, port), tls)
+        where = _host_port(self.monitor.host, self.monitor.port)
+        self.log.info(f"Starting {self.monitor.scheme} monitor on {where}")
 
     async def _open_websockets(self) -> None:
         if self.options.websocket is not None:
@@ -450,14 +459,6 @@ class Server:
             self._info = self._static_info(self.options.port)  # complete before the first client
             self.websockets = Websockets(self, self.options.websocket)
             await self.websockets.open()
-
-    def _write_ports(self) -> None:
-        urls = {"nats": [self.url]}
-        if self.monitor is not None:
-            urls["monitoring"] = [f"http://{_host_port(connectable(self.monitor.host), self.monitor.port)}"]
-        if self.websockets is not None:
-            urls["websocket"] = [self.websockets.url]
-        files.write_ports(self.options.ports_file_dir, urls)
 
     async def _wait_for_sessions(self) -> None:
         """Until every socket has written what was in its buffer; a receiver that doesn't read is cut off."""

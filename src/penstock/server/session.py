@@ -78,6 +78,7 @@ class Session:
         self._ping_timer: asyncio.TimerHandle | None = None
         self._auth_timer: asyncio.TimerHandle | None = None
         self.name = ""  # how log lines call it
+        self.traced = server.log.trace_on
         self.flush = connection.flush  # at the end of a tick in which something was sent
         self._apply(self.options)
 
@@ -148,11 +149,26 @@ class Session:
     def ok(self) -> None:
         """+OK, when the client asked for it."""
         if self.inlet.verbose:
+            if self.traced:
+                self.trace("->> [OK]")
             self.send(OK)
+
+    def trace(self, text: str) -> None:
+        """A protocol line for the log, when it shows them."""
+        if self.traced:
+            self.server.log.trace(f"{self.name} - {text}")
+
+    def trace_messages(self) -> None:
+        """Begins or ends tracing, as log and options say now."""
+        self.traced, self.sink.tracer = self.server.log.trace_on, None
+        if self.traced:
+            from penstock.server.tracing import message_tracer
+
+            self.sink.tracer = message_tracer(self)
 
     def error(self, text: str) -> None:
         """-ERR; the connection stays."""
-        self.server.log.trace(f"{self.name} - ->> [-ERR {text}]")
+        self.trace(f"->> [-ERR {text}]")
         self.send(f"-ERR '{text}'\r\n".encode())
 
     def refuse(self, text: str, reason: CloseReason) -> None:
@@ -188,9 +204,8 @@ class Session:
 
     def _on_connect(self, frame: PyFrame) -> None:
         payload = frame.payload or b""
-        log = self.server.log
-        if log.trace_on:
-            log.trace(f"{self.name} - <<- [CONNECT {redacted(payload)}]")
+        if self.traced:
+            self.trace(f"<<- [CONNECT {redacted(payload)}]")
         try:
             options = parse_connect(payload, self.options)
         except ProtocolError as error:
@@ -255,6 +270,8 @@ class Session:
         self.identity = identity
         self._restrict(identity.permissions)
         self.state = State.OPEN
+        if self.server.log.trace_on:
+            self.trace_messages()
 
     def _restrict(self, permissions: Permissions | None) -> None:
         """Holds the client to its user's permissions; None = it has none and may do everything."""
@@ -290,10 +307,9 @@ class Session:
 
     def _on_sub(self, frame: PyFrame) -> None:
         subject, queue, sid = frame.subject or b"", frame.queue or b"", frame.sid or b""
-        log = self.server.log
-        if log.trace_on:
+        if self.traced:
             words = [part.decode("utf-8", "replace") for part in (subject, queue, sid) if part]
-            log.trace(f"{self.name} - <<- [SUB {' '.join(words)}]")
+            self.trace(f"<<- [SUB {' '.join(words)}]")
         if self.permits is not None and not self.permits.check_subscribe(subject, queue, sid):
             return
         if sid in self.subscriptions:
@@ -301,7 +317,7 @@ class Session:
             return
         limit = self._subscriptions_max()
         if 0 < limit <= len(self.subscriptions):
-            log.error(f"{self.name} - maximum subscriptions exceeded")
+            self.server.log.error(f"{self.name} - maximum subscriptions exceeded")
             self.error("maximum subscriptions exceeded")
             return
         try:
@@ -327,9 +343,9 @@ class Session:
 
     def _on_unsub(self, frame: PyFrame) -> None:
         sid, maximum = frame.sid or b"", frame.max_msgs
-        if self.server.log.trace_on:
+        if self.traced:
             words = sid.decode("utf-8", "replace") + (f" {maximum}" if maximum else "")
-            self.server.log.trace(f"{self.name} - <<- [UNSUB {words}]")
+            self.trace(f"<<- [UNSUB {words}]")
         subscription = self.subscriptions.get(sid)
         if subscription is not None:
             if maximum > subscription.delivered:
@@ -339,13 +355,17 @@ class Session:
         self.ok()
 
     def _remove(self, subscription: Subscription) -> None:
+        if self.traced:
+            self.trace(f"<-> [DELSUB {subscription.sid.decode('utf-8', 'replace')}]")
         subscription.closed = True
         del self.subscriptions[subscription.sid]
         if self.inlet.index is not None:
             self.inlet.index.remove(subscription)
 
     def _on_ping(self, frame: PyFrame) -> None:
-        self.server.log.trace(f"{self.name} - <<- [PING]")
+        if self.traced:
+            self.trace("<<- [PING]")
+            self.trace("->> [PONG]")
         self.send(PONG)
         if not self._pong_sent:
             # Clients of protocol 1 learn their account and the API level with the first PONG.
@@ -354,7 +374,7 @@ class Session:
                 self.send(self.server.info_line(self, connect_info=True))
 
     def _on_pong(self, frame: PyFrame) -> None:
-        self.server.log.trace(f"{self.name} - <<- [PONG]")
+        self.trace("<<- [PONG]")
         self._pings_out = 0
         if self._ping_sent_ns:
             self.rtt_ns = max(1, self.server.clock() - self._ping_sent_ns)
@@ -425,7 +445,7 @@ class Session:
             self.connection.active = False
             self._pings_out += 1
             self._ping_sent_ns = self.server.clock()
-            self.server.log.trace(f"{self.name} - ->> [PING]")
+            self.trace("->> [PING]")
             self.send(PING)
         interval_s = options.ping_interval_ns / 1e9
         self._ping_timer = asyncio.get_running_loop().call_later(interval_s, self._on_ping_timer)
@@ -451,7 +471,8 @@ class Session:
             parts = [f"v{options.version}" if options.version else "", options.lang, options.name]
             prefix += f' - "{":".join(part for part in parts if part)}"'
         if identity is not None and identity.user:
-            prefix += f' - "{identity.account}/{identity.user}"'
+            kind = "user:" if options.user else ""  # a token has no name
+            prefix += f' - "{identity.account}/{kind}{identity.user}"'
         self.name = prefix
 
 

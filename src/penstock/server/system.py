@@ -157,7 +157,14 @@ class SystemService:
         self._reply(account, reply, {"server": self.describe(), "data": page})
 
     def _reply(self, account: Account, reply: bytes, page: Page) -> None:
-        account.publish(reply, msgspec.json.encode(page))
+        body = msgspec.json.encode(page)
+        self._trace(reply, body)
+        account.publish(reply, body)
+
+    def _trace(self, subject: bytes, payload: bytes) -> None:
+        """What the server says in the system account, for a log that shows it."""
+        if self._server.log.trace_on and self._server.options.trace_verbose:
+            self._server.log.trace(f"SYSTEM - <<- [PUB {subject.decode('utf-8', 'replace')} {len(payload)}]")
 
     def _enveloped(self, made: Page | Steps) -> Page | Steps:
         return {"server": self.describe(), "data": made} if isinstance(made, dict) else made
@@ -305,7 +312,9 @@ class SystemService:
         account = self._server.account(self.account_name)
         name = subject.encode()
         if account.index.has_interest(name):
-            account.publish(name, msgspec.json.encode(make()))
+            body = msgspec.json.encode(make())
+            self._trace(name, body)
+            account.publish(name, body)
 
     # -- what they say
 

@@ -67,6 +67,10 @@ class Tick:
         self._engines.append(engine)
         self.schedule()
 
+    def remove(self, engine: Engine) -> None:
+        """The engine has been closed."""
+        self._engines.remove(engine)
+
     def run_engines(self, now: int) -> None:
         """Steps 1 to 4."""
         engines = self._engines

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, ServerError
@@ -30,13 +32,8 @@ class Websockets:
         self._server = server
         self._options = options
         self._listener = Listener(self._accept)
-        self._policy = WebsocketPolicy(
-            handshake_timeout_s=options.handshake_timeout_ns / NS,
-            compression=options.compression,
-            same_origin=options.same_origin,
-            allowed_origins=_origins(options),
-            encrypted=options.tls is not None,
-        )
+        self._policy = _policy(options)
+        self._renewal: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
@@ -74,6 +71,21 @@ class Websockets:
         if context is None:
             log.warning("Websocket not configured with TLS. DO NOT USE IN PRODUCTION!")
 
+    def prepared(self, options: WebsocketOptions) -> Callable[[], None]:
+        """What puts other options in force for new clients; files of TLS are read now. Raises ConfigError."""
+        policy, context = _policy(options), None
+        if options.tls is not None:
+            from penstock.server.encryption import context_of
+
+            context = context_of(options.tls)
+
+        def commit() -> None:
+            self._options, self._policy = options, policy
+            if context is not None:
+                self._renewal = asyncio.get_running_loop().create_task(self._listener.renew(context))
+
+        return commit
+
     def close(self) -> None:
         """Stops listening; accepted connections stay."""
         self._listener.close()
@@ -98,6 +110,16 @@ class Websockets:
 
     def _accept(self) -> WebsocketLayer:
         return WebsocketLayer(self._server.accept_websocket, self._policy, self._server.log.error)
+
+
+def _policy(options: WebsocketOptions) -> WebsocketPolicy:
+    return WebsocketPolicy(
+        handshake_timeout_s=options.handshake_timeout_ns / NS,
+        compression=options.compression,
+        same_origin=options.same_origin,
+        allowed_origins=_origins(options),
+        encrypted=options.tls is not None,
+    )
 
 
 def _origins(options: WebsocketOptions) -> frozenset[tuple[str, str, int]]:

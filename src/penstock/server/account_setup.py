@@ -1,0 +1,58 @@
+"""Accounts as the options say: when they are made, and again at each reload.
+
+`furnish` gives an account what its options say of it, whether it is new or not; `renew` does that for all,
+makes those that are new and lets those go that are no longer configured. The clients of an account that is
+gone have been closed, or moved, by the authenticator; its streams stay on the disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.server.options import GLOBAL_ACCOUNT
+
+if TYPE_CHECKING:
+    from penstock.routing.account import Account
+    from penstock.server.server import Server
+
+
+def furnish(server: Server, account: Account) -> None:
+    """Mappings; the top-level ones are those of the global account, other accounts have their own."""
+    options = server.options
+    own = options.account(account.name)
+    mappings = options.mappings if account.name == GLOBAL_ACCOUNT else own.mappings if own else ()
+    account.mapper = None
+    if mappings:
+        from random import randrange
+
+        from penstock.routing.mapping import Mappings
+
+        account.set_mappings(Mappings(mappings), randrange)
+
+
+def renew(server: Server) -> None:
+    """Makes the accounts of a running server what its options say now."""
+    configured = {account.name for account in server.options.accounts}
+    configured |= {GLOBAL_ACCOUNT, server.options.system_account}
+    for name in configured:
+        if name in server.accounts:
+            furnish(server, server.accounts[name])
+        else:
+            server.account(name)
+    for session in server.sessions.values():
+        if session.identity is not None and session.identity.account in server.accounts:
+            session.inlet.mapper = server.accounts[session.identity.account].mapper
+
+
+def forget_gone(server: Server) -> None:
+    """Lets accounts go that are no longer configured; nobody is in them any more."""
+    configured = {account.name for account in server.options.accounts}
+    configured |= {GLOBAL_ACCOUNT, server.options.system_account}
+    inhabited = {
+        session.identity.account
+        for session in server.sessions.values()
+        if session.identity is not None and session.connection.close_reason is None
+    }
+    for name in tuple(server.accounts):
+        if name not in configured and name not in inhabited:
+            del server.accounts[name]

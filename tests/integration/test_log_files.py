@@ -1,0 +1,152 @@
+"""Where log lines go: files that are rotated, and syslog. Held against the official server."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.server.logs import LineWriter, opened
+from penstock.server.syslog import SyslogWriter, address_of
+from tests.support.nats_servers import KINDS
+from tests.support.processes import served
+from tests.support.rawnats import RawNats
+from tests.support.wire import wait_until
+
+BACKUP = re.compile(r"server\.log\.\d{4}(\.\d\d){5}\.\d{9}")
+
+
+def backups(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if BACKUP.fullmatch(path.name))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_log_file_is_moved_away_at_its_size_and_only_so_many_are_kept(kind: str, tmp_path: Path) -> None:
+    conf = "trace: true\nlogfile_max_num: 3\n"
+    with served(kind, tmp_path, conf, "--log_size_limit", "3000") as server:
+        port = server.port
+        client = RawNats(port)
+        for _ in range(20):
+            client.send(b"PUB x 0\r\n\r\n" * 20)
+            client.flush()
+        wait_until(lambda: "Purged log file" in server.log, "a purge")
+        client.close()
+        assert len(backups(tmp_path)) == 2
+        begun = server.log.splitlines()[0]
+        assert re.search(r'\[INF\] Rotated log, backup saved as ".*server\.log\.\d{4}\.', begun), begun
+        assert all((tmp_path / name).stat().st_size < 3300 for name in backups(tmp_path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lines_go_to_a_syslog_that_is_named(kind: str, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as syslog:
+        syslog.bind(("127.0.0.1", 0))
+        syslog.settimeout(20)
+        url = f"udp://127.0.0.1:{syslog.getsockname()[1]}"
+        with served(kind, tmp_path, f'remote_syslog: "{url}"\ndebug: true\n', log=False):
+            lines = []
+            while not lines or "Server is ready" not in lines[-1]:
+                lines.append(syslog.recv(65536).decode())
+    form = r"<(\d+)>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d) \S+ \S+\[\d+\]: (.+)\n"
+    ready = re.fullmatch(form, lines[-1])
+    assert ready is not None, lines[-1]
+    assert (ready[1], ready[3]) == ("5", "Server is ready")
+
+
+@pytest.mark.parametrize("kind", ["udp", "tcp"])
+def test_a_syslog_that_goes_and_comes_back_gets_later_lines(kind: str) -> None:
+    types = {"udp": socket.SOCK_DGRAM, "tcp": socket.SOCK_STREAM}
+    with socket.socket(socket.AF_INET, types[kind]) as syslog:
+        syslog.bind(("127.0.0.1", 0))
+        syslog.settimeout(20)
+        port = syslog.getsockname()[1]
+        if kind == "tcp":
+            syslog.listen()
+        writer = SyslogWriter(f"{kind}://127.0.0.1:{port}")
+        reader = syslog.accept()[0] if kind == "tcp" else syslog
+        writer("WRN", "first")
+        assert reader.recv(65536).endswith(b": first\n")
+        if kind == "tcp":
+            reader.close()
+            for _ in range(
+                3
+            ):  # the first of them may be lost: nobody has told yet that the other side is gone
+                writer("ERR", "second")
+            with syslog.accept()[0] as again:
+                assert again.recv(65536).endswith(b": second\n")
+        writer.close()
+
+
+def test_a_syslog_that_is_gone_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as syslog:
+        writer = SyslogWriter(f"tcp://127.0.0.1:{syslog.getsockname()[1]}")
+        syslog.accept()[0].close()
+    for _ in range(3):
+        writer("INF", "x")
+    tried: list[str] = []
+    monkeypatch.setattr(writer, "_connected", lambda: tried.append("again"))
+    writer("INF", "y")
+    assert tried == []
+    writer.close()
+
+
+def test_a_local_syslog_is_named_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as syslog:
+        syslog.bind(str(path))
+        writer = SyslogWriter(f"unix://{path}")
+        writer("FTL", "the end\n")
+        assert re.fullmatch(rb"<2>.*: the end\n", syslog.recv(65536))
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("ftp://h:1", 'invalid network type "ftp"'),
+        ("localhost:514", "invalid network type"),
+        ("udp://h", "write it as udp://host:port"),
+        ("tcp://h:x", "Port could not be cast"),
+    ],
+)
+def test_a_syslog_address_that_is_none_is_refused(url: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        address_of(url)
+
+
+def test_a_file_that_can_not_be_moved_grows_to_twice_its_size_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "server.log")
+    writer = LineWriter(opened(path), path=path, size_limit=1000)
+
+    def fail(*names: str) -> None:
+        raise PermissionError(13, "no", *names)
+
+    monkeypatch.setattr("os.rename", fail)
+    for _ in range(30):
+        writer("INF", "x" * 60)
+    monkeypatch.undo()
+    text = Path(path).read_text()
+    assert text.count("Unable to rotate the log") == 2
+    assert "next rotation at size 2000" in text
+    assert "next rotation at size 4000" in text
+    for _ in range(30):
+        writer("INF", "x" * 60)
+    assert len(backups(tmp_path)) >= 1
+    writer.close()
+
+
+def test_other_files_beside_the_log_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    others = ["server.log.old", "server.log.2024.01.01.00.00.00", "server.log.2024.01.01.00.00.00.000000001x"]
+    for name in others:
+        (tmp_path / name).touch()
+    writer = LineWriter(opened(str(path)), path=str(path), size_limit=50, files_max=1)
+    for _ in range(10):
+        writer("INF", "x" * 60)
+    writer.close()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(["server.log", *others])
