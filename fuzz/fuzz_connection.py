@@ -2,11 +2,12 @@
 
 A server runs in this process; a connection is a `Connection` with its session, inlet and parser on a
 transport that is none. An input is either bytes as they are, or says which frames make up a session and how
-they are damaged. Whatever it is: no exception escapes, the other client gets its own messages and nothing
-else of the server's, the connection leaves nothing behind, and memory doesn't grow.
+they are damaged, or which frames each of several connections sends, in accounts with mappings. Whatever it
+is: no exception escapes, other clients get their own messages and nothing else of the server's, connections
+leave nothing behind, and memory doesn't grow.
 
-The first byte chooses the server and what becomes of the receiver, the second how the rest is cut into
-reads. A server with JetStream is made anew now and then: streams that inputs create are no leak.
+The first byte chooses the server, what becomes of the receiver and whether reads end ticks, the second how
+the rest is cut into reads. Servers are made anew now and then: streams that inputs create are no leak.
 
 Rejected: sockets. They add system calls to every input, and what they do to bytes (cut them) is done here.
 """
@@ -17,6 +18,7 @@ import asyncio
 import resource
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +27,22 @@ import atheris
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "src")]
 
 with atheris.instrument_imports(
-    include=["penstock.server", "penstock.jetstream", "penstock.net.connection", "penstock.protocol"]
+    include=[
+        "penstock.server",
+        "penstock.jetstream",
+        "penstock.net.connection",
+        "penstock.protocol",
+        "penstock.routing",
+    ]
 ):
     from penstock.net.connection import Connection
     from penstock.server import logs
-    from penstock.server.options import JetStreamOptions
+    from penstock.server.directives import load
+    from penstock.server.options import JetStreamOptions, Options
     from penstock.server.server import Server
 
-RAW, WITH_AUTHORIZATION, NEVER_READS, GOES_AT_ONCE = 1, 2, 4, 8
+RAW, WITH_AUTHORIZATION, NEVER_READS, GOES_AT_ONCE, SEVERAL, ENDS_TICKS = 1, 2, 4, 8, 16, 32
+CONNECTIONS = 4
 INPUTS_PER_SERVER = 500
 GROWTH_MAX_BYTES = 128 * 1024 * 1024
 MAX_PAYLOAD = 64 * 1024
@@ -40,13 +50,61 @@ MAX_PENDING = 256 * 1024
 MAX_SUBSCRIPTIONS = 64
 READ_BYTES = 64 * 1024
 READ_AHEAD_BYTES = 1024 * 1024
+READS_MAX = 256
 # What waits is looked at between reads, and each subscription of a connection may get what was read. Only the
 # server without JetStream is held to it: what streams deliver in a tick is not bounded by one input.
 WAITING_MAX_BYTES = MAX_PENDING + 2 * MAX_SUBSCRIPTIONS * READ_BYTES
 PASSWORD = "s3cr3t"
 STREAMS = JetStreamOptions(max_memory_bytes=16 * 1024 * 1024)
 
-CONNECT = b'CONNECT {"verbose":false,"headers":true,"no_responders":true,"user":"a","pass":"s3cr3t"}\r\n'
+LIMITS = {"max_payload": MAX_PAYLOAD, "max_pending": MAX_PENDING, "max_subscriptions": MAX_SUBSCRIPTIONS}
+# Which server an input meets, and the users of its witnesses.
+PLAIN, AUTHORIZED, ACCOUNTS = "plain", "authorized", "accounts"
+WITNESSES = {PLAIN: ["a"], AUTHORIZED: ["a"], ACCOUNTS: ["a", "b", "s"]}
+CONF = """
+jetstream { max_memory_store: 16M, max_file_store: 16M }
+accounts {
+    A {
+        users: [ { user: a, password: s3cr3t }, { user: a2, password: s3cr3t } ]
+        jetstream: { max_mem: 8M, max_file: 8M, max_streams: 3, max_consumers: 5 }
+        mappings {
+            "m.*": "s.$1"
+            "w.*": [ { destination: "a.b", weight: 40 }, { destination: "s.w", weight: 40 } ]
+            "p.*.*": "s.{{partition(3,1)}}.{{wildcard(2)}}"
+            "gone": [ { destination: "gone", weight: 0 } ]
+            "jump": "$JS.API.INFO"
+        }
+        exports: [ { stream: "s.>" }, { service: "a.r" } ]
+    }
+    B {
+        users: [
+            { user: b, password: s3cr3t }
+            { user: b2, password: s3cr3t, permissions: {
+                publish: { allow: ["a.>", "q", "$JS.API.>"], deny: "a.x" }
+                subscribe: { allow: ["a.>", "witness.*", "a.* q"], deny: "a.z" }
+                allow_responses: { max: 2, expires: "1ms" }
+            } }
+        ]
+        jetstream: enabled
+        limits: { max_conn: 3, max_subs: 20, max_payload: 5000 }
+        imports: [
+            { stream: { account: A, subject: "s.>" }, prefix: "from" }
+            { service: { account: A, subject: "a.r" }, to: "a.q" }
+        ]
+    }
+    S { users: [ { user: s, password: s3cr3t } ] }
+}
+system_account: S
+"""
+
+
+def connect(user: str, options: str = "") -> bytes:
+    """CONNECT of a user, with more options."""
+    text = '"verbose":false,"headers":true,"no_responders":true,"protocol":1,"user":"%s","pass":"%s"%s'
+    return b"CONNECT {%s}\r\n" % (text % (user, PASSWORD, options)).encode()
+
+
+CONNECT = connect("a")
 
 
 def pub(subject: bytes, payload: bytes = b"", header: bytes = b"") -> bytes:
@@ -91,6 +149,33 @@ FRAMES = [
     pub(b"$JS.API.CONSUMER.DELETE.S.C"),
     pub(b"$JS.API.STREAM.DELETE.S"),
     pub(b"$SYS.REQ.USER.INFO"),
+    connect("a2", ',"echo":false'),
+    connect("b"),
+    connect("b2", ',"verbose":true,"pedantic":true'),
+    connect("s"),
+    b"SUB > 4\r\n",
+    b"SUB witness.* 5\r\nSUB s.> q 6\r\nUNSUB 6 2\r\n",
+    pub(b"m.a", b"mapped"),
+    pub(b"w.a", b"by chance"),
+    pub(b"p.x.y", b"in parts"),
+    pub(b"gone") + pub(b"jump"),
+    b"SUB a.r 7\r\n" + pub(b"a.b"),
+    pub(b"witness.0", b"not the server's"),
+    pub(b"$SYS.REQ.SERVER.PING") + pub(b"$SYS.REQ.ACCOUNT.B.CONNZ"),
+    pub(b"$JS.API.STREAM.LIST", b'{"offset":1}') + pub(b"$JS.API.CONSUMER.LIST.S"),
+    pub(b"$JS.API.STREAM.MSG.DELETE.S", b'{"seq":2,"no_erase":true}'),
+    pub(b"$JS.API.CONSUMER.PAUSE.S.C", b'{"pause_until":"2100-01-01T00:00:00Z"}'),
+    pub(
+        b"$JS.API.STREAM.CREATE.F",
+        b'{"name":"F","subjects":["f.*"],"retention":"workqueue","max_age":100000000}',
+    )
+    + pub(b"f.a", b"x", b"NATS/1.0\r\nNats-TTL: 1s\r\nNats-Rollup: sub\r\n\r\n"),
+    b"SUB d 8\r\n"
+    + pub(b"$JS.API.CONSUMER.CREATE.S.P", b'{"stream_name":"S","config":{"name":"P","deliver_subject":"d"}}'),
+    pub(
+        b"$JS.API.CONSUMER.CREATE.S.F.s.a",
+        b'{"stream_name":"S","config":{"name":"F","filter_subject":"s.a"}}',
+    ),
 ]
 SEEDS = [
     bytes([0, 0]) + bytes(range(0, 4 * len(FRAMES), 4)),
@@ -100,6 +185,14 @@ SEEDS = [
     bytes([RAW, 1]) + b"".join(FRAMES),
     bytes([RAW | WITH_AUTHORIZATION, 0]) + CONNECT + b"SUB > 1\r\nPUB a 1\r\nx\r\n",
     *(bytes([RAW, 0]) + CONNECT + frame for frame in FRAMES),
+    # Pairs of who sends and which frame: four users log in, then each sends every frame.
+    *(
+        bytes([SEVERAL | flags, 0])
+        + bytes(x for who, frame in enumerate((0, 33, 34, 35)) for x in (who, 4 * frame))
+        + bytes(x for frame in range(len(FRAMES)) for x in (who, 4 * frame))
+        for who in range(CONNECTIONS)
+        for flags in (0, ENDS_TICKS, NEVER_READS)
+    ),
 ]
 
 
@@ -150,11 +243,16 @@ class FakeTransport(asyncio.Transport):
 class Peer:
     """A connection of a server, driven by hand."""
 
-    def __init__(self, server: Server, *, reads: bool = True) -> None:
-        self.connection = server._accept()
+    def __init__(self, server: Server, *, reads: bool = True, ends_ticks: bool = False) -> None:
+        connection = server._accept()
+        assert isinstance(connection, Connection)
+        self.connection = connection
         limit = WAITING_MAX_BYTES if server.jetstream is None else GROWTH_MAX_BYTES
         self.transport = FakeTransport(self.connection, reads=reads, waiting_max_bytes=limit)
         self.connection.connection_made(self.transport)
+        if ends_ticks:  # as with a plain socket
+            assert server._tick is not None
+            connection._inlet.trigger = server._tick.trigger
 
     def receive(self, data: bytes) -> None:
         """What arrives in one read, as far as the parser has room for it at a time."""
@@ -176,26 +274,28 @@ class Peer:
 
 
 class World:
-    """A server, and a client that must not notice anything. Everything runs inside the loop."""
+    """A server, and clients that must not notice anything. Everything runs inside the loop."""
 
-    def __init__(self, *, authorization: bool) -> None:
+    def __init__(self, kind: str, options: Options | None) -> None:
+        self.kind = kind
         self.errors: list[str] = []
-        settings = {"user": "a", "password": PASSWORD} if authorization else {"jetstream": STREAMS}
-        self.server = Server(
-            log=logs.Log(self.log, trace=True),
-            max_payload=MAX_PAYLOAD,
-            max_pending=MAX_PENDING,
-            max_subscriptions=MAX_SUBSCRIPTIONS,
-            **settings,
-        )
+        log = logs.Log(self.log, trace=True)
+        if options is not None:
+            self.server = Server(options=options, log=log)
+        elif kind == AUTHORIZED:
+            self.server = Server(log=log, user="a", password=PASSWORD, **LIMITS)
+        else:
+            self.server = Server(log=log, jetstream=STREAMS, **LIMITS)
         self.inputs = 0
 
     async def start(self) -> None:
         await self.server.start()
-        self.witness = Peer(self.server)
-        self.witness.receive(CONNECT + b"SUB witness.* 1\r\n")
+        self.witnesses = [Peer(self.server) for _ in WITNESSES[self.kind]]
+        for witness, user in zip(self.witnesses, WITNESSES[self.kind], strict=True):
+            witness.receive(connect(user) + b"SUB witness.* 1\r\n")
         await self.turn()
-        self.witness.take()
+        for witness in self.witnesses:
+            witness.take()
         self.subscriptions = self.count()
 
     def log(self, label: str, text: str) -> None:
@@ -210,17 +310,27 @@ class World:
         for _ in range(3):
             await asyncio.sleep(0)
 
-    async def run(self, chunks: list[bytes], *, reads: bool, goes_at_once: bool) -> None:
+    async def run(self, reads: list[tuple[int, bytes]], flags: int) -> None:
+        """What arrives, and on which connection; one that was closed is made anew."""
         self.inputs += 1
-        peer = Peer(self.server, reads=reads)
-        for chunk in chunks:
-            peer.receive(chunk)
-            if not goes_at_once:
+        peers: dict[int, Peer] = {}
+        for number, data in reads:
+            peer = peers.get(number)
+            if peer is None or peer.transport.closing:
+                if peer is not None:
+                    peer.go()
+                never_reads = flags & NEVER_READS and number == 0
+                peer = peers[number] = Peer(
+                    self.server, reads=not never_reads, ends_ticks=bool(flags & ENDS_TICKS)
+                )
+            peer.receive(data)
+            if not flags & GOES_AT_ONCE:
                 await self.turn()
-        pending = peer.connection._parser.pending
-        if pending > MAX_PAYLOAD + READ_AHEAD_BYTES:
-            raise AssertionError(f"the parser keeps {pending} bytes of a connection")
-        peer.go()
+        for peer in peers.values():
+            pending = peer.connection._inlet.parser.pending
+            if pending > MAX_PAYLOAD + READ_AHEAD_BYTES:
+                raise AssertionError(f"the parser keeps {pending} bytes of a connection")
+            peer.go()
         await self.turn()
         await self.check()
 
@@ -228,43 +338,51 @@ class World:
         server = self.server
         if self.errors or server.failed:
             raise AssertionError(f"the server failed: {self.errors}")
-        if len(server.sessions) != 1:
-            raise AssertionError(f"{len(server.sessions)} sessions are left, expected the witness's alone")
+        if len(server.sessions) != len(self.witnesses):
+            raise AssertionError(
+                f"{len(server.sessions)} sessions are left, {len(self.witnesses)} are witnesses"
+            )
         if server.jetstream is None and self.count() != self.subscriptions:
             raise AssertionError(f"{self.count()} subscriptions are left of {self.subscriptions}")
-        self.witness.take()  # inputs may publish what the witness listens to
-        self.witness.receive(b"PUB witness.%d 2\r\nok\r\n" % self.inputs)
-        await self.turn()
-        expected = b"MSG witness.%d 1 2\r\nok\r\n" % self.inputs
-        if (got := self.witness.take()) != expected:
-            raise AssertionError(f"the witness got {got!r}, expected {expected!r}")
+        for witness in self.witnesses:
+            # Inputs may publish what the witness listens to, and the server asks now and then.
+            if b"PING\r\n" in witness.take():
+                witness.receive(b"PONG\r\n")
+            witness.receive(b"PUB witness.%d 2\r\nok\r\n" % self.inputs)
+            await self.turn()
+            expected = b"MSG witness.%d 1 2\r\nok\r\n" % self.inputs
+            if (got := witness.take().replace(b"PING\r\n", b"")) != expected:
+                raise AssertionError(f"the witness got {got!r}, expected {expected!r}")
 
     async def close(self) -> None:
-        self.witness.go()
+        for witness in self.witnesses:
+            witness.go()
         await self.server.stop()
 
 
 class Fuzzer:
     """Inputs, one after the other, on servers that are replaced now and then."""
 
-    def __init__(self) -> None:
+    def __init__(self, accounts: Options) -> None:
+        self.accounts = accounts
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(self.on_error)
         self.escaped: list[dict[str, Any]] = []
-        self.worlds: dict[bool, World] = {}
+        self.worlds: dict[str, World] = {}
         self.inputs = 0
         self.base_bytes = 0
 
     def on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.escaped.append(context)
 
-    async def world(self, *, authorization: bool) -> World:
-        world = self.worlds.get(authorization)
+    async def world(self, kind: str) -> World:
+        world = self.worlds.get(kind)
         if world is not None and world.inputs >= INPUTS_PER_SERVER:
             await world.close()
             world = None
         if world is None:
-            world = self.worlds[authorization] = World(authorization=authorization)
+            options = self.accounts if kind == ACCOUNTS else None
+            world = self.worlds[kind] = World(kind, options)
             await world.start()
         return world
 
@@ -272,17 +390,25 @@ class Fuzzer:
         if len(data) < 3:
             return
         flags, step, rest = data[0], data[1], data[2:]
-        session = rest if flags & RAW else damaged_session(rest)
         size = step * step or READ_BYTES  # reads of 1 to 65,536 bytes
-        chunks = [session[at : at + size] for at in range(0, len(session), size)][:256]
-        self.loop.run_until_complete(self.run(flags, chunks))
+        if flags & RAW:
+            sent = [(0, rest)]
+        elif flags & SEVERAL:
+            sent = damaged_sessions(rest)
+        else:
+            sent = [(0, damaged_session(rest))]
+        reads = [
+            (who, session[at : at + size]) for who, session in sent for at in range(0, len(session), size)
+        ]
+        kind = ACCOUNTS if flags & SEVERAL else AUTHORIZED if flags & WITH_AUTHORIZATION else PLAIN
+        self.loop.run_until_complete(self.run(kind, reads[:READS_MAX], flags))
         if self.escaped:
             raise AssertionError(f"escaped to the loop: {self.escaped}") from self.escaped[0].get("exception")
         self.watch_memory()
 
-    async def run(self, flags: int, chunks: list[bytes]) -> None:
-        world = await self.world(authorization=bool(flags & WITH_AUTHORIZATION))
-        await world.run(chunks, reads=not flags & NEVER_READS, goes_at_once=bool(flags & GOES_AT_ONCE))
+    async def run(self, kind: str, reads: list[tuple[int, bytes]], flags: int) -> None:
+        world = await self.world(kind)
+        await world.run(reads, flags)
 
     def watch_memory(self) -> None:
         """The most that was ever used may grow while everything is touched for the first time, not after."""
@@ -295,31 +421,54 @@ class Fuzzer:
 
 
 def damaged_session(recipe: bytes) -> bytes:
-    """Frames by number (upper six bits), as they are or with the next byte of the recipe put into them."""
+    """Frames by number (upper six bits), as they are or with the next bytes of the recipe put into them."""
     session = bytearray()
     at = 0
     while at < len(recipe) and len(session) < READ_AHEAD_BYTES:
-        number, damage = recipe[at] >> 2, recipe[at] & 3
-        frame = bytearray(FRAMES[number % len(FRAMES)])
-        at += 1
-        if damage and at + 1 < len(recipe):
-            where = recipe[at] % len(frame)
-            if damage == 1:
-                frame[where] = recipe[at + 1]
-            elif damage == 2:
-                del frame[where : where + 1 + recipe[at + 1] % 16]
-            else:
-                frame[where:where] = frame[where : where + 1 + recipe[at + 1] % 64]
-            at += 2
+        frame, at = damaged_frame(recipe, at)
         session += frame
     return bytes(session)
 
 
+def damaged_sessions(recipe: bytes) -> list[tuple[int, bytes]]:
+    """Frames of several connections: each has the number of who sends it before it."""
+    sent = []
+    at = size = 0
+    while at + 1 < len(recipe) and size < READ_AHEAD_BYTES:
+        who = recipe[at] % CONNECTIONS
+        frame, at = damaged_frame(recipe, at + 1)
+        sent.append((who, frame))
+        size += len(frame)
+    return sent
+
+
+def damaged_frame(recipe: bytes, at: int) -> tuple[bytes, int]:
+    """The frame at a place of the recipe, and the place behind it."""
+    number, damage = recipe[at] >> 2, recipe[at] & 3
+    frame = bytearray(FRAMES[number % len(FRAMES)])
+    at += 1
+    if damage and at + 1 < len(recipe):
+        where = recipe[at] % len(frame)
+        if damage == 1:
+            frame[where] = recipe[at + 1]
+        elif damage == 2:
+            del frame[where : where + 1 + recipe[at + 1] % 16]
+        else:
+            frame[where:where] = frame[where : where + 1 + recipe[at + 1] % 64]
+        at += 2
+    return bytes(frame), at
+
+
 def main() -> None:
-    with tempfile.TemporaryDirectory() as corpus:
+    with tempfile.TemporaryDirectory() as folder:
+        conf = Path(folder, "nats.conf")
+        conf.write_text(CONF)
+        accounts = replace(load(str(conf)), port=-1, host="127.0.0.1", **LIMITS)
+        corpus = Path(folder, "corpus")
+        corpus.mkdir()
         for i, seed in enumerate(SEEDS):
             Path(corpus, f"seed{i}").write_bytes(seed)
-        atheris.Setup([*sys.argv, corpus], Fuzzer())
+        atheris.Setup([*sys.argv, str(corpus)], Fuzzer(accounts))
         atheris.Fuzz()
 
 
