@@ -9,9 +9,12 @@ Every function returns one figure; its name carries the unit.
 from __future__ import annotations
 
 import json
+import random
+import resource
 import selectors
 import socket
 import statistics
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +25,8 @@ READ_BYTES = 1 << 20
 CHUNK_MESSAGES = 250
 CHUNK_BYTES_MAX = 256 * 1024
 SILENCE_MAX_S = 30
+SPREAD_FRAMES = 100_000
+CONNECTED_AT_ONCE = 100
 CONNECT = (
     b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,'
     b'"lang":"bench","version":"1","protocol":1}\r\n'
@@ -178,6 +183,89 @@ def _receive_bytes(wires: list[Wire], bytes_each: int) -> None:
                 if left[key.fd] <= 0:
                     selector.unregister(key.fileobj)
                     del left[key.fd]
+
+
+def spread_msgs_per_s(port: int, *, subjects: int, messages: int, size_bytes: int = 16) -> float:
+    """One to one over that many literal subjects in random order, one receiver each; messages/s.
+
+    Frames are of one size whatever the number of subjects, so that figures differ by the lookup alone.
+    """
+    body = b"x" * size_bytes
+    numbers = list(range(subjects))
+    random.Random(1).shuffle(numbers)
+    frames = [b"PUB bench.spread.%07d %d\r\n%s\r\n" % (n, size_bytes, body) for n in numbers]
+    frames *= max(1, SPREAD_FRAMES // subjects)
+    chunks = [b"".join(frames[at : at + CHUNK_MESSAGES]) for at in range(0, len(frames), CHUNK_MESSAGES)]
+    rounds = max(1, messages // len(frames))
+    delivered = len(b"MSG bench.spread.%07d %07d %d\r\n%s\r\n" % (0, 0, size_bytes, body))
+    with wire(port) as receiver, wire(port) as sender:
+        for at in range(0, subjects, CHUNK_MESSAGES):
+            some = range(at, min(at + CHUNK_MESSAGES, subjects))
+            receiver.sock.sendall(b"".join(b"SUB bench.spread.%07d %07d\r\n" % (n, n) for n in some))
+        receiver.ping()
+        _send_rounds(sender.sock, chunks, 1)  # what is only slow the first time is not measured
+        _receive_bytes([receiver], delivered * len(frames))
+        sending = threading.Thread(target=_send_rounds, args=(sender.sock, chunks, rounds))
+        started = time.perf_counter()
+        sending.start()
+        _receive_bytes([receiver], delivered * len(frames) * rounds)
+        took_s = time.perf_counter() - started
+        sending.join()
+    return len(frames) * rounds / took_s
+
+
+def _send_rounds(sock: socket.socket, chunks: list[bytes], rounds: int) -> None:
+    for _ in range(rounds):
+        for chunk in chunks:
+            sock.sendall(chunk)
+
+
+@contextmanager
+def idle_connections(port: int, *, connections: int, subscriptions: int) -> Iterator[float]:
+    """Holds connections that do nothing, subscriptions spread over them; gives the set-up seconds.
+
+    Raises LoadError when this machine doesn't let a process have so many sockets.
+    """
+    _allow_files(connections + 100)
+    each = subscriptions // connections
+    held: list[socket.socket] = []
+    try:
+        started = time.perf_counter()
+        for at in range(0, connections, CONNECTED_AT_ONCE):
+            some = range(at, min(at + CONNECTED_AT_ONCE, connections))
+            fresh = [socket.create_connection(("127.0.0.1", port), timeout=SILENCE_MAX_S) for _ in some]
+            held += fresh
+            for sock, n in zip(fresh, some, strict=True):
+                subs = b"".join(b"SUB idle.%d.%d %d\r\n" % (n, i, i) for i in range(each))
+                sock.sendall(CONNECT + subs + b"PING\r\n")
+            for sock in fresh:
+                _until(sock, b"PONG\r\n")
+        yield time.perf_counter() - started
+    finally:
+        for sock in held:
+            # Reset instead of closed: thousands of sockets would be left waiting in the kernel.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+
+
+def _allow_files(count: int) -> None:
+    """Raises this process's limit, which servers started later inherit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count:
+        raise LoadError(
+            f"this machine lets a process open {hard} files, {count} are needed: see `ulimit -Hn`"
+        )
+    if soft != resource.RLIM_INFINITY and soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+def _until(sock: socket.socket, mark: bytes) -> None:
+    data = b""
+    while mark not in data:
+        got = sock.recv(READ_BYTES)
+        if not got:
+            raise LoadError(f"the server closed a connection: {data[-80:]!r}")
+        data = data[-len(mark) :] + got
 
 
 def request_reply_median_us(port: int, *, requests: int, size_bytes: int = 128) -> float:
