@@ -63,6 +63,12 @@ class LogMachine(RuleBasedStateMachine):
                 subject, header, payload, self.now
             )
 
+    @rule(copies=st.integers(1, 30))
+    def skip(self, copies: int) -> None:
+        for _ in range(copies):
+            self.now += 3
+            assert self.log.skip(self.now) == self.model.skip(self.now)
+
     @rule(data=st.data(), secure=st.booleans())
     def remove(self, data: st.DataObject, secure: bool) -> None:
         seq = data.draw(st.integers(0, self.model.last_seq + 1))
@@ -206,6 +212,40 @@ def test_purging_above_the_last_sequence_moves_the_sequence_on() -> None:
         log.append(b"a", b"", b"x", i)
     assert log.purge(None, 100, 0) == 6
     assert (log.first_seq, log.last_seq, log.messages, log.last_ts) == (100, 99, 0, 5)
+
+
+def test_skipping_for_ever_fills_no_disk(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, block_size=500)
+    stream = store.account("$G").create_stream("S", b"meta", "file")
+    for live in (b"", b"x"):
+        if live:
+            stream.log.append(b"a", b"", live, 1)
+        for ts in range(2, 300):
+            stream.log.skip(ts)
+            stream.write()
+        assert sum(path.stat().st_size for path in tmp_path.rglob("*.blk")) < 1200
+        assert len(stream.log.block_list()) <= 3
+    expected = (stream.log.first_seq, stream.log.last_seq, stream.log.messages, stream.log.last_ts)
+    store.close()
+    store = FileStore(tmp_path, block_size=500)
+    log = store.account("$G").open_stream("S").log
+    assert (log.first_seq, log.last_seq, log.messages, log.last_ts) == expected
+    assert log.append(b"a", b"", b"y", 400) == log.last_seq == expected[1] + 1
+    store.close()
+
+
+def test_removals_out_of_order_are_noted_as_few_ranges() -> None:
+    log = StreamLog(durable=True)
+    for ts in range(1000):
+        log.append(b"a", b"", b"", ts)
+    log.flush_notes()
+    [block] = log.block_list()
+    size = block.size
+    for seq in [*range(900, 2, -2), *range(3, 900, 2)]:
+        log.remove(seq)
+    log.flush_notes()
+    assert block.size - size < 100
+    assert log.deleted() == list(range(3, 901))
 
 
 def test_a_message_larger_than_a_block_gets_one_of_its_own() -> None:

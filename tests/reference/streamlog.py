@@ -55,6 +55,11 @@ class LogModel:
         self.live[self.last_seq] = Message(self.last_seq, ts, subject, header, payload)
         return self.last_seq
 
+    def skip(self, ts: int) -> int:
+        self.last_seq += 1
+        self.last_ts = ts
+        return self.last_seq
+
     def matching(self, filter: bytes, start: int = 0) -> list[int]:
         return [seq for seq in sorted(self.live) if seq >= start and matches(filter, self.live[seq].subject)]
 

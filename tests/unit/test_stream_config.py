@@ -13,7 +13,6 @@ from penstock.protocol.api import (
     Compression,
     DiscardPolicy,
     Placement,
-    RetentionPolicy,
     StorageType,
     StreamConfig,
     StreamConfigRequest,
@@ -146,7 +145,6 @@ def test_the_servers_own_subjects_need_no_ack(subject: str, text: str) -> None:
     [
         ({"mirror": StreamSource(name="M")}, "mirrors are"),
         ({"sources": [StreamSource(name="M")]}, "sources are"),
-        ({"retention": RetentionPolicy.WORKQUEUE}, "workqueue retention is"),
         ({"compression": Compression.S2}, "compression is"),
         ({"allow_atomic": True}, "atomic batch publishing is"),
         ({"allow_batched": True}, "fast batch publishing is"),

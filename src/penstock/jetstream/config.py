@@ -288,7 +288,6 @@ def _check_supported(config: StreamConfig) -> None:
     wanted = {
         "mirrors": config.mirror is not None,
         "sources": bool(config.sources),
-        f"{config.retention.value} retention": config.retention is not RetentionPolicy.LIMITS,
         "compression": config.compression is not Compression.NONE,
         "atomic batch publishing": config.allow_atomic,
         "fast batch publishing": config.allow_batched,

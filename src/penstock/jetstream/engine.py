@@ -125,14 +125,20 @@ class JetStream:
             )
         stream = self._new_stream(meta.config, store, meta.created)
         stream.recover(now)
+        left_out = False
         for consumer_name in store.consumer_names():
             try:
                 consumer = Consumer.recover(self, stream, store.open_consumer(consumer_name), now)
             except (StoreError, msgspec.DecodeError) as error:
                 log.error("consumer %s of stream %s is left out: %s", consumer_name, name, error)
+                left_out = True
                 continue
             stream.consumers[consumer.name] = consumer
             self.touch_consumer(consumer)
+        if stream.needs is not None:
+            # An ack may have been written whose removal was not; what a lost consumer needs is unknown.
+            stream.needs.held = left_out
+            stream.needs.review()
         self.streams[name] = stream
         stream.expire(now)
         stream.subscribe(self.index)
@@ -175,6 +181,7 @@ class JetStream:
         for consumer in cast(list[Consumer], self.dirty_consumers.take()):
             consumer.apply(now)
             self._active[consumer] = None
+            self._remove_settled(consumer)
         while self._deferred:
             self._deferred.pop(0)()
 
@@ -212,6 +219,8 @@ class JetStream:
             for consumer in active:
                 consumer.deliver(now)
                 self._write_consumer(consumer)
+                if self._remove_settled(consumer):  # without acks, a delivery settles
+                    self._wake()
                 self._deadlines.set(consumer, consumer.next_deadline())
         finally:
             self.is_routing = False
@@ -255,6 +264,16 @@ class JetStream:
         """The consumer has something to do in this tick."""
         self._active[consumer] = None
         self._wake()
+
+    def _remove_settled(self, consumer: Consumer) -> int:
+        """What the consumer settled leaves an interest or work-queue stream, unless another one needs it."""
+        stream = consumer.stream
+        if stream.needs is None or consumer.closed:
+            return 0
+        gone = stream.needs.settle(consumer.pump)
+        if gone:
+            self._note_stream(stream)
+        return gone
 
     def _note_stream(self, stream: Stream) -> None:
         size = stream.log.bytes

@@ -65,3 +65,11 @@ cdef class AckState:
     cdef int note_ts(self, int64_t ts) except -1
     cdef int note_op(self, int op, uint64_t a, uint64_t b, int operands) except -1
     cdef int replay_op(self, int op, uint64_t a, uint64_t b) except -1
+
+    # Only while `collecting`: the stream sequences that were settled, as pairs of first and last.
+    cdef public bint collecting
+    cdef uint64_t* settled
+    cdef size_t settled_count, settled_capacity
+    cdef int note_settled(self, uint64_t seq) except -1
+    # Does a message at seq (that passes its filters) still have to be delivered to it, or acked by it?
+    cdef bint needs(self, uint64_t seq) except -1

@@ -34,7 +34,7 @@ Rejected: a dict of sequences (a Python object a message), a bitmap (no timestam
 writing the whole state at every ack (the official server's way, quadratic under many pending).
 """
 from libc.stdint cimport INT64_MAX, UINT32_MAX, UINT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
@@ -110,6 +110,7 @@ cdef class AckState:
         free(self.ring)
         free(self.queue)
         free(self.waits)
+        free(self.settled)
 
     # --- the window ------------------------------------------------------------------------------------
 
@@ -240,6 +241,8 @@ cdef class AckState:
         if self.policy == ACK_NONE:
             self.ack_floor_consumer = self.delivered_consumer
             self.ack_floor_stream = stream_seq
+            if self.collecting:
+                self.note_settled(stream_seq)
             return self.delivered_consumer
         e = self.at(self.count)
         e.seq = stream_seq
@@ -284,9 +287,13 @@ cdef class AckState:
                 if self.journaling:
                     self.note_run(c"A", stream_seq)
                 del self.dead[stream_seq]
+                if self.collecting:
+                    self.note_settled(stream_seq)
             return 0
         if self.journaling:
             self.note_run(c"A", stream_seq)
+        if self.collecting:
+            self.note_settled(stream_seq)
         self.settle(self.at(<size_t>i))
         if i == 0 or self.num_pending == 0:
             self.move_floor()
@@ -306,12 +313,16 @@ cdef class AckState:
         while self.count and self.at(0).seq <= stream_seq:
             e = self.at(0)
             if e.pending:
+                if self.collecting:
+                    self.note_settled(e.seq)
                 self.settle(e)
             self.head = (self.head + 1) & (self.capacity - 1)
             self.count -= 1
         self.trim()
         for dead in [seq for seq in self.dead if seq <= stream_seq]:
             del self.dead[dead]
+            if self.collecting:
+                self.note_settled(dead)
         self.ack_floor_stream = stream_seq
         if consumer_seq > self.ack_floor_consumer:
             self.ack_floor_consumer = consumer_seq
@@ -388,6 +399,47 @@ cdef class AckState:
     def num_redelivered(self):
         """Messages delivered more than once and not acked, the given up ones among them."""
         return self.redelivered + len(self.dead)
+
+    # --- for streams whose messages go when they are acked ----------------------------------------------
+
+    cdef int note_settled(self, uint64_t seq) except -1:
+        cdef size_t capacity
+        cdef uint64_t* settled
+        if self.settled_count and self.settled[2 * self.settled_count - 1] + 1 == seq:
+            self.settled[2 * self.settled_count - 1] = seq
+            return 0
+        if self.settled_count == self.settled_capacity:
+            capacity = self.settled_capacity * 2 if self.settled_capacity else 16
+            settled = <uint64_t*>realloc(self.settled, capacity * 2 * sizeof(uint64_t))
+            if settled == NULL:
+                raise MemoryError(f"no memory for {capacity} runs of acks")
+            self.settled = settled
+            self.settled_capacity = capacity
+        self.settled[2 * self.settled_count] = self.settled[2 * self.settled_count + 1] = seq
+        self.settled_count += 1
+        return 0
+
+    cdef bint needs(self, uint64_t seq) except -1:
+        if seq > self.delivered_stream:
+            return True
+        if self.policy == ACK_EXPLICIT:
+            if self.find(seq, 0) >= 0:
+                return True
+        elif seq > self.ack_floor_stream:
+            return True
+        return len(self.dead) != 0 and seq in self.dead
+
+    def is_needed(self, uint64_t seq):
+        """`needs` for Python callers."""
+        return self.needs(seq)
+
+    def take_settled(self):
+        """[(first, last)] of the stream sequences settled by acks since the last time, while `collecting`: in
+        runs, in the order of the acks."""
+        cdef size_t i
+        cdef list result = [(self.settled[2 * i], self.settled[2 * i + 1]) for i in range(self.settled_count)]
+        self.settled_count = 0
+        return result
 
     # --- redelivery ------------------------------------------------------------------------------------
 

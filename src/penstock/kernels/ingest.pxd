@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.dispatch cimport SubjectMapper
+from penstock.kernels.needs cimport Needs
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.streamlog cimport StreamLog
 from penstock.kernels.subjects cimport SubscriptionIndex
@@ -62,3 +63,4 @@ cdef class PlainLimits:
     cdef readonly int64_t msgs_max, bytes_max, msg_size_max     # negative: no limit
     cdef readonly uint64_t per_subject_max                      # 0: no limit
     cdef readonly bint discard_new, per_message, no_ack
+    cdef readonly Needs needs       # of an interest stream: what nobody wants is not stored; else None

@@ -1,6 +1,7 @@
 """What Python sees of ingest: batches of publishes, their storing, their acks."""
 
 from penstock.kernels.dispatch import SubjectMapper
+from penstock.kernels.needs import Needs
 from penstock.kernels.republish import Republisher
 from penstock.kernels.sinks import DirtyList, Sink
 from penstock.kernels.streamlog import StreamLog
@@ -103,6 +104,7 @@ class PlainLimits:
     """The limits that apply_plain enforces; negative and 0 mean none.
 
     per_message -- every publish goes to Python: sealed streams, discard_new_per_subject.
+    needs -- of an interest stream: what no consumer wants uses up a sequence and is not stored.
     """
 
     msgs_max: int
@@ -112,6 +114,7 @@ class PlainLimits:
     discard_new: bool
     per_message: bool
     no_ack: bool
+    needs: Needs | None
     def __init__(
         self,
         *,
@@ -122,6 +125,7 @@ class PlainLimits:
         discard_new: bool = False,
         per_message: bool = False,
         no_ack: bool = False,
+        needs: Needs | None = None,
     ) -> None: ...
 
 def apply_plain(

@@ -21,6 +21,7 @@ from collections import deque
 
 from penstock.kernels.buffers cimport OutBuffer, put_uint
 from penstock.kernels.dispatch cimport route
+from penstock.kernels.needs cimport Needs
 from penstock.kernels.republish cimport Republisher
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.records cimport Record
@@ -381,7 +382,8 @@ cdef class MessageIds:
 cdef class PlainLimits:
     """The limits of a stream's configuration that apply_plain() enforces; negative and 0 mean none.
 
-    `per_message` sends every publish to Python: sealed streams, discard_new_per_subject.
+    `per_message` sends every publish to Python: sealed streams, discard_new_per_subject. `needs` of an
+    interest stream: what no consumer wants uses up a sequence and is not stored.
     """
 
     def __cinit__(
@@ -394,6 +396,7 @@ cdef class PlainLimits:
         bint discard_new=False,
         bint per_message=False,
         bint no_ack=False,
+        Needs needs=None,
     ):
         self.msgs_max = msgs_max
         self.bytes_max = bytes_max
@@ -402,6 +405,7 @@ cdef class PlainLimits:
         self.discard_new = discard_new
         self.per_message = per_message
         self.no_ack = no_ack
+        self.needs = needs
 
 
 cpdef size_t apply_plain(
@@ -452,6 +456,16 @@ cpdef size_t apply_plain(
                 batch.position += head.size
                 taken += 1
                 continue
+        if limits.needs is not None and not limits.needs.is_wanted(m.subject, m.subject_len):
+            seq = log.skip_message(ts)
+            batch.position += head.size
+            taken += 1
+            ids.last_id = msg_id
+            if head.flags & PUBLISH_HAS_ID:
+                ids.remember(msg_id, seq, ts)
+            if m.reply_len and not limits.no_ack:
+                acks.put_ack(m.reply, m.reply_len, seq, False)
+            continue
         if limits.discard_new:
             if limits.msgs_max > 0 and log.messages >= <uint64_t>limits.msgs_max:
                 break

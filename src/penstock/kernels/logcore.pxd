@@ -22,7 +22,7 @@ cdef class LogCore:
     cdef readonly uint64_t messages         # live
     cdef readonly uint64_t bytes            # of live records, as users see it
     cdef readonly int64_t first_ts, last_ts  # ns; 0 when none
-    cdef readonly uint64_t removals         # grows whenever a message goes (consumers' caches look at it)
+    cdef readonly uint64_t removals         # grows whenever a message goes, but for retire() (consumers' caches look)
     # Appends one message and returns its sequence (last_seq + 1). m.reply is ignored. ts is ns.
     cdef uint64_t append_message(self, const Message* m, int64_t ts) except 0
     # The live message at seq into r: 1; none there: 0. Pointers die at the next append/remove/read.
@@ -57,6 +57,11 @@ cdef class LogCore:
     cdef uint64_t* ranges                   # removed ranges not noted yet: pairs of first, last
     cdef size_t range_count, range_capacity
     cdef Hint hints[HINTS]
+
+    # Uses up the next sequence without storing anything, at ts (ns): returns it.
+    cdef uint64_t skip_message(self, int64_t ts) except 0
+    # Removes a message that no consumer will ask for again: 1, or 0 when there is none.
+    cdef int retire(self, uint64_t seq) except -1
 
     cdef int _roll(self) except -1
     cdef size_t _block_from(self, uint64_t seq) noexcept

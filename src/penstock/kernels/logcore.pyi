@@ -13,7 +13,7 @@ class LogCore:
     last_ts: int
     """Of the last message stored, ns, whether it is live or not; 0 before the first."""
     removals: int
-    """Grows whenever a message goes."""
+    """Grows whenever a message goes that a consumer might still ask for."""
     lost: int
     """Messages whose bytes turned out not to be what was written."""
     rewrites: int

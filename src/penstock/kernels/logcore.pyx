@@ -133,6 +133,14 @@ cdef class LogCore:
         self.bytes += size
         return seq
 
+    cdef uint64_t skip_message(self, int64_t ts) except 0:
+        self.last_seq += 1
+        self.last_ts = ts
+        if self.messages == 0:
+            self.first_seq = self.last_seq + 1
+        self.noted_floor = 0                # the store has to hear of the sequence
+        return self.last_seq
+
     cdef int _link(self, uint64_t from_seq, uint64_t to_seq) noexcept:
         cdef Entry* entry = self._entry(from_seq)
         cdef uint64_t delta = to_seq - from_seq
@@ -465,6 +473,12 @@ cdef class LogCore:
                 s.last = self._last_live(s, seq)
         if seq == self.first_seq:
             self._advance_first()
+        return 1
+
+    cdef int retire(self, uint64_t seq) except -1:
+        if not self._remove(seq, True, False):
+            return 0
+        self.removals -= 1
         return 1
 
     cdef void _forget_hint(self, Subject* s) noexcept:

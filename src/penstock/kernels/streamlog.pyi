@@ -38,6 +38,9 @@ class StreamLog(LogCore):
     def append(self, subject: bytes, header: bytes, payload: bytes, ts: int) -> int:
         """Stores one message and returns its sequence. Raises ValueError when no record can hold it."""
 
+    def skip(self, ts: int) -> int:
+        """Uses up the next sequence without storing anything, and returns it."""
+
     def load(self, seq: int) -> StoredMessage | None:
         """The live message at seq."""
 

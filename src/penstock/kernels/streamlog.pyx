@@ -4,6 +4,7 @@ Rejected: answering wildcards by scanning the messages (the subject index knows 
 every subject, and a chain leads through the rest).
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdlib cimport qsort
 from libc.string cimport memcpy, memset
 
 from penstock.kernels.msgblock cimport ENTRY_DEAD, ENTRY_NONE, MessageBlock, SubjectRow
@@ -15,6 +16,11 @@ cdef enum:
     WARM_MAX = 2                    # closed blocks that keep their own copy after they are on disk
 
 DEFAULT_BLOCK_SIZE = BLOCK_SIZE_DEFAULT
+
+
+cdef int compare_first(const void* a, const void* b) noexcept nogil:
+    cdef uint64_t left = (<const uint64_t*>a)[0], right = (<const uint64_t*>b)[0]
+    return (left > right) - (left < right)
 
 
 cdef class StoredMessage:
@@ -108,6 +114,9 @@ cdef class StreamLog(LogCore):
 
     def remove(self, uint64_t seq, bint secure=False):
         return self._remove(seq, True, secure) == 1
+
+    def skip(self, int64_t ts):
+        return self.skip_message(ts)
 
     def limit(self, int64_t msgs_max, int64_t bytes_max):
         return self.enforce_limits(msgs_max, bytes_max)
@@ -343,10 +352,11 @@ cdef class StreamLog(LogCore):
         cdef uint64_t low, high
         if not self.durable:
             return
-        if self.tail is None:
-            if self.range_count == 0 and self.first_seq <= self.noted_floor:
-                return
-            self._roll()
+        if self.range_count == 0 and self.first_seq <= self.noted_floor:
+            return
+        if self.tail is None or self.tail.size > self.block_size:
+            self._roll()                # (notes alone may fill a block as well)
+        self._join_ranges()
         for i in range(self.range_count):
             low = self.ranges[2 * i]
             high = self.ranges[2 * i + 1]
@@ -356,6 +366,22 @@ cdef class StreamLog(LogCore):
         if self.first_seq > self.noted_floor:
             self.tail.note(KIND_FLOOR, self.first_seq, self.last_seq, self.last_ts)
             self.noted_floor = self.first_seq
+
+    cdef void _join_ranges(self) noexcept:
+        """Acks come out of order, but seldom far: sorted, most ranges of removed messages join."""
+        cdef size_t i, kept = 1
+        if self.range_count < 2:
+            return
+        qsort(self.ranges, self.range_count, 16, &compare_first)
+        for i in range(1, self.range_count):
+            if self.ranges[2 * i] <= self.ranges[2 * kept - 1] + 1:
+                if self.ranges[2 * i + 1] > self.ranges[2 * kept - 1]:
+                    self.ranges[2 * kept - 1] = self.ranges[2 * i + 1]
+            else:
+                self.ranges[2 * kept] = self.ranges[2 * i]
+                self.ranges[2 * kept + 1] = self.ranges[2 * i + 1]
+                kept += 1
+        self.range_count = kept
 
     def unwritten(self):
         """Blocks with bytes the operating system hasn't got, in order."""

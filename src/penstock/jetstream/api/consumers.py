@@ -15,6 +15,7 @@ from msgspec import structs
 from penstock.errors import StoreError
 from penstock.jetstream.api.dispatch import ApiRequest, Endpoint, api_level_suffices
 from penstock.jetstream.consumer import config as rules
+from penstock.jetstream.consumer import work_queue
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.letters import subject_of
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE
@@ -226,6 +227,7 @@ def create_consumer(
     if present is not None:
         return _updated(present, config, body.action, now)
     _check_capacity(engine, stream, config)
+    work_queue.check(stream, config, name)
     try:
         consumer = Consumer.create(engine, stream, config, name, now)
     except StoreError as error:
@@ -247,6 +249,7 @@ def _updated(present: Consumer, config: ConsumerConfig, action: ConsumerAction, 
         return present
     if action is ConsumerAction.CREATE:
         raise codes.CONSUMER_ALREADY_EXISTS.exception()
+    work_queue.check(present.stream, config, present.name)
     try:
         present.update(config, now)
     except StoreError as error:
@@ -268,7 +271,8 @@ def _check_capacity(engine: JetStream, stream: Stream, config: ConsumerConfig) -
     if of_stream <= 0:
         of_stream = engine.config.consumers_per_stream_max
     limits = [limit for limit in (of_stream, engine.config.max_consumers) if limit > 0]
-    if limits and len(stream.consumers) >= min(limits):
+    present = sum(not (one.config.direct or one.config.sourcing) for one in stream.consumers.values())
+    if limits and present >= min(limits):
         raise codes.MAXIMUM_CONSUMERS_LIMIT.exception()
 
 

@@ -24,6 +24,7 @@ from penstock.protocol.api import (
     ConsumerConfig,
     DeliverPolicy,
     PriorityPolicy,
+    RetentionPolicy,
     StreamConfig,
 )
 from penstock.protocol.durations import NS_PER_MS, NS_PER_S, format_time, parse_time, parse_time_or_zero
@@ -76,7 +77,7 @@ def checked(
     if is_push(config):
         _check_push(config, stream)
     else:
-        _check_pull(config)
+        _check_pull(config, stream)
     _check_bounds(config, stream, engine)
     _check_filters(config)
     _check_start(config)
@@ -209,6 +210,8 @@ def _check_replicas(config: ConsumerConfig, stream: StreamConfig) -> None:
         raise codes.STREAM_REPLICAS_NOT_SUPPORTED.exception()
     if config.num_replicas > stream.num_replicas:
         raise codes.CONSUMER_REPLICAS_EXCEEDS_STREAM.exception()
+    if stream.retention is not RetentionPolicy.LIMITS and config.num_replicas not in (0, stream.num_replicas):
+        raise codes.CONSUMER_REPLICAS_SHOULD_MATCH_STREAM.exception()
 
 
 def _check_waits(config: ConsumerConfig) -> None:
@@ -237,7 +240,9 @@ def _check_push(config: ConsumerConfig, stream: StreamConfig) -> None:
         raise codes.CONSUMER_WITH_FLOW_CONTROL_NEEDS_HEARTBEATS.exception()
 
 
-def _check_pull(config: ConsumerConfig) -> None:
+def _check_pull(config: ConsumerConfig, stream: StreamConfig) -> None:
+    if config.ack_policy is AckPolicy.NONE and stream.retention is RetentionPolicy.WORKQUEUE:
+        raise codes.CONSUMER_PULL_REQUIRES_ACK.exception()
     if config.rate_limit_bps:
         raise codes.CONSUMER_PULL_WITH_RATE_LIMIT.exception()
     if config.idle_heartbeat:

@@ -89,7 +89,8 @@ class Consumer:
         self.ack_metric = f"CONSUMER.ACK.{stream.name}.{self.name}"
         self.delivered_at = 0  # ns of the last delivery and the last ack; 0 before the first
         self.acked_at = 0
-        self._first_seq = self._removals = 0
+        self._first_seq = 0
+        self._removals = -1  # what is pending was not held against what the stream has yet
         self._acks_full = False  # max_ack_pending stopped the last delivery
         self._used_at = now
         self._paused = rules.pause_until_ns(config) > now
@@ -125,6 +126,8 @@ class Consumer:
         self._configure_pump()
         self.redelivery.configure(rules.ack_waits_ns(config), config.max_deliver, now)
         self._wiring().add(self)
+        if stream.needs is not None:
+            stream.needs.add(self.pump, self.since)
 
     @classmethod
     def create(
@@ -144,6 +147,11 @@ class Consumer:
         consumer = cls(engine, stream, meta, store, now)
         consumer.letters.resume()
         return consumer
+
+    @property
+    def since(self) -> int:
+        """The first stream sequence of which its position says that it was delivered."""
+        return self.meta.since or self.meta.start_seq
 
     def _wiring(self) -> ConsumerWiring:
         wiring = self.stream.wiring
@@ -393,11 +401,15 @@ class Consumer:
             if self.push.is_active:
                 raise rules.name_in_use()
         meta = msgspec.structs.replace(self.meta, config=config)
-        self.store.save_meta(encode(meta))
         filters = rules.filters_of(config)
-        if filters != rules.filters_of(self.config):
-            self.pump.set_filters([one.encode() for one in filters])
+        other_filters = filters != rules.filters_of(self.config)
+        if other_filters:
+            meta = msgspec.structs.replace(meta, since=self.state.delivered_stream + 1)
+        self.store.save_meta(encode(meta))
         self.meta, self.config = meta, config
+        if other_filters:
+            self.pump.set_filters([one.encode() for one in filters])
+            self._needs_changed()
         self._configure_pump()
         self.redelivery.configure(rules.ack_waits_ns(config), config.max_deliver, now)
         self._used_at = now
@@ -418,14 +430,25 @@ class Consumer:
             rules.check_reset(self.config, seq, first)
         else:
             seq = self.state.ack_floor_stream + 1
+        meta = msgspec.structs.replace(self.meta, since=seq)
+        self.store.save_meta(encode(meta))
+        self.meta = meta
         self._recorder.start_over(seq)
         self.pump.move_to(seq)
         self._start_last_per_subject()
+        self._needs_changed()
         self.redelivery.configure(rules.ack_waits_ns(self.config), self.config.max_deliver, now)
         self.delivered_at = self.acked_at = 0
         self._used_at = now
         self.engine.touch_consumer(self)
         return seq
+
+    def _needs_changed(self) -> None:
+        needs = self.stream.needs
+        if needs is not None:
+            needs.refilter(self.pump, self.since)
+            if not needs.work_queue and needs.review():
+                self.engine.touch_stream(self.stream)
 
     def info(self, now: int) -> ConsumerInfo:
         """What the consumer has done and has before it."""
@@ -507,6 +530,8 @@ class Consumer:
         self.engine.forget_consumer(self)
         self.stream.consumers.pop(self.name, None)
         self.delete()
+        if self.stream.consumer_left(is_direct=self.config.direct):
+            self.engine.touch_stream(self.stream)
         self.engine.advisories.consumer_action(self.stream.name, self.name, "delete")
 
     def delete(self) -> None:
@@ -521,6 +546,8 @@ class Consumer:
     def _leave(self) -> None:
         self.closed = True
         self._wiring().remove(self)
+        if self.stream.needs is not None:
+            self.stream.needs.remove(self.pump)
         self.engine.interest.wait(self, False)
 
 

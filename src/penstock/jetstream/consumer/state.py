@@ -32,6 +32,7 @@ class ConsumerMeta(msgspec.Struct, frozen=True):
 
     start_seq: the stream sequence it began with. resume_seq: deliver policy last_per_subject first takes
     the last message of each subject up to here, then everything behind it; 0 for the other policies.
+    since: the first sequence its position speaks of, after other filters or a reset; 0: start_seq.
     """
 
     config: ConsumerConfig
@@ -39,6 +40,7 @@ class ConsumerMeta(msgspec.Struct, frozen=True):
     created: int  # ns
     start_seq: int
     resume_seq: int = 0
+    since: int = 0
 
 
 class Recorder:

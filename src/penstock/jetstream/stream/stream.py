@@ -34,6 +34,7 @@ from penstock.kernels.ingest import (
     enforce_all,
     store_one,
 )
+from penstock.kernels.needs import Needs
 from penstock.kernels.republish import Republisher
 from penstock.kernels.sinks import DirtyList, Subscription
 from penstock.kernels.streamlog import StreamLog
@@ -44,6 +45,7 @@ from penstock.protocol.api import (
     ApiError,
     DiscardPolicy,
     PubAck,
+    RetentionPolicy,
     StorageType,
     StreamConfig,
     StreamState,
@@ -95,6 +97,7 @@ class Stream:
         self.api_level = api_level
         self.consumers: dict[str, Consumer] = {}
         self.wiring: ConsumerWiring | None = None  # made with the first consumer
+        self.needs: Needs | None = None  # of interest and work-queue streams: what consumers still need
         self.ids = MessageIds(config.duplicate_window)
         self.expiry = retention.Expiry(self.log)
         self.schedules = MessageSchedules(self.log)
@@ -150,8 +153,9 @@ class Stream:
                 return
             if decision.payload is not None:
                 payload = decision.payload
-            size = ingest.record_size(subject, decision.header, len(payload))
-            ingest.check_room(self, subject, size)
+            if self.is_wanted(subject):
+                size = ingest.record_size(subject, decision.header, len(payload))
+                ingest.check_room(self, subject, size)
         except JetStreamApiError as error:
             if answers:
                 self.acks.add(reply, self._refusal(ApiError.from_exception(error)))
@@ -165,13 +169,14 @@ class Stream:
             self.acks.add_ack(reply, seq)
 
     def _store_decided(self, subject: bytes, decision: ingest.Decision, payload: bytes, ts: int) -> int:
-        seq = self._store(subject, decision.header, payload, ts)
+        wanted = self.is_wanted(subject)
+        seq = self._store(subject, decision.header, payload, ts) if wanted else self.log.skip(ts)
         self.ids.last_id = decision.msg_id
-        if decision.ttl_ns:
+        if decision.ttl_ns and wanted:
             self.expiry.ttls.add(seq, ts, decision.ttl_ns)
         if decision.rollup:
             self.log.purge(subject if decision.rollup == ingest.ROLLUP_SUBJECT else None, seq, 0)
-        if decision.schedule_due:
+        if decision.schedule_due and wanted:
             self.schedules.add(subject, seq, decision.schedule_due)
         if decision.purged_schedule:
             self.log.purge(decision.purged_schedule)
@@ -211,10 +216,13 @@ class Stream:
         Raises StoreError when it can't be kept; the present one then stays.
         """
         self.store.save_meta(encode(StreamMeta(config, self.created)))
+        before = self.config.retention
         self.config = config
         self._configure()
         self.ids.resize(config.duplicate_window, now)
         enforce_all(self.log, self._limits)
+        if self.needs is not None and before is not config.retention:
+            self.needs.review()
         self.expire(now)
 
     def purge(self, filter_subject: bytes | None, upto_seq: int, keep: int) -> int:
@@ -306,6 +314,8 @@ class Stream:
 
     def _leave_marker(self, subject: bytes) -> None:
         """The last message of the subject expired: a marker says so to whoever follows the stream."""
+        if not self.is_wanted(subject):
+            return
         ttl_ns = self.config.subject_delete_marker_ttl
         ts = max(self._now, self.log.last_ts)
         seq = self._store(subject, ttl.marker_header(ttl_ns), b"", ts)
@@ -334,14 +344,40 @@ class Stream:
                 index.insert(subscription)
                 self._subscriptions.append(subscription)
 
+    def is_wanted(self, subject: bytes) -> bool:
+        """Is a message of this subject stored? Not by an interest stream when no consumer takes it."""
+        return self._limits.needs is None or self._limits.needs.wants(subject)
+
+    def consumer_left(self, *, is_direct: bool) -> int:
+        """A consumer ended for good: what only it needed goes. Returns how many messages went.
+
+        What nobody acked stays in a work queue, for the next consumer; but a direct one (of a mirror) may
+        have held back what the others acked.
+        """
+        if self.needs is None or (self.needs.work_queue and not is_direct):
+            return 0
+        return self.needs.review()
+
     def _configure(self) -> None:
-        self._limits = _plain_limits(self.config)
+        self._choose_needs()
+        self._limits = _plain_limits(self.config, self.needs)
         self.sink.mapper = make_mapper(self.config.subject_transform, self._below)
         republish = self.config.republish
         self.republisher.configure(
             make_republish_mapper(republish, self._below), republish is not None and republish.headers_only
         )
         self.expiry.leave_marker = self._leave_marker if self.config.subject_delete_marker_ttl else None
+
+    def _choose_needs(self) -> None:
+        if self.config.retention is RetentionPolicy.LIMITS:
+            if self.needs is not None:
+                for consumer in self.consumers.values():
+                    self.needs.remove(consumer.pump)
+            self.needs = None
+        elif self.needs is None:
+            self.needs = Needs(self.log, work_queue=self.config.retention is RetentionPolicy.WORKQUEUE)
+            for consumer in self.consumers.values():
+                self.needs.add(consumer.pump, consumer.since)
 
     def unsubscribe(self, index: SubscriptionIndex) -> None:
         """Takes no more messages."""
@@ -355,7 +391,7 @@ def _ack_prefix(name: str, domain: str) -> bytes:
     return head[:-1] + b',"seq":'
 
 
-def _plain_limits(config: StreamConfig) -> PlainLimits:
+def _plain_limits(config: StreamConfig, needs: Needs | None) -> PlainLimits:
     return PlainLimits(
         msgs_max=config.max_msgs,
         bytes_max=config.max_bytes,
@@ -364,4 +400,5 @@ def _plain_limits(config: StreamConfig) -> PlainLimits:
         discard_new=config.discard is DiscardPolicy.NEW,
         per_message=config.sealed or config.discard_new_per_subject or config.allow_msg_counter,
         no_ack=config.no_ack,
+        needs=needs if config.retention is RetentionPolicy.INTEREST else None,
     )

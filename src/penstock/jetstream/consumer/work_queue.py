@@ -1,0 +1,48 @@
+"""What a work-queue stream asks of its consumers: each message is for one of them, and goes when acked.
+
+So they ack explicitly, begin with what is there, and share no subject. Direct consumers, which read for a
+mirror or another stream, are exempt: a message then goes when they have it as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.jetstream.consumer.config import filters_of
+from penstock.protocol import error_codes as codes
+from penstock.protocol import subjects
+from penstock.protocol.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolicy
+
+if TYPE_CHECKING:
+    from penstock.jetstream.stream.stream import Stream
+
+_ACK_POLICIES = (AckPolicy.EXPLICIT, AckPolicy.FLOW_CONTROL)
+
+
+def check(stream: Stream, config: ConsumerConfig, name: str) -> None:
+    """Holds a new consumer, or another configuration of the one called `name`, against the stream's others.
+
+    Raises JetStreamApiError: 10098 for the ack policy, 10101 for the deliver policy, 10099 for a second
+    consumer without filters, 10100 for filters that overlap another's.
+    """
+    if stream.config.retention is not RetentionPolicy.WORKQUEUE or config.direct or config.sourcing:
+        return
+    if name not in stream.consumers:
+        if config.ack_policy not in _ACK_POLICIES:
+            raise codes.CONSUMER_WQ_REQUIRES_EXPLICIT_ACK.exception()
+        if config.deliver_policy is not DeliverPolicy.ALL:
+            raise codes.CONSUMER_WQ_CONSUMER_NOT_DELIVER_ALL.exception()
+    others = [
+        other.config
+        for other in stream.consumers.values()
+        if other.name != name and not (other.config.direct or other.config.sourcing)
+    ]
+    if not others:
+        return
+    filters = filters_of(config)
+    if not filters:
+        raise codes.CONSUMER_WQ_MULTIPLE_UNFILTERED.exception()
+    for other in others:
+        taken = filters_of(other)
+        if not taken or any(subjects.overlaps(one, wanted) for one in taken for wanted in filters):
+            raise codes.CONSUMER_WQ_CONSUMER_NOT_UNIQUE.exception()
