@@ -95,7 +95,6 @@ def test_a_connection_of_another_type_is_refused(port: int) -> None:
 def test_clients_learn_who_they_are(port: int) -> None:
     """Row 194: `$SYS.REQ.USER.INFO`."""
     joe = nkey_login(port, "joe")
-    joe.subscribe("_INBOX.1", 1)
     permitted = nkey_login(port, "ann")
     data = permitted.request("$SYS.REQ.USER.INFO")["data"]
     assert data == {"user": ANN, "account": "B", "account_name": "B"}

@@ -20,7 +20,6 @@ from penstock.protocol.claims import (
     Export,
     GenericClaims,
     Import,
-    JetStreamLimits,
     OperatorLimits,
     Permission,
     Scope,
@@ -58,7 +57,6 @@ V1_USER = (
 ACCOUNT = key("account", "A")
 USER = key("user", "joe")
 
-BOTH_LIMITS = OperatorLimits(mem_storage=1, tiered_limits={"R1": JetStreamLimits()})
 TOO_MANY = (WeightedMapping(subject="b"), WeightedMapping(subject="c", weight=1))
 
 subjects = st.sampled_from(["a", "a.b", "a.*", ">", "x.>"])
@@ -237,7 +235,6 @@ def test_the_operators_own_key_is_not_trusted_when_it_is_strict() -> None:
         (UserClaims(nats=User(issuer_account="A")), "not an account public key"),
         (AccountClaims(nats=Account(exports=(Export(subject="a", type="stream"),))), "more exports"),
         (AccountClaims(nats=Account(imports=(Import(subject="a"),))), "account to import from"),
-        (AccountClaims(nats=Account(limits=BOTH_LIMITS)), "mutually exclusive"),
         (AccountClaims(nats=Account(signing_keys=("U",))), "not a valid account signing key"),
         (AccountClaims(nats=Account(mappings={"a": TOO_MANY})), "100%"),
         (ActivationClaims(nats=Activation()), "cannot be empty"),

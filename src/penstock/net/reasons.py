@@ -9,6 +9,8 @@ class CloseReason(StrEnum):
     CLIENT_CLOSED = "Client Closed"
     AUTHENTICATION_TIMEOUT = "Authentication Timeout"
     AUTHENTICATION_FAILURE = "Authentication Failure"
+    AUTHENTICATION_EXPIRED = "Authentication Expired"
+    REVOCATION = "Credentials Revoked"
     TLS_HANDSHAKE_FAILURE = "TLS Handshake Failure"
     SLOW_CONSUMER_PENDING = "Slow Consumer (Pending Bytes)"
     SLOW_CONSUMER_DEADLINE = "Slow Consumer (Write Deadline)"

@@ -175,6 +175,7 @@ class OperatorLimits(JetStreamLimits, frozen=True):
     conn: int = 0
     leaf: int = 0
     tiered_limits: dict[str, JetStreamLimits] = {}
+    """By replicas (`R1`, `R3`); where there are some, the limits without a tier mean nothing."""
 
     @property
     def has_jetstream(self) -> bool:
@@ -345,8 +346,6 @@ class AccountClaims(Claims, frozen=True):
             found += subject_problems(export.subject)
             if export.type is msgspec.UNSET:
                 found.append('invalid export type: "unknown"')
-        if limits.tiered_limits and any(getattr(limits, name) for name in JetStreamLimits.__struct_fields__):
-            found.append("JetStream Limits and tiered JetStream Limits are mutually exclusive")
         if limits.imports != NO_LIMIT and len(account.imports) > limits.imports:
             found.append("the account contains more imports than allowed by the operator")
         if limits.exports != NO_LIMIT:
@@ -525,4 +524,21 @@ def _callout_problems(callout: ExternalAuthorization) -> list[str]:
               if name != ALL and not is_public(name, Prefix.ACCOUNT)]  # fmt: skip
     if callout.xkey and not is_public(callout.xkey, Prefix.CURVE):
         found.append(f"XKey {callout.xkey!r} is not a valid public xkey")
+    return found
+
+
+def seconds_left(ranges: tuple[TimeRange, ...], second_of_day: float) -> float | None:
+    """How long the longest range goes on that holds now; None when none does."""
+    found = None
+    for one in ranges:
+        start, end = seconds_of(one.start), seconds_of(one.end)
+        if start is None or end is None:
+            continue
+        left = None
+        if start < second_of_day < end or (start > end and second_of_day < end):
+            left = end - second_of_day
+        elif end < start < second_of_day:
+            left = end + 86400 - second_of_day
+        if left is not None and (found is None or left > found):
+            found = left
     return found

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def furnish(server: Server, account: Account) -> None:
     """Mappings; the top-level ones are those of the global account, other accounts have their own."""
     options = server.options
-    own = options.account(account.name)
+    own = server.account_options(account.name)
     mappings = options.mappings if account.name == GLOBAL_ACCOUNT else own.mappings if own else ()
     account.mapper = None
     if mappings:
@@ -32,22 +32,37 @@ def furnish(server: Server, account: Account) -> None:
 
 def renew(server: Server) -> None:
     """Makes the accounts of a running server what its options say now."""
-    configured = {account.name for account in server.options.accounts}
-    configured |= {GLOBAL_ACCOUNT, server.options.system_account}
+    configured = _configured(server)
     for name in configured:
         if name in server.accounts:
             furnish(server, server.accounts[name])
         else:
             server.account(name)
+    _tell_sessions(server)
+
+
+def refurnish(server: Server, name: str) -> None:
+    """One account is what its token says now, for those who are in it as well."""
+    furnish(server, server.account(name))
+    _tell_sessions(server)
+
+
+def _tell_sessions(server: Server) -> None:
     for session in server.sessions.values():
         if session.identity is not None and session.identity.account in server.accounts:
             session.inlet.mapper = server.accounts[session.identity.account].mapper
 
 
+def _configured(server: Server) -> set[str]:
+    """Accounts that are there whether somebody is in them or not."""
+    named = {account.name for account in server.options.accounts}
+    known = set(server.operators.known) if server.operators is not None else set()
+    return named | known | {GLOBAL_ACCOUNT, server.options.system_account}
+
+
 def forget_gone(server: Server) -> None:
     """Lets accounts go that are no longer configured; nobody is in them any more."""
-    configured = {account.name for account in server.options.accounts}
-    configured |= {GLOBAL_ACCOUNT, server.options.system_account}
+    configured = _configured(server)
     inhabited = {
         session.identity.account
         for session in server.sessions.values()

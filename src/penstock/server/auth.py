@@ -57,6 +57,8 @@ class Identity:
     permissions: Permissions | None = None
     claims: UserClaims | None = None
     """What the user's token says, where one let it in; limits as its signing key's scope has them."""
+    issuer_key: str = ""
+    """Whose signature, or whose configuration, makes the owner of an nkey a user."""
     expires_ns: int = 0
     """When it must go; 0 = never."""
     max_payload: int = -1
@@ -121,7 +123,8 @@ class ConfiguredUsers:
 def _identity(user: User, credentials: Credentials) -> Identity | None:
     if user.connection_types and credentials.connection_type not in user.connection_types:
         return None
-    return Identity(user.account, user.name, user.permissions)
+    issuer = user.account if user.nkey else ""
+    return Identity(user.account, user.name, user.permissions, issuer_key=issuer)
 
 
 def is_signed(credentials: Credentials, public: str) -> bool:

@@ -32,11 +32,9 @@ _STORAGE_SIZE = re.compile(r"(\d+)([KMGT]?)")
 
 UNSUPPORTED = frozenset(
     """connect_error_reports default_js_domain default_sentinel disable_sublist_cache feature_flags
-    max_closed_clients max_sub_tokens no_header_support no_system_account ocsp ocsp_cache operator operators
-    prof_block_rate proxies proxy_protocol reconnect_error_reports resolver
-    resolver_pinned_accounts
-    resolver_preload resolver_tls root roots server_metadata server_tags store_dir
-    trusted trusted_keys write_timeout""".split()
+    max_closed_clients max_sub_tokens no_header_support no_system_account ocsp ocsp_cache
+    prof_block_rate proxies proxy_protocol reconnect_error_reports
+    resolver_tls server_metadata server_tags store_dir write_timeout""".split()
 )
 UNSUPPORTED_JETSTREAM = frozenset(
     """cipher ek encryption_key extension_hint info_queue_limit key limits max_buffered_msgs max_buffered_size
@@ -306,6 +304,17 @@ def _tls(node: Node, name: str) -> Any:
     return tls(node, name)
 
 
+def _trust(reader: str) -> Reader:
+    """A reader of operator_directives, which most configurations don't need."""
+
+    def read(node: Node, name: str) -> Any:
+        from penstock.server import operator_directives
+
+        return getattr(operator_directives, reader)(node, name)
+
+    return read
+
+
 def _websocket(node: Node, name: str) -> Any:
     from penstock.server.websocket_directives import websocket
 
@@ -348,6 +357,14 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "accounts": ("accounts", _accounts),
     "system_account": ("system_account", text),
     "system": ("system_account", text),
+    **dict.fromkeys(
+        ("operator", "operators", "root", "roots", "root_operators", "root_operator"),
+        ("operators", _trust("operators")),
+    ),
+    **dict.fromkeys(("trusted", "trusted_keys"), ("trusted_keys", _trust("trusted_keys"))),
+    **dict.fromkeys(("resolver", "account_resolver", "accounts_resolver"), ("resolver", _trust("resolver"))),
+    "resolver_preload": ("resolver_preload", _trust("preload")),
+    "resolver_pinned_accounts": ("resolver_pinned_accounts", _trust("pinned")),
     "tls": ("tls", _tls),
     "websocket": ("websocket", _websocket),
     "ws": ("websocket", _websocket),
@@ -424,6 +441,11 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
             raise _refused(key, where, UNSUPPORTED)
         steps.append((where, dict(found)))
     base = base or Options()
+    if "operators" in found:
+        from penstock.server.operator_directives import completed
+
+        found = completed(found)
+        steps[-1] = (steps[-1][0], found)
     try:
         return replace(base, **found)
     except ConfigError as error:

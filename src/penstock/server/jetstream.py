@@ -54,7 +54,7 @@ class JetStreamService:
         try:
             self._store = MemoryStore() if options.store_dir is None else FileStore(options.store_dir)
             started_ns = server.clock()
-            for name, limits in server.options.jetstream_accounts().items():
+            for name, limits in server.jetstream_accounts().items():
                 self._open(name, limits)
         except StoreError as error:
             raise ServerError(f"can not start JetStream: {error}") from error
@@ -90,8 +90,12 @@ class JetStreamService:
             except (StoreError, OSError) as error:
                 self._server.log.error(f"not everything could be written while stopping: {error}")
 
+    def stored_accounts(self) -> list[str]:
+        """Names of the accounts that have something stored."""
+        return [name for name in self._store.account_names() if self._store.account(name).stream_names()]
+
     def renew(self) -> None:
-        """Limits, and which accounts have JetStream, as the server's options say now.
+        """Limits, and which accounts have JetStream, as the server says now.
 
         An account that has it no more keeps what it has stored. What can't be opened is told, and that
         account has none.
@@ -101,14 +105,19 @@ class JetStreamService:
             self._options = options.jetstream
             self.max_memory_bytes = _limit(self._options.max_memory_bytes, _memory_bytes())
             self.max_file_bytes = _limit(self._options.max_file_bytes, _disk_bytes(self._options.store_dir))
-        wanted = options.jetstream_accounts()
-        for name in tuple(self.engines):
-            if name not in wanted:
-                self._end(name)
-        for name, limits in wanted.items():
-            if name in self.engines:
-                self.engines[name].config = self._config(name, limits)
-                continue
+        wanted = self._server.jetstream_accounts()
+        for name in self.engines.keys() | wanted.keys():
+            self.configure(name, wanted.get(name))
+        self._refuse_others()
+
+    def configure(self, name: str, limits: AccountJetStream | None) -> None:
+        """JetStream of one account from now on; None = it has none. See `renew`."""
+        engine = self.engines.get(name)
+        if engine is not None and limits is not None:
+            engine.config = self._config(name, limits)
+        elif engine is not None:
+            self._end(name)
+        elif limits is not None:
             refusal = self._refusals.pop(name, None)
             if refusal is not None:
                 self._server.account(name).unsubscribe(refusal)

@@ -105,6 +105,49 @@ class AccountOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResolverOptions:
+    """Where the tokens of accounts are kept. `resolver`."""
+
+    type: str = "memory"
+    """`memory` (default), `full` (a directory of all accounts) or `cache` (of those asked for lately)."""
+    directory: str = ""
+    """Directory of `full` and `cache`. `dir`."""
+    limit: int = 0
+    """Most accounts in the directory; 0 (default) = no limit, of `cache` 1000. `limit`."""
+    ttl_ns: int = 0
+    """Of `cache`: how long a token is kept, ns; 0 (default) = until it expires. `ttl`."""
+    interval_ns: int = 0
+    """Of `full`: how often servers of a cluster compare what they have. One that stands alone has nobody to
+    compare with. Default 0 = every minute. `interval`."""
+    timeout_ns: int = 2 * NS
+    """How long other servers are waited for. Default 2 s. `timeout`."""
+    allow_delete: bool = False
+    """Of `full`: may an operator delete accounts? Default off. `allow_delete`."""
+    hard_delete: bool = False
+    """Remove the files of deleted accounts, instead of renaming them. Default off. `hard_delete`."""
+
+    def __post_init__(self) -> None:
+        if self.type not in ("memory", "full", "cache"):
+            raise ConfigError(f'resolver.type is "{self.type}"; it must be FULL, CACHE or MEMORY')
+        if self.type == "memory":
+            return
+        if not self.directory:
+            raise ConfigError("dir has no value and needs to point to a directory")
+        if self.type == "cache":
+            for name in ("interval", "allow_delete", "hard_delete"):
+                if getattr(self, "interval_ns" if name == "interval" else name):
+                    raise ConfigError(f"CACHE does not accept {'sync' if name == 'interval' else name}")
+        elif self.ttl_ns:
+            raise ConfigError("FULL does not accept ttl")
+        elif self.hard_delete and not self.allow_delete:
+            raise ConfigError("hard_delete has no effect without delete")
+
+    @property
+    def is_cache(self) -> bool:
+        return self.type == "cache"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JetStreamOptions:
     """The `jetstream` block."""
 
@@ -266,6 +309,19 @@ class Options:
     system_account: str = SYSTEM_ACCOUNT
     """The account of the server's own affairs; one of `accounts`, or `$SYS` (default). `system_account`."""
 
+    operators: tuple[str, ...] = ()
+    """Tokens of the operators whose accounts and users are let in; excludes every other user. Default none.
+    `operator`, a file or the token itself."""
+    trusted_keys: tuple[str, ...] = ()
+    """Public keys of operators, in place of their tokens. Default none. `trusted_keys`."""
+    resolver: ResolverOptions | None = None
+    """Where the tokens of accounts are; needed with `operators`. Default none. `resolver`."""
+    resolver_preload: tuple[tuple[str, str], ...] = ()
+    """(account, token) that the resolver begins with. Default none. `resolver_preload`."""
+    resolver_pinned_accounts: frozenset[str] = frozenset()
+    """The only accounts whose users are let in, beside the system account. Default: all.
+    `resolver_pinned_accounts`."""
+
     mappings: tuple[SubjectMapping, ...] = ()
     """What becomes of the subjects of clients' publishes; the first whose source matches decides. Default
     none. `mappings`, `maps`."""
@@ -353,6 +409,11 @@ class Options:
         """The options of an account; None for `$G` and others that `accounts` doesn't have."""
         return next((account for account in self.accounts if account.name == name), None)
 
+    @property
+    def trusts_operators(self) -> bool:
+        """Are users let in by tokens?"""
+        return bool(self.operators or self.trusted_keys)
+
     def jetstream_accounts(self) -> dict[str, AccountJetStream]:
         """Who has JetStream where the server has it: `$G` when it stands alone, else accounts that say so."""
         if all(account.name == self.system_account for account in self.accounts):
@@ -367,7 +428,7 @@ class Options:
             raise ConfigError("Can not have a token and accounts")
         if self.accounts and self.user:
             raise ConfigError("Can not have a single user/pass and accounts")
-        if self.system_account != SYSTEM_ACCOUNT and self.system_account not in names:
+        if self.system_account != SYSTEM_ACCOUNT and self.system_account not in names and not self.operators:
             raise ConfigError(
                 f'error resolving system account: account missing: "{self.system_account}" is not in accounts'
             )
@@ -386,6 +447,10 @@ class Options:
             raise ConfigError("Cannot have a user/pass and token")
         if self.users and self.user:
             raise ConfigError("Can not have a single user/pass and a users array")
+        if self.trusts_operators:
+            from penstock.server.operators import check  # most servers trust none
+
+            check(self)
         self._check_accounts()
         if self.users and self.token:
             raise ConfigError("Can not have a token and a users array")

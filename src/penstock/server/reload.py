@@ -173,7 +173,7 @@ def _parsers(server: Server) -> None:
     for session in server.sessions.values():
         parser = session.inlet.parser
         parser.max_control_line = server.options.max_control_line
-        parser.max_payload = server.options.max_payload
+        parser.max_payload = session.payload_limit()
 
 
 def _connections(server: Server) -> None:
@@ -193,6 +193,11 @@ def _jetstream(server: Server) -> None:
         server.jetstream.renew()
 
 
+def _tokens(server: Server) -> None:
+    if server.operators is not None:
+        server.operators.reload()
+
+
 # None: whoever uses the option reads it from server.options each time.
 _APPLY: dict[str, Callable[[Server], None] | None] = {
     **dict.fromkeys(AUTHORIZATION, _authorization),
@@ -208,6 +213,7 @@ _APPLY: dict[str, Callable[[Server], None] | None] = {
     "fast_producer_stall": _bounds,
     "jetstream": _jetstream,
     "mappings": _authorization,
+    "resolver_preload": _tokens,
     "client_advertise": None,
     "debug": _logging,
     "trace": _logging,

@@ -32,7 +32,7 @@ from penstock.routing.account import Account
 from penstock.server import account_setup, files, lameduck, logs
 from penstock.server.auth import GLOBAL_ACCOUNT, Authenticator, ConfiguredUsers
 from penstock.server.identity import PROTOCOL, RUNTIME, VERSION, new_server_id
-from penstock.server.options import JetStreamOptions, Options
+from penstock.server.options import AccountJetStream, AccountOptions, JetStreamOptions, Options
 from penstock.server.session import Session
 from penstock.server.system import SystemService
 from penstock.server.tick import Tick
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.server.encryption import Encryption
     from penstock.server.jetstream import JetStreamService
     from penstock.server.monitor import Monitor
+    from penstock.server.operators import Operators
     from penstock.server.websockets import Websockets
 
 CLOSED_SESSIONS_MAX = 10_000
@@ -86,6 +87,7 @@ class Server:
         self.random: Callable[[], float] = _random
         self.server_id = new_server_id()
         self.server_name = options.server_name or self.server_id
+        self.operators = self._open_operators()
         self.authenticator = self.new_authenticator()
         self.accounts: dict[str, Account] = {}
         self.system = SystemService(self)
@@ -142,6 +144,7 @@ class Server:
             self.encryption = self.open_encryption()
             self._open_monitor()
             self._open_jetstream(self._tick)
+            self._open_accounts()
             await self._open_websockets()
             await self._listen()
             files.write_pid(options.pid_file)
@@ -185,6 +188,8 @@ class Server:
         if self.jetstream is not None:
             self.jetstream.close()
         self.system.close()
+        if self.operators is not None:
+            self.operators.close()
         if self.monitor is not None:
             await self.monitor.stop()
         if self._watch is not None:
@@ -256,9 +261,21 @@ class Server:
             self.system.serve(account)
         return account
 
+    def account_options(self, name: str) -> AccountOptions | None:
+        """What an account is configured as, by the options or by its token; None for `$G` and the like."""
+        return self.options.account(name) if self.operators is None else self.operators.options_of(name)
+
+    def jetstream_accounts(self) -> dict[str, AccountJetStream]:
+        """Which accounts have JetStream, and their limits."""
+        return (self.operators or self.options).jetstream_accounts()
+
+    def account_name(self, name: str) -> str:
+        """What people call an account."""
+        return name if self.operators is None else self.operators.name_of(name)
+
     def new_authenticator(self) -> Authenticator:
         """Who may connect, as the options say now."""
-        return ConfiguredUsers(self.options)
+        return self.operators or ConfiguredUsers(self.options)
 
     def admit(self, session: Session) -> bool:
         """Counts a new session; False when there are as many as there may be."""
@@ -272,7 +289,7 @@ class Server:
 
     def has_room(self, account: str, newcomer: Session) -> bool:
         """May the account have one more connection?"""
-        own = self.options.account(account)
+        own = self.account_options(account)
         if own is None or own.max_connections < 0:
             return True
         others = [session.identity for session in self.sessions.values() if session is not newcomer]
@@ -306,6 +323,7 @@ class Server:
         if connect_info and session.identity is not None:
             account = session.identity.account
             info |= {"connect_info": True, "remote_account": account}
+            info["max_payload"] = session.max_payload
             if account == self.options.system_account:
                 info["acc_is_sys"] = True
         return b"INFO " + msgspec.json.encode(info) + b" \r\n"
@@ -439,6 +457,19 @@ class Server:
         from penstock.server.jetstream import JetStreamService
 
         self.jetstream = JetStreamService(self, options, tick)
+
+    def _open_operators(self) -> Operators | None:
+        """Those who are trusted to say who may connect. Raises ConfigError."""
+        if not self.options.trusts_operators:
+            return None
+        from penstock.server.operators import Operators
+
+        return Operators(self)
+
+    def _open_accounts(self) -> None:
+        """Accounts that must be known before the first client. Raises ConfigError."""
+        if self.operators is not None:
+            self.operators.start(self.jetstream.stored_accounts() if self.jetstream is not None else [])
 
     def _open_monitor(self) -> None:
         options = self.options

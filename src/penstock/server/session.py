@@ -77,6 +77,7 @@ class Session:
         self._pong_sent = False
         self._ping_timer: asyncio.TimerHandle | None = None
         self._auth_timer: asyncio.TimerHandle | None = None
+        self._expiry_timer: asyncio.TimerHandle | None = None
         self.name = ""  # how log lines call it
         self.traced = server.log.trace_on
         self.flush = connection.flush  # at the end of a tick in which something was sent
@@ -269,9 +270,41 @@ class Session:
         self._move_to(identity.account)
         self.identity = identity
         self._restrict(identity.permissions)
+        self.inlet.parser.max_payload = self.payload_limit()
+        self._expire_at(identity.expires_ns)
         self.state = State.OPEN
         if self.server.log.trace_on:
             self.trace_messages()
+
+    def become(self, identity: Identity) -> None:
+        """The client goes on with other permissions or limits, in its account."""
+        self._identify(identity)
+
+    def payload_limit(self) -> int:
+        """The least of what the server, the account and the user allow."""
+        identity, limits = self.identity, [self.server.options.max_payload]
+        if identity is not None:
+            own = self.server.account_options(identity.account)
+            limits += [identity.max_payload, own.max_payload if own is not None else -1]
+        return min(limit for limit in limits if limit >= 0)
+
+    @property
+    def max_payload(self) -> int:
+        """Most bytes of a message that this client may publish."""
+        return self.inlet.parser.max_payload
+
+    def _expire_at(self, expires_ns: int) -> None:
+        """Ends the session when its user's token expires; 0 = never."""
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
+        if expires_ns:
+            delay_s = max(0.0, (expires_ns - self.server.clock()) / 1e9)
+            self._expiry_timer = asyncio.get_running_loop().call_later(delay_s, self._on_expired)
+
+    def _on_expired(self) -> None:
+        self._expiry_timer = None
+        self.refuse("User Authentication Expired", CloseReason.AUTHENTICATION_EXPIRED)
 
     def _restrict(self, permissions: Permissions | None) -> None:
         """Holds the client to its user's permissions; None = it has none and may do everything."""
@@ -316,7 +349,7 @@ class Session:
             self.ok()  # as the official server: the first subscription of a sid stays
             return
         limit = self._subscriptions_max()
-        if 0 < limit <= len(self.subscriptions):
+        if 0 <= limit <= len(self.subscriptions):
             self.server.log.error(f"{self.name} - maximum subscriptions exceeded")
             self.error("maximum subscriptions exceeded")
             return
@@ -328,11 +361,12 @@ class Session:
         self.ok()
 
     def _subscriptions_max(self) -> int:
-        """The least of the server's limit and the account's; 0 or less = none."""
-        options = self.server.options
-        own = options.account(self.identity.account) if self.identity is not None else None
-        limits = [options.max_subscriptions, own.max_subscriptions if own is not None else 0]
-        return min((limit for limit in limits if limit > 0), default=0)
+        """The least of what the server, the account and the user allow; -1 = no limit."""
+        identity, limits = self.identity, [self.server.options.max_subscriptions or -1]
+        if identity is not None:
+            own = self.server.account_options(identity.account)
+            limits += [identity.max_subscriptions, own.max_subscriptions if own is not None else -1]
+        return min((limit for limit in limits if limit >= 0), default=-1)
 
     def _subscribe(self, subject: bytes, queue: bytes, sid: bytes) -> None:
         """Raises ValueError when nobody may subscribe to this subject."""
@@ -398,7 +432,7 @@ class Session:
             self.server.log.error(f"{self.name} - maximum control line exceeded")
             self.refuse("maximum control line exceeded", CloseReason.MAX_CONTROL_LINE)
         elif error == ParseError.ERROR_PAYLOAD:
-            limit = self.server.options.max_payload
+            limit = self.max_payload
             self.server.log.error(f"{self.name} - maximum payload exceeded: more than {limit} bytes")
             self.refuse("Maximum Payload Violation", CloseReason.MAX_PAYLOAD)
         elif error == ParseError.ERROR_MALFORMED:
@@ -452,10 +486,10 @@ class Session:
 
     def _shut(self) -> None:
         self.state = State.CLOSED
-        for timer in (self._ping_timer, self._auth_timer):
+        for timer in (self._ping_timer, self._auth_timer, self._expiry_timer):
             if timer is not None:
                 timer.cancel()
-        self._ping_timer = self._auth_timer = None
+        self._ping_timer = self._auth_timer = self._expiry_timer = None
 
     @property
     def _tag(self) -> str:

@@ -33,6 +33,7 @@ from penstock.protocol.durations import format_time
 from penstock.protocol.ids import NuidGenerator
 from penstock.server.auth import GLOBAL_ACCOUNT
 from penstock.server.identity import VERSION
+from penstock.server.pages.users import token_of, user_info
 from penstock.server.totals import Traffic
 
 if TYPE_CHECKING:
@@ -116,6 +117,10 @@ class SystemService:
             subscribe(f"{ping}.{name}".encode(), self._answer(account, self._pinged(name)))
             subscribe(f"{own}.{name}".encode(), self._answer(account, self._server_page(name)))
         subscribe(f"{own}.KICK".encode(), self._answer(account, self._kick))
+        if self._server.operators is not None:
+            from penstock.server.claims_service import ClaimsService
+
+            ClaimsService(self._server, self._server.operators).serve(account)
         for name in ACCOUNT_PAGES:
             subscribe(f"$SYS.REQ.ACCOUNT.*.{name}".encode(), self._answer(account, self._account_page(name)))
 
@@ -177,9 +182,7 @@ class SystemService:
         session = getattr(origin, "owner", None)
         if session is None or session.identity is None:
             return None
-        name = session.identity.account
-        data = {"user": session.identity.user, "account": name, "account_name": name}
-        return {"server": self.describe(), "data": data}
+        return {"server": self.describe(), "data": user_info(self._server, session.identity)}
 
     def _pinged(self, name: str) -> Callable[[bytes, bytes, Sink | None], Page | Steps | None]:
         make = self._server_page(name)
@@ -368,11 +371,11 @@ def describe_client(session: Session) -> Page:
         "lang": options.lang,
         "ver": options.version,
         "rtt": session.rtt_ns,
-        "name_tag": account,
+        **token_of(session),
         "kind": "Client",
         "client_type": "nats",
     }
-    return {key: value for key, value in about.items() if value not in ("", 0)}
+    return {key: value for key, value in about.items() if value not in ("", 0, [])}
 
 
 def _decoded(payload: bytes, kind: type[Any]) -> Any:

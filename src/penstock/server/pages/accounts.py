@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from penstock.errors import MisuseError
 from penstock.protocol.durations import format_time
 from penstock.server.pages.base import Options, Page, Query, flag, header
@@ -50,18 +52,32 @@ def account_info(server: Server, name: str) -> Page:
     if account is None:
         raise MisuseError(f"Account {name} does not exist")
     service = server.jetstream
+    known = server.operators.known.get(name) if server.operators is not None else None
     return {
         "account_name": name,
-        "update_time": format_time(server.started_ns),
+        "update_time": format_time(server.started_ns if known is None else known.updated_ns),
         "is_system": name == server.options.system_account,
-        "expired": False,
+        "expired": known is not None and known.expired,
         "complete": True,
         "jetstream_enabled": service is not None and name in service.engines,
         "leafnode_connections": 0,
         "client_connections": num_connections(server, name),
         "subscriptions": account.index.count,
-        "name_tag": name,
+        "name_tag": server.account_name(name),
+        **_token_of(server, name),
         "sublist_stats": index_stats([account.index]),
+    }
+
+
+def _token_of(server: Server, name: str) -> Page:
+    """What an account's token says."""
+    known = server.operators.known.get(name) if server.operators is not None else None
+    if known is None or not known.token:
+        return {}
+    return {
+        "issuer_key": known.claims.issuer,
+        "jwt": known.token,
+        "decoded_jwt": msgspec.to_builtins(known.claims),
     }
 
 

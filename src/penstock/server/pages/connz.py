@@ -22,6 +22,7 @@ from penstock.server.pages.base import (
     text,
     uptime,
 )  # fmt: skip
+from penstock.server.pages.users import token_of
 from penstock.server.session import Session
 from penstock.server.totals import ClosedSession, Traffic
 
@@ -176,7 +177,7 @@ _SORTS: dict[str, Callable[[Some], Any]] = {
 
 
 def _entry(one: Some, options: ConnzOptions, now: int) -> Page:
-    traffic, closed = _traffic(one), isinstance(one, ClosedSession)
+    traffic = _traffic(one)
     peer = one.peer if isinstance(one, ClosedSession) else one.connection.peer
     end = one.stopped_ns if isinstance(one, ClosedSession) else now
     about = one if isinstance(one, ClosedSession) else one.options
@@ -212,10 +213,11 @@ def _entry(one: Some, options: ConnzOptions, now: int) -> Page:
         account = account_of(one)
         entry["authorized_user"] = _user(one)
         entry["account"] = account if account != GLOBAL_ACCOUNT else ""
-        entry["name_tag"] = account if not closed else ""
+        if isinstance(one, Session):
+            entry |= token_of(one)
     if isinstance(one, Session):
         _add_subscriptions(entry, one, options)
-    return {name: value for name, value in entry.items() if value != ""}
+    return {name: value for name, value in entry.items() if value not in ("", [])}
 
 
 def _add_subscriptions(entry: Page, session: Session, options: ConnzOptions) -> None:
