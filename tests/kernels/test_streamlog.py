@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -360,3 +362,26 @@ def test_a_subject_costs_at_most_about_a_hundred_bytes_beside_its_text() -> None
     assert len(log.subjects(b"device.*.state")) == 30000
     # Arrays double, so that the momentary room can be twice what is used.
     assert log.subject_memory() - text < 30000 * 150
+
+
+def test_mapped_bytes_in_a_cycle_of_garbage_are_not_freed() -> None:
+    # In a process of its own: freeing what is not ours ends it.
+    program = """
+import gc
+from penstock.kernels.msgblock import MessageBlock
+from penstock.kernels.streamlog import StreamLog
+
+class Mapped(bytearray):
+    pass
+
+log = StreamLog(400, True)
+log.append(b"a", b"", b"x" * 50, 1)
+for _ in range(20):
+    block = MessageBlock(1, 1)
+    mapped = Mapped(bytes(log.block_list()[0]))
+    mapped.block = block
+    block.scan(memoryview(mapped), copy=False)
+    del block, mapped
+    gc.collect()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

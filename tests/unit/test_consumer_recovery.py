@@ -76,11 +76,8 @@ def test_what_was_delivered_is_written_in_the_same_tick() -> None:
 
 
 @pytest.mark.parametrize("ack_policy", ["none", "all", "explicit"])
-def test_a_journal_that_has_outgrown_the_state_becomes_a_snapshot(
-    monkeypatch: pytest.MonkeyPatch, ack_policy: str
-) -> None:
-    monkeypatch.setattr(consumer_state, "JOURNAL_MIN_BYTES", 100)
-    bench = ConsumerBench()
+def test_a_journal_that_has_outgrown_the_state_becomes_a_snapshot(ack_policy: str) -> None:
+    bench = ConsumerBench(journal_min_bytes=100)
     consumer = bench.consumer("x", durable_name="x", ack_policy=ack_policy)
     inbox = bench.inbox()
     sizes = []
@@ -115,7 +112,7 @@ def test_what_was_delivered_beyond_the_end_of_a_damaged_stream_is_forgotten() ->
     consumer = bench.consumer("x", durable_name="x")
     bench.pull("x", b"5")
     state = AckState(AckPolicy.ACK_EXPLICIT)
-    consumer_state.Recorder(consumer.store, state).recover(3)
+    consumer_state.Recorder(consumer.store, state, 1 << 16).recover(3)
     assert (state.delivered_stream, state.delivered_consumer) == (3, 5)
     assert [seq for seq, _, _, _ in state.pending()] == [1, 2, 3]
     assert state.delivered(4, 1) == 6
@@ -151,4 +148,4 @@ def test_a_state_that_can_not_be_read_is_an_error_not_a_guess() -> None:
     consumer.store.append(b"Z nonsense")
     state = AckState(AckPolicy.ACK_EXPLICIT)
     with pytest.raises(StoreCorruptError, match="the state of consumer x can't be read"):
-        consumer_state.Recorder(consumer.store, state).recover(0)
+        consumer_state.Recorder(consumer.store, state, 1 << 16).recover(0)

@@ -39,6 +39,7 @@ class EngineConfig:
     max_pending: bytes one batched direct get may answer with when the request names no max_bytes.
     sync_always: fsync before every ack. sync_interval_ns: else fsync this long after a first unsynced write.
     write_retry_ns: after a failed write, how long until the next try. Default one second.
+    journal_min_bytes: bytes of a consumer's journal after which a snapshot may replace it.
     """
 
     account: str = "$G"
@@ -61,3 +62,4 @@ class EngineConfig:
     sync_always: bool = False
     sync_interval_ns: int = 2 * MINUTE_NS
     write_retry_ns: int = SECOND_NS
+    journal_min_bytes: int = 64 * 1024

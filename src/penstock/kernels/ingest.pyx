@@ -556,7 +556,7 @@ def scan_headers(StreamLog log not None, bytes name not None, uint64_t from_seq=
 def enforce_all(StreamLog log, PlainLimits limits):
     """Makes the log hold limits that were changed. Subjects' limits are enforced subject by subject."""
     cdef bytes subject
-    if limits.per_subject_max:
+    if limits.per_subject_max and log.messages > log.state.count:  # else each subject has one message
         for subject in log.subjects():
             log.enforce_subject_limit(
                 PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject), limits.per_subject_max

@@ -57,7 +57,8 @@ cdef class MessageBlock:
     def __dealloc__(self):
         free(self.entries)
         free(self.seqs)
-        if self.source is None:
+        # Not by `source`: the garbage collector may have taken that away already.
+        if self.capacity:
             free(self.data)
 
     def __len__(self):
@@ -215,7 +216,7 @@ cdef class MessageBlock:
         """Lets the bytes go; they can be loaded again."""
         if self.views:
             return
-        if self.source is None:
+        if self.capacity:
             free(self.data)
         self.source = None
         self.data = NULL

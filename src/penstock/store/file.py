@@ -86,11 +86,13 @@ class FileStreamStore:
     def sync(self) -> None:
         self._blocks.sync()
         self._consumers = {name: one for name, one in self._consumers.items() if not one.closed}
-        for consumer in self._consumers.values():
-            consumer.sync()
         if self._consumers_changed:
             sync_directory(self._disk, self._directory / "consumers")
             self._consumers_changed = False
+            for consumer in self._consumers.values():
+                consumer.is_new = False
+        for consumer in self._consumers.values():
+            consumer.sync()
 
     def close(self) -> None:
         if self._closed:

@@ -4,9 +4,10 @@
 each with length and hash. A new snapshot gets the next generation, so that a crash between replacing the
 snapshot and removing the old journal can never put old entries onto a new state.
 
-Invariants: a journal is only appended to; what load() returns was written whole. Names of files are not
-synced here (consumers come and go by the hundred, and a sync takes a millisecond): when the machine dies, a
-consumer may be as it was at the stream's last sync(), but never half.
+Invariants: a journal is only appended to; what load() returns was written whole; what sync() returned for
+is there after the machine died, names included. Creating, changing and deleting syncs no names (consumers
+come and go by the hundred, and a sync takes a millisecond): until then a consumer may be as it was at the
+last sync(), but never half.
 Rejected: the generation inside the journal (truncating it and replacing the snapshot are two steps, and
 between them one would have to tell them apart anyway).
 """
@@ -25,6 +26,7 @@ from penstock.store.files import (
     cut_file,
     pack_meta,
     remove_directory,
+    sync_directory,
     unpack_meta,
     write_atomically,
 )
@@ -73,6 +75,8 @@ class FileConsumerStore:
         self._generation = 0
         self._written = 0
         self._unsynced = False
+        self._names_changed = False  # in its directory, since the last sync
+        self.is_new = False  # the name of its directory may not be on the disk yet; its owner may see to it
         self._loaded = False
         self._closed = False
 
@@ -81,7 +85,7 @@ class FileConsumerStore:
         """A new consumer in a directory that exists and is empty."""
         write_atomically(files.disk, directory / META, pack_meta(name, meta), sync_name=False)
         store = cls(directory, name, meta, files)
-        store._loaded = True
+        store._loaded = store._names_changed = store.is_new = True
         return store
 
     @classmethod
@@ -101,6 +105,7 @@ class FileConsumerStore:
 
     def save_meta(self, meta: bytes) -> None:
         write_atomically(self._disk, self._directory / META, pack_meta(self.name, meta), sync_name=False)
+        self._names_changed = True
         self.meta = meta
 
     def load(self) -> tuple[bytes | None, list[bytes]]:
@@ -155,6 +160,7 @@ class FileConsumerStore:
     def write(self) -> None:
         while self._pending:
             count = self._files.write(self._journal, bytes(self._pending), self._written)
+            self._names_changed |= self._written == 0
             self._written += count
             del self._pending[:count]
             self._unsynced = True
@@ -163,6 +169,12 @@ class FileConsumerStore:
         if self._unsynced:
             self._files.sync(self._journal)
             self._unsynced = False
+        if self._names_changed:
+            sync_directory(self._disk, self._directory)
+            self._names_changed = False
+        if self.is_new:
+            sync_directory(self._disk, self._directory.parent)
+            self.is_new = False
 
     def snapshot(self, state: bytes) -> None:
         if not self._loaded:
@@ -172,6 +184,7 @@ class FileConsumerStore:
         write_atomically(self._disk, self._directory / "state", head + state, sync_name=False)
         old = self._journal
         self._files.forget(old)
+        self._names_changed = True
         self._state = state
         self._generation = generation
         self._pending.clear()

@@ -95,7 +95,7 @@ class Consumer:
         self._used_at = now
         self._paused = rules.pause_until_ns(config) > now
         self.state = AckState(_KERNEL_POLICY[config.ack_policy], meta.start_seq)
-        self._recorder = Recorder(store, self.state)
+        self._recorder = Recorder(store, self.state, engine.config.journal_min_bytes)
         self._recorder.recover(stream.log.last_seq)
         prefix = f"{stream.name}.{self.name}.".encode()
         filters = [one.encode() for one in rules.filters_of(config)]

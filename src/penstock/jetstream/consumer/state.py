@@ -22,8 +22,7 @@ from penstock.store.interface import ConsumerStore
 
 log = logging.getLogger("penstock.jetstream")
 
-# A snapshot is taken when the journal has this many bytes, and at least as many as four snapshots.
-JOURNAL_MIN_BYTES = 64 * 1024
+# A snapshot is taken when the journal has as many bytes as four snapshots, and not below a minimum.
 SNAPSHOTS_PER_JOURNAL = 4
 
 
@@ -44,12 +43,15 @@ class ConsumerMeta(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """Writes an ack state into its store."""
+    """Writes an ack state into its store.
 
-    def __init__(self, store: ConsumerStore, state: AckState) -> None:
+    journal_min_bytes: below that a journal is not worth replacing by a snapshot.
+    """
+
+    def __init__(self, store: ConsumerStore, state: AckState, journal_min_bytes: int) -> None:
         self._store = store
         self._state = state
-        self._snapshot_at = JOURNAL_MIN_BYTES
+        self._snapshot_at = self._journal_min_bytes = journal_min_bytes
         self.is_behind = False  # the last write failed: the store has more than the operating system
 
     def recover(self, last_seq: int) -> None:
@@ -104,7 +106,7 @@ class Recorder:
         else:
             state = self._state.snapshot()
             self._store.snapshot(state)
-            self._snapshot_at = max(JOURNAL_MIN_BYTES, SNAPSHOTS_PER_JOURNAL * len(state))
+            self._snapshot_at = max(self._journal_min_bytes, SNAPSHOTS_PER_JOURNAL * len(state))
         if sync:
             self._store.sync()
         self.is_behind = False

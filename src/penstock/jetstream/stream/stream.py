@@ -273,6 +273,9 @@ class Stream:
     def recover(self, now: int) -> None:
         """After the store was opened: what is known of message ids, TTLs and schedules comes from the log."""
         self.number_from_first()
+        if not self.config.sealed:
+            # A crash between a message and the note of what it replaced leaves both.
+            enforce_all(self.log, self._limits)
         recover_ids(self.ids, self.log, now)
         if self.config.allow_msg_ttl:
             self.expiry.ttls.recover(self.log)

@@ -1,0 +1,194 @@
+"""What must be true of a consumer, seen by those it delivers to.
+
+- Deliveries are numbered without holes; new messages come in the order of the stream; a message says how
+  often it came; what is delivered is in the stream and matches the filters.
+- What was acked isn't delivered again: after a killed process when the ack's tick was over, after power loss
+  when it was confirmed (with sync always).
+- The ack floor doesn't go back, what is pending was delivered and not acked, num_pending is what a count
+  finds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.jetstream.consumer.consumer import Consumer
+from penstock.protocol.acks import Delivery
+from penstock.protocol.subjects import matches
+from penstock.testing.sim.faults import Violation, require
+from penstock.testing.sim.streams import StreamRecord, tag_of
+
+
+class ConsumerRecord:
+    """One consumer. `config` is what the server answered with."""
+
+    def __init__(self, stream: str, name: str, config: dict[str, Any], created: int) -> None:
+        self.stream = stream
+        self.name = name
+        self.created = created
+        self.delivered: dict[int, int] = {}  # deliveries by sequence, of what isn't settled
+        self.outstanding: list[tuple[str, int]] = []  # (ack subject, sequence) that a client may still answer
+        self.sent: dict[int, str] = {}  # acks that the server may not have written yet
+        self.settled: set[int] = set()
+        self.confirmed: set[int] = set()
+        self.consumer_seq = self.kept_seq = 0
+        self.newest = 0
+        self.floor = 0
+        self.configure(config)
+
+    def configure(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.policy = config.get("ack_policy", "none")
+        self.filters: list[str] = config.get("filter_subjects") or []
+        if config.get("filter_subject"):
+            self.filters = [config["filter_subject"]]
+        self.max_deliver = max(config.get("max_deliver", -1), 0)
+        self.push = config.get("deliver_subject", "")
+        self.simple_start = config.get("deliver_policy", "all") != "last_per_subject"
+        self.may_vanish = bool(config.get("inactive_threshold")) or not config.get("durable_name")
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.stream, self.name
+
+    def wants(self, subject: str) -> bool:
+        """Do its filters take the subject?"""
+        return not self.filters or any(matches(one, subject) for one in self.filters)
+
+    # --- what comes and goes
+
+    def deliver(self, about: Delivery, reply: str, payload: bytes, record: StreamRecord) -> None:
+        """A message arrived."""
+        seq = about.stream_seq
+        where = f"{self.stream} > {self.name}: {seq}"
+        held = record.live.get(seq)
+        if held is None:
+            raise Violation("delivered", f"{where} is not in the stream")
+        if not self.config.get("headers_only"):
+            require(tag_of(payload) == held.tag, "delivered", f"{where} came as {payload[:8]!r}, is {held}")
+        require(
+            self.wants(held.subject), "delivered", f"{where} on {held.subject} does not match {self.filters}"
+        )
+        if seq in self.confirmed or seq in self.settled:
+            raise Violation("acks stay", f"{where} was acked and came again")
+        if about.consumer_seq != self.consumer_seq + 1:
+            raise Violation("numbers", f"{where} is number {about.consumer_seq} after {self.consumer_seq}")
+        self.consumer_seq += 1
+        times = self.delivered.get(seq, 0) + 1
+        if about.delivered != times:
+            raise Violation("numbers", f"{where} says delivery {about.delivered}, is {times}")
+        if self.max_deliver and times > self.max_deliver:
+            raise Violation("max_deliver", f"{where} came {times} times")
+        if times == 1:
+            if seq <= self.newest:
+                raise Violation("order", f"{where} came after {self.newest}")
+            self.newest = seq
+            if self.simple_start and self.count_behind(record, seq) != about.pending:
+                found = self.count_behind(record, seq)
+                raise Violation("num_pending", f"{where} says {about.pending}, there are {found}")
+        if self.policy == "none":
+            self.settled.add(seq)
+        else:
+            self.delivered[seq] = times
+            self.outstanding.append((reply, seq))
+
+    def count_behind(self, record: StreamRecord, seq: int) -> int:
+        """Messages it takes behind a sequence."""
+        return sum(1 for held in record.live.values() if held.seq > seq and self.wants(held.subject))
+
+    def ack(self, seq: int, how: str) -> list[int]:
+        """An ack that settles was sent; returns the sequences it is about."""
+        seqs = [one for one in self.delivered if one <= seq] if self.policy == "all" else [seq]
+        for one in seqs:
+            self.sent[one] = how
+        return seqs
+
+    def confirm(self, seqs: list[int]) -> None:
+        """The server confirmed an ack."""
+        self.confirmed.update(seqs)
+        self._settle(seqs)
+
+    def wrote(self) -> None:
+        """The tick is over and what it changed is written."""
+        self._settle(list(self.sent))
+        self.sent.clear()
+        self.kept_seq = self.consumer_seq
+
+    def _settle(self, seqs: list[int]) -> None:
+        for seq in seqs:
+            self.settled.add(seq)
+            self.delivered.pop(seq, None)
+
+    # --- looking at the server's side
+
+    def check(self, consumer: Consumer, record: StreamRecord, info: dict[str, Any]) -> None:
+        """Holds CONSUMER.INFO and the ack state against what is known. Between ticks."""
+        where = f"{self.stream} > {self.name}"
+        state = consumer.state
+        floor = info["ack_floor"]["stream_seq"]
+        require(floor >= self.floor, "floor", f"{where}: went from {self.floor} to {floor}")
+        self.floor = floor
+        said = info["delivered"]["consumer_seq"]
+        require(said == self.consumer_seq, "numbers", f"{where}: {said} delivered, {self.consumer_seq} came")
+        if self.simple_start:
+            position = max(consumer.meta.start_seq - 1, state.delivered_stream)
+            found = self.count_behind(record, position)
+            require(
+                found == info["num_pending"], "num_pending", f"{where}: {info['num_pending']}, are {found}"
+            )
+        if self.policy != "explicit":
+            return
+        pending = {seq: times for seq, _, _, times in state.pending()}
+        for seq in pending:
+            if seq not in self.delivered:
+                raise Violation("pending", f"{where}: {seq} is pending and was acked or never came")
+        for seq, times in self.delivered.items():
+            lost = seq in record.live and seq not in pending and seq not in self.sent
+            if lost and not 0 < self.max_deliver <= times:
+                raise Violation("until acked", f"{where}: {seq} came, was not acked and is not pending")
+        require(
+            info["num_ack_pending"] == len(pending), "pending",
+            f"{where}: {info['num_ack_pending']} said, {len(pending)} are",
+        )  # fmt: skip
+
+    def judge(self, consumer: Consumer, record: StreamRecord, *, power: bool, always: bool) -> None:
+        """Holds what was recovered against what must have survived, and goes on from there."""
+        where = f"{self.stream} > {self.name}"
+        state = consumer.state
+        if power:
+            self.settled = set(self.confirmed) if always else set()
+            self.confirmed &= self.settled
+            self.floor = 0
+        else:
+            require(
+                self.kept_seq <= state.delivered_consumer <= self.consumer_seq or self.policy == "none",
+                "numbers",
+                f"{where}: {self.kept_seq} to {self.consumer_seq} delivered, says {state.delivered_consumer}",
+            )
+        pending = {seq: times for seq, _, _, times in state.pending()}
+        if self.policy == "explicit":
+            for seq in pending:
+                if seq in self.settled:
+                    raise Violation("acks stay", f"{where}: {seq} was acked and is pending")
+            if not power:
+                for seq, times in self.delivered.items():
+                    lost = seq in record.live and seq not in pending and seq not in self.sent
+                    if lost and seq <= state.delivered_stream and not (0 < self.max_deliver <= times):
+                        raise Violation("until acked", f"{where}: {seq} is pending no more")
+        for seq in self.settled:
+            if seq > state.delivered_stream and seq in record.live and self.policy == "explicit":
+                raise Violation("acks stay", f"{where}: {seq} was acked and will come again")
+        if self.policy == "none":
+            self.settled = {seq for seq in self.settled if seq <= state.delivered_stream}
+        self.adopt(consumer)
+
+    def adopt(self, consumer: Consumer) -> None:
+        """What the server says is believed from here on."""
+        state = consumer.state
+        self.delivered = {seq: times for seq, _, _, times in state.pending()}
+        self.outstanding = [one for one in self.outstanding if one[1] in self.delivered]
+        self.sent.clear()
+        self.consumer_seq = self.kept_seq = state.delivered_consumer
+        self.newest = state.delivered_stream
+        self.settled -= self.delivered.keys()
+        self.confirmed &= self.settled

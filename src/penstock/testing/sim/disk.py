@@ -1,0 +1,355 @@
+"""A disk in memory that behaves as badly as real ones may: see store/disk.py for what it stands in for.
+
+What was written is in the page cache: a killed process loses nothing of it. Power loss keeps what was
+synced, and of what was not: of each file any of its writes, the last of them torn at any byte (what lies
+between is zeros); of each directory the first so many changes of its names. A rename is whole or nothing.
+sync() covers the bytes of one file, not its name; sync_directory() covers names, not bytes.
+
+Invariants: everything depends on the calls and on the Random that is handed in; once `Killed` was raised
+every operation but close() raises it again, until restart() or lose_power().
+Rejected: a directory of the real disk with a record of what is unsynced (slower, and it hides which
+operations touch the disk).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from random import Random
+
+from penstock.errors import StoreLockedError
+
+
+class Killed(BaseException):
+    """The simulated process dies here. Not an Exception: nobody may handle it."""
+
+
+class File:
+    """Bytes, and the writes since the last sync: (offset, data), or (size, None) for a truncation."""
+
+    __slots__ = ("data", "durable", "pending")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = b""
+        self.pending: list[tuple[int, bytes | None]] = []
+
+    def apply(self, offset: int, data: bytes | None) -> None:
+        if data is None:
+            del self.data[offset:]
+            self.data.extend(bytes(max(0, offset - len(self.data))))
+            return
+        if len(self.data) < offset:
+            self.data.extend(bytes(offset - len(self.data)))
+        self.data[offset : offset + len(data)] = data
+
+    def sync(self) -> None:
+        self.durable = bytes(self.data)
+        self.pending.clear()
+
+    def lose_power(self, random: Random | None) -> None:
+        if not self.pending:
+            return
+        pending = self.pending
+        self.data = bytearray(self.durable)
+        self.pending = []
+        if random is None:
+            return
+        fate = random.random()
+        if fate < 0.25:
+            kept = []
+        elif fate < 0.4:
+            kept = pending
+        elif fate < 0.8:
+            kept = pending[: random.randrange(len(pending) + 1)]
+        else:
+            kept = [one for one in pending if random.random() < 0.6]
+        for i, (offset, data) in enumerate(kept):
+            torn = data is not None and i == len(kept) - 1 and random.random() < 0.5
+            self.apply(offset, data[: random.randrange(len(data) + 1)] if torn and data else data)
+        self.sync()
+
+
+class Directory:
+    """Names, and their changes since the last sync: (name, what it means from then on)."""
+
+    __slots__ = ("durable", "entries", "pending")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, File | Directory] = {}
+        self.durable: dict[str, File | Directory] = {}
+        self.pending: list[dict[str, File | Directory | None]] = []
+
+    def change(self, names: dict[str, File | Directory | None]) -> None:
+        """One step: either all of it survives or nothing."""
+        self.pending.append(names)
+        _apply_names(self.entries, names)
+
+    def sync(self) -> None:
+        self.durable = dict(self.entries)
+        self.pending.clear()
+
+    def lose_power(self, random: Random | None) -> None:
+        if self.pending:
+            self.entries = dict(self.durable)
+            kept = random.randrange(len(self.pending) + 1) if random is not None else 0
+            for names in self.pending[:kept]:
+                _apply_names(self.entries, names)
+            self.sync()
+        for entry in self.entries.values():
+            entry.lose_power(random)
+
+
+class SimLock:
+    """The lock of a store directory; gone when the process is."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+
+    def release(self) -> None:
+        self._disk.locked = False
+
+
+class SimDisk:
+    """See penstock.store.disk.Disk.
+
+    ops: operations that changed something, or tried. kill_at: the operation that is the process's last.
+    room: bytes that still fit, None for no bound. fail_rate: how often an operation fails with EIO.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.root = Directory()
+        self.ops = 0
+        self.kill_at: int | None = None
+        self.dead = False
+        self.room: int | None = None
+        self.fail_rate = 0.0
+        self.faults = 0  # operations that failed
+        self.locked = False
+        self._fds: dict[int, File] = {}
+        self._next_fd = 3
+
+    # --- what happens to it
+
+    def restart(self) -> None:
+        """The process is gone: its descriptors and its lock too. What it wrote stays."""
+        self._fds.clear()
+        self.dead = self.locked = False
+        self.kill_at = None
+        self.room = None
+        self.fail_rate = 0.0
+
+    def lose_power(self, *, all_of_it: bool = False) -> None:
+        """The machine is gone: so is some of what was not synced, or all of it."""
+        self.restart()
+        self.root.lose_power(None if all_of_it else self.random)
+
+    def flip_bit(self) -> str:
+        """Changes one bit of some file, durably; returns where."""
+        files = [(path, file) for path, file in self.files() if file.data]
+        if not files:
+            return "nowhere"
+        path, file = self.random.choice(files)
+        at = self.random.randrange(len(file.data))
+        file.data[at] ^= 1 << self.random.randrange(8)
+        file.sync()
+        return f"{path}:{at}"
+
+    def files(self) -> list[tuple[str, File]]:
+        """Every file with its path, sorted."""
+        found: list[tuple[str, File]] = []
+
+        def walk(directory: Directory, prefix: str) -> None:
+            for name in sorted(directory.entries):
+                entry = directory.entries[name]
+                if isinstance(entry, File):
+                    found.append((f"{prefix}/{name}", entry))
+                else:
+                    walk(entry, f"{prefix}/{name}")
+
+        walk(self.root, "")
+        return found
+
+    def _step(self, what: str, path: Path | None = None) -> None:
+        """One operation that changes something: the place where things go wrong."""
+        if self.dead:
+            raise Killed
+        self.ops += 1
+        if self.ops == self.kill_at:
+            self.dead = True
+            raise Killed
+        if self.fail_rate and self.random.random() < self.fail_rate:
+            self.faults += 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path or what))
+
+    def _need(self, count: int) -> None:
+        if self.room is not None and self.room < count:
+            self.faults += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    # --- finding
+
+    def _directory(self, path: Path) -> Directory:
+        at = self._find(path)
+        if not isinstance(at, Directory):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        return at
+
+    def _find(self, path: Path) -> File | Directory:
+        at: File | Directory = self.root
+        for part in path.parts[1:]:
+            found = at.entries.get(part) if isinstance(at, Directory) else None
+            if found is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            at = found
+        return at
+
+    def _file(self, path: Path) -> File:
+        at = self._find(path)
+        if not isinstance(at, File):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        return at
+
+    # --- the Disk
+
+    def open(self, path: Path, *, truncate: bool = False) -> int:
+        directory = self._directory(path.parent)
+        file = directory.entries.get(path.name)
+        if file is None:
+            self._step("open", path)
+            self._need(1)
+            file = File()
+            directory.change({path.name: file})
+        elif truncate:
+            self._step("open", path)
+        if not isinstance(file, File):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if truncate and file.data:
+            file.pending.append((0, None))
+            file.apply(0, None)
+        self._next_fd += 1
+        self._fds[self._next_fd] = file
+        return self._next_fd
+
+    def close(self, fd: int) -> None:
+        self._fds.pop(fd, None)
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int) -> int:
+        file = self._fds[fd]
+        taken = bytes(data)
+        try:
+            self._step("write")
+        except Killed:
+            if self.ops == self.kill_at:
+                self._put(file, offset, taken[: self.random.randrange(len(taken) + 1)])
+                self.kill_at = None
+            raise
+        if self.room is not None:
+            self._need(1)
+            taken = taken[: self.room]
+            self.room -= len(taken)
+        elif self.random.random() < 0.02 and len(taken) > 1:
+            taken = taken[: self.random.randrange(1, len(taken))]  # a short write, as any may be
+        self._put(file, offset, taken)
+        return len(taken)
+
+    def _put(self, file: File, offset: int, data: bytes) -> None:
+        file.pending.append((offset, data))
+        file.apply(offset, data)
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._step("truncate")
+        file = self._fds[fd]
+        file.pending.append((size, None))
+        file.apply(size, None)
+
+    def sync(self, fd: int) -> None:
+        self._step("sync")
+        self._fds[fd].sync()
+
+    def read(self, path: Path) -> bytes:
+        return bytes(self._file(path).data)
+
+    def read_at(self, path: Path, offset: int, count: int) -> bytes:
+        return bytes(self._file(path).data[offset : offset + count])
+
+    def map(self, path: Path) -> memoryview:
+        return memoryview(bytes(self._file(path).data))
+
+    def size(self, path: Path) -> int:
+        return len(self._file(path).data)
+
+    def exists(self, path: Path) -> bool:
+        try:
+            self._find(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def names(self, directory: Path) -> list[str]:
+        return sorted(self._directory(directory).entries)
+
+    def make_directory(self, path: Path) -> None:
+        parent = self._directory(path.parent)
+        if path.name not in parent.entries:
+            self._step("mkdir", path)
+            self._need(1)
+            parent.change({path.name: Directory()})
+
+    def rename(self, old: Path, new: Path) -> None:
+        assert old.parent == new.parent, "the store renames within a directory"
+        directory = self._directory(old.parent)
+        if old.name not in directory.entries:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(old))
+        self._step("rename", old)
+        directory.change({old.name: None, new.name: directory.entries[old.name]})
+
+    def unlink(self, path: Path) -> None:
+        try:
+            directory = self._directory(path.parent)
+        except FileNotFoundError:
+            return
+        if path.name in directory.entries:
+            self._step("unlink", path)
+            directory.change({path.name: None})
+
+    def remove_tree(self, path: Path) -> None:
+        try:
+            directory = self._directory(path)
+        except FileNotFoundError:
+            return
+        for name in sorted(directory.entries):
+            if isinstance(directory.entries[name], Directory):
+                self.remove_tree(path / name)
+            else:
+                self._try_remove(directory, name)
+        if not directory.entries:
+            self._try_remove(self._directory(path.parent), path.name)
+
+    def _try_remove(self, directory: Directory, name: str) -> None:
+        try:
+            self._step("remove")
+        except OSError:
+            return
+        directory.change({name: None})
+
+    def sync_directory(self, path: Path) -> None:
+        directory = self._directory(path)
+        self._step("sync", path)
+        directory.sync()
+
+    def lock(self, directory: Path) -> SimLock:
+        if self.locked:
+            raise StoreLockedError("another simulated process has it", path=str(directory))
+        self.locked = True
+        return SimLock(self)
+
+
+def _apply_names(entries: dict[str, File | Directory], names: dict[str, File | Directory | None]) -> None:
+    for name, entry in names.items():
+        if entry is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = entry

@@ -1,0 +1,142 @@
+"""Runs seeds: one with its event log, or many with a progress bar; shrinks what fails.
+
+Each step of a run has a Random of its own, made of seed and step, so that leaving some out leaves the others
+much as they were: that is what shrinking rests on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from random import Random
+from typing import NamedTuple
+
+from penstock.testing.sim import workload
+from penstock.testing.sim.disk import Killed
+from penstock.testing.sim.faults import Violation
+from penstock.testing.sim.world import SECOND_NS, World
+
+STEPS = 70
+_ACTIONS = [action for action, weight in workload.ACTIONS for _ in range(weight)]
+SHRINK_RUNS = 150
+
+
+class Outcome(NamedTuple):
+    """How a seed went. failure: None when it passed. digest: of all events, the same for the same seed."""
+
+    seed: int
+    failure: BaseException | None
+    events: list[str]
+    digest: str
+    crashes: int
+    acks: int
+    deliveries: int
+
+    @property
+    def rule(self) -> str:
+        """What was broken: a checker's rule, or the kind of exception."""
+        return self.failure.rule if isinstance(self.failure, Violation) else type(self.failure).__name__
+
+
+class Run:
+    """One seed. skip: steps to leave out."""
+
+    def __init__(self, seed: int, skip: Collection[int] = ()) -> None:
+        self.seed = seed
+        self.events: list[str] = []
+        self._skip = frozenset(skip)
+        random = Random(seed)
+        self.crash_rate = random.choice([0.02, 0.06, 0.12])
+        self.power_rate = random.choice([0.0, 0.5, 0.5, 1.0])
+        self.flip_rate = 0.3 if random.random() < 0.06 else 0.0
+        self.world = World(
+            Random(seed + 1),
+            self.events.append,
+            always=random.random() < 0.4,
+            block_size=random.choice([150, 400, 1000, 4000, 100_000]),
+        )
+
+    def go(self) -> Outcome:
+        """Does all steps, and the end."""
+        failure: BaseException | None = None
+        try:
+            for step in range(STEPS):
+                if step not in self._skip:
+                    self._step(step)
+            self._finish()
+        except (Exception, Killed) as error:  # noqa: BLE001 (whatever it is, it is the outcome)
+            failure = error
+            self.events.append(f"FAILED {type(error).__name__}: {error}")
+        world = self.world
+        digest = hashlib.sha256("\n".join(self.events).encode()).hexdigest()
+        return Outcome(self.seed, failure, self.events, digest, world.crashes, world.acks, world.deliveries)
+
+    def _step(self, step: int) -> None:
+        random = Random((self.seed << 12) + step)
+        world = self.world
+        world.disk.random = Random((self.seed << 12) + step + (1 << 60))
+        action = random.choice(_ACTIONS) if world.streams or step % 3 else workload.create_stream
+        self.events.append(f"[{step}] {action.__name__} at {(world.now - 1_700_000_000_000_000_000) / 1e9} s")
+        dying = random.random() < self.crash_rate
+        power = random.random() < self.power_rate
+        how = random.random()
+        if dying and how < 0.55:
+            world.disk.kill_at = world.disk.ops + random.choice([1, 2, 3, 5, 8, 13])
+        elif dying and how < 0.8:
+            world.kill_phase = random.choice(["apply", "write", "acknowledge", "deliver"])
+        try:
+            action(world, random)
+            if dying:
+                raise Killed
+        except Killed:
+            self._restart(random, power=power)
+
+    def _restart(self, random: Random, *, power: bool) -> None:
+        world = self.world
+        world.crash(power=power)
+        if self.flip_rate and random.random() < self.flip_rate:
+            world.flipped = True
+            self.events.append(f"a bit flips in {world.disk.flip_bit()}")
+        if random.random() < 0.3:
+            world.now += random.choice([1, SECOND_NS, 40 * SECOND_NS])
+        world.recover(
+            power=power,
+            twice=random.random() < 0.4,
+            kill_at=random.randrange(1, 12) if random.random() < 0.25 else None,
+        )
+
+    def _finish(self) -> None:
+        """The disk is well, everybody acks: everything must come, once more or for the first time."""
+        world = self.world
+        self.events.append("[end]")
+        workload.heal_disk(world)
+        world.check_all()
+        workload.drain(world)
+        world.check_all()
+        world.crash(power=False)
+        world.recover(power=False, twice=True, kill_at=None)
+        world.check_all()
+
+
+def run_seed(seed: int, skip: Collection[int] = ()) -> Outcome:
+    """Runs one seed."""
+    return Run(seed, skip).go()
+
+
+def shrink(outcome: Outcome, runs: int = SHRINK_RUNS) -> tuple[Outcome, set[int]]:
+    """A run with fewer steps that breaks the same rule, and the steps left out."""
+    best, skip = outcome, set[int]()
+    size = STEPS // 2
+    while size and runs > 0:
+        at = 0
+        while at < STEPS and runs > 0:
+            piece = set(range(at, min(at + size, STEPS))) - skip
+            at += size
+            if not piece:
+                continue
+            runs -= 1
+            tried = run_seed(outcome.seed, skip | piece)
+            if tried.failure is not None and tried.rule == best.rule:
+                best, skip = tried, skip | piece
+        size //= 2
+    return best, skip

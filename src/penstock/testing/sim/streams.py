@@ -1,0 +1,436 @@
+"""What must be true of a stream, seen from outside: a record of what it held, and why what is gone went.
+
+The record is not a second implementation of streams. It follows the log from tick to tick; whatever appears
+must have been published, whatever disappears must have had a reason (a request, a limit, age, an ack), and
+what the counters say must be what a count finds. At a crash it knows which of the states it saw must have
+survived.
+
+- `live`: what the log held when it was looked at last; `kept`: when it was last handed to the operating
+  system; `synced`: when it was last on the disk.
+- After a killed process everything of `kept` is there, after power loss everything of `synced`; nothing that
+  was gone by then is back; of what was published since, a part may be there, each at most once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from penstock.jetstream.stream.stream import Stream
+from penstock.kernels.streamlog import StreamLog
+from penstock.protocol import headers
+from penstock.protocol.api import DiscardPolicy, RetentionPolicy, StreamConfig
+from penstock.protocol.durations import NS_PER_S
+from penstock.protocol.subjects import matches
+from penstock.testing.sim.faults import Violation, require
+
+GRAIN_NS = 20_000_000  # how late the server may remove what is too old
+MARKER = b"Nats-Marker-Reason"
+
+
+class Held(NamedTuple):
+    """One stored message. tag: which publish it was; 0 for a marker of the server's own."""
+
+    seq: int
+    ts: int
+    subject: str
+    header: bytes
+    size: int
+    tag: int
+
+
+class Picture(NamedTuple):
+    """What a stream held at some time."""
+
+    live: dict[int, Held]
+    last_seq: int
+
+
+class Publish:
+    """A publish and what became of it. expect: the last sequence it asked for, and whether of its subject."""
+
+    __slots__ = ("answered", "expect", "msg_id", "plain", "rollup", "stream", "subject", "tag", "ttl_ns")
+
+    def __init__(self, tag: int, stream: str, subject: str) -> None:
+        self.tag = tag
+        self.stream = stream
+        self.subject = subject
+        self.msg_id = b""
+        self.rollup = ""
+        self.ttl_ns = 0
+        self.expect: tuple[int, bool] | None = None
+        self.plain = True
+        self.answered = False
+
+
+def tag_of(payload: bytes) -> int:
+    """Payloads begin with the number of their publish."""
+    return int(payload[:8]) if payload[:8].isdigit() else 0
+
+
+def read_log(log: StreamLog, from_seq: int) -> dict[int, Held]:
+    """What a log holds at or after a sequence, message by message."""
+    found: dict[int, Held] = {}
+    seq = log.next_seq(from_seq)
+    while seq:
+        message = log.load(seq)
+        if message is None or message.seq != seq:
+            raise Violation("readable", f"message {seq} is said to be there and can not be read")
+        size = 30 + len(message.subject) + len(message.payload)
+        size += 4 + len(message.header) if message.header else 0
+        found[seq] = Held(
+            seq, message.ts, message.subject.decode(), message.header, size, tag_of(message.payload)
+        )
+        seq = log.next_seq(seq + 1)
+    return found
+
+
+class StreamRecord:
+    """One stream, from its creation to its deletion."""
+
+    def __init__(self, name: str, config: StreamConfig) -> None:
+        self.name = name
+        self.config = config
+        self.memory = config.storage.value == "memory"
+        self.live: dict[int, Held] = {}
+        self.last_seq = 0
+        self.kept = self.synced = Picture({}, 0)
+        self.ever: dict[int, int] = {}  # tag by sequence, of everything that was seen stored
+        self.seq_of: dict[int, int] = {}  # sequence by tag
+        self.acked: dict[int, int] = {}  # tag by sequence, of this incarnation
+        self.ids: dict[bytes, tuple[int, int]] = {}  # message ids: (sequence, time) of the first
+        self.window_ns = config.duplicate_window
+        self.asked: list[tuple[str, Any]] = []  # removals that were asked for in this tick
+        self.published: dict[int, Publish] = {}  # in this tick
+        self.tags: set[int] = set()  # of everything that was ever published to it
+        self.settled: set[int] = set()  # sequences that interest or work queue retention may remove
+        self.limits_changed = False
+        self.damaged = False  # bits were flipped in its files: what is gone may be
+        self._removals = 0
+        self._bytes = 0
+
+    # --- following the log
+
+    def look(self, stream: Stream, now: int) -> None:
+        """Takes in what changed since the last look, and checks it."""
+        log = stream.log
+        self.config = stream.config
+        self.window_ns = min(self.window_ns, stream.config.duplicate_window)
+        fresh = read_log(log, self.last_seq + 1)
+        for held in fresh.values():
+            self._check_new(held)
+        gone: list[Held] = []
+        if log.removals != self._removals:
+            self._removals = log.removals
+            gone = [held for seq, held in self.live.items() if log.next_seq(seq) != seq]
+        if gone or fresh:
+            before = self.live
+            self.live = {**before, **fresh}
+            for held in gone:
+                del self.live[held.seq]
+            if gone and not self.damaged:
+                self._explain(gone, before, fresh, now)
+            self._bytes = sum(held.size for held in self.live.values())
+        require(
+            log.last_seq >= self.last_seq,
+            "sequence",
+            f"{self.name} went from {self.last_seq} to {log.last_seq}",
+        )
+        self.last_seq = log.last_seq
+        self._count(log)
+
+    def end_tick(self) -> None:
+        """What was asked for has been done or refused by now."""
+        self.asked.clear()
+        self.published.clear()
+        self.limits_changed = False
+
+    def wrote(self) -> None:
+        """Everything that was looked at is with the operating system."""
+        self.kept = Picture(self.live, self.last_seq)
+
+    def was_synced(self) -> None:
+        """Everything that was written is on the disk."""
+        self.synced = self.kept
+
+    def _check_new(self, held: Held) -> None:
+        if held.tag == 0:
+            require(
+                MARKER in held.header or b"Nats-Schedule" in held.header,
+                "published", f"{self.name} {held.seq} was published by nobody",
+            )  # fmt: skip
+            return
+        publish = self.published.get(held.tag)
+        if publish is None or publish.subject != held.subject:
+            raise Violation("published", f"{self.name} {held.seq}: {held} was not published in this tick")
+        present = self.seq_of.get(held.tag)
+        if present is not None and present != held.seq and present in self.live:
+            raise Violation("no duplicate", f"{self.name}: publish {held.tag} is {present} and {held.seq}")
+        first = self.ids.get(publish.msg_id) if publish.msg_id else None
+        if first is not None and first[0] in self.live and held.ts - first[1] < self.window_ns:
+            raise Violation("no duplicate", f"{self.name}: {held} has the message id of {first}")
+        self._note(held)
+
+    def _note(self, held: Held) -> None:
+        if self.acked.get(held.seq, held.tag) != held.tag:
+            raise Violation("sequence", f"{self.name}: {held.seq} was acked as {self.acked[held.seq]}")
+        self.ever[held.seq] = held.tag
+        self.seq_of[held.tag] = held.seq
+        msg_id = headers.value_of(held.header, headers.MSG_ID) if held.header else None
+        if msg_id:
+            self.ids[msg_id] = (held.seq, held.ts)
+
+    # --- why messages go
+
+    def _explain(self, gone: list[Held], before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
+        left = [held for held in gone if not self._has_reason(held, now)]
+        if left:
+            left = self._without_subject_limit(left)
+        if left:
+            self._explain_limits(left, before, fresh, exact=len(left) == len(gone))
+
+    def _has_reason(self, held: Held, now: int) -> bool:
+        return self.has_aged(held, now) or held.seq in self.settled or self.was_asked_for(held)
+
+    def was_asked_for(self, held: Held) -> bool:
+        """Did a request or a rollup in this tick name it?"""
+        for what, detail in self.asked:
+            if what == "delete" and detail == held.seq:
+                return True
+            if what == "purge":
+                subject, upto = detail
+                if (not subject or matches(subject, held.subject)) and (not upto or held.seq < upto):
+                    return True
+        return any(
+            publish.rollup == "all" or (publish.rollup == "sub" and publish.subject == held.subject)
+            for publish in self.published.values()
+        )
+
+    def has_aged(self, held: Held, now: int) -> bool:
+        """Is it older than the stream, or itself, allows?"""
+        if 0 < self.config.max_age <= now - held.ts:
+            return True
+        ttl = headers.value_of(held.header, headers.TTL) if held.header else None
+        return ttl is not None and ttl not in (b"", b"never") and _ttl_ns(ttl) <= now - held.ts
+
+    def _without_subject_limit(self, left: list[Held]) -> list[Held]:
+        most = self.config.max_msgs_per_subject
+        if most <= 0:
+            return left
+        newer: dict[str, int] = {}
+        for held in self.live.values():
+            newer[held.subject] = newer.get(held.subject, 0) + 1
+        oldest: dict[str, int] = {}
+        for held in self.live.values():
+            oldest.setdefault(held.subject, held.seq)
+        by_rollup = bool(self.asked)
+        return [
+            held for held in left
+            if not (
+                held.seq < oldest.get(held.subject, 1 << 62)
+                and (newer.get(held.subject, 0) >= most or by_rollup or self.config.max_msgs > 0
+                     or self.config.max_bytes > 0)
+            )
+        ]  # fmt: skip
+
+    def _explain_limits(
+        self, left: list[Held], before: dict[int, Held], fresh: dict[int, Held], *, exact: bool
+    ) -> None:
+        config = self.config
+        last_gone = max(left, key=lambda held: held.seq)
+        oldest = min(self.live, default=1 << 62)
+        if oldest < last_gone.seq:
+            raise Violation(
+                "kept", f"{self.name}: {last_gone} went without reason, {oldest} is older and there"
+            )
+        most = len(before) + len(fresh)
+        size = sum(held.size for held in before.values()) + sum(held.size for held in fresh.values())
+        if exact and not self.published_more(fresh):
+            by_count = 0 < config.max_msgs <= len(self.live)
+            by_size = 0 < config.max_bytes < sum(h.size for h in self.live.values()) + last_gone.size
+        else:
+            by_count = 0 < config.max_msgs < most + len(self.published)
+            by_size = 0 < config.max_bytes < size + 4096 * len(self.published)
+        if not (by_count or by_size):
+            raise Violation(
+                "kept",
+                f"{self.name}: {[h.seq for h in left]} went without reason, {len(self.live)} are there",
+            )
+
+    def published_more(self, fresh: dict[int, Held]) -> bool:
+        """Were there publishes in this tick of which nothing is to be seen?"""
+        return len(self.published) != len(fresh)
+
+    # --- counting
+
+    def _count(self, log: StreamLog) -> None:
+        live = self.live
+        first = min(live, default=log.last_seq + 1)
+        found = (len(live), self._bytes, first)
+        said = (log.messages, log.bytes, log.first_seq)
+        if found != said:
+            raise Violation("counters", f"{self.name}: (messages, bytes, first) are {found}, it says {said}")
+        config = self.config
+        over = 0 < config.max_msgs < len(live) or 0 < config.max_bytes < self._bytes
+        if over and (config.discard is DiscardPolicy.OLD or not self.limits_changed):
+            raise Violation("limits", f"{self.name}: {found} is more than it may hold")
+
+    def count_thoroughly(self, stream: Stream, now: int) -> None:
+        """What is too dear for every tick: counts by subject, gaps, what should have aged."""
+        log, live = stream.log, self.live
+        counts: dict[bytes, int] = {}
+        for held in live.values():
+            subject = held.subject.encode()
+            counts[subject] = counts.get(subject, 0) + 1
+        said = log.subjects()
+        require(counts == said, "counters", f"{self.name}: by subject {counts}, it says {said}")
+        require(log.num_subjects == len(counts), "counters", f"{self.name}: {log.num_subjects} subjects said")
+        if live:
+            gaps = [seq for seq in range(min(live), self.last_seq + 1) if seq not in live]
+            require(
+                log.deleted() == gaps, "counters", f"{self.name}: deleted are {gaps}, says {log.deleted()}"
+            )
+        last: dict[bytes, int] = {}
+        for held in live.values():
+            last[held.subject.encode()] = held.seq
+        for subject, seq in last.items():
+            require(
+                log.last_seq_of(subject) == seq, "counters",
+                f"{self.name}: last of {subject!r} is {seq}, says {log.last_seq_of(subject)}",
+            )  # fmt: skip
+        most = self.config.max_msgs_per_subject
+        if 0 < most < max(counts.values(), default=0):
+            raise Violation("limits", f"{self.name}: {counts}, {most} a subject are allowed")
+        if self.config.max_age > 0 and not self.config.sealed:
+            for held in live.values():
+                if now - held.ts > self.config.max_age + GRAIN_NS and not (
+                    held.header and headers.value_of(held.header, headers.TTL)
+                ):
+                    raise Violation("age", f"{self.name}: {held} should have gone")
+
+    # --- answers to publishes
+
+    def ack(self, publish: Publish, seq: int, duplicate: bool, now: int) -> None:
+        """A pub ack arrived."""
+        if duplicate:
+            first = self.ids.get(publish.msg_id)
+            unseen = first is None and seq not in self.ever and seq <= self.last_seq
+            if not unseen and (first is None or first[0] != seq):
+                raise Violation("duplicates", f"{self.name}: {publish.tag} is no duplicate of {seq}: {first}")
+            return
+        known = self.ever.get(seq)
+        if known is None:
+            self.ever[seq] = publish.tag  # came and went within the tick
+            self.seq_of[publish.tag] = seq
+            if publish.msg_id:
+                self.ids[publish.msg_id] = (seq, now)
+        elif known != publish.tag:
+            raise Violation("acks", f"{self.name}: {publish.tag} is acked as {seq}, which is {known}")
+        self.acked[seq] = publish.tag
+        if publish.expect is not None:
+            expected, of_subject = publish.expect
+            if not of_subject and expected != seq - 1:
+                raise Violation(
+                    "expectations", f"{self.name}: {seq} was stored, {expected} was to be the last"
+                )
+
+    def may_refuse(self, publish: Publish) -> bool:
+        """May a publish get an error, with a disk that works?"""
+        config = self.config
+        return (
+            not publish.plain
+            or config.discard is DiscardPolicy.NEW
+            or config.sealed
+            or config.max_msg_size >= 0
+            or config.allow_msg_counter
+        )
+
+    # --- after a crash
+
+    def judge(self, stream: Stream, now: int, *, power: bool, always: bool) -> None:
+        """Compares what was recovered with what must have survived, and goes on from there."""
+        log = stream.log
+        found = read_log(log, 1)
+        base = self.synced if power and not always else self.kept
+        must = dict(base.live)
+        if not power or always:
+            must |= {seq: self.live[seq] for seq in self.acked if seq in self.live}
+        missing = [held for seq, held in must.items() if found.get(seq) != held]
+        self._judge_found(found, base, stream.config)
+        unexplained = [held for held in missing if not self._may_be_missing(held, found, now)]
+        if unexplained:
+            raise Violation(
+                "acked means kept", f"{self.name}: {unexplained} were stored, recovery found {sorted(found)}"
+            )
+        if log.last_seq < base.last_seq:
+            raise Violation("sequence", f"{self.name}: {base.last_seq} was the last, now {log.last_seq}")
+        if not power:
+            self._judge_prefix(found, base)
+        self.adopt(stream, found)
+
+    def _judge_found(self, found: dict[int, Held], base: Picture, config: StreamConfig) -> None:
+        tags: dict[int, int] = {}
+        for seq, held in found.items():
+            known = self.ever.get(seq)
+            if held.tag == 0 and seq > base.last_seq:
+                continue  # a marker which recovery left
+            if held.tag:
+                if held.tag in tags:
+                    raise Violation("no duplicate", f"{self.name}: {held.tag} is {tags[held.tag]} and {seq}")
+                tags[held.tag] = seq
+            if seq <= base.last_seq:
+                if seq not in base.live:
+                    raise Violation("no resurrection", f"{self.name}: {held} was gone and is back")
+                if base.live[seq] != held:
+                    raise Violation("content", f"{self.name}: {base.live[seq]} came back as {held}")
+            elif known is not None and known != held.tag and self.live.get(seq) is not None:
+                raise Violation("content", f"{self.name}: {self.live[seq]} came back as {held}")
+            elif known is None and held.tag and held.tag not in self.tags:
+                raise Violation("published", f"{self.name}: {held} was not published")
+
+    def _may_be_missing(self, held: Held, found: dict[int, Held], now: int) -> bool:
+        if held.seq not in self.live:
+            return True  # it was removed after the base was written
+        if self._has_reason(held, now):
+            return True
+        config = self.config
+        limited = config.max_msgs > 0 or config.max_bytes > 0
+        if limited and (self.limits_changed or held.seq < min(found, default=1 << 62)):
+            return True
+        if config.max_msgs_per_subject > 0 and (self.published or self.limits_changed):
+            return any(
+                other.subject == held.subject and other.seq > held.seq for other in found.values()
+            ) or (config.max_msgs > 0 or config.max_bytes > 0)
+        return config.retention is not RetentionPolicy.LIMITS
+
+    def _judge_prefix(self, found: dict[int, Held], base: Picture) -> None:
+        """Of what was appended since the last write, recovery keeps a beginning."""
+        since = [seq for seq in self.live if seq > base.last_seq]
+        missing = [seq for seq in since if seq not in found]
+        present = [seq for seq in since if seq in found]
+        if missing and present and min(missing) < max(present) and not self.asked and not self.published:
+            raise Violation("prefix", f"{self.name}: {missing} are gone, {present} are there")
+
+    def adopt(self, stream: Stream, found: dict[int, Held] | None = None) -> None:
+        """What is there now is what the stream is from here on."""
+        log = stream.log
+        self.config = stream.config
+        self.live = read_log(log, 1) if found is None else found
+        self.last_seq = log.last_seq
+        self._removals = log.removals
+        self._bytes = sum(held.size for held in self.live.values())
+        self.ever = {seq: tag for seq, tag in self.ever.items() if seq <= self.last_seq}
+        self.acked = {seq: tag for seq, tag in self.acked.items() if seq <= self.last_seq}
+        self.seq_of = {tag: seq for tag, seq in self.seq_of.items() if seq in self.live}
+        self.ids = {msg_id: first for msg_id, first in self.ids.items() if first[0] in self.live}
+        for held in self.live.values():
+            if held.tag:
+                self._note(held)
+        self.kept = Picture(self.live, self.last_seq)
+        self.end_tick()
+        self._count(log)
+
+
+def _ttl_ns(ttl: bytes) -> int:
+    from penstock.jetstream.stream.ttl import parse_ttl
+
+    return int(ttl) * NS_PER_S if ttl.isdigit() else parse_ttl(ttl)

@@ -1,0 +1,445 @@
+"""What clients do: each action draws its details from the Random it is given and does them in a world.
+
+Rejected: a list of prepared operations (what is worth doing depends on what is there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from penstock.protocol import headers
+from penstock.testing.sim.consumers import ConsumerRecord
+from penstock.testing.sim.faults import require
+from penstock.testing.sim.streams import Publish, StreamRecord
+from penstock.testing.sim.world import SECOND_NS, World
+
+STREAMS = ("A", "B", "C")
+CONSUMERS = ("one", "two", "three")
+TOKENS = ("x", "y", "z.1", "z.2", "w.q")
+FILTERS = ("x", "z.*", "z.>", "y", "w.q")
+
+ACK_BODIES = (
+    *([b"+ACK"] * 8), b"-NAK", b'-NAK {"delay": 1500000000}', b"+WPI", b"+TERM", b'+NXT {"batch": 2}',
+)  # fmt: skip
+OWN_HEADER = b"NATS/1.0\r\nX-Own: 1\r\n\r\n"
+
+Action = Callable[[World, Random], None]
+
+
+# --- streams
+
+
+def stream_config(name: str, random: Random) -> dict[str, Any]:
+    """A configuration, mostly a valid one."""
+    pick = random.choice
+    config: dict[str, Any] = {
+        "name": name,
+        "subjects": [f"{name}.>"],
+        "storage": "memory" if random.random() < 0.12 else "file",
+        "retention": pick(["limits"] * 5 + ["interest", "workqueue"]),
+        "max_msgs": pick([-1, -1, -1, 4, 15]),
+        "max_bytes": pick([-1, -1, -1, 1200]),
+        "max_msgs_per_subject": pick([-1, -1, -1, 1, 3]),
+        "max_age": pick([0, 0, 0, 2 * SECOND_NS, 30 * SECOND_NS]),
+        "duplicate_window": pick([SECOND_NS, 60 * SECOND_NS]),
+        "discard": pick(["old", "old", "old", "new"]),
+        "allow_direct": random.random() < 0.5,
+        "allow_rollup_hdrs": random.random() < 0.4,
+        "no_ack": random.random() < 0.05,
+    }
+    if config["max_age"]:
+        config["duplicate_window"] = min(config["duplicate_window"], config["max_age"])
+    if random.random() < 0.3:
+        config["allow_msg_ttl"] = True
+        if random.random() < 0.5:
+            config["subject_delete_marker_ttl"] = 2 * SECOND_NS
+            config["allow_rollup_hdrs"] = True
+    if config["discard"] == "new" and config["max_msgs_per_subject"] > 0 and random.random() < 0.5:
+        config["discard_new_per_subject"] = True
+    if random.random() < 0.05:
+        config["max_msg_size"] = 100
+    if random.random() < 0.05:
+        config["deny_delete"] = True
+    if random.random() < 0.05:
+        config["first_seq"] = random.randrange(1, 1000)
+    if random.random() < 0.25:
+        config["compression"] = "s2"
+    return config
+
+
+def create_stream(world: World, random: Random) -> None:
+    name = random.choice(STREAMS)
+    if name in world.streams:
+        return
+    world.api(f"STREAM.CREATE.{name}", stream_config(name, random), ("create", name))
+
+
+def update_stream(world: World, random: Random) -> None:
+    record = any_stream(world, random)
+    if record is None:
+        return
+    config = stream_config(record.name, random)
+    for kept in ("storage", "retention", "first_seq", "allow_msg_ttl", "deny_delete"):
+        config.pop(kept, None)
+    present = world.stream(record.name).config
+    config["storage"] = present.storage.value
+    config["retention"] = present.retention.value
+    config["allow_msg_ttl"] = present.allow_msg_ttl
+    config["deny_delete"] = present.deny_delete
+    if present.first_seq:
+        config["first_seq"] = present.first_seq
+    record.limits_changed = True
+    world.api(f"STREAM.UPDATE.{record.name}", config, ("update", record.name))
+
+
+def delete_stream(world: World, random: Random) -> None:
+    record = any_stream(world, random)
+    if record is not None and random.random() < 0.4:
+        answer = world.api(f"STREAM.DELETE.{record.name}", b"", ("delete", record.name))
+        if "error" not in answer:
+            require(record.name not in world.engine.streams, "delete", f"{record.name} is still there")
+
+
+def purge(world: World, random: Random) -> None:
+    record = any_stream(world, random)
+    if record is None:
+        return
+    body: dict[str, Any] = {}
+    subject = ""
+    if random.random() < 0.6:
+        subject = body["filter"] = f"{record.name}.{random.choice(FILTERS)}"
+    how = random.random()
+    upto = 0
+    if how < 0.3:
+        upto = body["seq"] = random.randrange(1, record.last_seq + 3)
+    elif how < 0.5:
+        body["keep"] = random.randrange(1, 4)
+    record.asked.append(("purge", (subject, upto)))
+    world.api(f"STREAM.PURGE.{record.name}", body)
+
+
+def delete_message(world: World, random: Random) -> None:
+    record = any_stream(world, random)
+    if record is None or not record.live:
+        return
+    seq = random.choice([min(record.live), max(record.live), random.choice(list(record.live))])
+    record.asked.append(("delete", seq))
+    answer = world.api(f"STREAM.MSG.DELETE.{record.name}", {"seq": seq, "no_erase": random.random() < 0.5})
+    if answer.get("success"):
+        require(seq not in record.live, "delete", f"{record.name}: {seq} is still there")
+
+
+def get_message(world: World, random: Random) -> None:
+    record = any_stream(world, random)
+    if record is None or not record.last_seq:
+        return
+    if random.random() < 0.5:
+        seq = random.randrange(1, record.last_seq + 2)
+        expected = record.live.get(seq)
+        body: dict[str, Any] = {"seq": seq}
+    else:
+        subject = f"{record.name}.{random.choice(TOKENS)}"
+        body = {"last_by_subj": subject}
+        found = [held for held in record.live.values() if held.subject == subject]
+        expected = found[-1] if found else None
+    now_seqs = set(record.live)
+    answer = world.api(f"STREAM.MSG.GET.{record.name}", body)
+    if record.name not in world.streams or set(record.live) != now_seqs:
+        return
+    got = answer.get("message", {}).get("seq")
+    wanted = expected.seq if expected is not None else None
+    require(got == wanted, "reads", f"{record.name} {body}: {got} instead of {wanted}")
+
+
+def any_stream(world: World, random: Random) -> StreamRecord | None:
+    """One of the streams there are."""
+    names = sorted(world.streams)
+    return world.streams[random.choice(names)] if names else None
+
+
+# --- publishes
+
+
+def publish_some(world: World, random: Random) -> None:
+    """A burst within one tick."""
+    for _ in range(random.choice([1, 1, 2, 5, 12])):
+        record = any_stream(world, random)
+        if record is None:
+            return
+        publish_one(world, random, record)
+    if random.random() < 0.9:
+        world.tick()
+
+
+def publish_one(world: World, random: Random, record: StreamRecord) -> None:
+    subject = f"{record.name}.{random.choice(TOKENS)}"
+    publish = Publish(world.next_tag(), record.name, subject)
+    block = publish_header(publish, record, random)
+    publish.plain = (
+        not block
+        or block == b"NATS/1.0\r\nX-Own: 1\r\n\r\n"
+        or (block.count(b"\r\n") == 3 and bool(publish.msg_id))
+    )
+    world.publish(publish, block, random.choice([0, 5, 30, 30, 120]), reply=random.random() < 0.85)
+
+
+def publish_header(publish: Publish, record: StreamRecord, random: Random) -> bytes:
+    kind = random.random()
+    pairs: list[tuple[str, str]] = []
+    if kind < 0.45:
+        return b""
+    if kind < 0.52:
+        return OWN_HEADER
+    if kind < 0.75:
+        publish.msg_id = b"m%d" % random.randrange(30)
+        pairs.append((headers.MSG_ID, publish.msg_id.decode()))
+    elif kind < 0.82:
+        expected = record.last_seq + random.choice([0, 0, 0, 1, -1])
+        publish.expect = (max(expected, 0), False)
+        pairs.append((headers.EXPECTED_LAST_SEQUENCE, str(max(expected, 0))))
+    elif kind < 0.88:
+        last = max((h.seq for h in record.live.values() if h.subject == publish.subject), default=0)
+        expected = last + random.choice([0, 0, 1])
+        publish.expect = (expected, True)
+        pairs.append((headers.EXPECTED_LAST_SUBJECT_SEQUENCE, str(expected)))
+    elif kind < 0.95:
+        pairs.append((headers.TTL, random.choice(["1", "3s", "never", "60"])))
+    else:
+        publish.rollup = random.choice(["sub", "sub", "all"])
+        pairs.append((headers.ROLLUP, publish.rollup))
+    return headers.build(pairs)
+
+
+# --- consumers
+
+
+def consumer_config(world: World, record: StreamRecord, name: str, random: Random) -> dict[str, Any]:
+    pick = random.choice
+    config: dict[str, Any] = {
+        "name": name,
+        "durable_name": name,
+        "ack_policy": pick(["explicit"] * 4 + ["all", "none"]),
+        "deliver_policy": pick(["all"] * 3 + ["last", "new", "last_per_subject", "by_start_sequence"]),
+        "ack_wait": pick([SECOND_NS, 5 * SECOND_NS]),
+        "max_deliver": pick([-1, -1, -1, 2, 3]),
+        "max_ack_pending": pick([-1, 2, 10, 1000]),
+    }
+    if record.config.retention.value == "workqueue":
+        config["ack_policy"], config["deliver_policy"] = "explicit", "all"
+    if config["deliver_policy"] == "by_start_sequence":
+        config["opt_start_seq"] = random.randrange(1, record.last_seq + 3)
+    if random.random() < 0.4 or config["deliver_policy"] == "last_per_subject":
+        config["filter_subject"] = f"{record.name}.{pick(FILTERS)}"
+    elif random.random() < 0.15:
+        config["filter_subjects"] = [f"{record.name}.x", f"{record.name}.z.>"]
+    if random.random() < 0.25:
+        config["deliver_subject"] = f"push.{record.name}.{name}"
+        config["flow_control"] = random.random() < 0.2
+        if config["flow_control"] or random.random() < 0.2:
+            config["idle_heartbeat"] = SECOND_NS
+    if config["ack_policy"] == "none":
+        for useless in ("max_deliver", "ack_wait", "max_ack_pending"):
+            del config[useless]
+    elif config["max_deliver"] == 3 and random.random() < 0.5:
+        config["backoff"] = [SECOND_NS, 2 * SECOND_NS]
+    if random.random() < 0.15:
+        del config["durable_name"]
+        config["inactive_threshold"] = 3 * SECOND_NS
+    if random.random() < 0.1:
+        config["mem_storage"] = True
+    if random.random() < 0.1:
+        config["headers_only"] = True
+    return config
+
+
+def create_consumer(world: World, random: Random) -> None:
+    record = any_stream(world, random)
+    if record is None:
+        return
+    name = random.choice(CONSUMERS)
+    config = consumer_config(world, record, name, random)
+    key = (record.name, name)
+    answer = world.api(
+        f"CONSUMER.CREATE.{record.name}.{name}", {"stream_name": record.name, "config": config}, key
+    )
+    if config.get("deliver_subject") and random.random() < 0.7:
+        world.bind(config["deliver_subject"])
+    stream = world.engine.streams.get(record.name)
+    if "error" not in answer and answer and stream is not None and name in stream.consumers:
+        world.meet(record.name, name, answer)
+
+
+def delete_consumer(world: World, random: Random) -> None:
+    record = any_consumer(world, random)
+    if record is not None and random.random() < 0.5:
+        world.api(f"CONSUMER.DELETE.{record.stream}.{record.name}", b"", record.key)
+
+
+def pause_consumer(world: World, random: Random) -> None:
+    record = any_consumer(world, random)
+    if record is not None:
+        until = world.now + random.randrange(5) * SECOND_NS
+        from penstock.protocol.durations import format_time
+
+        world.api(f"CONSUMER.PAUSE.{record.stream}.{record.name}", {"pause_until": format_time(until)})
+
+
+def toggle_interest(world: World, random: Random) -> None:
+    """Somebody begins, or ceases, to listen to a push consumer."""
+    record = any_consumer(world, random)
+    if record is not None and record.push:
+        world.say(f"interest in {record.push} changes")
+        if random.random() < 0.6:
+            world.bind(record.push)
+        else:
+            world.unbind(record.push)
+        world.tick()
+
+
+def pull(world: World, random: Random) -> None:
+    record = any_consumer(world, random)
+    if record is None or record.push:
+        return
+    body: dict[str, Any] = {"batch": random.choice([1, 3, 10, 50])}
+    if random.random() < 0.3:
+        body["no_wait"] = True
+    if random.random() < 0.6:
+        body["expires"] = random.choice([1, 4]) * SECOND_NS
+    if random.random() < 0.1:
+        body["max_bytes"] = 200
+    world.say(f"pull {record.stream} > {record.name} {body}")
+    world.pull(record.stream, record.name, body)
+    world.tick()
+
+
+def ack_some(world: World, random: Random) -> None:
+    """Answers some of what was delivered, in one tick."""
+    for record in list(world.consumers.values()):
+        if not record.outstanding or record.policy == "none":
+            continue
+        for _ in range(random.randrange(1, 6)):
+            if not record.outstanding:
+                break
+            at = random.randrange(len(record.outstanding)) if random.random() < 0.5 else 0
+            reply, seq = record.outstanding.pop(at)
+            body = random.choice(
+                [b"+ACK"] * 8
+                + [b"-NAK", b'-NAK {"delay": 1500000000}', b"+WPI", b"+TERM", b'+NXT {"batch": 2}']
+            )
+            if record.push and body.startswith(b"+NXT"):
+                body = b"+ACK"
+            if not body.startswith((b"+ACK", b"+TERM", b"+NXT")) and record.policy == "all":
+                body = b"+ACK"
+            double = random.random() < 0.4
+            world.say(
+                f"ack {record.stream} > {record.name} {seq} {body.decode()}{' double' if double else ''}"
+            )
+            world.ack(record, reply, seq, body, double=double)
+    world.tick()
+
+
+def any_consumer(world: World, random: Random) -> ConsumerRecord | None:
+    """One of the consumers there are."""
+    keys = sorted(world.consumers)
+    return world.consumers[random.choice(keys)] if keys else None
+
+
+# --- time and faults
+
+
+def pass_time(world: World, random: Random) -> None:
+    ns = random.choice([1_000_000, SECOND_NS // 2, SECOND_NS, 3 * SECOND_NS, 25 * SECOND_NS])
+    world.say(f"{ns / 1e9} s pass")
+    world.pass_time(ns)
+
+
+def check_all(world: World, random: Random) -> None:
+    world.check_all()
+
+
+def fail_disk(world: World, random: Random) -> None:
+    """The disk is full, or fails now and then; or it is well again."""
+    disk = world.disk
+    if disk.room is not None or disk.fail_rate:
+        heal_disk(world)
+    elif random.random() < 0.6:
+        disk.room = random.choice([0, 10, 300])
+        world.say(f"the disk has room for {disk.room} bytes")
+    else:
+        disk.fail_rate = random.choice([0.05, 0.3])
+        world.say(f"the disk fails, {disk.fail_rate}")
+
+
+def heal_disk(world: World) -> None:
+    """The disk is well, and the server has tried again."""
+    if world.disk.room is not None or world.disk.fail_rate:
+        world.disk.room, world.disk.fail_rate = None, 0.0
+        world.say("the disk is well")
+        world.pass_time(2 * SECOND_NS)
+
+
+ACTIONS: tuple[tuple[Action, int], ...] = (
+    (publish_some, 34),
+    (pass_time, 7),
+    (create_stream, 6),
+    (update_stream, 2),
+    (delete_stream, 2),
+    (purge, 3),
+    (delete_message, 6),
+    (get_message, 3),
+    (create_consumer, 7),
+    (delete_consumer, 1),
+    (pause_consumer, 1),
+    (pull, 14),
+    (ack_some, 14),
+    (check_all, 4),
+    (toggle_interest, 3),
+    (fail_disk, 2),
+)
+
+
+# --- the end
+
+
+def drain(world: World) -> None:
+    """Everybody pulls and acks until nothing comes any more; then everything must have come."""
+    for key in list(world.consumers):
+        if key in world.consumers:
+            world.api(f"CONSUMER.PAUSE.{key[0]}.{key[1]}", {})
+    for record in world.consumers.values():
+        if record.push:
+            world.bind(record.push)
+    for _ in range(40):
+        busy = False
+        for record in list(world.consumers.values()):
+            while record.outstanding:
+                reply, seq = record.outstanding.pop(0)
+                if record.policy != "none":
+                    world.ack(record, reply, seq, b"+ACK", double=True)
+                busy = True
+            if not record.push:
+                world.pull(record.stream, record.name, {"batch": 100, "no_wait": True})
+        before = world.deliveries
+        world.tick()
+        if world.deliveries == before and not busy:
+            if not any(world.engine.streams[s].consumers[n].state.num_pending for s, n in world.consumers):
+                break
+            world.pass_time(6 * SECOND_NS)
+    for record in world.consumers.values():
+        check_drained(world, record)
+
+
+def check_drained(world: World, record: ConsumerRecord) -> None:
+    """Did a consumer see all there is for it?"""
+    if record.policy != "explicit" or not record.simple_start:
+        return
+    consumer = world.engine.streams[record.stream].consumers[record.name]
+    held = world.streams[record.stream].live.values()
+    after = max(consumer.meta.start_seq - 1, consumer.state.delivered_stream)
+    missing = [one.seq for one in held if one.seq > after and record.wants(one.subject)]
+    require(not missing, "until acked", f"{record.stream} > {record.name}: {missing} never came")
+    if not record.max_deliver:
+        pending = consumer.state.pending()
+        require(not pending, "until acked", f"{record.stream} > {record.name}: {pending} are still pending")

@@ -1,0 +1,506 @@
+"""The simulated machine: engine, store, disk and clock, and the clients' ends of everything.
+
+Pub acks, confirmations and deliveries count as seen by clients as soon as they are routed; answers to
+requests leave with the flush at the end of the tick, as their contract says. A crash can come at any
+operation on the disk and between the steps of a tick.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from penstock.jetstream.engine import JetStream
+from penstock.jetstream.limits import EngineConfig
+from penstock.jetstream.stream.stream import Stream
+from penstock.kernels.dispatch import ServiceSink, publish
+from penstock.kernels.sinks import Sink, Subscription
+from penstock.kernels.subjects import SubscriptionIndex
+from penstock.protocol.acks import parse_reply
+from penstock.protocol.api import encode
+from penstock.store.file import FileStore
+from penstock.testing.sim.consumers import ConsumerRecord
+from penstock.testing.sim.disk import Killed, SimDisk
+from penstock.testing.sim.faults import Violation, require
+from penstock.testing.sim.streams import Publish, StreamRecord, read_log
+
+START_NS = 1_700_000_000_000_000_000
+SECOND_NS = 1_000_000_000
+RETRY_NS = 1_000_000_000
+PHASES = ("apply", "write", "acknowledge", "deliver")
+
+
+class World:
+    """One simulated server and its clients.
+
+    random: for what the disk does. say: takes the lines of the event log. always: `sync: always`.
+    """
+
+    def __init__(self, random: Random, say: Callable[[str], None], *, always: bool, block_size: int) -> None:
+        self.say = say
+        self.always = always
+        self.now = START_NS
+        self.disk = SimDisk(random)
+        self.streams: dict[str, StreamRecord] = {}
+        self.consumers: dict[tuple[str, str], ConsumerRecord] = {}
+        self.publishes: dict[int, Publish] = {}  # those that wait for an ack
+        self.in_flight: set[tuple[str, str]] = set()  # what requests of this tick create, delete, update
+        self.doubtful: set[str] = set()  # names of streams whose creation or deletion failed half-way
+        self.flipped = False  # a bit was flipped since the last recovery
+        self.damaged = False  # ... or before: whatever is gone may be
+        self.kill_phase: str | None = None
+        self.crashes = self.ticks = self.acks = self.deliveries = 0
+        self.store: FileStore
+        self.engine: JetStream
+        self.index: SubscriptionIndex
+        self._block_size = block_size
+        self._tags = itertools.count(1)
+        self._ids = itertools.count(1)
+        self._answers: dict[bytes, bytes] = {}
+        self._confirmations: dict[int, tuple[ConsumerRecord, list[int]]] = {}
+        self._bound: dict[str, Subscription] = {}
+        self._log = _LogTap(self)
+        self._boot()
+
+    # --- life
+
+    def _boot(self) -> None:
+        self.index = SubscriptionIndex()
+        self.index.insert(Subscription(ServiceSink(self._on_pub_ack), b"_IN.p.*"))
+        self.index.insert(Subscription(ServiceSink(self._on_answer), b"_IN.a.*"))
+        self.index.insert(Subscription(ServiceSink(self._on_confirmation), b"_IN.c.*"))
+        self.index.insert(Subscription(ServiceSink(self._on_message), b"_IN.d.>"))
+        self._answers.clear()
+        self._confirmations.clear()
+        self._bound.clear()
+        self.publishes.clear()
+        self.in_flight.clear()
+        with self._log:
+            self.store = FileStore("/sim", block_size=self._block_size, disk=self.disk)
+            self.engine = JetStream(
+                self.index,
+                self.store.account("$G"),
+                config=EngineConfig(
+                    server_name="sim", version="2.14.0", sync_always=self.always,
+                    sync_interval_ns=20 * SECOND_NS, write_retry_ns=RETRY_NS, journal_min_bytes=300,
+                ),
+                clock=lambda: self.now,
+                new_id=lambda: f"id{next(self._ids):08d}",
+                wake=lambda: None,
+            )  # fmt: skip
+            self.engine.recover(self.now)
+
+    def crash(self, *, power: bool) -> None:
+        """The process, or the machine, dies now."""
+        self.crashes += 1
+        self.say(f"{'POWER LOSS' if power else 'KILL'} after {self.disk.ops} operations on the disk")
+        self.kill_phase = None
+        if power:
+            self.disk.lose_power()
+        else:
+            self.disk.restart()
+
+    def recover(self, *, power: bool, twice: bool, kill_at: int | None) -> None:
+        """Starts the server again and judges what it found.
+
+        twice: and once more, which must find the same. kill_at: the recovery itself dies at that operation
+        first.
+        """
+        if kill_at is not None:
+            self.disk.kill_at = self.disk.ops + kill_at
+            in_flight = set(self.in_flight)
+            try:
+                self._boot()
+            except Killed:
+                self.say(f"killed in recovery, at operation {self.disk.ops}")
+            self.in_flight = in_flight
+            self.disk.restart()
+        in_flight = set(self.in_flight)
+        self._boot()
+        if twice:
+            first = self.dump()
+            self.disk.restart()
+            self._boot()
+            second = self.dump()
+            if first != second:
+                raise Violation("idempotent recovery", f"first {first}, then {second}")
+        self._judge(in_flight, power=power)
+        self.tick()
+
+    def dump(self) -> Any:
+        """Everything a recovery found."""
+        found: dict[str, Any] = {}
+        for name, stream in sorted(self.engine.streams.items()):
+            consumers = {
+                consumer.name: (
+                    consumer.state.delivered_consumer, consumer.state.delivered_stream,
+                    consumer.state.ack_floor_consumer, consumer.state.ack_floor_stream,
+                    sorted(consumer.state.pending()), consumer.store.meta,
+                )
+                for consumer in stream.consumers.values()
+            }  # fmt: skip
+            state = stream.state(deleted=True)
+            found[name] = (stream.store.meta, state, read_log(stream.log, 1), consumers)
+        return found
+
+    def _judge(self, in_flight: set[tuple[str, str]], *, power: bool) -> None:
+        engine = self.engine
+        self.damaged |= self.flipped
+        if engine.offline and not self.damaged:
+            raise Violation("recovers", f"offline: {engine.offline}")
+        for name in list(self.streams):
+            record = self.streams[name]
+            if name not in engine.streams:
+                gone = record.memory or name in self.doubtful or ("delete", name) in in_flight
+                if not gone and not self.damaged:
+                    raise Violation("acked means kept", f"stream {name} is gone")
+                self._forget(name)
+        for name, stream in engine.streams.items():
+            known = self.streams.get(name)
+            if known is None:
+                made = ("create", name) in in_flight or name in self.doubtful or self.damaged
+                require(made, "no resurrection", f"stream {name} was deleted and is back")
+                self.streams[name] = known = StreamRecord(name, stream.config)
+                known.adopt(stream)
+            elif self.damaged:
+                known.damaged = True
+                known.adopt(stream)
+            else:
+                if ("update", name) in in_flight:
+                    known.limits_changed = True
+                known.judge(stream, self.now, power=power, always=self.always)
+            if power:
+                known.was_synced()
+        self._judge_consumers(in_flight, power=power)
+        self.doubtful.clear()
+        self.flipped = False
+
+    def _judge_consumers(self, in_flight: set[tuple[str, str]], *, power: bool) -> None:
+        for key, known in list(self.consumers.items()):
+            stream = self.engine.streams.get(key[0])
+            consumer = stream.consumers.get(key[1]) if stream is not None else None
+            if consumer is None:
+                excused = known.may_vanish or power or self.damaged or known.config.get("mem_storage")
+                if not excused and key not in in_flight:
+                    raise Violation("acked means kept", f"consumer {key} is gone")
+                if power and self.always and known.confirmed and not self.damaged and not known.may_vanish:
+                    raise Violation("acks stay", f"consumer {key} is gone with its confirmed acks")
+                del self.consumers[key]
+            elif self.damaged:
+                known.settled.clear()
+                known.confirmed.clear()
+                known.adopt(consumer)
+            elif consumer.created != known.created:
+                require(key in in_flight or power, "no resurrection", f"consumer {key} is another one")
+                del self.consumers[key]
+            else:
+                known.judge(consumer, self.streams[key[0]], power=power, always=self.always)
+        self._meet_consumers(strict=not power and not in_flight and not self.doubtful and not self.damaged)
+        for known in self.consumers.values():
+            if known.push:
+                self.bind(known.push)
+
+    def _meet_consumers(self, *, strict: bool) -> None:
+        """Takes in consumers that are there and were not known."""
+        for name, stream in self.engine.streams.items():
+            for consumer in stream.consumers.values():
+                if (name, consumer.name) not in self.consumers:
+                    require(not strict, "no resurrection", f"consumer {name} > {consumer.name} is back")
+                    self._meet(name, consumer.name)
+
+    def _meet(self, stream: str, name: str) -> ConsumerRecord:
+        consumer = self.engine.streams[stream].consumers[name]
+        config = json.loads(encode(consumer.config))
+        record = self.consumers[stream, name] = ConsumerRecord(stream, name, config, consumer.created)
+        record.adopt(consumer)
+        return record
+
+    def bind(self, subject: str) -> None:
+        """Listens on the subject that a consumer delivers to."""
+        if subject not in self._bound:
+            self._bound[subject] = Subscription(ServiceSink(self._on_message), subject.encode())
+            self.index.insert(self._bound[subject])
+
+    def unbind(self, subject: str) -> None:
+        """Listens there no more."""
+        if subject in self._bound:
+            self.index.remove(self._bound.pop(subject))
+
+    def _configure(self, record: ConsumerRecord) -> None:
+        """A request that is on its way may have given it another configuration."""
+        stream = self.engine.streams.get(record.stream)
+        consumer = stream.consumers.get(record.name) if stream is not None else None
+        if consumer is not None:
+            record.configure(json.loads(encode(consumer.config)))
+
+    def _forget(self, name: str) -> None:
+        del self.streams[name]
+        for key in [key for key in self.consumers if key[0] == name]:
+            del self.consumers[key]
+
+    # --- the tick
+
+    def tick(self) -> None:
+        """The end of a tick, as the server runs it; the records look on."""
+        self.ticks += 1
+        engine = self.engine
+        with self._log:
+            engine.apply(self.now)
+            self._phase("apply")
+            engine.write()
+            self.look()
+            self._phase("write")
+            engine.acknowledge()
+            self._phase("acknowledge")
+            engine.deliver(self.now)
+            self._phase("deliver")
+        self._end_tick()
+
+    def _phase(self, phase: str) -> None:
+        if self.kill_phase == phase:
+            self.kill_phase = None
+            self.disk.dead = True
+            raise Killed
+
+    def look(self) -> None:
+        """Takes in what became of the streams; what is written now must survive the process from now on."""
+        for name, stream in self.engine.streams.items():
+            record = self.streams.get(name)
+            if record is None:
+                record = self.streams[name] = StreamRecord(name, stream.config)
+            for consumer in stream.consumers.values():
+                self._note_settled(record, consumer.name)
+            record.look(stream, self.now)
+            if stream.write_failure is None:
+                record.wrote()
+                if self.always:
+                    record.was_synced()
+        for name in [name for name in self.streams if name not in self.engine.streams]:
+            require(("delete", name) in self.in_flight, "acked means kept", f"stream {name} vanished")
+            self._forget(name)
+
+    def _note_settled(self, record: StreamRecord, consumer: str) -> None:
+        known = self.consumers.get((record.name, consumer))
+        if known is not None and record.config.retention.value != "limits":
+            record.settled |= known.settled | known.sent.keys()
+
+    def _end_tick(self) -> None:
+        engine = self.engine
+        for key in list(self.consumers):
+            stream = engine.streams.get(key[0])
+            consumer = stream.consumers.get(key[1]) if stream is not None else None
+            known = self.consumers[key]
+            if consumer is None:
+                require(
+                    known.may_vanish or key in self.in_flight, "consumers stay", f"consumer {key} vanished"
+                )
+                del self.consumers[key]
+            elif consumer not in engine._lagging:
+                known.wrote()
+        working = not self.disk.fail_rate and self.disk.room is None
+        for one in self.publishes.values():
+            record = self.streams.get(one.stream)
+            if record is not None and record.name in engine.streams and not record.config.no_ack and working:
+                raise Violation("answers", f"publish {one.tag} to {one.stream} was not answered")
+        self.publishes.clear()
+        self.in_flight.clear()
+        for record in self.streams.values():
+            record.end_tick()
+
+    def pass_time(self, ns: int) -> None:
+        """Lets time go by, with every deadline on the way."""
+        until = self.now + ns
+        engine = self.engine
+        for _ in range(1000):
+            due = engine.next_deadline()
+            if due is None or due > until:
+                break
+            self.now = max(self.now, due)
+            sync_due, faults = engine._sync_due, self.disk.faults
+            with self._log:
+                engine.on_time(self.now)
+            if sync_due is not None and sync_due <= self.now and faults == self.disk.faults:
+                for name, record in self.streams.items():
+                    if name in engine.streams and engine.streams[name].write_failure is None:
+                        record.was_synced()
+            self.tick()
+        else:
+            raise Violation("progress", f"a thousand deadlines within {ns} ns")
+        self.now = until
+
+    # --- clients
+
+    def publish(self, one: Publish, header: bytes, size: int, *, reply: bool) -> None:
+        """Sends a publish; its payload begins with its tag."""
+        record = self.streams[one.stream]
+        record.published[one.tag] = one
+        record.tags.add(one.tag)
+        if reply:
+            self.publishes[one.tag] = one
+        payload = b"%08d" % one.tag + b"." * size
+        inbox = b"_IN.p.%d" % one.tag if reply else b""
+        with self._log:
+            publish(self.index, one.subject.encode(), inbox, header, payload)
+
+    def next_tag(self) -> int:
+        return next(self._tags)
+
+    def api(self, request: str, body: Any = b"", *intents: tuple[str, str]) -> Any:
+        """A request and the tick that answers it; {} without answer."""
+        inbox = b"_IN.a.%d" % next(self._ids)
+        payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.in_flight.update(intents)
+        with self._log:
+            publish(self.index, b"$JS.API." + request.encode(), inbox, b"", payload)
+        kept = set(self.in_flight)
+        self.tick()
+        answer = json.loads(self._answers.pop(inbox, b"{}"))
+        error = answer.get("error")
+        self.say(f"{request} {payload.decode()} -> {error or 'ok'}")
+        if error and not self.faulty():
+            harmless = error["code"] < 500 or error["err_code"] in _HARMLESS
+            require(harmless or self.damaged, "answers", f"{request}: {error}")
+        if error and self.faulty():
+            self.doubtful.update(name for what, name in kept if what in ("create", "delete"))
+        return answer
+
+    def faulty(self) -> bool:
+        """Does the disk fail just now, or are writes still waiting for the next try?"""
+        return bool(self.disk.fail_rate or self.disk.room is not None or self.engine._failing)
+
+    def ack(self, record: ConsumerRecord, reply: str, seq: int, body: bytes, *, double: bool) -> None:
+        """Answers a delivery."""
+        inbox = b""
+        how = body[:4].decode()
+        if how in ("+ACK", "+TER", "+NXT"):
+            seqs = record.ack(seq, how)
+            if how == "+NXT":
+                inbox = b"_IN.d.%d" % next(self._ids)
+            elif double:
+                number = next(self._ids)
+                inbox = b"_IN.c.%d" % number
+                self._confirmations[number] = (record, seqs)
+        with self._log:
+            publish(self.index, reply.encode(), inbox, b"", body)
+
+    def pull(self, stream: str, name: str, body: dict[str, Any]) -> None:
+        """A pull request."""
+        inbox = b"_IN.d.%d" % next(self._ids)
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}".encode()
+        with self._log:
+            publish(self.index, subject, inbox, b"", json.dumps(body).encode())
+
+    def meet(self, stream: str, name: str, answer: dict[str, Any]) -> ConsumerRecord:
+        """A consumer was created, or updated."""
+        key = (stream, name)
+        consumer = self.engine.streams[stream].consumers[name]
+        known = self.consumers.get(key)
+        if known is not None and known.created == consumer.created:
+            known.configure(answer["config"])
+            return known
+        return self._meet(stream, name)
+
+    # --- what arrives
+
+    def _on_pub_ack(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        one = self.publishes.pop(int(subject.rpartition(b".")[2]), None)
+        if one is None:
+            raise Violation("answers", f"{subject!r} got a second answer: {payload!r}")
+        answer = json.loads(payload)
+        record = self.streams[one.stream]
+        error = answer.get("error")
+        self.acks += 1
+        if error is not None:
+            self.say(f"publish {one.tag} refused: {error['err_code']} {error['description']}")
+            if not record.may_refuse(one) and not self.faulty():
+                raise Violation("answers", f"publish {one.tag} to {one.stream} was refused: {error}")
+            return
+        duplicate = answer.get("duplicate", False)
+        self.say(f"publish {one.tag} acked: {one.stream} {answer['seq']}{' again' * duplicate}")
+        record.ack(one, answer["seq"], duplicate, self.now)
+
+    def _on_answer(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        self._answers[subject] = payload
+
+    def _on_confirmation(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        record, seqs = self._confirmations.pop(int(subject.rpartition(b".")[2]))
+        self.say(f"acks of {seqs} confirmed by {record.stream} > {record.name}")
+        record.confirm(seqs)
+
+    def _on_message(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        text = reply.decode()
+        about = parse_reply(text)
+        if about is None:
+            if text.startswith("$JS.FC."):
+                self.engine.defer(lambda: publish(self.index, reply, b"", b"", b""))
+            return
+        record = self.consumers.get((about.stream, about.consumer))
+        if record is None:
+            return  # of one that was created in this very tick
+        if record.key in self.in_flight:
+            self._configure(record)
+        self.deliveries += 1
+        self.say(f"{about.stream} > {about.consumer} delivers {about.stream_seq} ({about.delivered})")
+        record.deliver(about, text, payload, self.streams[about.stream])
+
+    # --- thorough checks
+
+    def check_all(self) -> None:
+        """Everything that is too dear for every tick."""
+        self.tick()
+        for name, record in list(self.streams.items()):
+            record.count_thoroughly(self.engine.streams[name], self.now)
+        for (stream, name), consumer_record in self.consumers.items():
+            consumer = self.engine.streams[stream].consumers[name]
+            info = json.loads(encode(consumer.info(self.now)))
+            consumer_record.check(consumer, self.streams[stream], info)
+
+    def stream(self, name: str) -> Stream:
+        return self.engine.streams[name]
+
+
+# 500 in name only: what was asked for is not allowed.
+_HARMLESS = frozenset({10012, 10013, 10025, 10052, 10057, 10074, 10110})
+
+
+class _LogTap(logging.Handler):
+    """The server's warnings go into the event log, and nowhere else, while the simulation runs it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.WARNING)
+        self._world = world
+        self._loggers = [logging.getLogger("penstock.store"), logging.getLogger("penstock.jetstream")]
+        self._depth = 0
+        self._before: list[tuple[bool, list[logging.Handler]]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        self._world.say(f"  server: {text}")
+        world = self._world
+        if "is left out" in text and not (world.flipped or world.damaged):
+            raise Violation("recovers", text)
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._before = [(one.propagate, one.handlers[:]) for one in self._loggers]
+            for one in self._loggers:
+                one.propagate, one.handlers = False, [self]
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            for one, (propagate, handlers) in zip(self._loggers, self._before, strict=True):
+                one.propagate, one.handlers = propagate, handlers
