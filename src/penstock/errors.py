@@ -17,6 +17,7 @@
      │   ├─ NoServersError           no server of the list could be reached
      │   ├─ StaleConnectionError     the server stopped answering PINGs
      │   ├─ AuthorizationError       credentials refused, expired or revoked
+     │   │   └─ CredentialsError     own credentials can't be read or used: no server was asked
      │   ├─ PermissionsError         allowed to connect, not to publish or subscribe this subject
      │   ├─ ServerRefusedError       any other -ERR text (limits, payload, control line)
      │   ├─ MaxPayloadError          the message is larger than the server takes (found before it is sent)
@@ -149,6 +150,10 @@ class StaleConnectionError(ClientError):
 
 class AuthorizationError(ClientError):
     """The server refused the credentials, or they expired or were revoked."""
+
+
+class CredentialsError(AuthorizationError):
+    """Credentials that no server was asked about: a file can't be read, holds no seed, or has expired."""
 
 
 class PermissionsError(ClientError):

@@ -17,6 +17,7 @@ import ssl
 from collections import deque
 from typing import Protocol, cast
 
+from penstock.client.credentials import Prove, proven
 from penstock.client.info import ConnectRequest, ServerInfo, decode_info, encode_connect
 from penstock.client.message import RawMessage
 from penstock.client.options import Options
@@ -109,11 +110,13 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- handshake -----------------------------------------------------------------------------
 
-    async def shake_hands(self, credentials: ConnectRequest) -> None:
+    async def shake_hands(self, credentials: ConnectRequest, prove: Prove | None = None) -> None:
         """INFO, TLS when asked for, CONNECT, and a PING whose PONG says that the server took it all."""
         self.info = await self._first_info
         if self.info.tls_required or self.url.tls or self._options.tls:
             await self._start_tls()
+        if prove is not None:
+            credentials = await proven(credentials, prove, self.info.nonce)
         # The out buffer stays where it is: subscriptions must be made again before what it holds is sent.
         pong = self._loop.create_future()
         self._pongs.append(pong)
@@ -316,7 +319,12 @@ def tls_hostname(options: Options, url: ServerUrl) -> str:
 
 
 async def open_connection(
-    owner: ConnectionOwner, url: ServerUrl, out: OutBuffer, options: Options, credentials: ConnectRequest
+    owner: ConnectionOwner,
+    url: ServerUrl,
+    out: OutBuffer,
+    options: Options,
+    credentials: ConnectRequest,
+    prove: Prove | None = None,
 ) -> Connection:
     """Connects and shakes hands; the connection is ready to use when this returns.
 
@@ -332,7 +340,7 @@ async def open_connection(
             await loop.create_connection(
                 lambda: connection, url.host, url.port, ssl=context, server_hostname=hostname
             )
-            await connection.shake_hands(credentials)
+            await connection.shake_hands(credentials, prove)
     except TimeoutError:
         error = DisconnectedError(f"{url} did not finish the handshake within {options.connect_timeout:g} s")
         connection.abort(error)

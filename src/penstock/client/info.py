@@ -41,6 +41,9 @@ class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fa
     # "pass" is a Python keyword.
     password: str = msgspec.field(default="", name="pass")
     auth_token: str = ""
+    nkey: str = ""
+    jwt: str = ""
+    sig: str = ""
     name: str = ""
     lang: str = "python-penstock"
     version: str = "0.1.0"

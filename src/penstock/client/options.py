@@ -4,11 +4,13 @@ Times are seconds, sizes bytes. Rejected: reading environment variables or conte
 line does that and passes what it found).
 """
 
+import os
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from penstock.client.credentials import SignatureCallback, TokenCallback
 from penstock.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -28,6 +30,11 @@ class ConnectOptions(TypedDict, total=False):
     user: str | None
     password: str | None
     token: str | None
+    nkey_seed: str | None
+    nkey_seed_file: str | os.PathLike[str] | None
+    credentials: str | os.PathLike[str] | tuple[str, str] | None
+    user_jwt_cb: TokenCallback | None
+    signature_cb: SignatureCallback | None
     tls: ssl.SSLContext | bool | None
     tls_hostname: str | None
     tls_handshake_first: bool
@@ -65,6 +72,17 @@ class Options:
     """User name; credentials in a server's URL win over these."""
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
+    nkey_seed: str | None = field(default=None, repr=False)
+    """Seed of the user's nkey (`SU...`), which signs what the server asks to."""
+    nkey_seed_file: str | os.PathLike[str] | None = None
+    """File that holds the seed; read anew for each connection."""
+    credentials: str | os.PathLike[str] | tuple[str, str] | None = field(default=None, repr=False)
+    """Credentials file of a user (JWT and seed), read anew for each connection; or (JWT, seed)."""
+    user_jwt_cb: TokenCallback | None = None
+    """Called (or awaited) for the user's JWT before each connection, in place of `credentials`."""
+    signature_cb: SignatureCallback | None = None
+    """Called (or awaited) with the server's nonce, returns the 64 bytes of the signature; with `user_jwt_cb`,
+    which a bearer token has alone."""
     tls: ssl.SSLContext | bool | None = None
     """A context, or True for the system's default one. Servers that require TLS get it anyway."""
     tls_hostname: str | None = None
@@ -130,5 +148,11 @@ class Options:
             raise MisuseError("reconnect_buffer_bytes is negative; 0 keeps nothing while disconnected")
         if self.token is not None and self.user is not None:
             raise MisuseError("token and user are both given; a server takes one of them")
+        ways = ("nkey_seed", "nkey_seed_file", "credentials", "user_jwt_cb")
+        given = [name for name in ways if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise MisuseError(f"{' and '.join(given)} are given; a client has one of them")
+        if self.signature_cb is not None and self.user_jwt_cb is None:
+            raise MisuseError("signature_cb is given without user_jwt_cb, whose JWT it proves")
         if (self.user is None) != (self.password is None):
             raise MisuseError("user and password belong together; one of them is missing")

@@ -26,6 +26,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.connection import Connection, error_of_text, open_connection
+from penstock.client.credentials import load
 from penstock.client.info import ConnectRequest, ServerInfo
 from penstock.client.listener import ConnectionListener
 from penstock.client.message import RawMessage
@@ -447,7 +448,8 @@ class Session:
         """Connects to one server and restores the session on it."""
         out = OutBuffer()
         credentials = self._credentials(server.url, self.options.pedantic)
-        connection = await open_connection(self, server.url, self.out, self.options, credentials)
+        prove = await load(self.options)
+        connection = await open_connection(self, server.url, self.out, self.options, credentials, prove)
         if self.state is ClientState.CLOSED:
             connection.close()
             return

@@ -17,13 +17,18 @@ from __future__ import annotations
 
 import difflib
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, CredentialsError, MisuseError
+
+if TYPE_CHECKING:
+    from penstock.protocol.proofs import Proof
 
 T = TypeVar("T")
 
@@ -61,6 +66,10 @@ class ConnectionOptions:
     """Option `password`."""
     token: str | None = field(default=None, repr=False)
     """Option `token`; not together with `user`."""
+    credentials: str | None = None
+    """Option `credentials`: path, on every executor, of a user's credentials file (JWT and seed)."""
+    nkey: str | None = None
+    """Option `nkey`: path, on every executor, of a file with the seed of a user's nkey."""
     tls: bool = False
     """Option `tls`: insist on TLS. A server that requires it gets it anyway. Default false."""
     tls_ca: str | None = None
@@ -77,6 +86,20 @@ class ConnectionOptions:
     """Option `requestTimeoutSeconds`: for one answer of the JetStream API. Default 10."""
     retry_s: float = 60.0
     """Option `retrySeconds`: how long a task goes on reconnecting without receiving anything. Default 60."""
+
+    def proof(self) -> Proof | None:
+        """What is signed with, read now; None without `credentials` and `nkey`. Raises CredentialsError."""
+        path = self.credentials or self.nkey
+        if path is None:
+            return None
+        from penstock.protocol.proofs import from_credentials, from_seed  # most sources have none
+
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+            return from_seed(text) if self.credentials is None else from_credentials(text, int(time.time()))
+        except (MisuseError, OSError, UnicodeDecodeError) as error:
+            name = "nkey" if self.credentials is None else "credentials"
+            raise CredentialsError(f"option {name!r}: {path}: {error}") from error
 
     def tls_context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.tls_ca)
@@ -144,6 +167,8 @@ _KNOWN = (
     "user",
     "password",
     "token",
+    "credentials",
+    "nkey",
     "tls",
     "tlsCa",
     "tlsCert",
@@ -227,6 +252,8 @@ class _Parser:
         user, password, token = (self.values.get(name) for name in ("user", "password", "token"))
         if user is not None and token is not None:
             raise ConfigError("options 'user' and 'token' contradict each other: give one of them")
+        if "credentials" in self.values and "nkey" in self.values:
+            raise ConfigError("options 'credentials' and 'nkey' contradict each other: give one of them")
         if password is not None and user is None:
             raise ConfigError("option 'password' is given without 'user'")
         if "tlsKey" in self.values and "tlsCert" not in self.values:
@@ -241,6 +268,8 @@ class _Parser:
             user=user,
             password=password,
             token=token,
+            credentials=self.values.get("credentials"),
+            nkey=self.values.get("nkey"),
             tls=self.boolean("tls", False),
             tls_ca=self.values.get("tlsCa"),
             tls_cert=self.values.get("tlsCert"),

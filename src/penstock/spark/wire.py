@@ -20,7 +20,7 @@ import socket
 import ssl
 import time
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -28,6 +28,9 @@ from penstock import errors
 from penstock.kernels.frames import FrameParser, Op, PyFrame
 from penstock.protocol import api
 from penstock.spark.options import ConnectionOptions, ServerAddress
+
+if TYPE_CHECKING:
+    from penstock.protocol.proofs import Proof
 
 T = TypeVar("T")
 
@@ -54,6 +57,7 @@ class ServerInfo(msgspec.Struct, kw_only=True):
     tls_available: bool = False
     max_payload: int = 1024 * 1024
     jetstream: bool = False
+    nonce: str = ""
 
 
 class Connection:
@@ -137,7 +141,16 @@ class Connection:
             body |= {"user": options.user, "pass": options.password or ""}
         elif token is not None:
             body["auth_token"] = token
+        proof = options.proof()
+        if proof is not None:
+            body |= self._proven(proof)
         return msgspec.json.encode(body)
+
+    def _proven(self, proof: Proof) -> dict[str, str]:
+        try:
+            return proof.fields(self.info.nonce)
+        except errors.MisuseError as error:
+            raise errors.CredentialsError(f"{self.address}: {error}") from error
 
     def _read_info(self, body: bytes) -> None:
         try:

@@ -1,0 +1,113 @@
+"""Who the client says it is where servers ask for more than a password: keys, tokens, credentials files.
+
+Files are read, and callbacks called, anew for each connection: what was renewed meanwhile is used. What can't
+be used is a CredentialsError before a server is asked; while reconnecting it counts like a refusal.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from penstock.client.info import ConnectRequest
+from penstock.errors import CredentialsError, MisuseError
+
+if TYPE_CHECKING:
+    from penstock.client.options import Options
+    from penstock.protocol.proofs import Proof
+
+TokenCallback = Callable[[], "str | Awaitable[str]"]
+SignatureCallback = Callable[[str], "bytes | Awaitable[bytes]"]
+Prove = Callable[[str], Awaitable[dict[str, str]]]
+"""Fields of CONNECT for the nonce of INFO."""
+Given = TypeVar("Given")
+
+
+async def load(options: Options) -> Prove | None:
+    """What the options say to prove with, read now; None when passwords and the like are all there is.
+
+    Raises CredentialsError.
+    """
+    if options.user_jwt_cb is not None:
+        return await _from_callbacks(options.user_jwt_cb, options.signature_cb)
+    proof = _proof(options)
+    if proof is None:
+        return None
+
+    async def prove(nonce: str) -> dict[str, str]:
+        return proof.fields(nonce)
+
+    return prove
+
+
+async def proven(request: ConnectRequest, prove: Prove, nonce: str) -> ConnectRequest:
+    """The CONNECT with the proof. Raises CredentialsError."""
+    try:
+        return msgspec.structs.replace(request, **await prove(nonce))
+    except MisuseError as error:
+        raise CredentialsError(str(error)) from error
+
+
+def _proof(options: Options) -> Proof | None:
+    if options.nkey_seed is options.nkey_seed_file is options.credentials is None:
+        return None
+    from penstock.protocol.jwt import parse_token  # most clients have no keys
+    from penstock.protocol.proofs import from_credentials, from_seed, from_token
+
+    if options.nkey_seed is not None:
+        return _checked("nkey_seed", from_seed, options.nkey_seed)
+    if options.nkey_seed_file is not None:
+        return _checked(str(options.nkey_seed_file), from_seed, _read(options.nkey_seed_file))
+    given, now_s = options.credentials, int(time.time())
+    assert given is not None
+    if isinstance(given, tuple):
+        token, seed = given
+        return _checked("credentials", lambda text: from_token(parse_token(text), seed, now_s), token)
+    return _checked(str(given), lambda text: from_credentials(text, now_s), _read(given))
+
+
+def _checked(what: str, make: Callable[[str], Proof], text: str) -> Proof:
+    try:
+        return make(text)
+    except MisuseError as error:
+        raise CredentialsError(f"{what}: {error}") from error
+
+
+def _read(path: str | os.PathLike[str]) -> str:
+    path = Path(path).expanduser()
+    try:
+        return path.read_text(encoding="utf-8")
+    except PermissionError as error:
+        raise CredentialsError(
+            f"{path}: this user may not read it; it must own the file, or be given leave (mode 600)"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise CredentialsError(f"{path}: can not be read: {error}") from error
+
+
+async def _from_callbacks(token_cb: TokenCallback, sign_cb: SignatureCallback | None) -> Prove:
+    from penstock.protocol.jwt import encode64
+    from penstock.protocol.proofs import check_token
+
+    token = await _awaited(token_cb())
+    try:
+        check_token(token, int(time.time()))
+    except MisuseError as error:
+        raise CredentialsError(f"user_jwt_cb: {error}") from error
+
+    async def prove(nonce: str) -> dict[str, str]:
+        if sign_cb is None or not nonce:  # a bearer token needs no signature
+            return {"jwt": token}
+        return {"jwt": token, "sig": encode64(await _awaited(sign_cb(nonce)))}
+
+    return prove
+
+
+async def _awaited(given: Given | Awaitable[Given]) -> Given:
+    return await given if inspect.isawaitable(given) else given
