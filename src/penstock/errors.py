@@ -32,7 +32,11 @@
          │   │   └─ MessageNotFoundError
          │   ├─ AlreadyExistsError   a name in use with another configuration
          │   ├─ WrongLastSequenceError   an expected-sequence header did not match
-         │   └─ JetStreamNotEnabledError
+         │   ├─ JetStreamNotEnabledError
+         │   ├─ BatchNotEnabledError     the stream takes no batches of this kind
+         │   ├─ BatchUnknownError        the server knows no batch of this id (any more)
+         │   └─ BatchIncompleteError     an atomic batch lost a message, or waited too long: nothing is stored
+         ├─ BatchEndedError          a fast batch ended before its commit: what is stored, and why
          ├─ PublishNotAckedError     a publish whose ack did not come or could not be read
          ├─ PublishFailedError       some publishes of a windowed publisher failed
          ├─ NoStreamError            no stream takes the subject (503 on a JetStream publish)
@@ -284,6 +288,31 @@ class JetStreamNotEnabledError(JetStreamApiError):
     """err_code 10076 or 10039: the server or the account has no JetStream."""
 
 
+class BatchNotEnabledError(JetStreamApiError):
+    """The stream does not allow atomic (allow_atomic) or fast (allow_batched) batches."""
+
+
+class BatchUnknownError(JetStreamApiError):
+    """The server knows no batch of this id: it ended, timed out, or the server was restarted."""
+
+
+class BatchIncompleteError(JetStreamApiError):
+    """A message of an atomic batch got lost, or the batch waited too long; nothing of it is stored."""
+
+
+class BatchEndedError(JetStreamError):
+    """A fast batch ended before its commit.
+
+    acked: batch sequence up to which the server has confirmed messages. ack: the server's last word, with
+    `count` messages taken and the stream sequence of the last; None when it said none.
+    """
+
+    def __init__(self, message: str, *, acked: int, ack: Any = None) -> None:
+        self.acked = acked
+        self.ack = ack
+        super().__init__(message)
+
+
 class PublishNotAckedError(JetStreamError):
     """A publish whose ack did not come or could not be read. It may or may not be stored."""
 
@@ -336,4 +365,6 @@ _BY_ERR_CODE: dict[int, type[JetStreamApiError]] = {
     10105: AlreadyExistsError,
     10148: AlreadyExistsError,
     10164: WrongLastSequenceError,
+    10174: BatchNotEnabledError,
+    10176: BatchIncompleteError,
 }

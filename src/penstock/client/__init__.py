@@ -15,10 +15,12 @@
 It works with penstock's server and with the official one, on asyncio's own event loop and on uvloop.
 """
 
+from penstock.client.atomic import AtomicBatch
 from penstock.client.client import Client, Connecting, connect
 from penstock.client.consume import Consume
 from penstock.client.consumer import Consumer
 from penstock.client.direct import StoredMessage
+from penstock.client.fastingest import FastIngest, FastPubAck
 from penstock.client.fetch import Fetch
 from penstock.client.info import ServerInfo
 from penstock.client.jetstream import JetStream
@@ -51,6 +53,7 @@ from penstock.protocol.headers import Headers
 __all__ = [
     "AccountInfo",
     "AckPolicy",
+    "AtomicBatch",
     "Client",
     "ClientState",
     "ConnectOptions",
@@ -61,6 +64,8 @@ __all__ = [
     "ConsumerInfo",
     "DeliverPolicy",
     "DiscardPolicy",
+    "FastIngest",
+    "FastPubAck",
     "Fetch",
     "Headers",
     "JetStream",

@@ -10,9 +10,11 @@ It holds no state besides its API prefix: any number may be made, on one connect
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
+from penstock.client.atomic import AtomicBatch
+from penstock.client.fastingest import FLOW, OUTSTANDING_ACKS, FastIngest
 from penstock.client.message import Payload, encode_payload
 from penstock.client.publisher import Publisher
 from penstock.client.publishing import (
@@ -26,6 +28,7 @@ from penstock.client.settings import make_config
 from penstock.client.stream import Stream
 from penstock.errors import (
     DisconnectedError,
+    JetStreamApiError,
     JetStreamNotEnabledError,
     MisuseError,
     NoRespondersError,
@@ -138,6 +141,59 @@ class JetStream:
         window: publishes that may wait for their ack. timeout: seconds for each ack.
         """
         return Publisher(self.session, window=window, timeout=self.timeout if timeout is None else timeout)
+
+    def atomic_batch(
+        self,
+        *,
+        ack_first: bool = True,
+        ack_every: int = 0,
+        timeout: float | None = None,
+        batch_id: str | None = None,
+    ) -> AtomicBatch:
+        """A batch that is stored as a whole or not at all (the stream has `allow_atomic`); see `AtomicBatch`.
+
+        ack_first, ack_every: which messages wait for the server. timeout: seconds for each answer.
+        batch_id: at most 64 characters; an unused one by default.
+        """
+        return AtomicBatch(
+            self.session,
+            ack_first=ack_first,
+            ack_every=ack_every,
+            timeout=self.timeout if timeout is None else timeout,
+            batch_id=batch_id,
+        )
+
+    def fast_ingest(
+        self,
+        subject: str | None = None,
+        *,
+        gap: Literal["fail", "ok"] = "fail",
+        flow: int = FLOW,
+        outstanding_acks: int = OUTSTANDING_ACKS,
+        timeout: float | None = None,
+        batch_id: str | None = None,
+        on_gap: Callable[[int, int], object] | None = None,
+        on_error: Callable[[int, JetStreamApiError], object] | None = None,
+    ) -> FastIngest:
+        """A batch of any size with flow control by the server (the stream has `allow_batched`); see
+        `FastIngest`.
+
+        subject: of messages that name none. gap: does a lost or refused message end the batch? flow: the most
+        messages per ack. outstanding_acks: 1 to 3 acks that may be missing. timeout: seconds without an
+        answer. on_gap(last_seq, seq), on_error(batch sequence, error): what was lost or refused, with
+        gap="ok".
+        """
+        return FastIngest(
+            self.session,
+            subject,
+            gap=gap,
+            flow=flow,
+            outstanding_acks=outstanding_acks,
+            timeout=self.timeout if timeout is None else timeout,
+            batch_id=batch_id,
+            on_gap=on_gap,
+            on_error=on_error,
+        )
 
     # --- streams -------------------------------------------------------------------------------
 

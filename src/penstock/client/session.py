@@ -173,7 +173,8 @@ class Session:
         if self.connection is not None:
             self.connection.flush()
 
-    def _schedule_flush(self) -> None:
+    def schedule_flush(self) -> None:
+        """Sends what is in the out buffer at the end of this tick."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self.loop.call_soon(self._flush)
@@ -252,7 +253,7 @@ class Session:
         self._subscriptions[subscription.sid] = subscription
         if self.connection is not None:
             self._encode_sub(self.out, subscription)
-            self._schedule_flush()
+            self.schedule_flush()
         return subscription
 
     @staticmethod
@@ -265,7 +266,7 @@ class Session:
         # While disconnected there is nothing to tell: the next connection only hears of what is left.
         if self.connection is not None:
             encode_unsub(self.out, b"%d" % sid, max_messages)
-            self._schedule_flush()
+            self.schedule_flush()
 
     def new_inbox(self) -> str:
         """A subject nobody else uses, for replies."""

@@ -1,0 +1,223 @@
+"""Atomic batches (ADR-50): messages that are stored all together, one behind the other, or not at all.
+
+    async with js.atomic_batch() as batch:
+        await batch.add("users.7.street", b"Main St 1")
+        await batch.add("users.7.city", b"Springfield")
+        ack = await batch.commit("users.7.zip", b"12345")
+
+The server gathers the messages and stores them when the commit comes; a message that got lost, or one whose
+expectations don't hold then, refuses the whole batch. What a server would refuse by rule is refused here
+before anything is sent (expectations where they may not be, a message id twice), so that a mistake costs no
+batch. Leaving the block by an exception abandons the batch: the server forgets it.
+
+A message is sent without waiting unless it is the first one (`ack_first`, the default: whether the stream
+takes batches at all is known before the rest is sent) or one of every `ack_every`.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Unpack
+
+from penstock.client.message import Payload, RawMessage, encode_payload
+from penstock.client.nuid import new_nuid
+from penstock.client.publishing import PublishOptions, encode_publish_headers
+from penstock.errors import (
+    DisconnectedError,
+    MaxPayloadError,
+    MisuseError,
+    NoRespondersError,
+    NoStreamError,
+    PublishNotAckedError,
+    RequestTimeoutError,
+)
+from penstock.protocol import headers
+from penstock.protocol.api import DecodeError, PubAck
+from penstock.protocol.batch import batch_exception, check_batch_id, parse_answer
+
+if TYPE_CHECKING:
+    from penstock.client.session import Session
+
+COMMIT = "1"
+COMMIT_EOB = "eob"
+
+
+class AtomicBatch:
+    """Made by `JetStream.atomic_batch`; use it in `async with`, and end it by `commit` or `commit_eob`.
+
+    size counts the messages added; `id` names the batch.
+    """
+
+    def __init__(
+        self, session: Session, *, ack_first: bool, ack_every: int, timeout: float, batch_id: str | None
+    ) -> None:
+        if ack_every < 0:
+            raise MisuseError(f"ack_every is {ack_every}; it is a number of messages, 0 for never")
+        self.id = check_batch_id(batch_id) if batch_id is not None else new_nuid()
+        self.size = 0
+        self._session = session
+        self._ack_first = ack_first
+        self._ack_every = ack_every
+        self._timeout_s = timeout
+        self._seq = 0
+        self._subject = b""
+        self._ids: set[str] = set()
+        self._subjects: set[str] = set()
+        self._entered = False
+        self._done = False
+
+    async def add(
+        self,
+        subject: str,
+        payload: Payload = b"",
+        *,
+        ack: bool | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> None:
+        """Adds a message. ack: wait until the server has it; None: as the batch's schedule says.
+
+        Raises MisuseError for what no server would take, and when acks are waited for the JetStreamApiError
+        the stream answers (BatchNotEnabledError, BatchIncompleteError, ...), NoStreamError,
+        PublishNotAckedError.
+        """
+        self._check(subject, options)
+        encoded = self._session.encode_subject(subject)
+        header = self._header(options, self._seq + 1)
+        body = encode_payload(payload)
+        self._check_size(header, body)
+        self._note(subject, encoded, options)
+        self.size += 1
+        if ack if ack is not None else self._is_ack_due():
+            raw = await self._request(encoded, header, body, subject)
+            if raw[4]:
+                self._done = True
+                raise self._refusal(raw, subject)
+        else:
+            await self._session.publish(encoded, None, header, body)
+
+    async def commit(self, subject: str, payload: Payload = b"", **options: Unpack[PublishOptions]) -> PubAck:
+        """Adds a last message and stores the batch. Returns its ack: `seq` of the last message, `batch`,
+        `count`; the messages before have the sequences before.
+
+        Raises the JetStreamApiError that refuses the batch (WrongLastSequenceError, BatchIncompleteError,
+        ...), PublishNotAckedError when no answer came: then all of it is stored, or nothing.
+        """
+        self._check(subject, options)
+        encoded = self._session.encode_subject(subject)
+        header = self._header(options, self._seq + 1, COMMIT)
+        body = encode_payload(payload)
+        self._check_size(header, body)
+        self._note(subject, encoded, options)
+        self.size += 1
+        return await self._end(encoded, header, body, subject)
+
+    async def commit_eob(self) -> PubAck:
+        """Stores what was added, without another message. Raises what `commit` raises, MisuseError when
+        nothing was added."""
+        self._check_open()
+        if not self._seq:
+            raise MisuseError("nothing was added: there is no batch to commit")
+        header = self._header({}, self._seq + 1, COMMIT_EOB)
+        return await self._end(self._subject, header, b"", self._subject.decode("utf-8", "replace"))
+
+    def abort(self) -> None:
+        """Abandons the batch: the server forgets it after some seconds; nothing is stored."""
+        self._done = True
+
+    async def __aenter__(self) -> AtomicBatch:
+        if self._entered:
+            raise MisuseError("this batch is in use already; make another by js.atomic_batch()")
+        self._entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Abandons the batch when the block raised. Raises MisuseError when it forgot to commit."""
+        forgotten = kind is None and not self._done and self._seq > 0
+        self._done = True
+        if forgotten:
+            raise MisuseError("the batch was neither committed nor aborted: nothing of it is stored")
+
+    # --- checks that need no server ------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if not self._entered:
+            raise MisuseError("a batch works inside of `async with js.atomic_batch() as batch`")
+        if self._done:
+            raise MisuseError("the batch has ended; make another by js.atomic_batch()")
+
+    def _check(self, subject: str, options: PublishOptions) -> None:
+        self._check_open()
+        if options.get("expected_last_msg_id") is not None:
+            raise MisuseError("expected_last_msg_id can't be used in an atomic batch")
+        if options.get("expected_last_sequence") is not None and self._seq:
+            raise MisuseError("expected_last_sequence can only be asked for by the first message of a batch")
+        expected = options.get("expected_last_subject_sequence")
+        of_subject = options.get("expected_last_subject_sequence_subject")
+        if of_subject is not None and expected is None:
+            raise MisuseError("expected_last_subject_sequence_subject needs expected_last_subject_sequence")
+        if expected is not None and (of_subject or subject) in self._subjects:
+            text = (
+                f"{of_subject or subject!r} is written earlier in this batch: its sequence can't be expected"
+            )
+            raise MisuseError(text)
+        msg_id = options.get("msg_id")
+        if msg_id is not None and msg_id in self._ids:
+            raise MisuseError(f"msg_id {msg_id!r} is in this batch already")
+
+    def _check_size(self, header: bytes, body: bytes) -> None:
+        size = len(header) + len(body)
+        if size > self._session.max_payload:
+            raise MaxPayloadError(size, self._session.max_payload)
+
+    def _note(self, subject: str, encoded: bytes, options: PublishOptions) -> None:
+        self._seq += 1
+        self._subject = self._subject or encoded
+        self._subjects.add(subject)
+        msg_id = options.get("msg_id")
+        if msg_id is not None:
+            self._ids.add(msg_id)
+
+    # --- the wire ------------------------------------------------------------------------------
+
+    def _header(self, options: PublishOptions, seq: int, commit: str = "") -> bytes:
+        block = encode_publish_headers(options) if options else b""
+        block = headers.with_value(block, headers.BATCH_ID, self.id)
+        block = headers.with_value(block, headers.BATCH_SEQUENCE, str(seq))
+        return headers.with_value(block, headers.BATCH_COMMIT, commit) if commit else block
+
+    def _is_ack_due(self) -> bool:
+        if self._seq == 1:
+            return self._ack_first
+        return bool(self._ack_every) and self._seq % self._ack_every == 0
+
+    async def _request(self, subject: bytes, header: bytes, body: bytes, text: str) -> RawMessage:
+        try:
+            return await self._session.request(subject, header, body, self._timeout_s)
+        except NoRespondersError as error:
+            self._done = True
+            raise NoStreamError(text) from error
+        except (RequestTimeoutError, DisconnectedError) as error:
+            self._done = True
+            raise PublishNotAckedError(f"atomic batch {self.id}: no answer on {text!r}: {error}") from error
+
+    async def _end(self, subject: bytes, header: bytes, body: bytes, text: str) -> PubAck:
+        raw = await self._request(subject, header, body, text)
+        self._done = True
+        try:
+            answer = parse_answer(raw[4])
+        except DecodeError as error:
+            raise PublishNotAckedError(f"atomic batch {self.id}: {raw[4][:80]!r} is no pub ack") from error
+        if isinstance(answer, PubAck) and answer.error is None:
+            return answer
+        raise self._refusal(raw, text)
+
+    def _refusal(self, raw: RawMessage, subject: str) -> Exception:
+        try:
+            answer = parse_answer(raw[4])
+        except DecodeError:
+            answer = None
+        if isinstance(answer, PubAck) and answer.error is not None:
+            return batch_exception(answer.error, subject)
+        return PublishNotAckedError(f"atomic batch {self.id}: unexpected answer {raw[4][:80]!r}")
