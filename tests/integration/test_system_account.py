@@ -1,21 +1,25 @@
-"""The system account: what it may ask, what it is told, what others may ask. Beside the official server."""
+"""row 195. The system account: what it may ask and is told, what others may ask; beside the official one."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 import penstock
 from penstock.server.options import User
-from tests.support.nats_servers import OfficialServer, find_official_server
+from tests.support.nats_servers import KINDS, OfficialServer, find_official_server
+from tests.support.processes import served
+from tests.support.rawnats import RawNats
 
 USERS = (
     User(name="a", password="a"),
@@ -33,6 +37,16 @@ class Site:
 
     def __init__(self, url: str, account: str, system: Client, plain: Client) -> None:
         self.url, self.account, self.system, self.plain = url, account, system, plain
+        self.own: penstock.Server | None = None  # when it is ours
+
+    @property
+    def server(self) -> penstock.Server:
+        assert self.own is not None
+        return self.own
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.own is not None
 
     @property
     def server_id(self) -> str:
@@ -57,6 +71,7 @@ async def site(url: str, account: str) -> Site:
 async def ours() -> AsyncIterator[Site]:
     async with penstock.Server(jetstream=True, users=USERS) as server:
         found = await site(server.url, "$G")
+        found.own = server
         yield found
         await found.system.close()
         await found.plain.close()
@@ -89,8 +104,19 @@ REQUESTS: list[tuple[str, object]] = [
     ("ACCOUNT.<acc>.SUBSZ", None), ("ACCOUNT.<acc>.CONNZ", None), ("ACCOUNT.<acc>.LEAFZ", None),
     ("ACCOUNT.<acc>.INFO", None), ("ACCOUNT.<acc>.STATZ", None),
     ("ACCOUNT.<acc>.CONNS", None), ("ACCOUNT.nobody.INFO", None), ("ACCOUNT.PING.STATZ", None),
-    ("SERVER.<id>.KICK", {"cid": 12345}),
+    ("SERVER.<id>.KICK", {"cid": 12345}), ("SERVER.<id>.LDM", {"cid": 12345}),
+    ("SERVER.PING.PROFILEZ", None), ("SERVER.PING.RAFTZ", None),
+    *((f"SERVER.PING.{page}", None) for page in (
+        "VARZ", "SUBSZ", "CONNZ", "JSZ", "ACCOUNTZ", "ROUTEZ", "LEAFZ", "GATEWAYZ",
+    )),
 ]  # fmt: skip
+
+
+@pytest.fixture
+def either(request: pytest.FixtureRequest) -> Site:
+    """The site of the kind that the test is parametrised with."""
+    found: Site = request.getfixturevalue("ours" if request.param == "penstock" else "official")
+    return found
 
 
 @pytest.mark.official
@@ -107,7 +133,7 @@ def keys(answer: dict[str, Any]) -> set[str]:
     """Keys of the envelope, of the server's description, of the error; of data those every server has."""
     implementation = {
         "feature_flags", "disk_io_wait_stats", "imports", "exports", "reserved_memory", "reserved_storage",
-        "num_cache", "num_matches", "cache_hit_rate", "max_fanout", "avg_fanout", "connect_urls",
+        "connect_urls",
     }  # fmt: skip
     found = set(answer)
     for part in ("server", "data", "statsz", "error"):
@@ -199,3 +225,139 @@ async def test_a_server_tells_that_it_shuts_down() -> None:
     ((subject, event),) = heard
     assert subject == f"$SYS.SERVER.{server.server_id}.SHUTDOWN"
     assert event["id"] == server.server_id
+
+
+# -- beside the official server
+
+
+both = pytest.mark.parametrize("either", KINDS, indirect=True)
+
+
+async def listened(site: Site, subject: str) -> asyncio.Queue[Any]:
+    """Events of this subject from now on."""
+    events: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def put(message: Msg) -> None:
+        events.put_nowait(json.loads(message.data))
+
+    await site.system.subscribe(f"$SYS.{subject.replace('<id>', site.server_id)}", cb=put)
+    await site.system.flush()
+    return events
+
+
+async def next_of(events: asyncio.Queue[Any]) -> Any:
+    return await asyncio.wait_for(events.get(), 10)
+
+
+@both
+async def test_statistics_are_told_while_somebody_listens(either: Site) -> None:
+    """row 195"""
+    event = await next_of(await listened(either, "SERVER.<id>.STATSZ"))
+    assert event["server"]["id"] == either.server_id
+    assert {"start", "mem", "cores", "connections", "sent", "received", "slow_consumers"} <= event[
+        "statsz"
+    ].keys()
+    assert event["statsz"]["connections"] == 2
+
+
+@both
+async def test_connections_of_an_account_are_counted_as_they_come_and_go(either: Site) -> None:
+    """row 195"""
+    events = await listened(either, f"ACCOUNT.{either.account}.SERVER.CONNS")
+    another = await nats.connect(either.url, user="a", password="a")
+    event = await next_of(events)
+    while event["conns"] != 2:  # the official server tells of the first one later
+        event = await next_of(events)
+    assert event["type"] == "io.nats.server.advisory.v1.account_connections"
+    assert (event["acc"], event["total_conns"]) == (either.account, 2)
+    await another.close()
+    assert (await next_of(events))["conns"] == 1
+
+
+@both
+async def test_a_refused_login_is_told(either: Site) -> None:
+    """row 195"""
+    events = await listened(either, "SERVER.<id>.CLIENT.AUTH.ERR")
+    with pytest.raises(nats.errors.Error):
+        await nats.connect(
+            either.url, user="a", password="wrong", allow_reconnect=False, max_reconnect_attempts=0
+        )
+    event = await next_of(events)
+    assert event["type"] == "io.nats.server.advisory.v1.client_disconnect"
+    assert event["reason"] == "Authentication Failure"
+    assert (event["client"]["user"], event["client"]["acc"]) == ("a", "$G")
+
+
+async def test_lame_duck_mode_is_told(ours: Site) -> None:
+    """row 195, row 16"""
+    events = await listened(ours, "SERVER.<id>.LAMEDUCK")
+    ours.server.options = replace(ours.server.options, lame_duck_grace_period_ns=3_600_000_000_000)
+    leaving = asyncio.ensure_future(ours.server.lame_duck())
+    assert (await next_of(events))["id"] == ours.server_id
+    leaving.cancel()
+
+
+@both
+async def test_one_client_may_be_told_to_go(either: Site) -> None:
+    """row 195, row 16: by INFO with `ldm`, to that client alone."""
+
+    async def ask(cid: object) -> Any:
+        return await either.ask("SERVER.<id>.LDM", {"cid": cid})
+
+    reader, writer = await asyncio.open_connection(*either.url.removeprefix("nats://").split(":"))
+    info = json.loads((await reader.readline()).split(b" ", 1)[1])
+    writer.write(b'CONNECT {"user":"a","pass":"a","verbose":false,"pedantic":false,"protocol":1}\r\nPING\r\n')
+    while not (await reader.readline()).startswith(b"PONG"):
+        pass
+    assert "error" not in await ask(info["client_id"])
+    line = b""
+    while b'"ldm":true' not in line:
+        line = await asyncio.wait_for(reader.readline(), 10)
+    assert line.startswith(b"INFO ")
+    assert (await ask(999))["error"]["description"] == "no such client id"
+    writer.close()
+
+
+@both
+async def test_subscriptions_that_get_a_subject_are_counted(either: Site) -> None:
+    """row 195"""
+    for subject, queue in (("x.1", ""), ("x.1", "q"), ("x.2", "q")):
+        await either.plain.subscribe(subject, queue=queue)
+    await either.plain.flush()
+
+    async def ask(subject: str, **more: object) -> Any:
+        return await either.ask("ACCOUNT.NSUBS", {"acc": either.account, "subject": subject, **more})
+
+    assert await ask("x.1") == 3
+    assert await ask("x.1", queue="cQ==") == 1
+    assert await ask("x.*") == 4
+    assert await ask("y") == 0
+    with pytest.raises(nats.errors.TimeoutError):
+        await ask("x.1", acc="nobody")
+
+
+@both
+async def test_a_server_without_changes_reloads(either: Site) -> None:
+    """row 195, row 202"""
+    answer = await either.ask("SERVER.<id>.RELOAD")
+    if either.is_embedded:
+        assert answer["error"]["description"].startswith("no configuration to read anew")
+    else:
+        assert "error" not in answer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reload_is_refused_in_the_answer(kind: str, tmp_path: Path) -> None:
+    """row 195, row 202: what the answer says is what the log says."""
+    conf = "accounts { SYS: { users: [ {user: s, password: s} ] } }\nsystem_account: SYS\n"
+    with served(kind, tmp_path, conf) as server:
+        client = RawNats(server.port, user="s", **{"pass": "s"})
+        subject = f"$SYS.REQ.SERVER.{client.info['server_id']}.RELOAD"
+        (tmp_path / "nats.conf").write_text(conf + "max_payload: 77\n")
+        assert client.request(subject).keys() == {"server"}
+        assert RawNats(server.port, user="s", **{"pass": "s"}).info["max_payload"] == 77
+        (tmp_path / "nats.conf").write_text(conf + "colour: 1\n")
+        error = client.request(subject)["error"]
+        assert error["code"] == 500
+        assert f'{tmp_path}/nats.conf:3:1: unknown field "colour"' in error["description"]
+        client.close()

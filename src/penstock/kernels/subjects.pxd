@@ -44,6 +44,8 @@ cdef enum:
 cdef class SubscriptionIndex:
     cdef readonly uint64_t generation       # grows at every insert and remove
     cdef readonly size_t count
+    cdef readonly uint64_t num_lookups      # since it was made
+    cdef readonly uint64_t num_walks        # of those, the ones that the cache didn't answer
     cdef public object on_insert            # None, or called after every insert: somebody waits for interest
     cdef public uint64_t random_state       # picks queue group members; set it for a repeatable choice
     cdef uint64_t seed                      # of the hashes

@@ -30,6 +30,16 @@ class SubscriptionIndex:
 
     @property
     def count(self) -> int: ...
+    @property
+    def num_lookups(self) -> int:
+        """Subjects that were looked up since it was made."""
+
+    @property
+    def num_walks(self) -> int:
+        """Of those, the ones that the cache didn't answer."""
+
+    def cache_fanout(self) -> tuple[int, int, int]:
+        """(entries in the cache, receivers of all of them, receivers of the one that has most)."""
     def __len__(self) -> int: ...
     def insert(self, sub: Subscription) -> int:
         """Adds a subscription. Raises ValueError for an invalid filter and for one that is in an index."""

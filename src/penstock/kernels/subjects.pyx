@@ -345,6 +345,7 @@ cdef class SubscriptionIndex:
         cdef size_t i
         if n == 0:
             return NOBODY
+        self.num_lookups += 1
         key_hash = hash_bytes(subject, n, self.seed)
         if self.in_cache:
             i = key_hash & (CACHE_SIZE - 1)
@@ -358,6 +359,7 @@ cdef class SubscriptionIndex:
         cdef Found found
         cdef Node* literal = table_get(&self.literals, key_hash, subject, n)
         cdef MatchResult result
+        self.num_walks += 1
         found.states = &found.inline_states[0]
         found.capacity = FOUND_INLINE
         found.count = found.visited = 0
@@ -577,6 +579,19 @@ cdef class SubscriptionIndex:
         return 0
 
     # --- for Python
+
+    def cache_fanout(self):
+        """(entries in the cache, receivers of all of them, receivers of the one that has most)."""
+        cdef MatchResult result
+        cdef Py_ssize_t each
+        cdef Py_ssize_t most = 0
+        cdef Py_ssize_t all_of_them = 0
+        for result in self.cached:
+            if result is not None:
+                each = len(result.plain) + len(result.groups)
+                all_of_them += each
+                most = max(most, each)
+        return self.in_cache, all_of_them, most
 
     def match(self, bytes subject not None):
         """Who gets a message on this literal subject."""

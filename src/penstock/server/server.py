@@ -311,13 +311,16 @@ class Server:
         """A session is closed because it doesn't answer pings."""
         self.totals.stale_connections += 1
 
-    def info_line(self, session: Session, *, connect_info: bool = False) -> bytes:
-        """INFO for one client; with `connect_info`, the one that tells it its account."""
+    def info_line(self, session: Session, *, connect_info: bool = False, leaving: bool = False) -> bytes:
+        """INFO for one client; with `connect_info`, the one that tells it its account; with `leaving`, the
+        one that tells it to go."""
         host, _ = session.connection.peer
         info = self._info
         if self.websockets is not None and session.connection.kind == "websocket":
             info = self.websockets.info(info)
         info = {**info, "client_id": session.cid, "client_ip": host}
+        if leaving:
+            info["ldm"] = True
         if session.nonce and session.identity is None:
             info["nonce"] = session.nonce
         if connect_info and session.identity is not None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -447,6 +448,8 @@ class Session:
         self.refuse("Unknown Protocol Operation", CloseReason.PROTOCOL_VIOLATION)
 
     def _refuse_login(self, user: str) -> None:
+        if user and self.identity is None:
+            self.options = replace(self.options, user=user)  # what AUTH.ERR shows
         who = f' - User "{user}"' if user else ""
         self.server.log.error(f"{self.name} - authentication error{who}")
         self.refuse("Authorization Violation", CloseReason.AUTHENTICATION_FAILURE)

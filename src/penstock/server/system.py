@@ -5,7 +5,7 @@ bodies are the pages' options as JSON. The system account may ask about everythi
 itself:
 
     $SYS.REQ.SERVER.PING[.X]      every server answers; the body may name which (`server_name`, `host`, ...)
-    $SYS.REQ.SERVER.<id>.X        this server
+    $SYS.REQ.SERVER.<id>.X        this server; RELOAD, KICK and LDM make it do something
     $SYS.REQ.ACCOUNT.<account>.X  about one account
     $SYS.REQ.SERVER.PING.CONNZ, $SYS.REQ.ACCOUNT.PING.CONNZ|STATZ, $SYS.REQ.USER.INFO  from any account
 
@@ -44,11 +44,15 @@ if TYPE_CHECKING:
 
 USER_INFO = b"$SYS.REQ.USER.INFO"
 STATSZ_INTERVAL_S = 10.0
+STATSZ_FIRST_S = (0.25, 1.0, 2.0, 4.0, 8.0)  # a server that is new is told of more often
+CONNECTIONS_INTERVAL_S = 30.0
 UNDER_WAY_MAX = 64
 ADVISORY = "io.nats.server.advisory.v1."
 SERVER_PAGES = (
     "IDZ", "STATSZ", "VARZ", "SUBSZ", "CONNZ", "JSZ", "HEALTHZ", "ACCOUNTZ", "ROUTEZ", "LEAFZ", "GATEWAYZ",
 )  # fmt: skip
+RUNTIME_PAGES = ("PROFILEZ", "EXPVARZ", "IPQUEUESZ", "RAFTZ")
+CONTROLS = ("RELOAD", "KICK", "LDM")
 ACCOUNT_PAGES = ("SUBSZ", "CONNZ", "LEAFZ", "JSZ", "INFO", "STATZ", "CONNS")
 _HAS_JETSTREAM = 1  # a bit of `flags`
 
@@ -64,10 +68,6 @@ class _Filter(msgspec.Struct, frozen=True):
     exact_match: bool = False
 
 
-class _Kick(msgspec.Struct, frozen=True):
-    cid: int = 0
-
-
 class SystemService:
     """Answers and tells in the name of a server, from its making until `close`.
 
@@ -78,9 +78,11 @@ class SystemService:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._sequence = 0
+        self._delays = iter(STATSZ_FIRST_S)
         self._under_way: set[asyncio.Task[None]] = set()
         self._new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
         self._timer: asyncio.TimerHandle | None = None
+        self._connections_timer: asyncio.TimerHandle | None = None
 
     @property
     def account_name(self) -> str:
@@ -91,12 +93,14 @@ class SystemService:
         """Makes the system account and begins to tell statistics."""
         self._server.account(self.account_name)
         self._tick()
+        self._tell_connections()
 
     def close(self) -> None:
         """Ends what is under way."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._connections_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._connections_timer = None
         for task in tuple(self._under_way):
             task.cancel()
 
@@ -113,10 +117,13 @@ class SystemService:
             return
         ping, own = "$SYS.REQ.SERVER.PING", f"$SYS.REQ.SERVER.{self._server.server_id}"
         subscribe(ping.encode(), self._answer(account, self._pinged("STATSZ")))
-        for name in SERVER_PAGES:
+        for name in (*SERVER_PAGES, *RUNTIME_PAGES):
             subscribe(f"{ping}.{name}".encode(), self._answer(account, self._pinged(name)))
             subscribe(f"{own}.{name}".encode(), self._answer(account, self._server_page(name)))
-        subscribe(f"{own}.KICK".encode(), self._answer(account, self._kick))
+        for name in CONTROLS:
+            subscribe(f"{own}.{name}".encode(), self._answer(account, self._control(name)))
+        subscribe(b"$SYS.REQ.ACCOUNT.NSUBS", self._answer(account, self._num_subscribers))
+        subscribe(b"$SYS.DEBUG.SUBSCRIBERS", self._answer(account, self._debug_subscribers))
         if self._server.operators is not None:
             from penstock.server.claims_service import ClaimsService
 
@@ -131,7 +138,7 @@ class SystemService:
         )
 
     def _answer(
-        self, account: Account, make: Callable[[bytes, bytes, Sink | None], Page | Steps | None]
+        self, account: Account, make: Callable[[bytes, bytes, Sink | None], Page | Steps | int | None]
     ) -> Callable[..., None]:
         def serve(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
             if not reply:
@@ -143,7 +150,7 @@ class SystemService:
                 return
             if made is None:
                 return
-            if isinstance(made, dict):
+            if isinstance(made, (dict, int)):
                 self._reply(account, reply, made)
             elif len(self._under_way) >= UNDER_WAY_MAX:
                 busy = {"code": 503, "description": f"{UNDER_WAY_MAX} requests are under way; ask again"}
@@ -158,10 +165,14 @@ class SystemService:
     async def _finish(self, account: Account, reply: bytes, steps: Steps) -> None:
         from penstock.server.pages.base import in_pieces
 
-        page = await in_pieces(steps)
-        self._reply(account, reply, {"server": self.describe(), "data": page})
+        try:
+            page = await in_pieces(steps)
+        except MisuseError as error:
+            self._reply(account, reply, self._error(error))
+            return
+        self._reply(account, reply, {"server": self.describe()} | ({"data": page} if page else {}))
 
-    def _reply(self, account: Account, reply: bytes, page: Page) -> None:
+    def _reply(self, account: Account, reply: bytes, page: Page | int) -> None:
         body = msgspec.json.encode(page)
         self._trace(reply, body)
         account.publish(reply, body)
@@ -215,6 +226,10 @@ class SystemService:
                 return self.statsz()
             if name == "HEALTHZ":
                 return self._healthz(payload)
+            if name in RUNTIME_PAGES:
+                from penstock.server import system_control
+
+                return self._enveloped(system_control.PAGES[name](server))
             if name == "VARZ":
                 requests = server.monitor.requests if server.monitor is not None else {}
                 return self._enveloped(table.varz(server, requests))
@@ -264,12 +279,24 @@ class SystemService:
             options = replace(options, accounts=[account])
         return self._enveloped(accounts.accstatz(server, options))
 
-    def _kick(self, subject: bytes, payload: bytes, origin: Sink | None) -> Page:
-        session = self._server.sessions.get(_decoded(payload, _Kick).cid)
-        if session is None:
-            raise MisuseError("no such client or leafnode id")
-        session.close(CloseReason.KICKED)
-        return {"server": self.describe()}
+    def _control(self, name: str) -> Callable[[bytes, bytes, Sink | None], Page | Steps]:
+        def make(subject: bytes, payload: bytes, origin: Sink | None) -> Page | Steps:
+            from penstock.server import system_control
+
+            made = system_control.CONTROLS[name](self._server, payload)
+            return {"server": self.describe()} if made == {} else made
+
+        return make
+
+    def _num_subscribers(self, subject: bytes, payload: bytes, origin: Sink | None) -> int | None:
+        from penstock.server import system_control
+
+        return system_control.num_subscribers(self._server, payload)
+
+    def _debug_subscribers(self, subject: bytes, payload: bytes, origin: Sink | None) -> int:
+        from penstock.server import system_control
+
+        return system_control.debug_subscribers(self._server, payload)
 
     # -- events
 
@@ -277,8 +304,12 @@ class SystemService:
         """A client gave its CONNECT and was let in."""
         if session.identity is None:
             return
-        subject = f"$SYS.ACCOUNT.{session.identity.account}.CONNECT"
-        self._tell(subject, lambda: self._advisory("client_connect", client=describe_client(session)))
+        account = session.identity.account
+        self._tell_num_connections(account)
+        self._tell(
+            f"$SYS.ACCOUNT.{account}.CONNECT",
+            lambda: self._advisory("client_connect", client=describe_client(session)),
+        )
 
     def disconnected(self, session: Session, reason: CloseReason) -> None:
         """A client is gone, or was never let in."""
@@ -296,6 +327,8 @@ class SystemService:
 
         if reason is CloseReason.AUTHENTICATION_FAILURE:
             self._tell(f"$SYS.SERVER.{self._server.server_id}.CLIENT.AUTH.ERR", made)
+        if session.identity is not None:
+            self._tell_num_connections(session.identity.account)
         account = session.identity.account if session.identity is not None else GLOBAL_ACCOUNT
         self._tell(f"$SYS.ACCOUNT.{account}.DISCONNECT", made)
 
@@ -309,7 +342,28 @@ class SystemService:
 
     def _tick(self) -> None:
         self._tell(f"$SYS.SERVER.{self._server.server_id}.STATSZ", self.statsz)
-        self._timer = asyncio.get_running_loop().call_later(STATSZ_INTERVAL_S, self._tick)
+        delay_s = next(self._delays, STATSZ_INTERVAL_S)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tell_connections(self) -> None:
+        """Every account that has connections, every CONNECTIONS_INTERVAL_S."""
+        inhabited = {one.identity.account for one in self._server.sessions.values() if one.identity}
+        for name in inhabited:
+            self._tell_num_connections(name)
+        loop = asyncio.get_running_loop()
+        self._connections_timer = loop.call_later(CONNECTIONS_INTERVAL_S, self._tell_connections)
+
+    def _tell_num_connections(self, account: str) -> None:
+        """Also under the subject that older tools listen to."""
+
+        def made() -> Page:
+            from penstock.server.pages.accounts import account_stat
+
+            return self._advisory("account_connections", **account_stat(self._server, account))
+
+        if account in self._server.accounts:
+            self._tell(f"$SYS.ACCOUNT.{account}.SERVER.CONNS", made)
+            self._tell(f"$SYS.SERVER.ACCOUNT.{account}.CONNS", made)
 
     def _tell(self, subject: str, make: Callable[[], Page]) -> None:
         account = self._server.account(self.account_name)
