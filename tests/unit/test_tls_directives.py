@@ -70,7 +70,7 @@ def test_handshake_first_is_a_boolean_auto_or_a_duration(value: str, first: bool
         ('tls { key_file: "k.pem" }', "missing 'cert_file' in TLS configuration"),
         ('tls { cert_file: "c.pem" }', "missing 'key_file' in TLS configuration"),
         (f"tls {{ {FILES}, min_version: 1.1 }}", 'unsupported TLS version "1.1"'),
-        (f"tls {{ {FILES}, verify_and_map: true }}", 'field "verify_and_map" is not supported'),
+        (f"tls {{ {FILES}, ocsp_peer: true }}", 'field "ocsp_peer" is not supported'),
         (f"tls {{ {FILES}, shiny: true }}", 'unknown field "shiny"'),
         (f"tls {{ {FILES}, timeout: 0 }}", "tls.timeout is 0"),
         (f"tls {{ {FILES}, cipher_suites: [] }}", "not empty"),

@@ -122,6 +122,11 @@ class Connection(asyncio.BufferedProtocol):
 
         return described(encrypted)
 
+    def certificate(self) -> bytes:
+        """The client's TLS certificate, DER; b"" when it showed none."""
+        encrypted = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        return (encrypted.getpeercert(binary_form=True) or b"") if encrypted is not None else b""
+
     # -- from the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -39,8 +39,8 @@ class Credentials:
     host: str = ""
     """The address it comes from."""
     connection_type: str = "STANDARD"
-    certificate: bytes = b""
-    """Its TLS certificate, DER."""
+    certificate: bytes | None = None
+    """Its TLS certificate, DER, where that says who it is; b"" = it has none, None = it says nothing."""
 
     @property
     def names_nobody(self) -> bool:
@@ -91,6 +91,8 @@ class ConfiguredUsers:
         self._passwords = Passwords()
         self.configured = bool(self._token or self._users)
         self.required = self.configured and not self._no_auth_user
+        listeners = (options.tls, options.websocket.tls if options.websocket is not None else None)
+        self._maps = any(tls is not None and tls.verify_and_map for tls in listeners)
         self.needs_nonce = any(user.nkey for user in self._users.values())
 
     def check(self, credentials: Credentials) -> Identity | None:
@@ -99,13 +101,15 @@ class ConfiguredUsers:
         if self._token:
             proven = self._passwords.match(credentials.token, self._token)
             return Identity(GLOBAL_ACCOUNT, "token") if proven else None
-        if self._no_auth_user and credentials.names_nobody:
-            return _identity(self._users[self._no_auth_user], credentials)
         if credentials.nkey and self.needs_nonce:
             return self._signer(credentials)
+        if credentials.certificate is not None:
+            return self._mapped(credentials, credentials.certificate)
+        if self._no_auth_user and credentials.names_nobody:
+            return _identity(self._users[self._no_auth_user], credentials)
         known = self._users.get(credentials.user)
-        if known is not None and known.nkey:
-            known = None
+        if known is not None and (known.nkey or (self._maps and not known.password)):
+            known = None  # it is known by its key or its certificate, which isn't shown here
         # Compare even for an unknown user, so that time does not tell which names exist (a bcrypt hash does).
         matches = self._passwords.match(credentials.password, known.password if known is not None else "\x00")
         return _identity(known, credentials) if matches and known is not None else None
@@ -116,6 +120,23 @@ class ConfiguredUsers:
         if known is None or not known.nkey:
             return None
         if known.name != self._no_auth_user and not is_signed(credentials, known.name):
+            return None
+        return _identity(known, credentials)
+
+    def _mapped(self, credentials: Credentials, certificate: bytes) -> Identity | None:
+        """The user of a certificate; a password, if it has one, must be given as well."""
+        if not certificate:
+            return None
+        from penstock.server.certificate_users import user_of
+
+        kind = credentials.connection_type
+        names = [user.name for user in self._users.values()
+                 if not user.nkey and kind in (user.connection_types or {kind})]  # fmt: skip
+        name = user_of(certificate, names)
+        if name is None:
+            return None
+        known = self._users[name]
+        if known.password and not self._passwords.match(credentials.password, known.password):
             return None
         return _identity(known, credentials)
 

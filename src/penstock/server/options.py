@@ -184,6 +184,8 @@ class TlsOptions:
     """PEM file of the authorities client certificates must be from. Default: the machine's. `ca_file`."""
     verify: bool = False
     """Clients must have a certificate. Default off. `verify`."""
+    verify_and_map: bool = False
+    """With `verify`: the certificate says which user a client is. Default off. `verify_and_map`."""
     timeout_ns: int = 2 * NS
     """How long a handshake may take, ns, > 0. Default 2 s. `timeout`."""
     handshake_first: bool = False

@@ -239,7 +239,11 @@ class Session:
     def credentials(self, options: ConnectOptions | None = None) -> Credentials:
         """What the client shows of itself, in a CONNECT or so far."""
         given = options or self.options
-        connection = self.connection
+        connection, is_websocket = self.connection, self.connection.kind == "websocket"
+        tls = self.server.options.tls
+        if is_websocket:
+            websocket = self.server.options.websocket
+            tls = websocket.tls if websocket is not None else None
         return Credentials(
             user=given.user,
             password=given.password,
@@ -249,7 +253,8 @@ class Session:
             jwt=given.jwt,
             nonce=self.nonce,
             host=connection.peer[0],
-            connection_type="WEBSOCKET" if connection.kind == "websocket" else "STANDARD",
+            connection_type="WEBSOCKET" if is_websocket else "STANDARD",
+            certificate=connection.certificate() if tls is not None and tls.verify_and_map else None,
         )
 
     def _apply(self, options: ConnectOptions) -> None:

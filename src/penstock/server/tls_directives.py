@@ -13,7 +13,7 @@ AUTO_WAIT_NS = 50_000_000
 UNSUPPORTED = frozenset(
     """allow_insecure_cipher_suites ca_certs_match cert_match cert_match_by cert_match_skip_invalid cert_store
     certs connection_rate_limit curve_preferences insecure ocsp_peer pinned_certs
-    verify_and_map verify_cert_and_check_known_urls""".split()
+    verify_cert_and_check_known_urls""".split()
 )
 
 
@@ -21,6 +21,8 @@ def tls(node: Node, name: str) -> TlsOptions:
     """Reads the block. Raises ConfigError."""
     found = fields(block(node, name), _TLS, UNSUPPORTED)
     found.update(found.pop("first", {}))
+    if found.get("verify_and_map"):
+        found["verify"] = True
     try:
         return TlsOptions(**found)
     except ConfigError as error:
@@ -52,6 +54,7 @@ _TLS: dict[str, tuple[str, Reader]] = {
     "key_file": ("key_file", text),
     "ca_file": ("ca_file", text),
     "verify": ("verify", boolean),
+    "verify_and_map": ("verify_and_map", boolean),
     "timeout": ("timeout_ns", duration),
     "min_version": ("min_version", _version),
     "cipher_suites": ("cipher_suites", _suites),
