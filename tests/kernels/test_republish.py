@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels.dispatch import ServiceSink, SubjectMapper
-from penstock.kernels.ingest import AckBatch, IngestBatch, MessageIds, PlainLimits, apply_plain, store_one
+from penstock.kernels.ingest import AckBatch, IngestBatch, PlainLimits, apply_plain, store_one
+from penstock.kernels.messageids import MessageIds
 from penstock.kernels.republish import Republisher
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.kernels.streamlog import StreamLog

@@ -7,11 +7,6 @@ from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.streamlog cimport StreamLog
 from penstock.kernels.subjects cimport SubscriptionIndex
 
-cdef enum:
-    PUBLISH_HAS_REPLY = 1
-    PUBLISH_IS_SPECIAL = 2          # its header block may change behaviour: Python decides
-    PUBLISH_HAS_ID = 4              # it has a Nats-Msg-Id, and nothing else that changes behaviour
-
 # What stands before a publish in a batch; subject, reply and body follow, the whole padded to 8 bytes.
 cdef struct PublishHead:
     uint32_t size                   # head, subject, reply, body and padding
@@ -30,16 +25,6 @@ cdef class IngestBatch:
     cdef readonly size_t position   # offset of the first publish not yet applied
     cdef int put(self, const Message* m) except -1
     cpdef clear(self)
-
-# The message ids of a stream's dedupe window.
-cdef class MessageIds:
-    cdef readonly int64_t window_ns
-    cdef public bytes last_id
-    cdef dict seqs
-    cdef object queue               # deque of (ts, id), oldest first
-    cdef int64_t oldest_ts          # of the queue's first entry, when there is one
-    cdef uint64_t seq_of(self, bytes msg_id, int64_t now) except? 0
-    cdef int remember(self, bytes msg_id, uint64_t seq, int64_t ts) except -1
 
 # The sink of a stream's subjects: collects publishes and marks the stream dirty.
 cdef class StreamSink(Sink):
@@ -64,3 +49,4 @@ cdef class PlainLimits:
     cdef readonly uint64_t per_subject_max                      # 0: no limit
     cdef readonly bint discard_new, per_message, no_ack
     cdef readonly Needs needs       # of an interest stream: what nobody wants is not stored; else None
+    cdef readonly bytes stream                                  # its name

@@ -1,6 +1,7 @@
 """What Python sees of ingest: batches of publishes, their storing, their acks."""
 
 from penstock.kernels.dispatch import SubjectMapper
+from penstock.kernels.messageids import MessageIds
 from penstock.kernels.needs import Needs
 from penstock.kernels.republish import Republisher
 from penstock.kernels.sinks import DirtyList, Sink
@@ -73,38 +74,12 @@ class AckBatch:
     def clear(self) -> None:
         """Drops what waits."""
 
-class MessageIds:
-    """The `Nats-Msg-Id` values a stream stored lately, and under which sequence.
-
-    window_ns -- how long an id is remembered; 0 remembers none.
-    last_id -- of the last message stored; b"" when it had none.
-    """
-
-    last_id: bytes
-    def __init__(self, window_ns: int) -> None: ...
-    @property
-    def window_ns(self) -> int: ...
-    def __len__(self) -> int: ...
-    def find(self, msg_id: bytes, now: int) -> int:
-        """The sequence stored under the id within the window before `now` (ns), or 0."""
-
-    def add(self, msg_id: bytes, seq: int, ts: int) -> None:
-        """Remembers that `seq` was stored under the id at `ts` (ns), no earlier than the one before."""
-
-    def prune(self, now: int) -> None:
-        """Forgets what is older than the window."""
-
-    def resize(self, window_ns: int, now: int) -> None:
-        """Another window from now on; what a shorter one excludes is forgotten."""
-
-    def next_deadline(self) -> int | None:
-        """When (ns) the oldest id may be forgotten; None when there is none."""
-
 class PlainLimits:
     """The limits that apply_plain enforces; negative and 0 mean none.
 
-    per_message -- every publish goes to Python: sealed streams, discard_new_per_subject.
+    per_message -- every publish goes to Python: sealed streams, discard_new_per_subject, counters.
     needs -- of an interest stream: what no consumer wants uses up a sequence and is not stored.
+    stream -- its name, which publishes may expect.
     """
 
     msgs_max: int
@@ -115,6 +90,7 @@ class PlainLimits:
     per_message: bool
     no_ack: bool
     needs: Needs | None
+    stream: bytes
     def __init__(
         self,
         *,
@@ -126,6 +102,7 @@ class PlainLimits:
         per_message: bool = False,
         no_ack: bool = False,
         needs: Needs | None = None,
+        stream: bytes = b"",
     ) -> None: ...
 
 def apply_plain(
@@ -158,6 +135,9 @@ def store_one(
 
 def scan_headers(log: StreamLog, name: bytes, from_seq: int = 0) -> list[tuple[int, int, bytes]]:
     """[(seq, ts, value)] of every message at or after from_seq whose header block has the name."""
+
+def recover_ids(log: StreamLog, ids: MessageIds, from_seq: int, now: int) -> None:
+    """Gives `ids` those of the messages at or after from_seq, as storing them would have."""
 
 def enforce_all(log: StreamLog, limits: PlainLimits) -> None:
     """Makes the log hold limits that were changed."""

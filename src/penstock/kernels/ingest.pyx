@@ -2,9 +2,9 @@
 """Ingest: publishes on their way into a stream, and the run that stores them without Python.
 
 A publish is copied once, from the connection's read buffer into the stream's batch. apply_plain()
-stores a run of them, drops duplicates and writes their acks; it stops before the first one that needs a
-decision (another behaviour-changing header, a limit that refuses it), which Python makes from
-`batch.take_one()`.
+stores a run of them, drops duplicates, holds what they expect against the stream and writes their acks; it
+stops before the first one that needs a decision (another behaviour-changing header, an expectation or limit
+that refuses it), which Python makes from `batch.take_one()`.
 
 Invariants: `position` is always the start of a publish or the end of the batch, and moves past a
 publish only once that publish was stored or handed to Python. An ack enters an AckBatch after its
@@ -15,13 +15,16 @@ overtake its write).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp, memcpy, memset
-
-from collections import deque
+from libc.string cimport memchr, memcpy, memset
 
 from penstock.kernels.buffers cimport OutBuffer, put_uint
 from penstock.kernels.dispatch cimport route
+from penstock.kernels.messageids cimport MessageIds
 from penstock.kernels.needs cimport Needs
+from penstock.kernels.publishheaders cimport (
+    EXPECTS_LAST_ID, ID_NAME_SIZE, PUBLISH_EXPECTS, PUBLISH_HAS_ID, PUBLISH_HAS_REPLY, PUBLISH_IS_SPECIAL,
+    classify_header, failed_expectations, trim,
+)
 from penstock.kernels.republish cimport Republisher
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.records cimport Record
@@ -36,49 +39,7 @@ cdef enum:
     BODY_MAX = 0x7fff0000
     SUBJECT_MAX = 0xffff            # a record stores the length of its subject in 16 bits
     KEPT_MAX = 0x100000             # a larger batch gives memory back when it shrinks
-    HEADER_MAX = 0xffff             # larger ones are refused by Python with error 10097
-    STATUS_LINE_SIZE = 10           # "NATS/1.0\r\n"
-    ID_NAME_SIZE = 12               # "Nats-Msg-Id:"
     ACK_END_MAX = 18                # ',"duplicate":true}'
-
-
-cdef uint32_t classify_header(const char* p, size_t n, PublishHead* head) noexcept nogil:
-    """What the block may change: nothing (0), only dedupe (PUBLISH_HAS_ID), or anything (PUBLISH_IS_SPECIAL:
-    another `Nats-` name, a second id, an odd status line)."""
-    cdef const char* end = p + n
-    cdef const char* line
-    cdef const char* value
-    cdef const char* stop
-    cdef uint32_t flags = 0
-    if n < STATUS_LINE_SIZE or n > HEADER_MAX or memcmp(p, b"NATS/1.0\r\n", STATUS_LINE_SIZE) != 0:
-        return PUBLISH_IS_SPECIAL
-    line = p + STATUS_LINE_SIZE
-    while end - line >= 5:
-        stop = <const char*>memchr(line, c"\n", end - line)
-        if memcmp(line, b"Nats-", 5) == 0:
-            if flags or stop == NULL or stop - line < ID_NAME_SIZE:
-                return PUBLISH_IS_SPECIAL
-            if memcmp(line, b"Nats-Msg-Id:", ID_NAME_SIZE) != 0:
-                return PUBLISH_IS_SPECIAL
-            value = line + ID_NAME_SIZE
-            line = stop
-            while value < line and (value[0] == c" " or value[0] == c"\t"):
-                value += 1
-            if line == value or (line - 1)[0] != c"\r":
-                return PUBLISH_IS_SPECIAL
-            line -= 1
-            while line > value and ((line - 1)[0] == c" " or (line - 1)[0] == c"\t"):
-                line -= 1
-            if line > value:        # an empty id is none
-                head.id_start = <uint32_t>(value - p)
-                head.id_len = <uint32_t>(line - value)
-                flags = PUBLISH_HAS_ID
-        if stop == NULL:
-            break
-        if (stop - 1)[0] != c"\r":
-            return PUBLISH_IS_SPECIAL   # Python knows no other line ends: let it look
-        line = stop + 1
-    return flags
 
 
 cdef class IngestBatch:
@@ -102,7 +63,7 @@ cdef class IngestBatch:
         head.body_len = <uint32_t>m.body_len
         head.id_start = head.id_len = 0
         if m.header_len:
-            head.flags = classify_header(m.body, m.header_len, head)
+            head.flags = classify_header(m.body, m.header_len, &head.id_start, &head.id_len)
         if m.reply_len:
             head.flags |= PUBLISH_HAS_REPLY
         d += sizeof(PublishHead)
@@ -317,73 +278,12 @@ cdef class AckBatch:
         return self.count
 
 
-cdef class MessageIds:
-    """The `Nats-Msg-Id` values a stream stored lately, and under which sequence.
-
-    Invariants: the queue is in order of time and holds exactly the ids of the table; an id older than the
-    window is never found, whether or not it was dropped already. Ids are kept whole: a hash in their place
-    would some day take a message for another one's duplicate.
-    """
-
-    def __cinit__(self, int64_t window_ns):
-        self.window_ns = window_ns
-        self.last_id = b""
-        self.seqs = {}
-        self.queue = deque()
-
-    cdef uint64_t seq_of(self, bytes msg_id, int64_t now) except? 0:
-        cdef object seq
-        if self.seqs and self.oldest_ts <= now - self.window_ns:
-            self.prune(now)
-        seq = self.seqs.get(msg_id)
-        return 0 if seq is None else <uint64_t>seq
-
-    cdef int remember(self, bytes msg_id, uint64_t seq, int64_t ts) except -1:
-        if self.window_ns <= 0:
-            return 0
-        if not self.seqs:
-            self.oldest_ts = ts
-        self.seqs[msg_id] = seq
-        self.queue.append((ts, msg_id))
-        return 0
-
-    def find(self, bytes msg_id not None, int64_t now):
-        """The sequence stored under the id within the window before `now` (ns), or 0."""
-        return self.seq_of(msg_id, now)
-
-    def add(self, bytes msg_id not None, uint64_t seq, int64_t ts):
-        """Remembers that `seq` was stored under the id at `ts` (ns), no earlier than the one before."""
-        self.remember(msg_id, seq, ts)
-
-    def prune(self, int64_t now):
-        """Forgets what is older than the window."""
-        cdef int64_t cutoff = now - self.window_ns
-        while self.queue:
-            ts, msg_id = self.queue[0]
-            self.oldest_ts = ts
-            if self.oldest_ts > cutoff:
-                return
-            self.queue.popleft()
-            del self.seqs[msg_id]
-
-    def resize(self, int64_t window_ns, int64_t now):
-        """Another window from now on; what a shorter one excludes is forgotten."""
-        self.window_ns = window_ns
-        self.prune(now)
-
-    def next_deadline(self):
-        """When (ns) the oldest id may be forgotten; None when there is none."""
-        return self.oldest_ts + self.window_ns if self.seqs else None
-
-    def __len__(self):
-        return len(self.seqs)
-
-
 cdef class PlainLimits:
     """The limits of a stream's configuration that apply_plain() enforces; negative and 0 mean none.
 
-    `per_message` sends every publish to Python: sealed streams, discard_new_per_subject. `needs` of an
-    interest stream: what no consumer wants uses up a sequence and is not stored.
+    `per_message` sends every publish to Python: sealed streams, discard_new_per_subject, counters. `needs` of
+    an interest stream: what no consumer wants uses up a sequence and is not stored. `stream` is the name that
+    publishes may expect.
     """
 
     def __cinit__(
@@ -397,6 +297,7 @@ cdef class PlainLimits:
         bint per_message=False,
         bint no_ack=False,
         Needs needs=None,
+        bytes stream=b"",
     ):
         self.msgs_max = msgs_max
         self.bytes_max = bytes_max
@@ -406,6 +307,7 @@ cdef class PlainLimits:
         self.per_message = per_message
         self.no_ack = no_ack
         self.needs = needs
+        self.stream = stream
 
 
 cpdef size_t apply_plain(
@@ -427,9 +329,9 @@ cpdef size_t apply_plain(
     cdef size_t end = batch.buf.size
     cdef size_t taken = 0
     cdef const PublishHead* head
-    cdef bytes msg_id
     cdef Message m
     cdef uint64_t seq
+    cdef uint32_t failed
     cdef size_t room
     if limits.per_message:
         return 0
@@ -446,23 +348,28 @@ cpdef size_t apply_plain(
         m.body = m.reply + head.reply_len
         m.header_len = head.header_len
         m.body_len = head.body_len
-        msg_id = b""
+        failed = 0
+        if head.flags & PUBLISH_EXPECTS:
+            failed = failed_expectations(&m, log, limits.stream, ids)
+            if failed & ~<uint32_t>EXPECTS_LAST_ID:
+                break
         if head.flags & PUBLISH_HAS_ID:
-            msg_id = PyBytes_FromStringAndSize(m.body + head.id_start, head.id_len)
-            seq = ids.seq_of(msg_id, now)
+            seq = ids.seq_of(m.body + head.id_start, head.id_len, now)
             if seq:
                 if m.reply_len and not limits.no_ack:
                     acks.put_ack(m.reply, m.reply_len, seq, True)
                 batch.position += head.size
                 taken += 1
                 continue
+        if failed:      # a duplicate is one whatever id it expects
+            break
         if limits.needs is not None and not limits.needs.is_wanted(m.subject, m.subject_len):
             seq = log.skip_message(ts)
             batch.position += head.size
             taken += 1
-            ids.last_id = msg_id
+            ids.set_last(m.body + head.id_start, head.id_len)
             if head.flags & PUBLISH_HAS_ID:
-                ids.remember(msg_id, seq, ts)
+                ids.remember(m.body + head.id_start, head.id_len, seq, ts)
             if m.reply_len and not limits.no_ack:
                 acks.put_ack(m.reply, m.reply_len, seq, False)
             continue
@@ -481,9 +388,9 @@ cpdef size_t apply_plain(
             republisher.after(&m, seq, ts)
         batch.position += head.size
         taken += 1
-        ids.last_id = msg_id
+        ids.set_last(m.body + head.id_start, head.id_len)
         if head.flags & PUBLISH_HAS_ID:
-            ids.remember(msg_id, seq, ts)
+            ids.remember(m.body + head.id_start, head.id_len, seq, ts)
         enforce(log, limits, &m)
         if m.reply_len and not limits.no_ack:
             acks.put_ack(m.reply, m.reply_len, seq, False)
@@ -551,6 +458,25 @@ def scan_headers(StreamLog log not None, bytes name not None, uint64_t from_seq=
                 found.append((r.seq, r.ts, PyBytes_FromStringAndSize(p, end - p).strip(b" \t")))
         seq = log.next_matching(seq + 1, NULL, 0)
     return found
+
+
+def recover_ids(StreamLog log not None, MessageIds ids not None, uint64_t from_seq, int64_t now):
+    """Gives `ids` those of the messages at or after from_seq, as storing them would have."""
+    cdef Record r
+    cdef const char* p
+    cdef const char* end
+    cdef size_t size = 0
+    cdef uint64_t seq = log.next_matching(from_seq, NULL, 0)
+    while seq:
+        if log.read(seq, &r) and r.header_len > ID_NAME_SIZE + 2:
+            p = <const char*>memmem(r.body, r.header_len, b"\r\nNats-Msg-Id:", ID_NAME_SIZE + 2)
+            if p != NULL:
+                p += ID_NAME_SIZE + 2
+                end = <const char*>memchr(p, c"\r", r.body + r.header_len - p)
+                p = trim(p, end if end != NULL else r.body + r.header_len, &size)
+                if size and not ids.seq_of(p, size, now):
+                    ids.remember(p, size, r.seq, r.ts)
+        seq = log.next_matching(seq + 1, NULL, 0)
 
 
 def enforce_all(StreamLog log, PlainLimits limits):

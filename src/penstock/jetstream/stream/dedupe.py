@@ -6,7 +6,8 @@ removed meanwhile.
 
 from __future__ import annotations
 
-from penstock.kernels.ingest import MessageIds, scan_headers
+from penstock.kernels import ingest
+from penstock.kernels.messageids import MessageIds
 from penstock.kernels.streamlog import StreamLog
 from penstock.protocol import headers
 
@@ -17,7 +18,4 @@ def recover_ids(ids: MessageIds, log: StreamLog, now: int) -> None:
     ids.last_id = headers.value_of(last.header, headers.MSG_ID) or b"" if last is not None else b""
     if ids.window_ns <= 0 or not log.messages or log.last_ts <= now - ids.window_ns:
         return
-    first = log.seq_at_time(now - ids.window_ns + 1)
-    for seq, ts, msg_id in scan_headers(log, headers.MSG_ID.encode(), first):
-        if msg_id and not ids.find(msg_id, now):
-            ids.add(msg_id, seq, ts)
+    ingest.recover_ids(log, ids, log.seq_at_time(now - ids.window_ns + 1), now)

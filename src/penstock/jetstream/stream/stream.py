@@ -27,13 +27,13 @@ from penstock.jetstream.stream.schedules import RETRY_NS, MessageSchedules
 from penstock.kernels.ingest import (
     AckBatch,
     IngestBatch,
-    MessageIds,
     PlainLimits,
     StreamSink,
     apply_plain,
     enforce_all,
     store_one,
 )
+from penstock.kernels.messageids import MessageIds
 from penstock.kernels.needs import Needs
 from penstock.kernels.republish import Republisher
 from penstock.kernels.sinks import DirtyList, Subscription
@@ -404,4 +404,5 @@ def _plain_limits(config: StreamConfig, needs: Needs | None) -> PlainLimits:
         per_message=config.sealed or config.discard_new_per_subject or config.allow_msg_counter,
         no_ack=config.no_ack,
         needs=needs if config.retention is RetentionPolicy.INTEREST else None,
+        stream=config.name.encode(),
     )

@@ -1,0 +1,137 @@
+"""Header blocks of publishes: what they ask of a stream, told without Python for those that come often.
+
+Message ids and expectations (`Nats-Msg-Id`, `Nats-Expected-...`) are told apart here; a block with any other
+`Nats-` name, or in any other form, is left to Python as it is.
+
+Invariants: a value is the one Python finds (protocol/headers.py: the first of its name, without the space
+around it); where the two could differ, the block is special. Rejected: parsing every header of a block (a
+publish has tens of bytes of them, and nearly all are the application's).
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memchr, memcmp
+
+from penstock.kernels.messageids cimport MessageIds
+from penstock.kernels.sinks cimport Message
+from penstock.kernels.streamlog cimport StreamLog
+
+cdef enum:
+    HEADER_MAX = 0xffff             # larger ones are refused by Python with error 10097
+    STATUS_LINE_SIZE = 10           # "NATS/1.0\r\n"
+    DIGITS_MAX = 20                 # of a sequence
+
+
+cdef inline bint is_name(const char* line, size_t n, const char* name, size_t size) noexcept nogil:
+    return n >= size and memcmp(line, name, size) == 0
+
+
+cdef uint32_t expectation(const char* line, size_t n, size_t* name_size) noexcept nogil:
+    """Which expectation a header line holds, and the bytes of its name and colon; 0: none."""
+    if not is_name(line, n, b"Nats-Expected-", 14):
+        return 0
+    if is_name(line, n, b"Nats-Expected-Last-Subject-Sequence:", 36):
+        name_size[0] = 36
+        return EXPECTS_SUBJECT_SEQ
+    if is_name(line, n, b"Nats-Expected-Last-Sequence:", 28):
+        name_size[0] = 28
+        return EXPECTS_SEQ
+    if is_name(line, n, b"Nats-Expected-Stream:", 21):
+        name_size[0] = 21
+        return EXPECTS_STREAM
+    if is_name(line, n, b"Nats-Expected-Last-Msg-Id:", 26):
+        name_size[0] = 26
+        return EXPECTS_LAST_ID
+    return 0
+
+
+cdef const char* trim(const char* value, const char* end, size_t* size) noexcept nogil:
+    while value < end and (value[0] == c" " or value[0] == c"\t"):
+        value += 1
+    while end > value and ((end - 1)[0] == c" " or (end - 1)[0] == c"\t"):
+        end -= 1
+    size[0] = <size_t>(end - value)
+    return value
+
+
+cdef uint32_t classify_header(
+    const char* p, size_t n, uint32_t* id_start, uint32_t* id_len
+) noexcept nogil:
+    cdef const char* end = p + n
+    cdef const char* line
+    cdef const char* value
+    cdef const char* stop
+    cdef uint32_t flags = 0, expected = 0, kind
+    cdef bint has_id = False
+    cdef size_t size = 0
+    if n < STATUS_LINE_SIZE or n > HEADER_MAX or memcmp(p, b"NATS/1.0\r\n", STATUS_LINE_SIZE) != 0:
+        return PUBLISH_IS_SPECIAL
+    line = p + STATUS_LINE_SIZE
+    while end - line >= 5:
+        stop = <const char*>memchr(line, c"\n", end - line)
+        if stop != NULL and (stop - 1)[0] != c"\r":
+            return PUBLISH_IS_SPECIAL   # Python knows no other line ends: let it look
+        if memcmp(line, b"Nats-", 5) == 0:
+            if stop == NULL:
+                return PUBLISH_IS_SPECIAL
+            if is_name(line, stop - line, b"Nats-Msg-Id:", ID_NAME_SIZE):
+                if has_id:
+                    return PUBLISH_IS_SPECIAL
+                has_id = True
+                value = trim(line + ID_NAME_SIZE, stop - 1, &size)
+                if size:                # an empty id is none
+                    id_start[0] = <uint32_t>(value - p)
+                    id_len[0] = <uint32_t>size
+                    flags |= PUBLISH_HAS_ID
+            else:
+                kind = expectation(line, stop - line, &size)
+                if kind == 0 or expected & kind:
+                    return PUBLISH_IS_SPECIAL
+                expected |= kind
+                flags |= PUBLISH_EXPECTS
+        if stop == NULL:
+            break
+        line = stop + 1
+    return flags
+
+
+cdef bint is_seq(const char* digits, size_t n, uint64_t seq) noexcept nogil:
+    """Are these the digits of the sequence? (Leading zeros are allowed.)"""
+    cdef uint64_t value = 0
+    cdef size_t i
+    if n == 0 or n > DIGITS_MAX:
+        return False
+    for i in range(n):
+        if digits[i] < c"0" or digits[i] > c"9" or value >> 59:
+            return False
+        value = value * 10 + <uint64_t>(digits[i] - c"0")
+    return value == seq
+
+
+cdef uint32_t failed_expectations(const Message* m, StreamLog log, bytes stream, MessageIds ids) except? 0xFFFFFFFF:
+    cdef const char* line = m.body + STATUS_LINE_SIZE
+    cdef const char* end = m.body + m.header_len
+    cdef const char* stop
+    cdef const char* value
+    cdef size_t size = 0
+    cdef uint32_t kind, failed = 0
+    cdef bint holds
+    while True:
+        stop = <const char*>memchr(line, c"\n", end - line)
+        if stop == NULL:
+            return failed
+        kind = expectation(line, stop - line, &size)
+        if kind:
+            value = trim(line + size, stop - 1, &size)
+            if size == 0:
+                holds = True
+            elif kind == EXPECTS_STREAM:
+                holds = size == <size_t>PyBytes_GET_SIZE(stream) and memcmp(value, PyBytes_AS_STRING(stream), size) == 0
+            elif kind == EXPECTS_SEQ:
+                holds = is_seq(value, size, log.last_seq)
+            elif kind == EXPECTS_SUBJECT_SEQ:
+                holds = is_seq(value, size, log.last_of_subject(m.subject, m.subject_len))
+            else:
+                holds = ids.is_last(value, size)
+            if not holds:
+                failed |= kind
+        line = stop + 1
