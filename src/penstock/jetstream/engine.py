@@ -92,7 +92,7 @@ class JetStream:
         self._deferred: list[Callable[[], object]] = []
         self._deadlines: Deadlines[Stream | Consumer] = Deadlines()
         self._used = dict.fromkeys(StorageType, 0)  # bytes of all streams, as of when each was noted last
-        self._unsynced: set[str] = set()
+        self._unsynced: dict[str, None] = {}
         self._sync_due: int | None = None
         self._failing: dict[str, Stream] = {}  # streams whose last write failed
         self._retry_due: int | None = None
@@ -289,7 +289,7 @@ class JetStream:
             if self.config.sync_always:
                 stream.store.sync()
             elif not stream.is_memory:
-                self._unsynced.add(stream.name)
+                self._unsynced[stream.name] = None
         except StoreWriteError as error:
             log.error("stream %s can not be written, its publishes are refused: %s", stream.name, error)
             stream.write_failed(str(error))
@@ -317,7 +317,7 @@ class JetStream:
             self._retry_due = self.clock() + self.config.write_retry_ns
 
     def _sync(self) -> None:
-        unsynced, self._unsynced = self._unsynced, set()
+        unsynced, self._unsynced = self._unsynced, {}
         for name in unsynced:
             stream = self.streams.get(name)
             if stream is None:
@@ -325,7 +325,10 @@ class JetStream:
             try:
                 stream.store.sync()
             except StoreError as error:
-                log.error("stream %s: the periodic sync failed: %s", name, error)
+                log.error("stream %s: the periodic sync failed, the next one tries again: %s", name, error)
+                self._unsynced[name] = None
+        if self._unsynced:
+            self._sync_due = self.clock() + self.config.sync_interval_ns
 
     # --- streams -------------------------------------------------------------------------------
 

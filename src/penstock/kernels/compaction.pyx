@@ -19,7 +19,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from penstock.kernels.msgblock cimport ENTRY_DEAD, ENTRY_NONE, NEXT_FAR, SPAN_MAX, MessageBlock
-from penstock.kernels.records cimport KIND_REMOVED, KIND_REPLACES, RECORD_OK, RECORD_OVERHEAD, Record
+from penstock.kernels.records cimport KIND_FLOOR, KIND_REMOVED, KIND_REPLACES, RECORD_OK, RECORD_OVERHEAD, Record
 from penstock.kernels.streamlog cimport StreamLog
 
 
@@ -135,10 +135,13 @@ cdef int carry_notes(StreamLog log, MessageBlock block) except -1:
     if not log.durable:
         return 0
     needed = [pair for pair in block.removed if note_needed(log, block, pair[0], pair[1])]
-    if needed and log.tail is None:
+    if (needed or block.floor >= log.noted_floor) and log.tail is None:
         log._roll()
     for low, high in needed:
         log.tail.note(KIND_REMOVED, low, high, 0)
+    if block.floor and block.floor >= log.noted_floor:
+        log.tail.note(KIND_FLOOR, log.first_seq, log.last_seq, log.last_ts)
+        log.noted_floor = log.first_seq
     return 0
 
 

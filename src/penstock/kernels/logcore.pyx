@@ -472,13 +472,16 @@ cdef class LogCore:
             elif s.last == seq:
                 s.last = self._last_live(s, seq)
         if seq == self.first_seq:
+            self.front_removals += 1
             self._advance_first()
         return 1
 
     cdef int retire(self, uint64_t seq) except -1:
+        cdef bint at_front = seq == self.first_seq
         if not self._remove(seq, True, False):
             return 0
         self.removals -= 1
+        self.front_removals -= at_front
         return 1
 
     cdef void _forget_hint(self, Subject* s) noexcept:
@@ -554,6 +557,8 @@ cdef class LogCore:
         del self.blocks[i]
         if self.durable:
             self._dropped.append(block.number)
+            if block.floor >= self.noted_floor:
+                self.noted_floor = 0        # it may have been the only one that said it
         self.rewrites += 1
         return self._detach(block)
 

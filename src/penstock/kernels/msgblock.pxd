@@ -37,6 +37,7 @@ cdef class MessageBlock:
     cdef bint queued                        # for compaction
     # What notes the block's bytes hold: removed ranges, floor and least last sequence.
     cdef list removed
+    cdef readonly list passed_over      # offsets of bad records between good ones
     cdef readonly uint64_t floor, last_at_least
     cdef readonly uint64_t replaces_upto    # it holds what the blocks up to this number held; 0 = its own only
     cdef readonly int64_t noted_ts          # timestamp of the last message when the floor was noted
@@ -65,6 +66,7 @@ cdef class MessageBlock:
     cdef bytes _subject_table(self)
     cdef int _take_entries(self, const char* p, size_t count, const char* seqs) except -1
     cdef int _fill(self, size_t n) except -2
+    cdef size_t _good_behind(self, size_t at, size_t n) noexcept
 
 # One row of the subjects in a block's index; the text follows. Positions count entries.
 cdef packed struct SubjectRow:

@@ -28,9 +28,13 @@ class MessageBlock:
     def scan(self, data: Buffer, copy: bool = True) -> tuple[int, str] | None:
         """Fills a new block from a file's bytes, each record checked against its hash.
 
-        Without `copy` the block keeps using `data`. Returns None, or (offset, why) of the first bad record;
-        what is before it is in the block.
+        Without `copy` the block keeps using `data`. Returns None, or (offset, why) of the first bad record
+        that no good one follows; what is before it is in the block, but for passed_over.
         """
+
+    @property
+    def passed_over(self) -> list[int]:
+        """Offsets of bad records between good ones."""
 
     def export_index(self) -> bytes:
         """What from_index() needs; the block must be closed and resident."""

@@ -24,6 +24,7 @@ from penstock.kernels.records cimport (
     KIND_REMOVED,
     KIND_REPLACES,
     RECORD_END,
+    RECORD_BAD_HASH,
     RECORD_OK,
     RECORD_OVERHEAD,
     decode_record,
@@ -53,6 +54,7 @@ cdef class MessageBlock:
         self.first_seq = first_seq
         self.last_seq = first_seq - 1
         self.removed = []
+        self.passed_over = []
 
     def __dealloc__(self):
         free(self.entries)
@@ -260,8 +262,15 @@ cdef class MessageBlock:
         -1 when a sequence can't be."""
         cdef Record r
         cdef int kind = 0, status
+        cdef size_t behind
         while True:
             status = decode_record(self.data + self.size, n - self.size, &r, &kind, True)
+            if status == RECORD_BAD_HASH:
+                behind = self._good_behind(self.size + r.size, n)
+                if behind:
+                    self.passed_over.append(self.size)
+                    self.size = behind
+                    continue
             if status != RECORD_OK:
                 return status
             if kind != KIND_MESSAGE:
@@ -275,6 +284,19 @@ cdef class MessageBlock:
             else:
                 self.push(r.seq, <uint32_t>self.size, r.ts, r.size)
             self.size += r.size
+
+    cdef size_t _good_behind(self, size_t at, size_t n) noexcept:
+        """Where the next good record is when one follows the other by their lengths; 0 when none does.
+
+        A record that is damaged inside, or was half written over by its removal, still says how long it is.
+        """
+        cdef Record r
+        cdef int kind = 0
+        cdef int status = decode_record(self.data + at, n - at, &r, &kind, True)
+        while status == RECORD_BAD_HASH:
+            at += r.size
+            status = decode_record(self.data + at, n - at, &r, &kind, True)
+        return at if status == RECORD_OK else 0
 
     # ------------------------------------------------------------------ the index of a closed block
 

@@ -483,7 +483,7 @@ cdef class Pump:
         else:
             removed = self.log.removals - self.pending_removals
             if removed and self.log.first_seq <= self.position and \
-                    removed == self.log.first_seq - self.pending_first:
+                    removed == self.log.front_removals - self.pending_front:
                 removed = 0                 # all of them left at the front, behind us
             if self.pending_known and removed == 0 and self.filter_count == 0:
                 self.pending += last - self.pending_upto
@@ -494,7 +494,7 @@ cdef class Pump:
         self.pending_known = True
         self.pending_upto = last
         self.pending_removals = self.log.removals
-        self.pending_first = self.log.first_seq
+        self.pending_front = self.log.front_removals
         return 0
 
     @property

@@ -472,8 +472,14 @@ cdef class StreamLog(LogCore):
         if self.messages == 0:
             self.first_seq = max(floor, last + 1)
             self.last_seq = self.first_seq - 1
-        self.noted_floor = floor
         self._drop_heads()
+        # What says where the sequence stands must be in a block that stays: the open one, when there is one.
+        self.noted_floor = 0
+        if self.tail is not None:
+            self.noted_floor = self.tail.floor
+        else:
+            for block in self.blocks:
+                self.noted_floor = max(self.noted_floor, block.floor)
         for block in self.blocks:
             if block.closed:
                 self._queue_if_sparse(block)

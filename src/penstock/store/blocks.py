@@ -78,6 +78,9 @@ class BlockFiles:
     def adopt(self, number: int) -> None:
         """A block that recovery found a file of."""
         self._known.add(number)
+        # Who wrote it may have been killed before a sync.
+        self._unsynced.add(number)
+        self._names_changed = True
 
     def write(self, log: StreamLog) -> None:
         """Hands all that is new to the operating system, as interface.StreamStore says.
@@ -88,6 +91,9 @@ class BlockFiles:
         for block in log.unwritten():
             self._write_block(block)
         self._patches += log.take_patches()
+        if self._patches:
+            # What is half written over when the machine dies is gone by the note of its removal alone.
+            self.sync()
         while self._patches:
             number, offset, data = self._patches[0]
             if number in self._known and not any(

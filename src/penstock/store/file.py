@@ -163,6 +163,7 @@ class FileAccountStore:
         self._block_size = block_size
         self._open: dict[str, FileStreamStore] = {}
         self._memory: dict[str, MemoryStreamStore] = {}
+        _sync_present_names(self._disk, directory, self._streams_directory)
         sweep_deleted(self._disk, self._streams_directory)
 
     def stream_names(self) -> list[str]:
@@ -215,6 +216,7 @@ class FileStore:
         self._directory = Path(directory) / "jetstream"
         self._disk = disk
         make_directory(disk, self._directory)
+        _sync_present_names(disk, self._directory.parent, self._directory)
         self._lock = disk.lock(self._directory)
         self._files = OpenFiles(disk=disk)
         self._block_size = block_size
@@ -248,6 +250,13 @@ class FileStore:
         self._accounts.clear()
         self._files.close()
         self._lock.release()
+
+
+def _sync_present_names(disk: Disk, *directories: Path) -> None:
+    """Who made them may have been killed before the names were synced."""
+    for directory in directories:
+        if disk.exists(directory):
+            sync_directory(disk, directory.parent)
 
 
 def _make_empty(disk: Disk, directory: Path, *, sync_name: bool = True) -> None:

@@ -92,7 +92,10 @@ class FileConsumerStore:
     def open(cls, directory: Path, files: OpenFiles) -> FileConsumerStore:
         """The consumer kept in a directory. Raises StoreCorruptError when its meta is damaged."""
         name, meta = unpack_meta(files.disk, directory / META)
-        return cls(directory, name, meta, files)
+        store = cls(directory, name, meta, files)
+        # Who wrote it may have been killed before a sync.
+        store._names_changed = store.is_new = True
+        return store
 
     @property
     def closed(self) -> bool:
@@ -124,6 +127,7 @@ class FileConsumerStore:
             self._files.forget(self._journal)
             cut_file(self._disk, self._journal, size)
         self._written = self.journal_bytes = size
+        self._unsynced = size > 0
         self._loaded = True
         return self._state, entries
 

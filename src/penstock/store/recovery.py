@@ -1,12 +1,13 @@
 """Brings a stream's log back from its block files.
 
 A closed block with a valid index isn't read. Every other block is scanned, each record checked against its
-hash. At the first bad record of the last block the file is cut, and what was cut is kept beside it: that is
-what a process killed in the middle of a write leaves, and nothing acked is in it. A bad record in an earlier
-block ends that block; the sequences up to the next block are lost and said to be.
+hash. A bad record between good ones is passed over. At the first one with nothing good behind it the last
+block's file is cut, and what was cut is kept beside it: that is what a process killed in the middle of a
+write leaves, and nothing acked is in it. In an earlier block it ends that block; the sequences up to the next
+block are lost and said to be.
 
 Invariants: nothing before the first bad record of a block is lost; recovering twice gives the same.
-Rejected: guessing where the next good record begins (a payload may hold the bytes of a record).
+Rejected: searching for the next good record (a payload may hold the bytes of one); only lengths are followed.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ def _scanned(disk: Disk, directory: Path, number: int, *, last: bool) -> Message
     data = map_file(disk, path)
     block = MessageBlock(number, 1)
     bad = block.scan(data, copy=last)
+    for offset in block.passed_over:
+        logger.error("%s: bad record at byte %d passed over: the message there is lost", path, offset)
     if not last:
         block.closed = True
         block.written = block.size

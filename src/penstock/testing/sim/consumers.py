@@ -16,7 +16,7 @@ from penstock.jetstream.consumer.consumer import Consumer
 from penstock.protocol.acks import Delivery
 from penstock.protocol.subjects import matches
 from penstock.testing.sim.faults import Violation, require
-from penstock.testing.sim.streams import StreamRecord, tag_of
+from penstock.testing.sim.streams import Held, StreamRecord, tag_of
 
 
 class ConsumerRecord:
@@ -32,6 +32,7 @@ class ConsumerRecord:
         self.settled: set[int] = set()
         self.confirmed: set[int] = set()
         self.consumer_seq = self.kept_seq = 0
+        self.start = 1
         self.newest = 0
         self.floor = 0
         self.configure(config)
@@ -55,6 +56,12 @@ class ConsumerRecord:
         """Do its filters take the subject?"""
         return not self.filters or any(matches(one, subject) for one in self.filters)
 
+    def is_done_with(self, held: Held) -> bool:
+        """Did it get its ack, or will it never be delivered?"""
+        if held.seq < self.start or not self.wants(held.subject):
+            return True
+        return held.seq in self.settled or held.seq in self.sent
+
     # --- what comes and goes
 
     def deliver(self, about: Delivery, reply: str, payload: bytes, record: StreamRecord) -> None:
@@ -66,9 +73,9 @@ class ConsumerRecord:
             raise Violation("delivered", f"{where} is not in the stream")
         if not self.config.get("headers_only"):
             require(tag_of(payload) == held.tag, "delivered", f"{where} came as {payload[:8]!r}, is {held}")
-        require(
-            self.wants(held.subject), "delivered", f"{where} on {held.subject} does not match {self.filters}"
-        )
+        # What is pending comes again, whatever the filters have become.
+        wanted = seq in self.delivered or self.wants(held.subject)
+        require(wanted, "delivered", f"{where}: {held.subject} is not of {self.filters}")
         if seq in self.confirmed or seq in self.settled:
             raise Violation("acks stay", f"{where} was acked and came again")
         if about.consumer_seq != self.consumer_seq + 1:
@@ -168,7 +175,7 @@ class ConsumerRecord:
         pending = {seq: times for seq, _, _, times in state.pending()}
         if self.policy == "explicit":
             for seq in pending:
-                if seq in self.settled:
+                if seq in self.settled and seq in record.live:
                     raise Violation("acks stay", f"{where}: {seq} was acked and is pending")
             if not power:
                 for seq, times in self.delivered.items():
@@ -185,6 +192,7 @@ class ConsumerRecord:
     def adopt(self, consumer: Consumer) -> None:
         """What the server says is believed from here on."""
         state = consumer.state
+        self.start = consumer.meta.start_seq
         self.delivered = {seq: times for seq, _, _, times in state.pending()}
         self.outstanding = [one for one in self.outstanding if one[1] in self.delivered]
         self.sent.clear()

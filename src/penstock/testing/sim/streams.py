@@ -43,6 +43,7 @@ class Picture(NamedTuple):
 
     live: dict[int, Held]
     last_seq: int
+    maybe: frozenset[int] = frozenset()  # gone since a recovery, which may not have been written
 
 
 class Publish:
@@ -105,7 +106,6 @@ class StreamRecord:
         self.settled: set[int] = set()  # sequences that interest or work queue retention may remove
         self.limits_changed = False
         self.damaged = False  # bits were flipped in its files: what is gone may be
-        self._removals = 0
         self._bytes = 0
 
     # --- following the log
@@ -119,8 +119,7 @@ class StreamRecord:
         for held in fresh.values():
             self._check_new(held)
         gone: list[Held] = []
-        if log.removals != self._removals:
-            self._removals = log.removals
+        if log.messages != len(self.live) + len(fresh):
             gone = [held for seq, held in self.live.items() if log.next_seq(seq) != seq]
         if gone or fresh:
             before = self.live
@@ -182,6 +181,8 @@ class StreamRecord:
     # --- why messages go
 
     def _explain(self, gone: list[Held], before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
+        if self.limits_changed:
+            return  # by the limits before the update, or by those after it
         left = [held for held in gone if not self._has_reason(held, now)]
         if left:
             left = self._without_subject_limit(left)
@@ -378,6 +379,8 @@ class StreamRecord:
                     raise Violation("no duplicate", f"{self.name}: {held.tag} is {tags[held.tag]} and {seq}")
                 tags[held.tag] = seq
             if seq <= base.last_seq:
+                if seq not in base.live and seq in base.maybe and known in (None, held.tag):
+                    continue
                 if seq not in base.live:
                     raise Violation("no resurrection", f"{self.name}: {held} was gone and is back")
                 if base.live[seq] != held:
@@ -416,16 +419,16 @@ class StreamRecord:
         self.config = stream.config
         self.live = read_log(log, 1) if found is None else found
         self.last_seq = log.last_seq
-        self._removals = log.removals
         self._bytes = sum(held.size for held in self.live.values())
         self.ever = {seq: tag for seq, tag in self.ever.items() if seq <= self.last_seq}
         self.acked = {seq: tag for seq, tag in self.acked.items() if seq <= self.last_seq}
         self.seq_of = {tag: seq for tag, seq in self.seq_of.items() if seq in self.live}
-        self.ids = {msg_id: first for msg_id, first in self.ids.items() if first[0] in self.live}
+        self.ids = {msg_id: first for msg_id, first in self.ids.items() if first[0] <= self.last_seq}
         for held in self.live.values():
             if held.tag:
                 self._note(held)
-        self.kept = Picture(self.live, self.last_seq)
+        lost = frozenset(range(1, self.last_seq + 1)) - self.live.keys()
+        self.kept = Picture(self.live, self.last_seq, lost)
         self.end_tick()
         self._count(log)
 

@@ -411,7 +411,7 @@ def drain(world: World) -> None:
     for record in world.consumers.values():
         if record.push:
             world.bind(record.push)
-    for _ in range(40):
+    for _ in range(400):
         busy = False
         for record in list(world.consumers.values()):
             while record.outstanding:

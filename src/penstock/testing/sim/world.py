@@ -21,7 +21,7 @@ from penstock.kernels.dispatch import ServiceSink, publish
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.kernels.subjects import SubscriptionIndex
 from penstock.protocol.acks import parse_reply
-from penstock.protocol.api import encode
+from penstock.protocol.api import RetentionPolicy, encode
 from penstock.store.file import FileStore
 from penstock.testing.sim.consumers import ConsumerRecord
 from penstock.testing.sim.disk import Killed, SimDisk
@@ -62,6 +62,7 @@ class World:
         self._ids = itertools.count(1)
         self._answers: dict[bytes, bytes] = {}
         self._confirmations: dict[int, tuple[ConsumerRecord, list[int]]] = {}
+        self._was_faulty = False
         self._bound: dict[str, Subscription] = {}
         self._log = _LogTap(self)
         self._boot()
@@ -187,7 +188,8 @@ class World:
                 excused = known.may_vanish or power or self.damaged or known.config.get("mem_storage")
                 if not excused and key not in in_flight:
                     raise Violation("acked means kept", f"consumer {key} is gone")
-                if power and self.always and known.confirmed and not self.damaged and not known.may_vanish:
+                lasting = not (known.may_vanish or known.config.get("mem_storage") or self.damaged)
+                if power and self.always and known.confirmed and lasting and self._is_kept(key[0]):
                     raise Violation("acks stay", f"consumer {key} is gone with its confirmed acks")
                 del self.consumers[key]
             elif self.damaged:
@@ -203,6 +205,10 @@ class World:
         for known in self.consumers.values():
             if known.push:
                 self.bind(known.push)
+
+    def _is_kept(self, stream: str) -> bool:
+        record = self.streams.get(stream)
+        return record is not None and not record.memory
 
     def _meet_consumers(self, *, strict: bool) -> None:
         """Takes in consumers that are there and were not known."""
@@ -248,6 +254,8 @@ class World:
         """The end of a tick, as the server runs it; the records look on."""
         self.ticks += 1
         engine = self.engine
+        self._was_faulty = False
+        self._was_faulty = self.faulty()
         with self._log:
             engine.apply(self.now)
             self._phase("apply")
@@ -272,8 +280,8 @@ class World:
             record = self.streams.get(name)
             if record is None:
                 record = self.streams[name] = StreamRecord(name, stream.config)
-            for consumer in stream.consumers.values():
-                self._note_settled(record, consumer.name)
+            if record.config.retention is not RetentionPolicy.LIMITS:
+                self._note_settled(record)
             record.look(stream, self.now)
             if stream.write_failure is None:
                 record.wrote()
@@ -283,10 +291,15 @@ class World:
             require(("delete", name) in self.in_flight, "acked means kept", f"stream {name} vanished")
             self._forget(name)
 
-    def _note_settled(self, record: StreamRecord, consumer: str) -> None:
-        known = self.consumers.get((record.name, consumer))
-        if known is not None and record.config.retention.value != "limits":
-            record.settled |= known.settled | known.sent.keys()
+    def _note_settled(self, record: StreamRecord) -> None:
+        """Which messages interest or work queue retention may remove now."""
+        present = self.engine.streams[record.name].consumers
+        known = [one for key, one in self.consumers.items() if key[0] == record.name and key[1] in present]
+        enough = any if record.config.retention is RetentionPolicy.WORKQUEUE else all
+        record.settled = {
+            seq for seq, held in record.live.items()
+            if enough(one.is_done_with(held) for one in known)
+        }  # fmt: skip
 
     def _end_tick(self) -> None:
         engine = self.engine
@@ -369,8 +382,10 @@ class World:
         return answer
 
     def faulty(self) -> bool:
-        """Does the disk fail just now, or are writes still waiting for the next try?"""
-        return bool(self.disk.fail_rate or self.disk.room is not None or self.engine._failing)
+        """Does the disk fail just now, or did writes wait for the next try when the tick began?"""
+        return self._was_faulty or bool(
+            self.disk.fail_rate or self.disk.room is not None or self.engine._failing
+        )
 
     def ack(self, record: ConsumerRecord, reply: str, seq: int, body: bytes, *, double: bool) -> None:
         """Answers a delivery."""
