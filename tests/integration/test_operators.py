@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.protocol.claims import Permission, Permissions, ResponsePermission, Scope, Template, TimeRange
+from penstock.protocol.claims import (
+    ExternalAuthorization,
+    Permission,
+    Permissions,
+    ResponsePermission,
+    Scope,
+    Template,
+    TimeRange,
+)
 from penstock.server.directives import load
 from tests.support.conf_servers import answers, received, running_conf
 from tests.support.keys import (
@@ -60,6 +68,9 @@ TOKENS = {
     "OLD": account_token("OLD", head={"issued_at": now_s() - 100, "expires": now_s() - 50}),
     "FOREIGN": account_token("FOREIGN", by=key("operator", "other")),
     "BEARER": account_token("BEARER"),
+    "CALLOUT": account_token(
+        "CALLOUT", authorization=ExternalAuthorization(auth_users=(key("user", "service").public,))
+    ),
 }
 
 
@@ -142,6 +153,8 @@ def test_permission_to_respond_is_a_permission(port: int) -> None:
         ("OLD", "joe", {}, VIOLATION),
         ("FOREIGN", "joe", {}, VIOLATION),
         ("UNKNOWN", "joe", {}, VIOLATION),
+        ("CALLOUT", "joe", {}, VIOLATION),
+        ("CALLOUT", "service", {}, "in"),
         ("A", "joe", {"pub": Permission(allow=("a..b",))}, VIOLATION),
     ],
 )  # fmt: skip

@@ -122,6 +122,16 @@ class Connection(asyncio.BufferedProtocol):
 
         return described(encrypted)
 
+    def hold(self) -> None:
+        """Reads nothing until `release()`."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Reads again."""
+        if self._transport is not None and self.close_reason is None:
+            self._transport.resume_reading()
+
     def certificate(self) -> bytes:
         """The client's TLS certificate, DER; b"" when it showed none."""
         encrypted = self._transport.get_extra_info("ssl_object") if self._transport is not None else None

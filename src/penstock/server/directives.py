@@ -41,7 +41,7 @@ UNSUPPORTED_JETSTREAM = frozenset(
     max_concurrent_io max_outstanding_catchup meta_compact meta_compact_size meta_compact_sync prev_key
     request_queue_limit tpm unique_tag""".split()
 )
-UNSUPPORTED_AUTHORIZATION = frozenset("auth_callout proxy_required".split())
+UNSUPPORTED_AUTHORIZATION = frozenset({"proxy_required"})
 UNSUPPORTED_USER = frozenset({"proxy_required"})
 
 
@@ -165,6 +165,12 @@ def _permissions(node: Node, name: str) -> Any:
     return access_directives.permissions(node, name)
 
 
+def _callout(node: Node, name: str) -> Any:
+    from penstock.server import operator_directives
+
+    return operator_directives.callout(node, name)
+
+
 def _authorization(node: Node, name: str) -> dict[str, Any]:
     found = fields(block(node, name), _AUTHORIZATION, UNSUPPORTED_AUTHORIZATION)
     defaults = found.pop("default_permissions", None)
@@ -182,6 +188,8 @@ _AUTHORIZATION: dict[str, tuple[str, Reader]] = {
     "pass": ("password", text),
     "token": ("token", text),
     "timeout": ("auth_timeout_ns", duration),
+    "auth_callout": ("auth_callout", _callout),
+    "auth_hook": ("auth_callout", _callout),
     "users": ("users", _users),
     "default_permissions": ("default_permissions", _permissions),
     "default_permission": ("default_permissions", _permissions),

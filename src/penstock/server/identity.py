@@ -6,12 +6,23 @@ import os
 import sys
 from base64 import b32encode
 from binascii import crc_hqx
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.protocol.nkeys import KeyPair
 
 VERSION = "2.14.3"
 """The NATS version whose features clients may expect; not the version of this package."""
 PROTOCOL = 1
 RUNTIME = f"python{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
 _PREFIX_SERVER = 13 << 3
+
+
+def new_server_key() -> KeyPair:
+    """A fresh key whose public half is the server's id, for servers that must sign."""
+    from penstock.protocol.nkeys import KeyPair, Prefix
+
+    return KeyPair.from_bytes(Prefix.SERVER, os.urandom(32))
 
 
 def new_server_id() -> str:

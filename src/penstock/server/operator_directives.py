@@ -11,7 +11,7 @@ from penstock.protocol.jwt import decode_account, decode_operator, parse_token
 from penstock.protocol.nkeys import Prefix, is_public
 from penstock.server.conf import Map, Node
 from penstock.server.directives import Reader, block, boolean, duration_text, fields, integer, shown, text
-from penstock.server.options import ResolverOptions
+from penstock.server.options import CalloutOptions, ResolverOptions
 
 _MEMORY = re.compile(r"mem(ory)?\s*", re.IGNORECASE)
 
@@ -98,6 +98,37 @@ def pinned(node: Node, name: str) -> frozenset[str]:
     """Accounts: one or an array."""
     entries = node.value if isinstance(node.value, list) else [node]
     return frozenset(text(entry, name) for entry in entries)
+
+
+def callout(node: Node, name: str) -> CalloutOptions:
+    """The block `auth_callout`."""
+    found = fields(block(node, name), _CALLOUT, frozenset({"xkey", "key"}))
+    if "issuer" not in found:
+        raise node.where.error("Authorization callouts require an issuer to be specified")
+    if not is_public(found["issuer"], Prefix.ACCOUNT):
+        raise node.where.error(
+            f'Expected callout user to be a valid public account nkey, got "{found["issuer"]}"'
+        )
+    try:
+        return CalloutOptions(**{"auth_users": (), **found})
+    except ConfigError as error:
+        raise node.where.error(error.message) from error
+
+
+def _texts(node: Node, name: str) -> tuple[str, ...]:
+    if not isinstance(node.value, list):
+        raise node.where.error(f"Expected {name} field to be an array, got {shown(node)}")
+    return tuple(text(entry, name) for entry in node.value)
+
+
+_CALLOUT: dict[str, tuple[str, Reader]] = {
+    "issuer": ("issuer", text),
+    "account": ("account", text),
+    "acc": ("account", text),
+    "auth_users": ("auth_users", _texts),
+    "users": ("auth_users", _texts),
+    "allowed_accounts": ("allowed_accounts", _texts),
+}
 
 
 def completed(found: dict[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.server.session import Session
 
 
-class Untrusted(Exception):
+class Untrusted(MisuseError):
     """Why somebody is not let in; for the log alone."""
 
 
@@ -138,12 +138,17 @@ class Operators:
             raise Untrusted(f"Account {user.account} not listed as operator pinned account")
         account = self.account(user.account)
         limits = _limits(account, user)
+        service_users = account.claims.nats.authorization.auth_users
+        if service_users and user.subject not in service_users:
+            raise Untrusted(
+                "the account leaves its users to an auth callout, which needs a configured one here"
+            )
         if account.expired:
             raise Untrusted("Account JWT has expired")
         self._check_how(credentials, account, user, limits)
         expires_ns = user.expires * NS
         if limits.times:
-            ends_ns = now_ns + self._time_left_ns(limits, now_ns)
+            ends_ns = now_ns + time_left_ns(limits, now_ns)
             expires_ns = min(expires_ns or ends_ns, ends_ns)
         permissions = permissions_of(limits)
         return Identity(
@@ -174,20 +179,6 @@ class Operators:
             raise Untrusted("a proxy is required, and this server trusts none")
         if limits.networks and not _comes_from(credentials.host, limits.networks):
             raise Untrusted(f"Bad src Ip {credentials.host}")
-
-    def _time_left_ns(self, limits: UserLimits, now_ns: int) -> int:
-        from zoneinfo import ZoneInfo
-
-        try:
-            zone = ZoneInfo(limits.times_location) if limits.times_location else None
-        except (KeyError, ValueError, OSError) as error:  # not known (a KeyError), no name, no file
-            raise Untrusted(f"could not parse iana time zone by name: {error}") from error
-        now = datetime.fromtimestamp(now_ns / NS, zone)
-        second = now.hour * 3600 + now.minute * 60 + now.second + now.microsecond / 1e6
-        left = seconds_left(limits.times, second)
-        if left is None:
-            raise Untrusted("Outside connect times")
-        return int(left * NS)
 
     # -- accounts
 
@@ -277,6 +268,8 @@ class Operators:
     def _read(self, name: str, token: str) -> KnownAccount:
         try:
             claims = self.verified(token)
+        except Untrusted:
+            raise
         except MisuseError as error:
             raise Untrusted(f"Account JWT lookup error: {error}") from error
         if claims.subject != name:
@@ -409,6 +402,22 @@ def _comes_from(host: str, networks: tuple[str, ...]) -> bool:
     return any(address in ip_network(network, strict=False) for network in networks)
 
 
+def time_left_ns(limits: UserLimits, now_ns: int) -> int:
+    """How long a user with times of day may stay. Raises Untrusted: not now."""
+    from zoneinfo import ZoneInfo
+
+    try:
+        zone = ZoneInfo(limits.times_location) if limits.times_location else None
+    except (KeyError, ValueError, OSError) as error:  # not known (a KeyError), no name, no file
+        raise Untrusted(f"could not parse iana time zone by name: {error}") from error
+    now = datetime.fromtimestamp(now_ns / NS, zone)
+    second = now.hour * 3600 + now.minute * 60 + now.second + now.microsecond / 1e6
+    left = seconds_left(limits.times, second)
+    if left is None:
+        raise Untrusted("Outside connect times")
+    return int(left * NS)
+
+
 # -- options
 
 
@@ -420,6 +429,8 @@ def check(options: Options) -> None:
         raise ConfigError("operators do not allow Accounts to be configured directly")
     if options.users:
         raise ConfigError("operators do not allow users to be configured directly")
+    if options.auth_callout is not None:
+        raise ConfigError("operators do not allow authorization callouts to be configured directly")
     if options.operators and options.trusted_keys:
         raise ConfigError("conflicting options for 'TrustedKeys' and 'TrustedOperators'")
     claims = [decode_operator(token) for token in options.operators]

@@ -105,6 +105,25 @@ class AccountOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CalloutOptions:
+    """The service that decides who clients are. `authorization.auth_callout`."""
+
+    issuer: str
+    """Public key of the account that must have signed its answers. `issuer`."""
+    auth_users: tuple[str, ...]
+    """Users the service logs in as; it is not asked about them. At least one. `auth_users`."""
+    account: str = GLOBAL_ACCOUNT
+    """The account it listens in. Default `$G`. `account`."""
+    allowed_accounts: tuple[str, ...] = ()
+    """Of the users that are configured, it is asked about those in these accounts; default: about all.
+    `allowed_accounts`."""
+
+    def __post_init__(self) -> None:
+        if not self.auth_users:
+            raise ConfigError("Authorization callouts require authorized users to be specified")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResolverOptions:
     """Where the tokens of accounts are kept. `resolver`."""
 
@@ -311,6 +330,8 @@ class Options:
     system_account: str = SYSTEM_ACCOUNT
     """The account of the server's own affairs; one of `accounts`, or `$SYS` (default). `system_account`."""
 
+    auth_callout: CalloutOptions | None = None
+    """The service that decides who clients are; None (default) = none. `authorization.auth_callout`."""
     operators: tuple[str, ...] = ()
     """Tokens of the operators whose accounts and users are let in; excludes every other user. Default none.
     `operator`, a file or the token itself."""

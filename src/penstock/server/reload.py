@@ -156,6 +156,7 @@ def _directive(name: str) -> str:
 def _authorization(server: Server) -> None:
     account_setup.renew(server)
     server.authenticator = server.new_authenticator()
+    server.callout = server.new_callout()
     for session in tuple(server.sessions.values()):
         session.authenticate_again()
     if server.jetstream is not None:

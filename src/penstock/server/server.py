@@ -31,7 +31,7 @@ from penstock.net.reasons import CloseReason
 from penstock.routing.account import Account
 from penstock.server import account_setup, files, lameduck, logs
 from penstock.server.auth import GLOBAL_ACCOUNT, Authenticator, ConfiguredUsers
-from penstock.server.identity import PROTOCOL, RUNTIME, VERSION, new_server_id
+from penstock.server.identity import PROTOCOL, RUNTIME, VERSION, new_server_id, new_server_key
 from penstock.server.options import AccountJetStream, AccountOptions, JetStreamOptions, Options
 from penstock.server.session import Session
 from penstock.server.system import SystemService
@@ -40,6 +40,7 @@ from penstock.server.totals import ClosedSession, Totals
 
 if TYPE_CHECKING:
     from penstock.net.tls import TlsLayer
+    from penstock.server.auth_callout import AuthCallout
     from penstock.server.encryption import Encryption
     from penstock.server.jetstream import JetStreamService
     from penstock.server.monitor import Monitor
@@ -85,10 +86,12 @@ class Server:
         self.log = log or logs.Log(logs.to_logging, debug=options.debug, trace=options.trace)
         self.clock: Callable[[], int] = time.time_ns
         self.random: Callable[[], float] = _random
-        self.server_id = new_server_id()
+        self.key = None if options.auth_callout is None else new_server_key()
+        self.server_id = new_server_id() if self.key is None else self.key.public
         self.server_name = options.server_name or self.server_id
         self.operators = self._open_operators()
         self.authenticator = self.new_authenticator()
+        self.callout = self.new_callout()
         self.accounts: dict[str, Account] = {}
         self.system = SystemService(self)
         self.sessions: dict[int, Session] = {}
@@ -276,6 +279,14 @@ class Server:
     def new_authenticator(self) -> Authenticator:
         """Who may connect, as the options say now."""
         return self.operators or ConfiguredUsers(self.options)
+
+    def new_callout(self) -> AuthCallout | None:
+        """The service that decides who may connect, as the options say now; None = there is none."""
+        if self.options.auth_callout is None:
+            return None
+        from penstock.server.auth_callout import AuthCallout
+
+        return AuthCallout(self, self.options.auth_callout)
 
     def admit(self, session: Session) -> bool:
         """Counts a new session; False when there are as many as there may be."""

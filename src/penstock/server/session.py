@@ -32,6 +32,7 @@ from penstock.server.connect_options import ConnectOptions, parse_connect
 
 if TYPE_CHECKING:
     from penstock.routing.permissions import Permissions
+    from penstock.server.auth_callout import AuthCallout
     from penstock.server.permits import Permits
     from penstock.server.server import Server
 
@@ -76,6 +77,7 @@ class Session:
         self._ping_sent_ns = 0
         self._pings_out = 0
         self._pong_sent = False
+        self._waiting = False  # for a service that decides who the client is
         self._ping_timer: asyncio.TimerHandle | None = None
         self._auth_timer: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
@@ -127,6 +129,8 @@ class Session:
                 self._on_unexpected(op)
             else:
                 handler(self, self.inlet.control())
+            if self._waiting:
+                return
             op = process()
 
     def closed(self, reason: CloseReason) -> None:
@@ -189,6 +193,8 @@ class Session:
             return
         server = self.server
         identity = server.authenticator.check(self.credentials())
+        if server.callout is not None and identity is not None:
+            identity = server.callout.let_in(identity)
         if self.identity is None:
             if not server.authenticator.required:
                 self._identify(identity)
@@ -222,7 +228,35 @@ class Session:
         if options.account:
             self._refuse_login(options.user)
             return
-        identity = self.server.authenticator.check(self.credentials(options))
+        credentials = self.credentials(options)
+        identity = self.server.authenticator.check(credentials)
+        callout = self.server.callout
+        if callout is not None and callout.is_asked(credentials, identity):
+            self._wait_for(callout, options)
+            return
+        if callout is not None and identity is not None:
+            identity = callout.let_in(identity)
+        self._decide(options, identity)
+
+    def _wait_for(self, callout: AuthCallout, options: ConnectOptions) -> None:
+        """Reads nothing more until the service has decided."""
+        if self._auth_timer is not None:
+            self._auth_timer.cancel()
+            self._auth_timer = None
+        self._waiting = True
+        self.connection.hold()
+
+        def decided(identity: Identity | None) -> None:
+            self._waiting = False
+            if self.connection.close_reason is None:
+                self._decide(options, identity)
+                self.connection.release()
+                self.control(self.inlet.process())
+
+        callout.ask(self, options, decided)
+
+    def _decide(self, options: ConnectOptions, identity: Identity | None) -> None:
+        """Lets the client in as who it is, or refuses it."""
         if identity is None:
             self._refuse_login(options.user)
             return

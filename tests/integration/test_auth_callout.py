@@ -1,0 +1,227 @@
+"""Auth callout (row 186): a service decides who a client is, on ours and on the official server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.protocol.claims import GenericClaims, Permission, User, UserClaims
+from penstock.protocol.jwt import decode, encode
+from penstock.protocol.nkeys import KeyPair, Prefix, is_public
+from penstock.server.directives import load
+from tests.support.conf_servers import answers, login, running_conf
+from tests.support.keys import key, now_s
+from tests.support.nats_servers import KINDS, find_official_server
+from tests.support.rawnats import RawNats
+from tests.support.wire import Wire
+
+ISSUER = key("account", "callout")
+CONF = f"""
+accounts {{
+    AUTH {{ users: [ {{ user: service, password: service }} ] }}
+    APP {{ users: [ {{ user: fixed, password: fixed }} ] }}
+    FREE {{ users: [ {{ user: free, password: free }} ] }}
+}}
+authorization {{
+    timeout: 1
+    auth_callout {{
+        issuer: {ISSUER.public}
+        account: AUTH
+        auth_users: [ service ]
+        allowed_accounts: [ APP ]
+    }}
+}}
+"""
+VIOLATION = b"-ERR 'Authorization Violation'\r\n"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with running_conf(request.param, CONF, tmp_path_factory.mktemp(request.param)) as port:
+        yield port
+
+
+@pytest.fixture
+def service(port: int) -> Iterator[RawNats]:
+    client = login(port, "service")
+    client.subscribe("$SYS.REQ.USER.AUTH", 1)
+    client.flush()
+    yield client
+    client.close()
+
+
+def knocking(port: int, **connect: object) -> Wire:
+    """A client that has sent CONNECT, and a PING that is answered when it is in."""
+    wire = Wire(port)
+    settings = {"verbose": False, "pedantic": False, "headers": True, **connect}
+    wire.send(b"CONNECT " + json.dumps(settings).encode() + b"\r\nPING\r\n")
+    return wire
+
+
+class Question:
+    """A question that has come to the service."""
+
+    def __init__(self, service: RawNats) -> None:
+        message = service.message()
+        self.service, self.reply = service, message.reply.decode()
+        self.claims = decode(message.payload.decode())
+        assert isinstance(self.claims, GenericClaims)
+        self.body: dict[str, Any] = dict(self.claims.nats)
+
+    def answer(
+        self,
+        *,
+        account: str = "APP",
+        by: KeyPair = ISSUER,
+        user: dict[str, Any] | None = None,
+        head: dict[str, Any] | None = None,
+        error: str = "",
+        **claims: Any,
+    ) -> None:
+        nkey = self.body["user_nkey"]
+        body: dict[str, object] = {"type": "authorization_response", "version": 2}
+        if error:
+            body["error"] = error
+        else:
+            nats = User(**{"subs": -1, "data": -1, "payload": -1, **(user or {})})
+            given = {"subject": nkey, "audience": account, "name": "joe", **(head or {})}
+            body["jwt"] = encode(UserClaims(nats=nats, **given), by, now_s=now_s())
+        settings = {"subject": nkey, "audience": self.body["server_id"]["id"], **claims}
+        token = encode(GenericClaims(nats=body, **settings), by, now_s=now_s())
+        self.service.publish(self.reply, token.encode())
+
+
+def test_the_service_is_told_who_asks(port: int, service: RawNats) -> None:
+    wire = knocking(port, user="joe", **{"pass": "secret"}, name="app", lang="test", version="1", protocol=1)
+    question = Question(service)
+    claims, body = question.claims, question.body
+    assert (claims.audience, claims.subject) == ("nats-authorization-request", ISSUER.public)
+    assert is_public(claims.issuer, Prefix.SERVER)
+    assert claims.issuer == body["server_id"]["id"] == wire.info["server_id"]
+    assert 0 < claims.expires - claims.issued_at <= 2
+    assert is_public(body["user_nkey"], Prefix.USER)
+    client = {name: body["client_info"].get(name) for name in ("user", "name", "kind", "type", "host")}
+    assert client == {"user": "joe", "name": "app", "kind": "Client", "type": "nats", "host": "127.0.0.1"}
+    assert body["connect_opts"] == {
+        "user": "joe", "pass": "secret", "name": "app", "lang": "test", "version": "1", "protocol": 1
+    }  # fmt: skip
+    question.answer()
+    wire.until(b"PONG\r\n")
+    wire.close()
+
+
+def test_a_client_becomes_who_the_service_says(port: int, service: RawNats) -> None:
+    wire = knocking(port, auth_token="anything")
+    Question(service).answer(user={"pub": Permission(deny=("no",))})
+    wire.until(b"PONG\r\n")
+    assert wire.ask(b"PUB no 0\r\n\r\n") == b"-ERR 'Permissions Violation for Publish to \"no\"'\r\n"
+    told = wire.ask(b"SUB r 1\r\nPUB $SYS.REQ.USER.INFO r 0\r\n\r\n")
+    while b"}}\r\n" not in told:
+        told += wire.ask(b"")
+    data = json.loads(told.split(b"\r\n")[1])
+    assert (data["data"]["user"], data["data"]["account"]) == ("joe", "APP")
+    wire.close()
+
+
+def test_what_was_sent_behind_the_connect_waits_for_the_answer(port: int, service: RawNats) -> None:
+    wire = Wire(port)
+    wire.send(b'CONNECT {"verbose":false,"user":"x","pass":"y"}\r\nSUB a 1\r\nPUB a 2\r\nhi\r\nPING\r\n')
+    Question(service).answer()
+    assert wire.until(b"PONG\r\n") == b"MSG a 1 2\r\nhi\r\nPONG\r\n"
+    wire.close()
+
+
+def test_users_that_are_configured_may_be_asked_about_too(port: int, service: RawNats) -> None:
+    fixed = knocking(port, user="fixed", **{"pass": "fixed"})
+    Question(service).answer(account="FREE")
+    fixed.until(b"PONG\r\n")
+    login(port, "free").close()  # not in an allowed account: nobody is asked
+    fixed.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"error": "no"},
+        {"by": key("account", "stranger")},
+        {"subject": key("user", "somebody").public},
+        {"audience": key("server", "other").public},
+        {"account": "NOWHERE"},
+        {"head": {"subject": key("user", "somebody").public}},
+        {"head": {"expires": now_s() - 10}},
+        {"user": {"issuer_account": ISSUER.public}},
+    ],
+)
+def test_answers_that_do_not_fit_let_nobody_in(port: int, service: RawNats, answer: dict[str, Any]) -> None:
+    wire = knocking(port, user="joe", **{"pass": "x"})
+    Question(service).answer(**answer)
+    assert wire.rest() == VIOLATION
+    wire.close()
+
+
+def test_an_empty_answer_is_no(port: int, service: RawNats) -> None:
+    wire = knocking(port, user="joe", **{"pass": "x"})
+    service.publish(Question(service).reply)
+    assert wire.rest() == VIOLATION
+
+
+def test_no_answer_in_time_is_no(port: int, service: RawNats) -> None:
+    wire = knocking(port, user="joe", **{"pass": "x"})
+    Question(service)
+    assert wire.rest() == VIOLATION
+
+
+def test_without_a_service_nobody_else_is_let_in(port: int) -> None:
+    assert knocking(port, user="joe", **{"pass": "x"}).rest() == VIOLATION
+    login(port, "service").close()
+
+
+def test_an_end_that_the_answer_sets_is_kept(port: int, service: RawNats) -> None:
+    wire = knocking(port, user="joe", **{"pass": "x"})
+    Question(service).answer(head={"expires": now_s() + 1})
+    wire.until(b"PONG\r\n")
+    assert wire.rest() == b"-ERR 'User Authentication Expired'\r\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_subject_of_questions_is_the_servers(kind: str, tmp_path: Path) -> None:
+    refused = ["-ERR 'Permissions Violation for Publish to \"$SYS.REQ.USER.AUTH\"'"]
+    with running_conf(kind, CONF.replace("allowed_accounts: [ APP ]", ""), tmp_path) as port:
+        service = login(port, "service")
+        assert answers(service, "PUB $SYS.REQ.USER.AUTH 0\r\n") == refused
+        service.subscribe("$SYS.REQ.USER.AUTH", 1)
+        service.flush()
+        wire = knocking(port, user="joe", **{"pass": "x"})
+        Question(service).answer(account="AUTH")
+        wire.until(b"PONG\r\n")
+        assert wire.ask(b"PUB $SYS.REQ.USER.AUTH 0\r\n\r\n").decode().strip() == refused[0]
+        wire.close()
+        service.close()
+
+
+@pytest.mark.parametrize(
+    ("callout", "why"),
+    [
+        ("auth_users: [a]", "Authorization callouts require an issuer to be specified"),
+        (f"issuer: {ISSUER.public}", "Authorization callouts require authorized users to be specified"),
+        ("issuer: x, auth_users: [a]", "Expected callout user to be a valid public account nkey, got "),
+        (f"issuer: {ISSUER.public}, auth_users: a", "Expected auth_users field to be an array"),
+    ],
+)
+def test_both_servers_refuse_the_same_callouts(callout: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "nats.conf"
+    path.write_text(f"authorization {{ users: [ {{user: a, password: b}} ], auth_callout {{ {callout} }} }}")
+    with pytest.raises(ConfigError) as caught:
+        load(str(path))
+    assert why in str(caught.value)
+    binary = find_official_server()
+    if binary is not None:
+        told = subprocess.run([binary, "-t", "-c", str(path)], capture_output=True, text=True, check=False)
+        assert told.returncode != 0
+        assert why in told.stderr
