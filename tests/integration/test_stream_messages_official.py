@@ -15,7 +15,7 @@ import nats
 import pytest
 
 from tests.support.nats_servers import KINDS, running_server, until
-from tests.support.same_answers import Step, api, change, make, play, pub
+from tests.support.same_answers import SECOND, Step, api, change, make, play, pub
 
 pytestmark = pytest.mark.official
 
@@ -220,6 +220,62 @@ SCHEDULES = [
 ]
 
 
+ROLLUP = [
+    make("N", "n.>"),
+    *[pub("n.1", Nats_Rollup=value) for value in ("sub", "all", "zz", "")],
+    make("D", "d.>", allow_rollup_hdrs=True, deny_purge=True),
+    make("R", "r.>", allow_rollup_hdrs=True),
+    *[pub(f"r.{n % 3}", b"%d" % n) for n in range(9)],
+    *[pub("r.1", Nats_Rollup=value) for value in ("SUB", "zz", "sub ", "")],
+    api("STREAM.INFO.R", {"subjects_filter": ">", "deleted_details": True}),
+    pub("r.2", Nats_Rollup="sub", Nats_Msg_Id="a"),
+    pub("r.2", Nats_Rollup="all", Nats_Msg_Id="a"),
+    api("STREAM.INFO.R", {"subjects_filter": ">"}),
+    pub("r.9", Nats_Rollup="All", Nats_Expected_Last_Sequence="1"),
+    pub("r.9", Nats_Rollup="All"),
+    api("STREAM.INFO.R", {"subjects_filter": ">", "deleted_details": True}),
+    change("R", "r.>", allow_rollup_hdrs=True, **transform("r.*", "one")),
+    pub("r.1", Nats_Rollup="sub"),
+    pub("r.2", Nats_Rollup="sub"),
+    api("STREAM.INFO.R", {"subjects_filter": ">"}),
+]
+
+TTLS = [
+    make("N", "n.>"),
+    *[pub("n.1", Nats_TTL=value) for value in ("5", "x", "0", "never", "")],
+    make("M", "m.>", subject_delete_marker_ttl=-1),
+    make("M", "m.>", subject_delete_marker_ttl=SECOND // 2),
+    make("M", "m.>", subject_delete_marker_ttl=SECOND, pedantic=True),
+    make("M", "m.>", subject_delete_marker_ttl=SECOND, pedantic=True, allow_msg_ttl=True),
+    make("M", "m.>", subject_delete_marker_ttl=10 * SECOND),
+    change("M", "m.>"),
+    change("M", "m.>", allow_msg_ttl=True),
+    change("M", "m.>", subject_delete_marker_ttl=10 * SECOND),
+    *[
+        pub(f"m.{n}", Nats_TTL=value)
+        for n, value in enumerate(("1", "9", "10", "11", "1s", "2m", "1h30m", "never", "NEVER", "1500ms"))
+    ],
+    *[pub("m.x", Nats_TTL=value) for value in ("0", "-1", "999ms", "x", "1.5", "+1", "1d", "s")],
+    *[last("M", f"m.{n}") for n in range(10)],
+    change("M", "m.>", subject_delete_marker_ttl=10 * SECOND, max_msgs_per_subject=1),
+    pub("m.1", Nats_TTL="1"),
+    last("M", "m.1"),
+]
+
+PERSISTING = [
+    make("P", "p.>", persist_mode="async", storage="memory"),
+    make("P", "p.>", persist_mode="async", allow_atomic=True),
+    make("P", "p.>", persist_mode="nonsense"),
+    make("P", "p.>", persist_mode="async"),
+    make("Q", "q.>", persist_mode="default"),
+    change("P", "p.>"),
+    change("Q", "q.>", persist_mode="async"),
+    change("P", "p.>", persist_mode="async", description="x"),
+    *[pub(f"p.{n}", Nats_Msg_Id=str(n % 2)) for n in range(3)],
+    api("STREAM.INFO.P"),
+]
+
+
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Both servers, for all tests of this module."""
@@ -230,9 +286,12 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         }
 
 
-@pytest.mark.parametrize("name", ["TRANSFORM", "REPUBLISH", "COUNTERS", "SCHEDULES"])
+@pytest.mark.parametrize(
+    "name", ["TRANSFORM", "REPUBLISH", "COUNTERS", "SCHEDULES", "ROLLUP", "TTLS", "PERSISTING"]
+)
 async def test_both_servers_give_the_same_answers(urls: dict[str, str], name: str) -> None:
-    """row 46 (transform), row 47 (republish), counters, schedules"""
+    """row 46 (transform), row 47 (republish), row 48 (roll-up), row 63 (TTL), row 65 (persist_mode),
+    counters, schedules"""
     steps: list[Step] = globals()[name]
     official, ours = await asyncio.gather(*(play(urls[kind], steps) for kind in ("official", "penstock")))
     for step, expected, found in zip(steps, official, ours, strict=True):
@@ -427,4 +486,73 @@ async def test_schedules_survive_a_restart(kind: str, tmp_path: Path) -> None:
         await until(is_produced)
         state = (await js.stream_info("S", subjects_filter=">")).state
         assert {"s.1", "s.2", "t.1"} == set(state.subjects or {})
+        await nc.close()
+
+
+async def messages_of(nc: Any, stream: str, subject: str) -> list[Any]:
+    """Every message of a subject, times left out: (headers, data)."""
+    found: list[Any] = []
+    seq = 1
+    while True:
+        body = json.dumps({"seq": seq, "next_by_subj": subject}).encode()
+        answer = json.loads((await nc.request(f"$JS.API.STREAM.MSG.GET.{stream}", body, timeout=5)).data)
+        if "error" in answer:
+            return found
+        message = answer["message"]
+        found.append((b64decode(message.get("hdrs", "")), b64decode(message.get("data", ""))))
+        seq = message["seq"] + 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_expires_leaves_a_marker_unless_it_is_one(kind: str, tmp_path: Path) -> None:
+    """row 63: by its own TTL or by age; TTLs go on counting over a restart."""
+    steps = [
+        make("T", "t.>", subject_delete_marker_ttl=100 * SECOND, max_msgs_per_subject=1),
+        pub("t.gone", b"x", Nats_TTL="1"),
+        pub("t.removed", b"", Nats_TTL="1", Nats_Marker_Reason="Remove"),
+        pub("t.purged", b"", Nats_TTL="1", KV_Operation="PURGE"),
+        pub("t.kept", b"x", Nats_TTL="never"),
+        pub("t.later", b"x", Nats_TTL="1h"),
+    ]
+    with running_server(kind, tmp_path) as server:
+        await play(server.url, steps)
+        server.stop()
+        server.start()
+        nc = await nats.connect(server.url, max_reconnect_attempts=0)
+
+        async def is_over() -> bool:
+            return not await messages_of(nc, "T", "t.purged") and bool(await messages_of(nc, "T", "t.gone"))
+
+        await until(is_over)
+        marker = b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\nNats-TTL: 1m40s\r\nNats-Rollup: sub\r\n\r\n"
+
+        async def has_marker() -> bool:
+            return await messages_of(nc, "T", "t.gone") == [(marker, b"")]
+
+        await until(has_marker)
+        assert await messages_of(nc, "T", "t.removed") == []
+        assert [data for _, data in await messages_of(nc, "T", "t.kept")] == [b"x"]
+        assert [data for _, data in await messages_of(nc, "T", "t.later")] == [b"x"]
+        await nc.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_max_age_leaves_markers_and_spares_what_never_expires(kind: str, tmp_path: Path) -> None:
+    """row 63"""
+    steps = [
+        make("T", "t.>", subject_delete_marker_ttl=100 * SECOND, max_age=SECOND, duplicate_window=SECOND),
+        pub("t.a", b"x"),
+        pub("t.a", b"y"),
+        pub("t.never", b"x", Nats_TTL="never"),
+    ]
+    with running_server(kind, tmp_path) as server:
+        await play(server.url, steps)
+        nc = await nats.connect(server.url, max_reconnect_attempts=0)
+
+        async def is_over() -> bool:
+            held = await messages_of(nc, "T", "t.a")
+            return len(held) == 1 and b"Nats-Marker-Reason: MaxAge" in held[0][0]
+
+        await until(is_over)
+        assert [data for _, data in await messages_of(nc, "T", "t.never")] == [b"x"]
         await nc.close()

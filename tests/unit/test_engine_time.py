@@ -103,6 +103,18 @@ def test_sync_always_syncs_before_the_ack() -> None:
 
 
 @pytest.mark.usefixtures("counting")
+def test_a_stream_that_persists_asynchronously_acks_before_the_disk_has_it() -> None:
+    """row 65"""
+    js = EngineHarness(sync_always=True, sync_interval_ns=60 * SECOND)
+    js.create("A", "a", persist_mode="async")
+    before = store_of(js, "A").syncs
+    assert js.request("a", b"x")["seq"] == 1
+    assert store_of(js, "A").syncs == before
+    js.wait_until(START_NS + 61 * SECOND)
+    assert store_of(js, "A").syncs == before + 1
+
+
+@pytest.mark.usefixtures("counting")
 def test_a_full_disk_refuses_publishes_until_writing_works_again() -> None:
     js = EngineHarness()
     js.create("A", "a")

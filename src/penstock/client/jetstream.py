@@ -4,13 +4,15 @@
     stream = await js.create_stream("ORDERS", subjects=["orders.>"])
     ack = await js.publish("orders.new", b"...", msg_id="4711")
 
-It holds no state besides its API prefix: any number may be made, on one connection.
+It holds no state besides its API prefix (and a few subjects it looked up): any number may be made, on one
+connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from penstock.client.atomic import AtomicBatch
@@ -24,6 +26,7 @@ from penstock.client.publishing import (
     encode_publish_headers,
     read_ack,
 )
+from penstock.client.schedules import for_later
 from penstock.client.settings import make_config
 from penstock.client.stream import Stream
 from penstock.errors import (
@@ -73,6 +76,7 @@ class JetStream:
         self.session = session
         self.prefix = prefix.rstrip(".")
         self.timeout = timeout
+        self._areas: dict[str, str] = {}  # where messages for later wait, by target
 
     def __repr__(self) -> str:
         return f"<JetStream {self.prefix!r}>"
@@ -104,6 +108,8 @@ class JetStream:
         payload: Payload = b"",
         *,
         timeout: float | None = None,
+        delay: timedelta | float | None = None,
+        at: datetime | None = None,
         **options: Unpack[PublishOptions],
     ) -> PubAck:
         """Publishes to the stream that takes `subject` and returns its ack: the message is stored.
@@ -111,10 +117,22 @@ class JetStream:
         options: msg_id, expected_*, ttl, headers; see `PublishOptions`. Without a stream it tries twice more,
         a quarter second apart (ADR-22).
 
+        delay, at: the stream stores the message under `subject` that much later (seconds), or then; a time
+        that passed is now. The ack is that of the message in waiting, which `Stream.schedules` lists and
+        `Stream.cancel_schedule` takes back. The stream must have allow_msg_schedules, and a subject for what
+        waits: `_schedules.>` or the like, or a `>` that takes `subject`. ttl counts from then on.
+
         Raises NoStreamError, the JetStreamApiError that the stream answers (WrongLastSequenceError, ...), and
         PublishNotAckedError when no ack came: the message may be stored or not, and with a msg_id it can be
         published again safely.
         """
+        if delay is not None or at is not None:
+            try:
+                waiting, later = await for_later(self, self._areas, subject, options, delay, at)
+                return await self.publish(waiting, payload, timeout=timeout, **later)
+            except NoStreamError as error:
+                self._areas.pop(subject, None)
+                raise NoStreamError(subject) from error
         session = self.session
         limit = self.timeout if timeout is None else timeout
         encoded = session.encode_subject(subject)

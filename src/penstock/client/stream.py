@@ -13,6 +13,7 @@ from penstock.client.consumer import Consumer
 from penstock.client.direct import DIRECT_BATCH, StoredMessage, direct_batch, direct_get
 from penstock.client.nuid import new_nuid
 from penstock.client.ordered import OrderedConsumer
+from penstock.client.schedules import Schedule, schedules_of
 from penstock.client.settings import make_config, plain_value
 from penstock.errors import (
     MessageNotFoundError,
@@ -35,6 +36,7 @@ from penstock.protocol.api import (
     MsgGetRequest,
     MsgGetResponse,
     PagedRequest,
+    PubAck,
     StreamConfig,
     StreamInfo,
     StreamInfoRequest,
@@ -195,6 +197,24 @@ class Stream:
         """
         request = MsgDeleteRequest(seq=seq, no_erase=not erase)
         await self._js.call(SuccessResponse, f"STREAM.MSG.DELETE.{self.name}", request)
+
+    # --- schedules ---------------------------------------------------------------------------------
+
+    async def schedules(self, subject: str = "") -> AsyncIterator[Schedule]:
+        """The messages that wait in this stream for their time (ADR-51).
+
+        subject: filter of the schedules' own subjects; "" = where `JetStream.publish` with delay or at puts
+        them, `>` = all (the last message of every subject is looked at).
+        """
+        async for schedule in schedules_of(self, subject):
+            yield schedule
+
+    async def cancel_schedule(self, schedule: Schedule | PubAck) -> None:
+        """Takes back a message that waits: one of `schedules`, or by the ack of its publish.
+
+        Raises JetStreamApiError when its time has come already.
+        """
+        await self.delete_message(schedule.seq)
 
     # --- consumers ---------------------------------------------------------------------------------
 

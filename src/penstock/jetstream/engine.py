@@ -39,6 +39,7 @@ from penstock.protocol.api import (
     AccountLimits,
     ApiError,
     ApiStats,
+    PersistMode,
     StorageType,
     StreamConfig,
 )
@@ -286,7 +287,7 @@ class JetStream:
     def _write_stream(self, stream: Stream) -> None:
         try:
             stream.store.write()
-            if self.config.sync_always:
+            if self.config.sync_always and stream.config.persist_mode is not PersistMode.ASYNC:
                 stream.store.sync()
             elif not stream.is_memory:
                 self._unsynced[stream.name] = None

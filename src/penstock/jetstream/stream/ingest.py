@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.errors import JetStreamApiError
 from penstock.jetstream.limits import HEADER_MAX
 from penstock.jetstream.stream import counter, schedules, ttl
 from penstock.protocol import error_codes as codes
@@ -88,6 +89,7 @@ def _counted(stream: Stream, subject: bytes, decision: Decision, increment: int 
         raise codes.STREAM_MESSAGE_EXCEEDS_MAXIMUM.exception()
     if len(header) > HEADER_MAX:
         raise codes.STREAM_HEADER_EXCEEDS_MAXIMUM.exception()
+    own_ttl(stream, header)
     return decision._replace(header=header, payload=payload, value=value)
 
 
@@ -154,7 +156,7 @@ def _check_features(stream: Stream, header: bytes, payload_len: int) -> int | No
     expected = headers.value_of(header, headers.EXPECTED_STREAM)
     if expected and expected != stream.name.encode():
         raise codes.STREAM_NOT_MATCH.exception()
-    if not stream.config.allow_msg_ttl and headers.value_of(header, headers.TTL):
+    if not stream.config.allow_msg_ttl and _has_ttl(header):
         raise codes.MESSAGE_TTL_DISABLED.exception()
     return increment
 
@@ -188,6 +190,15 @@ def _check_expected_msg_id(stream: Stream, header: bytes) -> None:
     last_id = stream.ids.last_id
     if expected and expected != last_id:
         raise codes.STREAM_WRONG_LAST_MSG_ID.exception(id=last_id.decode("utf-8", "replace"))
+
+
+def _has_ttl(header: bytes) -> bool:
+    """Is there a valid TTL? One that is none is refused with 10165 in the end, where TTLs are off as well."""
+    value = headers.value_of(header, headers.TTL)
+    try:
+        return bool(value) and ttl.parse_ttl(value or b"") != 0
+    except JetStreamApiError:
+        return False
 
 
 def own_ttl(stream: Stream, header: bytes) -> tuple[int, bytes]:
