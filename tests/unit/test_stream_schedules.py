@@ -227,6 +227,19 @@ def test_schedules_wait_while_the_stream_can_not_be_written() -> None:
     assert after(js, 11 * SECOND)["t.1"] == 1
 
 
+def test_schedules_wait_while_the_account_is_full_and_need_no_publish_to_go_on() -> None:
+    """schedules"""
+    js = EngineHarness(max_storage=300)
+    js.create("S", "s.>", "t.>", allow_msg_schedules=True)
+    js.create("B", "b")
+    schedule(js, "s.1", "@every 10s", "t.1")
+    js.request("b", b"x" * 300)
+    assert js.request("t.2", b"x")["error"]["err_code"] == 10023
+    assert "t.1" not in after(js, 30 * SECOND)
+    js.api("STREAM.PURGE.B")
+    assert after(js, 32 * SECOND)["t.1"] == 1
+
+
 def test_many_replacements_leave_no_trace() -> None:
     """schedules: memory stays bounded."""
     js = started()

@@ -176,7 +176,7 @@ class JetStream:
         for stream in dirty:
             if self.streams.get(stream.name) is not stream:
                 continue  # deleted in this very tick
-            stream.refuse_all = stream.write_failure or self._refusal(stream.config.storage)
+            stream.refuse_all = self._refusal(stream)
             stream.apply_pending(now)
             self._note_stream(stream)
         for consumer in cast(list[Consumer], self.dirty_consumers.take()):
@@ -240,6 +240,7 @@ class JetStream:
         """Does what is due at `now`: expiries, redeliveries, heartbeats, the periodic sync."""
         for thing in self._deadlines.take_due(now):
             if isinstance(thing, Stream):
+                thing.refuse_all = self._refusal(thing)
                 thing.expire(now)
                 self.touch_stream(thing)
             else:
@@ -465,8 +466,11 @@ class JetStream:
     def _limit(self, storage: StorageType) -> int:
         return self.config.max_memory if storage is StorageType.MEMORY else self.config.max_storage
 
-    def _refusal(self, storage: StorageType) -> ApiError | None:
-        """Why publishes to streams of this storage are refused just now, or None."""
+    def _refusal(self, stream: Stream) -> ApiError | None:
+        """Why publishes to the stream are refused just now, or None."""
+        if stream.write_failure is not None:
+            return stream.write_failure
+        storage = stream.config.storage
         limit = self._limit(storage)
         return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= self._used[storage] else None
 
