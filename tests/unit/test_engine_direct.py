@@ -83,7 +83,7 @@ def test_the_subject_form_gives_the_last_message(js: EngineHarness) -> None:
         (b"[]", "Malformed Request"),
         ({"seq": 1, "last_by_subj": "c.1"}, "Bad Request"),
         ({"seq": 1, "start_time": "2020-01-01T00:00:00Z"}, "Bad Request"),
-        ({"start_time": "soon"}, "Bad Request"),
+        ({"start_time": "soon"}, "Malformed Request"),
         ({"last_by_subj": "c.1", "batch": 2}, "Bad Request"),
         ({"next_by_subj": "a", "multi_last": ["a"]}, "Bad Request"),
         ({"multi_last": ["a"], "up_to_seq": 3, "up_to_time": "2020-01-01T00:00:00Z"}, "Bad Request"),

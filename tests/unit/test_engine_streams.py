@@ -284,11 +284,9 @@ BAD_MESSAGE_REQUESTS: list[Any] = [
     b"",
     {},
     {"seq": 0},
-    {"seq": -1},
     {"seq": 3, "last_by_subj": "b.1"},
     {"batch": 3, "seq": 1},
     {"seq": 1, "start_time": "2020-01-01T00:00:00Z"},
-    {"start_time": "yesterday"},
     {"last_by_subj": "b.1", "next_by_subj": "b.1"},
 ]
 
@@ -312,6 +310,23 @@ def test_contradictory_message_requests_are_refused(js: EngineHarness, body: Any
     js.create("B", "b.>")
     js.request("b.1", b"x")
     assert refused(js.api("STREAM.MSG.GET.B", body)) == (400, 10003, "bad request")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"seq": -1},
+        {"seq": 2**64},
+        {"start_time": "yesterday"},
+        {"seqs": 1},
+        {"seq": 1, "no_headers": True},
+        [1],
+    ],
+)
+def test_message_requests_that_make_no_sense_are_refused(js: EngineHarness, body: Any) -> None:
+    """row 51: 10025"""
+    js.create("B", "b.>")
+    assert refused(js.api("STREAM.MSG.GET.B", body))[:2] == (400, 10025)
 
 
 def test_headers_of_a_got_message_can_be_left_out(js: EngineHarness) -> None:

@@ -19,6 +19,7 @@ from penstock.jetstream.limits import (
     NAME_MAX,
     REPLICAS_MAX,
     SECOND_NS,
+    SEQ_MAX,
     EngineConfig,
 )
 from penstock.jetstream.stream.renaming import implied_republish
@@ -28,6 +29,7 @@ from penstock.protocol.api import (
     Compression,
     DiscardPolicy,
     PersistMode,
+    Placement,
     RetentionPolicy,
     StorageType,
     StreamConfig,
@@ -50,11 +52,20 @@ def refuse(text: str) -> JetStreamApiError:
 
 
 def checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
-    """The configuration a request asks for, defaults filled in.
+    """The configuration a request for a new stream asks for, defaults filled in.
 
     Raises JetStreamApiError: 10128 and 10052 for the name, 10133 and 10074 for replicas, 10157 for what
     pedantic mode would have to correct, 10052 with a text for anything else.
     """
+    config = _checked(request, engine)
+    if config.mirror_direct and config.mirror is None:
+        raise refuse("stream has no mirror but does have mirror direct")
+    if config.sealed:
+        raise refuse("stream configuration for create can not be sealed")
+    return config
+
+
+def _checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
     config = request.config()
     check_name(config.name)
     _check_texts(config)
@@ -76,7 +87,7 @@ def updated(present: StreamConfig, request: StreamConfigRequest, engine: EngineC
 
     Raises JetStreamApiError like `checked`, and 10052 for what may not change.
     """
-    config = checked(structs.replace(request, sealed=False) if request.sealed else request, engine)
+    config = _checked(request, engine)
     # A window nobody chose follows max_age; one which was chosen stays what the request says.
     _check_unchanged(present, config, sealed=request.sealed)
     if request.sealed:
@@ -138,7 +149,8 @@ def _stored_metadata(config: StreamConfig) -> dict[str, str]:
 def _check_texts(config: StreamConfig) -> None:
     if len(config.description.encode()) > DESCRIPTION_MAX:
         raise refuse(f"stream description is too long, maximum allowed is {DESCRIPTION_MAX}")
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in config.metadata.items())
+    metadata = _stored_metadata(config)
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in metadata.items())
     if size > METADATA_MAX:
         raise refuse(f"stream metadata exceeds maximum size of {METADATA_MAX} bytes")
     if config.num_replicas < 0:
@@ -147,6 +159,8 @@ def _check_texts(config: StreamConfig) -> None:
         raise refuse(f"maximum replicas is {REPLICAS_MAX}")
     if config.first_seq < 0:
         raise refuse("first sequence can not be negative")
+    if config.first_seq >= SEQ_MAX:
+        raise refuse(f"first sequence must be below {SEQ_MAX}")
 
 
 _LIMITS = ("max_msgs", "max_msgs_per_subject", "max_bytes", "max_msg_size", "max_consumers")
@@ -166,7 +180,11 @@ def _with_defaults(config: StreamConfig, engine: EngineConfig, *, pedantic: bool
         changes["subjects"] = [config.name]
     if config.duplicate_window == 0 and config.mirror is None and not config.sources:
         window = engine.duplicate_window_ns
+        if pedantic and 0 < config.max_age < window:
+            raise codes.PEDANTIC.exception(err="duplicate window cannot be bigger than max age")
         changes["duplicate_window"] = min(window, config.max_age) if config.max_age > 0 else window
+    if config.placement == Placement():
+        changes["placement"] = None
     return structs.replace(config, **changes)
 
 
@@ -220,12 +238,8 @@ def _check_ages(config: StreamConfig) -> None:
 
 
 def _check_policies(config: StreamConfig) -> None:
-    if config.mirror_direct and config.mirror is None:
-        raise refuse("stream has no mirror but does have mirror direct")
-    if config.sealed:
-        raise refuse("stream configuration for create can not be sealed")
-    if config.mirror_direct and config.mirror is None:
-        raise refuse("stream has no mirror but does have mirror direct")
+    if config.placement is not None and config.placement.preferred:
+        raise refuse("preferred server not permitted in placement")
     if config.deny_purge and config.allow_rollup_hdrs:
         raise refuse("roll-ups require the purge permission")
     if config.allow_msg_counter:

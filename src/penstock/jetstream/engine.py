@@ -377,6 +377,7 @@ class JetStream:
         """Changes a stream's configuration. Raises JetStreamApiError like create_stream, 10059, 10052."""
         stream = self.stream(request.name)
         config = stream_config.updated(stream.config, request, self.config)
+        self._check_consumer_limits(stream, config)
         self._check_overlap(config)
         self._check_capacity(config, stream)
         try:
@@ -425,6 +426,21 @@ class JetStream:
             dirty=self.dirty_streams,
             below=self._below,
         )
+
+    def _check_consumer_limits(self, stream: Stream, config: StreamConfig) -> None:
+        """Limits that change may not be below what the consumers have (10069)."""
+        before, limits = stream.config.consumer_limits, config.consumer_limits
+        if limits == before:
+            return
+        violated = [
+            name
+            for name, consumer in sorted(stream.consumers.items())
+            if 0 < limits.inactive_threshold < consumer.config.inactive_threshold
+            or 0 < limits.max_ack_pending < consumer.config.max_ack_pending
+        ]
+        if violated:
+            err = f"change to limits violates consumers: {', '.join(violated)}"
+            raise codes.STREAM_UPDATE.exception(err=err)
 
     def _check_overlap(self, config: StreamConfig) -> None:
         for other in self.streams.values():

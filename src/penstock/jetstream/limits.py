@@ -12,6 +12,7 @@ DESCRIPTION_MAX = 4096  # bytes
 METADATA_MAX = 128 * 1024  # bytes, keys and values together
 REPLICAS_MAX = 5
 AGE_MIN_NS = 100_000_000  # of max_age and duplicate_window
+SEQ_MAX = 2**47  # a stream begins or goes on below it; records have room for twice as many
 HEADER_MAX = 0xFFFF  # bytes of a header block
 NAMES_PAGE = 1024  # entries of one STREAM.NAMES or CONSUMER.NAMES response
 LIST_PAGE = 256  # entries of one STREAM.LIST or CONSUMER.LIST response

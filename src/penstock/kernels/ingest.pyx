@@ -430,6 +430,8 @@ cdef int enforce(StreamLog log, PlainLimits limits, const Message* m) except -1:
     """Makes room after a message was stored: its subject's limit first, then the stream's."""
     if limits.per_subject_max:
         log.enforce_subject_limit(m.subject, m.subject_len, limits.per_subject_max)
+    if limits.discard_new:          # it took only what it had room for
+        return 0
     if (limits.msgs_max > 0 and log.messages > <uint64_t>limits.msgs_max) or (
         limits.bytes_max > 0 and log.bytes > <uint64_t>limits.bytes_max
     ):
@@ -487,4 +489,5 @@ def enforce_all(StreamLog log, PlainLimits limits):
             log.enforce_subject_limit(
                 PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject), limits.per_subject_max
             )
-    log.enforce_limits(limits.msgs_max, limits.bytes_max)
+    if not limits.discard_new:      # else it is full until enough messages went otherwise
+        log.enforce_limits(limits.msgs_max, limits.bytes_max)

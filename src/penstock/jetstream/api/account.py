@@ -19,4 +19,4 @@ def info(engine: JetStream, request: ApiRequest) -> AccountInfoResponse:
     return AccountInfoResponse(**msgspec.structs.asdict(present))
 
 
-ENDPOINTS = (Endpoint("INFO", 0, 0, "account_info_response", info, audited=False),)
+ENDPOINTS = (Endpoint("INFO", 0, 0, "account_info_response", info),)

@@ -279,9 +279,9 @@ def _check_capacity(engine: JetStream, stream: Stream, config: ConsumerConfig) -
 ENDPOINTS = (
     Endpoint("CONSUMER.CREATE", 1, None, "consumer_create_response", create),
     Endpoint("CONSUMER.DURABLE.CREATE", 2, 2, "consumer_create_response", create_durable),
-    Endpoint("CONSUMER.NAMES", 1, 1, "consumer_names_response", names, audited=False),
-    Endpoint("CONSUMER.LIST", 1, 1, "consumer_list_response", list_infos, audited=False),
-    Endpoint("CONSUMER.INFO", 2, 2, "consumer_info_response", info, audited=False),
+    Endpoint("CONSUMER.NAMES", 1, 1, "consumer_names_response", names),
+    Endpoint("CONSUMER.LIST", 1, 1, "consumer_list_response", list_infos),
+    Endpoint("CONSUMER.INFO", 2, 2, "consumer_info_response", info),
     Endpoint("CONSUMER.DELETE", 2, 2, "consumer_delete_response", delete),
     Endpoint("CONSUMER.PAUSE", 2, 2, "consumer_pause_response", pause),
     Endpoint("CONSUMER.RESET", 2, 2, "consumer_reset_response", reset),

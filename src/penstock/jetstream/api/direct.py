@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.api.dispatch import ApiRequest, Endpoint, api_level_suffices
 from penstock.jetstream.api.streams import find_message, is_contradictory, start_seq, time_of
@@ -50,7 +52,7 @@ def get(engine: JetStream, request: ApiRequest) -> None:
             raise _Refused(status.REQUIRED_API_LEVEL)
         if len(request.args) > 1:
             body = _body(request) if request.payload else MsgGetRequest()
-            if body.seq or body.last_by_subj or body.next_by_subj or body.start_time or body.multi_last:
+            if msgspec.structs.replace(body, no_hdr=False, max_bytes=0) != MsgGetRequest():
                 raise _Refused(status.DIRECT_BAD_REQUEST)
             subject = ".".join(request.args[1:])
             _send_one(engine, stream, request, MsgGetRequest(last_by_subj=subject, no_hdr=body.no_hdr))
@@ -83,7 +85,7 @@ def _send_one(engine: JetStream, stream: Stream, request: ApiRequest, body: MsgG
     try:
         message = find_message(stream, body)
     except JetStreamApiError:
-        raise _Refused(status.DIRECT_BAD_REQUEST) from None
+        raise _Refused(status.MALFORMED_REQUEST) from None
     if message is None:
         raise _Refused(status.MESSAGE_NOT_FOUND)
     header = b"" if body.no_hdr else _header(stream, message, [])
@@ -97,16 +99,18 @@ def _send_batch(engine: JetStream, stream: Stream, request: ApiRequest, body: Ms
         else:
             pairs, upto_seq = _run(stream, body), 0
     except JetStreamApiError:
-        raise _Refused(status.DIRECT_BAD_REQUEST) from None
+        raise _Refused(status.MALFORMED_REQUEST) from None
     room = body.max_bytes or engine.config.max_pending
     previous = 0
     pending = None
     for sent, (message, pending_after) in enumerate(pairs, start=1):
         extra = [(headers.NUM_PENDING, str(pending_after)), (headers.LAST_SEQUENCE, str(previous))]
-        header = b"" if body.no_hdr else _header(stream, message, extra)
+        # Without headers, nobody could tell the subjects of a multi_last apart.
+        bare = body.no_hdr and not body.multi_last
+        header = b"" if bare else _header(stream, message, extra)
         publish(engine.index, request.reply, b"", header, message.payload)
         previous, pending = message.seq, pending_after
-        room -= len(message.subject) + len(header) + len(message.payload)
+        room -= len(message.subject) + len(message.header) + len(message.payload)
         if room <= 0 or 0 < body.batch == sent:
             break
     if pending is None:
@@ -148,7 +152,7 @@ def _last_of_many(stream: Stream, body: MsgGetRequest) -> tuple[Iterator[tuple[S
     if upto_seq <= 0:
         upto_seq = log.last_seq
     seqs: set[int] = set()
-    for filter_subject in body.multi_last:
+    for filter_subject in filter(None, body.multi_last):
         seqs.update(log.last_seqs(filter_subject.encode(), upto_seq))
         if len(seqs) > MULTI_LAST_MAX:
             raise _Refused(status.TOO_MANY_RESULTS)

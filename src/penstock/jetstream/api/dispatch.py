@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.kernels.sinks import Sink
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
-from penstock.protocol.api import DecodeError, decode
+from penstock.protocol.api import DecodeError, decode, unknown_field
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
@@ -36,11 +36,15 @@ class ApiRequest:
     now: int  # ns
 
     def body(self, kind: type[T]) -> T:
-        """The payload as a `kind`; refuses with 10025 what is no such JSON."""
+        """The payload as a `kind`; refuses with 10025 what is no such JSON, or has a field too many."""
         try:
-            return decode(kind, self.payload)
+            value = decode(kind, self.payload)
         except DecodeError as error:
             raise codes.INVALID_JSON.exception(err=str(error)) from None
+        unknown = unknown_field(value, self.payload)
+        if unknown is not None:
+            raise codes.INVALID_JSON.exception(err=f'json: unknown field "{unknown}"')
+        return value
 
 
 ApiHandler = Callable[["JetStream", ApiRequest], Any]

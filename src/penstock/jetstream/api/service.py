@@ -90,7 +90,9 @@ class ApiService:
             response = ErrorResponse(
                 type=TYPE_PREFIX + endpoint.response, error=ApiError.from_exception(error)
             )
-        except UnicodeEncodeError:  # a name that is no UTF-8 can be kept nowhere
+        except (UnicodeEncodeError, OverflowError) as error:
+            # A name that is no UTF-8 can be kept nowhere; a number that fits no field means nothing.
+            log.debug("request %s: %s", request.subject, error)
             failed = True
             response = ErrorResponse(type=TYPE_PREFIX + endpoint.response, error=codes.BAD_REQUEST)
         except StoreError as error:

@@ -53,7 +53,7 @@ def create(engine: JetStream, request: ApiRequest) -> StreamCreateResponse:
 
 def update(engine: JetStream, request: ApiRequest) -> StreamUpdateResponse:
     """STREAM.UPDATE."""
-    body = _config_request(request)
+    body = _config_request(request, name_first=True)
     stream = engine.update_stream(body, request.now)
     return StreamUpdateResponse(**_info(engine, stream, request.now))
 
@@ -109,8 +109,6 @@ def purge(engine: JetStream, request: ApiRequest) -> StreamPurgeResponse:
     body = request.body(StreamPurgeRequest)
     stream = engine.stream(request.args[0])
     if body.seq > 0 and body.keep > 0:
-        raise codes.BAD_REQUEST.exception()
-    if body.seq < 0 or body.keep < 0:
         raise codes.BAD_REQUEST.exception()
     purged = stream.purge(body.filter.encode() or None, body.seq, body.keep)
     engine.touch_stream(stream)
@@ -168,23 +166,22 @@ def is_contradictory(body: MsgGetRequest) -> bool:
         or (body.last_by_subj and (body.next_by_subj or body.batch or body.multi_last))
         or (body.next_by_subj and body.multi_last)
         or (body.up_to_seq and body.up_to_time)
-        or body.seq < 0
     )
 
 
 def start_seq(stream: Stream, body: MsgGetRequest) -> int:
-    """The sequence from which a request for messages looks. Raises JetStreamApiError 10003 for a bad time."""
+    """The sequence from which a request for messages looks. Raises JetStreamApiError 10025 for a bad time."""
     if not body.start_time:
         return max(1, body.seq)
     return stream.log.seq_at_time(time_of(body.start_time))
 
 
 def time_of(text: str) -> int:
-    """A time of a request as ns. Raises JetStreamApiError 10003 when it is none."""
+    """A time of a request as ns. Raises JetStreamApiError 10025 when it is none."""
     try:
         return parse_time(text)
-    except MisuseError:
-        raise codes.BAD_REQUEST.exception() from None
+    except MisuseError as error:
+        raise codes.INVALID_JSON.exception(err=str(error)) from None
 
 
 def find_message(stream: Stream, body: MsgGetRequest) -> StoredMessage | None:
@@ -196,8 +193,12 @@ def find_message(stream: Stream, body: MsgGetRequest) -> StoredMessage | None:
     return stream.log.load(body.seq)
 
 
-def _config_request(request: ApiRequest) -> stream_config.StrictStreamConfigRequest:
+def _config_request(
+    request: ApiRequest, *, name_first: bool = False
+) -> stream_config.StrictStreamConfigRequest:
     body = request.body(stream_config.StrictStreamConfigRequest)
+    if name_first:
+        stream_config.check_name(body.name)
     if body.name != request.args[0]:
         raise codes.STREAM_MISMATCH.exception()
     return body
@@ -230,9 +231,9 @@ def _page(engine: JetStream, request: ApiRequest, limit: int) -> tuple[list[Stre
 ENDPOINTS = (
     Endpoint("STREAM.CREATE", 1, 1, "stream_create_response", create),
     Endpoint("STREAM.UPDATE", 1, 1, "stream_update_response", update),
-    Endpoint("STREAM.INFO", 1, 1, "stream_info_response", info, audited=False),
-    Endpoint("STREAM.NAMES", 0, 0, "stream_names_response", names, audited=False),
-    Endpoint("STREAM.LIST", 0, 0, "stream_list_response", listing, audited=False),
+    Endpoint("STREAM.INFO", 1, 1, "stream_info_response", info),
+    Endpoint("STREAM.NAMES", 0, 0, "stream_names_response", names),
+    Endpoint("STREAM.LIST", 0, 0, "stream_list_response", listing),
     Endpoint("STREAM.DELETE", 1, 1, "stream_delete_response", delete),
     Endpoint("STREAM.PURGE", 1, 1, "stream_purge_response", purge),
     Endpoint("STREAM.MSG.GET", 1, 1, "stream_msg_get_response", get_message, audited=False),

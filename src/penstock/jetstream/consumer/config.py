@@ -27,7 +27,14 @@ from penstock.protocol.api import (
     RetentionPolicy,
     StreamConfig,
 )
-from penstock.protocol.durations import NS_PER_MS, NS_PER_S, format_time, parse_time, parse_time_or_zero
+from penstock.protocol.durations import (
+    NS_PER_MS,
+    NS_PER_S,
+    format_duration,
+    format_time,
+    parse_time,
+    parse_time_or_zero,
+)
 
 ACK_WAIT_NS = 30 * NS_PER_S
 MAX_ACK_PENDING = 1000
@@ -261,7 +268,7 @@ def _check_bounds(config: ConsumerConfig, stream: StreamConfig, engine: EngineCo
             raise codes.CONSUMER_MAX_PENDING_ACK_EXCESS.exception(limit=limit)
     threshold = stream.consumer_limits.inactive_threshold
     if 0 < threshold < config.inactive_threshold:
-        raise codes.CONSUMER_INACTIVE_THRESHOLD_EXCESS.exception(limit=threshold)
+        raise codes.CONSUMER_INACTIVE_THRESHOLD_EXCESS.exception(limit=format_duration(threshold))
     if config.direct and config.durable_name:
         raise codes.CONSUMER_DIRECT_REQUIRES_EPHEMERAL.exception()
 

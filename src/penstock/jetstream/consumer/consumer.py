@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 # Messages one consumer may deliver in one tick: others get their turn, and its journal is written.
 RUN_MESSAGES = 32 * 1024
+UINT32_MAX = 2**32 - 1
 
 _KERNEL_POLICY = {
     AckPolicy.NONE: KernelPolicy.ACK_NONE,
@@ -169,7 +170,7 @@ class Consumer:
         config, pump = self.config, self.pump
         pump.headers_only = config.headers_only
         pump.max_ack_pending = config.max_ack_pending
-        pump.max_deliver = max(config.max_deliver, 0)
+        pump.max_deliver = min(max(config.max_deliver, 0), UINT32_MAX)
         pump.prioritized = config.priority_policy is PriorityPolicy.PRIORITIZED
         if self.pull is not None:
             self.pull.prioritized = pump.prioritized

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.errors import JetStreamApiError
-from penstock.jetstream.limits import DELETED_DETAILS_MAX
+from penstock.jetstream.limits import DELETED_DETAILS_MAX, SEQ_MAX
 from penstock.jetstream.stream import ingest, retention, ttl
 from penstock.jetstream.stream.dedupe import recover_ids
 from penstock.jetstream.stream.renaming import make_mapper, make_republish_mapper
@@ -234,6 +234,8 @@ class Stream:
             raise codes.STREAM_SEALED.exception()
         if self.config.deny_purge:
             raise codes.STREAM_PURGE_FAILED.exception(err="stream purge not permitted")
+        if upto_seq > max(SEQ_MAX, self.log.last_seq + 1):
+            raise codes.STREAM_PURGE_FAILED.exception(err=f"sequences can not go on from {upto_seq}")
         purged = self.log.purge(filter_subject, upto_seq, keep)
         for consumer in self.consumers.values():
             consumer.purged()
@@ -258,7 +260,7 @@ class Stream:
         return StreamState(
             messages=log.messages,
             bytes=log.bytes,
-            first_seq=0 if empty and not log.last_seq else log.first_seq,
+            first_seq=0 if empty and not log.last_seq and not self.config.first_seq else log.first_seq,
             first_ts=format_time_or_zero(0 if empty else log.first_ts),
             last_seq=log.last_seq,
             last_ts=format_time_or_zero(log.last_ts),

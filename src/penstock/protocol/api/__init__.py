@@ -24,6 +24,7 @@ from penstock.protocol.api.base import (
     decode,
     decode_response,
     encode,
+    unknown_field,
 )
 from penstock.protocol.api.consumers import (
     AckPolicy,
@@ -162,4 +163,5 @@ __all__ = [
     "decode",
     "decode_response",
     "encode",
+    "unknown_field",
 ]

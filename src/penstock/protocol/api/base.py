@@ -30,6 +30,7 @@ DurationNs = int
 T = TypeVar("T")
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
+_LONG_NUMBER = re.compile(rb"\d{19}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -111,12 +112,15 @@ def encode(value: Any) -> bytes:
 def decode(kind: type[T], data: bytes) -> T:
     """`data` as a `kind`; empty data is `kind()`. What is no UTF-8 becomes U+FFFD, as it does officially.
 
-    Raises DecodeError: "can not read `max_msgs`: expected int, got str".
+    Raises DecodeError: "can not read `max_msgs`: expected int, got str", or for numbers of more than 64 bits.
     """
     if not data:
         data = b"{}"
     try:
-        return _decode(kind, data)
+        value = _decode(kind, data)
+        if _LONG_NUMBER.search(data):
+            _check_numbers(value)
+        return value
     except UnicodeDecodeError:
         return decode(kind, data.decode("utf-8", "replace").encode())
     except RecursionError:
@@ -139,6 +143,51 @@ def _decode(kind: type[T], data: bytes) -> T:
         return msgspec.convert(_without_nulls(msgspec.json.decode(data)), kind)
     except msgspec.DecodeError as error:
         raise DecodeError(_explain(error)) from None
+
+
+def unknown_field(value: Any, data: bytes) -> str | None:
+    """The first field of the JSON object `data` that the struct decoded from it doesn't have, at any depth: a
+    misspelt limit or filter must not vanish. None when there is none."""
+    if not data.strip():
+        return None
+    try:
+        raw = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raw = msgspec.json.decode(data.decode("utf-8", "replace").encode())
+    return _unknown(value, raw)
+
+
+def _unknown(value: Any, raw: Any) -> str | None:
+    if isinstance(value, msgspec.Struct) and isinstance(raw, dict):
+        for name, item in raw.items():
+            if name not in value.__struct_encode_fields__:
+                return str(name)
+            found = _unknown(getattr(value, name, None), item)
+            if found is not None:
+                return found
+    elif isinstance(value, list) and isinstance(raw, list):
+        for one, item in zip(value, raw, strict=False):
+            found = _unknown(one, item)
+            if found is not None:
+                return found
+    return None
+
+
+def _check_numbers(value: Any) -> None:
+    """Refuses numbers that no field holds: sequences have 64 bits, everything else 63 and a sign."""
+    if isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            item = getattr(value, name)
+            if isinstance(item, int):
+                if not -(2**63) <= item < (2**64 if name.endswith(("seq", "keep")) else 2**63):
+                    raise DecodeError(f"can not read `{name}`: {item} is out of range")
+            else:
+                _check_numbers(item)
+    elif isinstance(value, list):
+        for item in value:
+            if isinstance(item, int) and not -(2**63) <= item < 2**63:
+                raise DecodeError(f"{item} is out of range")
+            _check_numbers(item)
 
 
 def decode_response(kind: type[T], data: bytes, *, request: str | None = None) -> T:

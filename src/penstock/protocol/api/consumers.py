@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -168,7 +169,7 @@ class ConsumerPauseResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class ConsumerResetRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    seq: int = 0  # 0: just above the ack floor
+    seq: Annotated[int, msgspec.Meta(ge=0)] = 0  # 0: just above the ack floor
 
 
 class ConsumerResetResponse(ConsumerInfo, omit_defaults=True, kw_only=True):

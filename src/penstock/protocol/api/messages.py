@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from penstock.protocol.api.base import TYPE_PREFIX, ZERO_TIME, ApiError, Rfc3339, always
@@ -33,7 +35,7 @@ class StoredMessageBody(msgspec.Struct, omit_defaults=True, kw_only=True):
 class MsgGetRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Body of STREAM.MSG.GET and of DIRECT.GET; the second group is for direct get alone."""
 
-    seq: int = 0
+    seq: Annotated[int, msgspec.Meta(ge=0)] = 0
     last_by_subj: str = ""
     next_by_subj: str = ""
     start_time: Rfc3339 | None = None
@@ -42,7 +44,7 @@ class MsgGetRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     batch: int = 0
     max_bytes: int = 0
     multi_last: list[str] = []
-    up_to_seq: int = 0
+    up_to_seq: Annotated[int, msgspec.Meta(ge=0)] = 0
     up_to_time: Rfc3339 | None = None
 
 
@@ -52,5 +54,5 @@ class MsgGetResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class MsgDeleteRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    seq: int = always(0)
+    seq: Annotated[int, msgspec.Meta(ge=0)] = always(0)
     no_erase: bool = False

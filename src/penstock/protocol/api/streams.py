@@ -7,6 +7,7 @@ normalise it with `msgspec.structs.replace`.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -115,7 +116,7 @@ class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     max_bytes: int = always(0)
     max_age: DurationNs = always(0)
     max_msgs_per_subject: int = always(0)
-    max_msg_size: int = 0
+    max_msg_size: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] = 0
     discard: DiscardPolicy = always(DiscardPolicy.OLD)
     storage: StorageType = always(StorageType.FILE)
     num_replicas: int = always(0)
@@ -125,7 +126,7 @@ class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     mirror: StreamSource | None = None
     sources: list[StreamSource] = []
     compression: Compression = always(Compression.NONE)
-    first_seq: int = 0
+    first_seq: Annotated[int, msgspec.Meta(ge=0)] = 0
     subject_transform: SubjectTransform | None = None
     republish: Republish | None = None
     allow_direct: bool = always(False)
@@ -281,8 +282,8 @@ class StreamPurgeRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_onl
     """filter: only these subjects; seq: only below it (exclusive); keep: all but the newest `keep`."""
 
     filter: str = ""
-    seq: int = 0
-    keep: int = 0
+    seq: Annotated[int, msgspec.Meta(ge=0)] = 0
+    keep: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class StreamPurgeResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
