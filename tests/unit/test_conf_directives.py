@@ -158,7 +158,12 @@ def test_jetstream_is_a_block_a_boolean_or_a_word(text: str, expected: JetStream
             "authorization { users: [ {proxy_required: true} ] }",
             "not supported by this server yet",
         ),
-        ("jetstream { cipher: aes }", 'field "cipher" is not supported by this server yet'),
+        ("jetstream { cipher: aes }", "jetstream: cipher is set without key"),
+        (
+            "jetstream { cipher: rot13, key: k }",
+            "unknown cipher type: 'rot13'; it must be chacha, chachapoly or aes",
+        ),
+        ("jetstream { prev_key: k }", "jetstream.prev_key is set without key"),
         ("port: abc", "t.conf:1:7: port is 'abc'; it must be an integer"),
         ("debug: 1", "t.conf:1:8: debug is 1; it must be true or false"),
         ('ping_interval: "xx"', "t.conf:1:16: error parsing ping_interval"),

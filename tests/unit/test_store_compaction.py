@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 from collections.abc import Callable
@@ -12,8 +13,10 @@ import pytest
 
 from penstock.errors import StoreError
 from penstock.kernels.streamlog import StreamLog
+from penstock.store import keys
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
+from penstock.store.keys import StoreKey
 from penstock.store.memory import MemoryStore
 
 BLOCK_SIZE = 600
@@ -24,6 +27,7 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests rewrite thousands of tiny blocks; what a process's death leaves doesn't depend on syncs."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda fd: None)
+    monkeypatch.setattr(keys, "_stretch", lambda key, salt: hashlib.sha256(salt + key.encode()).digest())
 
 
 def live(log: StreamLog) -> dict[int, bytes]:
@@ -150,21 +154,25 @@ def run_until_it_fails(stream: StreamStore, seed: int) -> tuple[dict[int, bytes]
     return written, written, last_seq
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+KEYS = {1: None, 2: StoreKey("aes", "key"), 3: StoreKey("chacha", "key"), 4: None}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_a_death_at_any_call_to_the_disk_keeps_what_was_written(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = 0
     for calls in range(0, 600, 29):
         root = tmp_path / f"{calls}"
-        store = FileStore(root, block_size=BLOCK_SIZE)
+        store = FileStore(root, block_size=BLOCK_SIZE, key=KEYS[seed])
         stream = store.account("$G").create_stream("S", b"", "file")
+        stream.set_compression(seed > 2)
         with monkeypatch.context() as patch:
             FailingDisk(patch, calls + seed)
             before, after, written_seq = run_until_it_fails(stream, seed)
         last_seq = stream.log.last_seq
         store.abandon()
-        store = FileStore(root, block_size=BLOCK_SIZE)
+        store = FileStore(root, block_size=BLOCK_SIZE, key=KEYS[seed])
         log = store.account("$G").open_stream("S").log
         found = live(log)
         assert before.items() & after.items() <= found.items()

@@ -194,7 +194,7 @@ def test_removals_purges_and_limits_survive(tmp_path: Path) -> None:
 
 def _record_bytes(root: Path, seq: int) -> bytes:
     """What the files hold around the sequence's number, of messages alone."""
-    needle = seq.to_bytes(8, "little")
+    needle = seq.to_bytes(8, "little") + (seq - 1).to_bytes(8, "little")  # the time it was given
     data = b"".join(path.read_bytes() for path in root.glob("**/*.blk"))
     at = data.find(needle)
     return b"" if at < 0 else data[at : at + 60]

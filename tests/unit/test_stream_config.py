@@ -10,7 +10,6 @@ from penstock.errors import JetStreamApiError
 from penstock.jetstream import config as rules
 from penstock.jetstream.limits import EngineConfig
 from penstock.protocol.api import (
-    Compression,
     DiscardPolicy,
     Placement,
     StorageType,
@@ -145,7 +144,6 @@ def test_the_servers_own_subjects_need_no_ack(subject: str, text: str) -> None:
     [
         ({"mirror": StreamSource(name="M")}, "mirrors are"),
         ({"sources": [StreamSource(name="M")]}, "sources are"),
-        ({"compression": Compression.S2}, "compression is"),
         ({"allow_atomic": True}, "atomic batch publishing is"),
         ({"allow_batched": True}, "fast batch publishing is"),
         ({"allow_atomic": True, "allow_batched": True}, "atomic batch publishing, fast batch publishing are"),

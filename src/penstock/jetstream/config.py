@@ -26,7 +26,6 @@ from penstock.jetstream.stream.renaming import implied_republish
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
 from penstock.protocol.api import (
-    Compression,
     DiscardPolicy,
     PersistMode,
     Placement,
@@ -302,7 +301,6 @@ def _check_supported(config: StreamConfig) -> None:
     wanted = {
         "mirrors": config.mirror is not None,
         "sources": bool(config.sources),
-        "compression": config.compression is not Compression.NONE,
         "atomic batch publishing": config.allow_atomic,
         "fast batch publishing": config.allow_batched,
     }

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -28,6 +29,7 @@ from penstock.jetstream.api import ApiService
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.interest import InterestWatch
 from penstock.jetstream.deadlines import Deadlines
+from penstock.jetstream.groupcommit import GroupCommit
 from penstock.jetstream.limits import EngineConfig
 from penstock.jetstream.stream.stream import Stream, StreamMeta
 from penstock.kernels.sinks import DirtyList, Sink
@@ -80,7 +82,7 @@ class JetStream:
         self.describe_client: Callable[[Sink], dict[str, Any] | None] | None = None
         self.dirty_streams = DirtyList(wake)
         self.dirty_consumers = DirtyList(wake)
-        self._wake = wake
+        self.wake = wake
         self._below = below
         self._unwritten: dict[str, Stream] = {}
         self._changed: dict[str, Stream] = {}  # since consumers looked for news last
@@ -94,6 +96,7 @@ class JetStream:
         self._deadlines: Deadlines[Stream | Consumer] = Deadlines()
         self._used = dict.fromkeys(StorageType, 0)  # bytes of all streams, as of when each was noted last
         self._unsynced: dict[str, None] = {}
+        self.group = GroupCommit(self)
         self._sync_due: int | None = None
         self._failing: dict[str, Stream] = {}  # streams whose last write failed
         self._retry_due: int | None = None
@@ -156,8 +159,12 @@ class JetStream:
         self._api.stop()
         for stream in self.streams.values():
             stream.unsubscribe(self.index)
+        for stream in self.streams.values():
+            self._finish_sync(stream)
         self.apply(self.clock())
         self.write()
+        for stream in self.streams.values():
+            self._finish_sync(stream)
         self.acknowledge()
         for stream in self.streams.values():
             closers = [*(consumer.close for consumer in stream.consumers.values()), stream.store.close]
@@ -168,14 +175,25 @@ class JetStream:
                     log.error("stream %s: closing it failed: %s", stream.name, error)
         self.streams.clear()
 
+    def _finish_sync(self, stream: Stream) -> None:
+        """Waits for a sync that is under way."""
+        if stream.syncing:
+            try:
+                stream.store.sync()
+            except StoreError as error:
+                log.error("stream %s: syncing it failed: %s", stream.name, error)
+
     # --- the tick ------------------------------------------------------------------------------
 
     def apply(self, now: int) -> None:
         """Applies publishes, then consumers' acks."""
-        dirty = cast(list[Stream], self.dirty_streams.take())
+        dirty = [*self.group.take_ready(), *cast(list[Stream], self.dirty_streams.take())]
         for stream in dirty:
             if self.streams.get(stream.name) is not stream:
                 continue  # deleted in this very tick
+            if stream.syncing:
+                self.group.hold(stream)
+                continue
             stream.refuse_all = self._refusal(stream)
             stream.apply_pending(now)
             self._note_stream(stream)
@@ -188,9 +206,12 @@ class JetStream:
 
     def write(self) -> None:
         """Hands what is new to the operating system; with sync_always to the disk."""
-        for stream in self._unwritten.values():
-            self._write_stream(stream)
-        self._unwritten.clear()
+        unwritten, self._unwritten = self._unwritten, {}
+        for stream in unwritten.values():
+            if stream.syncing:
+                self._unwritten[stream.name] = stream  # time changed it: nobody waits for that
+            else:
+                self._write_stream(stream)
         for consumer in self._active:
             self._write_consumer(consumer)
         if self._unsynced and self._sync_due is None:
@@ -201,7 +222,8 @@ class JetStream:
         self.is_routing = True
         try:
             for stream in self._changed.values():
-                stream.acknowledge(self.index)
+                if not stream.syncing:
+                    stream.acknowledge(self.index)
             for consumer in self._active:
                 if consumer not in self._lagging:
                     consumer.confirm()
@@ -213,23 +235,43 @@ class JetStream:
         changed, self._changed = self._changed, {}
         active, self._active = self._active, {}
         for stream in changed.values():
-            if stream.wiring is not None and stream.write_failure is None:
+            if stream.wiring is not None and stream.write_failure is None and not stream.syncing:
                 active.update(dict.fromkeys(stream.wiring.with_news()))
+        self._deliver(list(active), now)
+
+    def _deliver(self, consumers: list[Consumer], now: int) -> None:
         self.is_routing = True
         try:
-            for consumer in active:
+            for consumer in consumers:
+                if consumer.stream.syncing:
+                    self.group.hold_consumer(consumer)
+                    continue
                 consumer.deliver(now)
                 self._write_consumer(consumer)
                 if self._remove_settled(consumer):  # without acks, a delivery settles
-                    self._wake()
+                    self.wake()
                 self._deadlines.set(consumer, consumer.next_deadline())
         finally:
             self.is_routing = False
 
+    def synced(self, stream: Stream, error: StoreWriteError | None, held: list[Consumer]) -> None:
+        """A sync in the background is done: what the stream's tick held back of acks and deliveries."""
+        if error is not None:
+            self._failed_to_write(stream, error)
+        self.is_routing = True
+        try:
+            stream.acknowledge(self.index)
+        finally:
+            self.is_routing = False
+        news = stream.wiring.with_news() if stream.wiring is not None and error is None else []
+        self._deliver([one for one in dict.fromkeys([*held, *news]) if not one.closed], self.clock())
+        if stream.name in self._unwritten:
+            self.wake()
+
     def defer(self, work: Callable[[], object]) -> None:
         """Runs `work` in the next tick, after what is pending was applied."""
         self._deferred.append(work)
-        self._wake()
+        self.wake()
 
     def next_deadline(self) -> int | None:
         """When (ns) `on_time` wants to be called; None when nothing waits for time."""
@@ -242,7 +284,7 @@ class JetStream:
             if isinstance(thing, Stream):
                 thing.refuse_all = self._refusal(thing)
                 thing.expire(now)
-                self.touch_stream(thing)
+                self._touch(thing)
             else:
                 thing.on_time(now)
                 self.touch_consumer(thing)
@@ -252,20 +294,33 @@ class JetStream:
         if self._retry_due is not None and self._retry_due <= now:
             self._retry_due = None
             for stream in self._failing.values():
-                self.touch_stream(stream)
+                self._touch(stream)
             for consumer in self._lagging:
                 self.touch_consumer(consumer)
 
     def touch_stream(self, stream: Stream) -> None:
-        """A request or time changed the stream: it is written, all its consumers look at it in this tick."""
+        """A request changed the stream: it is written, all its consumers look at it in this tick."""
+        stream.sync_at_once = self.config.sync_always
+        self._touch(stream)
+
+    def keep_change(self, stream: Stream) -> None:
+        """Writes what a request changed before it is answered. Raises StoreWriteError: the change holds, and
+        is written when that works again, but until then it could be lost."""
+        self.touch_stream(stream)
+        self._unwritten.pop(stream.name, None)
+        self._write_stream(stream)
+        if stream.write_failure is not None:
+            raise StoreWriteError(stream.write_failure.description)
+
+    def _touch(self, stream: Stream) -> None:
         self._note_stream(stream)
         self._active.update(dict.fromkeys(stream.consumers.values()))
-        self._wake()
+        self.wake()
 
     def touch_consumer(self, consumer: Consumer) -> None:
         """The consumer has something to do in this tick."""
         self._active[consumer] = None
-        self._wake()
+        self.wake()
 
     def _remove_settled(self, consumer: Consumer) -> int:
         """What the consumer settled leaves an interest or work-queue stream, unless another one needs it."""
@@ -288,20 +343,25 @@ class JetStream:
     def _write_stream(self, stream: Stream) -> None:
         try:
             stream.store.write()
-            if self.config.sync_always and stream.config.persist_mode is not PersistMode.ASYNC:
-                stream.store.sync()
-            elif not stream.is_memory:
+            if stream.is_memory:
+                pass
+            elif self.config.sync_always and stream.config.persist_mode is not PersistMode.ASYNC:
+                self.group.sync(stream)
+            else:
                 self._unsynced[stream.name] = None
         except StoreWriteError as error:
-            log.error("stream %s can not be written, its publishes are refused: %s", stream.name, error)
-            stream.write_failed(str(error))
-            self._failing[stream.name] = stream
-            self._retry_later()
+            self._failed_to_write(stream, error)
         else:
             if stream.write_failure is not None:
                 log.warning("stream %s is written again", stream.name)
                 stream.write_failure = None
                 self._failing.pop(stream.name, None)
+
+    def _failed_to_write(self, stream: Stream, error: StoreWriteError) -> None:
+        log.error("stream %s can not be written, its publishes are refused: %s", stream.name, error)
+        stream.write_failed(str(error))
+        self._failing[stream.name] = stream
+        self._retry_later()
 
     def _write_consumer(self, consumer: Consumer) -> None:
         try:
@@ -322,15 +382,18 @@ class JetStream:
         unsynced, self._unsynced = self._unsynced, {}
         for name in unsynced:
             stream = self.streams.get(name)
-            if stream is None:
-                continue
-            try:
-                stream.store.sync()
-            except StoreError as error:
-                log.error("stream %s: the periodic sync failed, the next one tries again: %s", name, error)
-                self._unsynced[name] = None
-        if self._unsynced:
+            if stream is not None:
+                stream.store.start_sync(partial(self._synced_now_and_then, name))
+                stream.store.rest()
+
+    def _synced_now_and_then(self, name: str, error: StoreWriteError | None) -> None:
+        if error is None:
+            return
+        log.error("stream %s: the periodic sync failed, the next one tries again: %s", name, error)
+        self._unsynced[name] = None
+        if self._sync_due is None:
             self._sync_due = self.clock() + self.config.sync_interval_ns
+            self.wake()
 
     # --- streams -------------------------------------------------------------------------------
 

@@ -46,9 +46,10 @@ cdef class LogCore:
     cdef MessageBlock here                  # the block read last
     cdef MessageBlock chain                 # the block a chain was followed in last
     cdef SubjectState state
-    cdef object load_block                  # callable(number) -> bytes-like; None: all blocks stay in memory
+    cdef object load_block                  # callable(number, size) -> bytes-like; None: all blocks stay in memory
     cdef object on_lost                     # callable(number, offset, seq, why), or None
-    cdef list warm, mapped                  # closed blocks with bytes: our own copy, given by the store
+    cdef list warm, loaded                  # closed blocks with bytes: our own copy, given by the store
+    cdef size_t loaded_bytes
     cdef list _closed, _dropped, _patches
     cdef list sparse                        # closed blocks that may be worth rewriting (compaction)
     cdef readonly uint64_t rewrites         # blocks rewritten or dropped
@@ -68,6 +69,7 @@ cdef class LogCore:
     cdef size_t _block_from(self, uint64_t seq) noexcept
     cdef MessageBlock _seek(self, uint64_t seq)
     cdef int _load(self, MessageBlock block) except -1
+    cdef int _unload(self, MessageBlock block) except -1
     cdef int _lose(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1
     cdef int _count_lost(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1
     cdef int _decode(self, MessageBlock block, size_t at, Record* r) except -1

@@ -49,7 +49,8 @@ from penstock.kernels.subjectstate cimport Subject, SubjectState
 cdef enum:
     BLOCK_SIZE_MIN = 64
     BLOCK_SIZE_MAX = 0x40000000
-    MAPPED_MAX = 256                # closed blocks loaded again
+    LOADED_MAX = 256                # closed blocks loaded again, and their bytes: the oldest are let go first
+    LOADED_BYTES_MAX = 33554432
     LOOK_HOPS = 64                  # hops along a chain between two looks at the neighbourhood
     LOOK_MESSAGES = 512             # messages to look at before the subject index is asked
 
@@ -66,7 +67,7 @@ cdef class LogCore:
         self.blocks = []
         self.state = SubjectState()
         self.warm = []
-        self.mapped = []
+        self.loaded = []
         self._closed = []
         self._dropped = []
         self._patches = []
@@ -197,20 +198,27 @@ cdef class LogCore:
     cdef int _load(self, MessageBlock block) except -1:
         """Brings the bytes of a closed block back."""
         cdef const unsigned char[:] data
-        cdef MessageBlock oldest
         assert self.load_block is not None
-        source = memoryview(self.load_block(block.number))
+        source = memoryview(self.load_block(block.number, block.size))
         data = source
         if <size_t>data.shape[0] < block.size:
             raise ValueError(f"block {block.number} has {block.size} bytes, only {data.shape[0]} could be loaded")
         block.source = source
+        block.borrowed = True
         block.data = <char*>&data[0]
         block.verify = True
-        self.mapped.append(block)
-        while len(self.mapped) > MAPPED_MAX:
-            oldest = <MessageBlock>self.mapped.pop(0)
-            if oldest is not block and oldest.source is not None:
-                oldest.release()
+        self.loaded.append(block)
+        self.loaded_bytes += block.size
+        while len(self.loaded) > 1 and (len(self.loaded) > LOADED_MAX or self.loaded_bytes > LOADED_BYTES_MAX):
+            self._unload(<MessageBlock>self.loaded[0])
+        return 0
+
+    cdef int _unload(self, MessageBlock block) except -1:
+        """Lets the bytes of a loaded block go."""
+        self.loaded.remove(block)
+        self.loaded_bytes -= block.size
+        if block.borrowed:
+            block.release()
         return 0
 
     cdef int _decode(self, MessageBlock block, size_t at, Record* r) except -1:
@@ -516,8 +524,10 @@ cdef class LogCore:
         cdef uint64_t seq = r.seq
         encode_record(<char*>note, r.size, KIND_REMOVED, seq, <int64_t>seq, <const char*>blank, r.subject_len,
                       <const char*>blank, r.header_len, r.body_len)
-        if block.source is None:
+        if not block.borrowed:
             memcpy(block.data + offset, <const char*>note, r.size)
+        elif block in self.loaded:
+            self._unload(block)
         else:
             block.release()
         if self.durable:
@@ -568,8 +578,9 @@ cdef class LogCore:
             self._closed.remove(block)
         if block in self.warm:
             self.warm.remove(block)
-        if block.source is not None and block in self.mapped:
-            self.mapped.remove(block)
+        if block.borrowed and block in self.loaded:
+            self.loaded.remove(block)
+            self.loaded_bytes -= block.size
         if block.queued and block in self.sparse:
             self.sparse.remove(block)
         if self.here is block:

@@ -27,7 +27,8 @@ cdef class MessageBlock:
     cdef uint64_t reach                     # no entry links to a sequence above this one
 
     cdef char* data                         # NULL while the bytes are only on disk
-    cdef object source                      # who owns `data` when it was given; None: we do
+    cdef object source                      # who owns `data` when it is borrowed
+    cdef bint borrowed
     cdef readonly size_t size               # bytes of the block
     cdef size_t capacity
     cdef public size_t written              # bytes the store has handed to the operating system

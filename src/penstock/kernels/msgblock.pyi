@@ -36,14 +36,14 @@ class MessageBlock:
     def passed_over(self) -> list[int]:
         """Offsets of bad records between good ones."""
 
-    def export_index(self) -> bytes:
-        """What from_index() needs; the block must be closed and resident."""
+    def let_go(self) -> None:
+        """Lets the bytes scan() was given without `copy` go; the log loads them again."""
 
-    def tail_hash(self) -> int:
-        """The hash of its last record, 0 when it has none."""
+    def export_index(self, file_size: int, file_tail: int) -> bytes:
+        """What from_index() needs; the block must be closed and resident. It is tied to the file by its size
+        and its last 8 bytes (little endian)."""
 
     @staticmethod
-    def from_index(index: bytes, number: int, size: int, tail_hash: int) -> MessageBlock:
-        """The closed block an index tells of. `size` and `tail_hash` (the last 8 bytes, little endian) come
-        from the block's file. Raises ValueError when the index is damaged or speaks of other bytes.
-        """
+    def from_index(index: bytes, number: int, file_size: int, file_tail: int) -> MessageBlock:
+        """The closed block an index tells of; size and last 8 bytes are those of its file.
+        Raises ValueError when the index is damaged or speaks of other bytes."""

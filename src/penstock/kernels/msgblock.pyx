@@ -39,12 +39,12 @@ cdef enum:
     ENTRIES_MIN = 64
     DENSE_FACTOR = 3                # sparse when less than one sequence in three has an entry
 
-# magic, number, size, hash of the last record, first and last sequence, first and last timestamp, live
+# magic, number, size, bytes and last 8 bytes of the file, first and last sequence, first and last timestamp, live
 # messages and bytes, floor, least last sequence and its timestamp, last replaced block, entries, removed ranges, sparse
-HEAD = struct.Struct("<8s5Q2q4Qq3QB")
+HEAD = struct.Struct("<8s6Q2q4Qq3QB")
 PAIR = struct.Struct("<2Q")
 DIGEST = struct.Struct("<Q")
-INDEX_MAGIC = b"PENSIDX1"
+INDEX_MAGIC = b"PENSIDX2"
 
 
 cdef class MessageBlock:
@@ -76,7 +76,7 @@ cdef class MessageBlock:
         if self.size + n > self.capacity:
             if self.views:
                 raise BufferError("the bytes of a block grow while a view of them is out")
-            assert self.source is None
+            assert not self.borrowed
             wanted = self.capacity if self.capacity else DATA_MIN
             while wanted < self.size + n:
                 wanted *= 2
@@ -221,6 +221,7 @@ cdef class MessageBlock:
         if self.capacity:
             free(self.data)
         self.source = None
+        self.borrowed = False
         self.data = NULL
         self.capacity = 0
 
@@ -250,6 +251,7 @@ cdef class MessageBlock:
                 memcpy(self.data, &data[0], n)
         else:
             self.source = data.base
+            self.borrowed = True
             self.data = <char*>&data[0]
             self.verify = True
         status = self._fill(n)
@@ -298,9 +300,14 @@ cdef class MessageBlock:
             status = decode_record(self.data + at, n - at, &r, &kind, True)
         return at if status == RECORD_OK else 0
 
+    def let_go(self):
+        """Lets the bytes go, when they were not copied."""
+        if self.borrowed:
+            self.release()
+
     # ------------------------------------------------------------------ the index of a closed block
 
-    def export_index(self):
+    def export_index(self, uint64_t file_size, uint64_t file_tail):
         """All that recovery needs to know of a closed block without reading it."""
         cdef bytes head, body
         cdef list parts = []
@@ -312,19 +319,12 @@ cdef class MessageBlock:
             parts.append(PyBytes_FromStringAndSize(<const char*>self.seqs, self.count * sizeof(uint32_t)))
         parts.append(self._subject_table())
         head = HEAD.pack(
-            INDEX_MAGIC, self.number, self.size, self.tail_hash(), self.first_seq, self.last_seq, self.first_ts,
+            INDEX_MAGIC, self.number, self.size, file_size, file_tail, self.first_seq, self.last_seq, self.first_ts,
             self.last_ts, self.live, self.live_bytes, self.floor, self.last_at_least, self.noted_ts,
             self.replaces_upto, self.count, len(self.removed), self.seqs != NULL,
         )
         body = head + b"".join(parts)
         return body + DIGEST.pack(xxh64(<const char*>body, len(body), 0))
-
-    def tail_hash(self):
-        """Hash of the block's last record: ties an index to the bytes it was made from."""
-        cdef uint64_t digest = 0
-        if self.size >= 8:
-            memcpy(&digest, self.data + self.size - 8, 8)
-        return digest
 
     cdef bytes _subject_table(self):
         """A row for each chain that begins in this block. A subject has one with live messages at most."""
@@ -378,19 +378,21 @@ cdef class MessageBlock:
             free(reached)
 
     @staticmethod
-    def from_index(bytes index not None, uint64_t number, size_t size, uint64_t tail_hash):
+    def from_index(bytes index not None, uint64_t number, uint64_t file_size, uint64_t file_tail):
         """The closed block an index tells of; see the .pyi."""
         cdef MessageBlock block
         cdef const char* p = <const char*>index
-        cdef size_t n = len(index), at, i, count, removed
+        cdef size_t n = len(index), at, i, count, removed, size
         cdef bint sparse
         if n < <size_t>(HEAD.size + DIGEST.size):
             raise ValueError("it is too short")
         if DIGEST.unpack_from(index, n - DIGEST.size)[0] != xxh64(p, n - DIGEST.size, 0):
             raise ValueError("its hash does not fit its bytes")
-        (magic, of_number, of_size, of_hash, first_seq, last_seq, first_ts, last_ts, live, live_bytes, floor,
+        (magic, of_number, size, of_size, of_tail, first_seq, last_seq, first_ts, last_ts, live, live_bytes, floor,
          last_at_least, noted_ts, replaces_upto, count, removed, sparse) = HEAD.unpack_from(index)
-        if magic != INDEX_MAGIC or of_number != number or of_size != size or of_hash != tail_hash:
+        if magic != INDEX_MAGIC:
+            raise ValueError("it has another format")
+        if of_number != number or of_size != file_size or of_tail != file_tail:
             raise ValueError("it speaks of other bytes than the block holds")
         if count > n or removed > n:
             raise ValueError("its counts do not fit its size")

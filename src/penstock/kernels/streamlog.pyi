@@ -22,15 +22,15 @@ class StreamLog(LogCore):
     """Blocks of records, per-subject state and counters of one stream.
 
     block_size: bytes after which a new block begins. durable: removals are noted in the blocks, for a store
-    that writes them. load_block(number) gives the bytes of a closed block back. on_lost(number, offset, seq,
-    why) hears of messages whose bytes on disk turned out to be wrong; they count as removed.
+    that writes them. load_block(number, size) gives the bytes of a closed block back. on_lost(number, offset,
+    seq, why) hears of messages whose bytes on disk turned out to be wrong; they count as removed.
     """
 
     def __init__(
         self,
         block_size: int = ...,
         durable: bool = False,
-        load_block: Callable[[int], Buffer] | None = None,
+        load_block: Callable[[int, int], Buffer] | None = None,
         on_lost: Callable[[int, int, int, str], None] | None = None,
     ) -> None: ...
 
@@ -127,6 +127,12 @@ class StreamLog(LogCore):
 
     def settle(self, block: MessageBlock) -> None:
         """A closed block is on disk: its bytes may leave memory."""
+
+    def bring_back(self, block: MessageBlock) -> None:
+        """The bytes of a closed block are in memory until others are loaded."""
+
+    def release_idle(self) -> None:
+        """Lets go of all bytes that can be loaded again. No pointer into the log may be in use."""
 
     def restore(self, blocks: list[MessageBlock]) -> list[tuple[int, str]]:
         """Takes over blocks read from disk, in order of number; only the last may be open.

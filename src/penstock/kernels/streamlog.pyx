@@ -160,7 +160,8 @@ cdef class StreamLog(LogCore):
         self._closed.clear()
         self.sparse.clear()
         self.warm.clear()
-        self.mapped.clear()
+        self.loaded.clear()
+        self.loaded_bytes = 0
         self.tail = self.here = self.chain = None
         self.state.clear()
         self._patches.clear()
@@ -424,6 +425,20 @@ cdef class StreamLog(LogCore):
         self.warm.append(block)
         while len(self.warm) > WARM_MAX:
             (<MessageBlock>self.warm.pop(0)).release()
+
+    def bring_back(self, MessageBlock block not None):
+        """The bytes of a closed block are in memory until others are loaded."""
+        if block.data == NULL and block.size:
+            self._load(block)
+
+    def release_idle(self):
+        """Lets go of all bytes that can be loaded again. No pointer into the log may be in use."""
+        if self.load_block is None:
+            return
+        while self.loaded:
+            self._unload(<MessageBlock>self.loaded[0])
+        while self.warm:
+            (<MessageBlock>self.warm.pop()).release()
 
     def restore(self, list blocks not None):
         """Takes over blocks read from disk, in order of number; the log must be new. See the .pyi."""

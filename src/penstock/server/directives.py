@@ -37,8 +37,8 @@ UNSUPPORTED = frozenset(
     resolver_tls server_metadata server_tags store_dir write_timeout""".split()
 )
 UNSUPPORTED_JETSTREAM = frozenset(
-    """cipher ek encryption_key extension_hint info_queue_limit key limits max_buffered_msgs max_buffered_size
-    max_concurrent_io max_outstanding_catchup meta_compact meta_compact_size meta_compact_sync prev_key
+    """extension_hint info_queue_limit limits max_buffered_msgs max_buffered_size
+    max_concurrent_io max_outstanding_catchup meta_compact meta_compact_size meta_compact_sync
     request_queue_limit tpm unique_tag""".split()
 )
 UNSUPPORTED_AUTHORIZATION = frozenset({"proxy_required"})
@@ -204,7 +204,22 @@ def _sync_interval(node: Node, name: str) -> int | None:
     return duration(node, name)
 
 
+def _cipher(node: Node, name: str) -> str:
+    word = text(node, name)
+    known = {"chacha": "chacha", "chachapoly": "chacha", "aes": "aes"}
+    if word.lower() not in known:
+        raise _fail(node, f"unknown cipher type: {word!r}; it must be chacha, chachapoly or aes")
+    return known[word.lower()]
+
+
 _JETSTREAM: dict[str, tuple[str, Reader]] = {
+    "cipher": ("cipher", _cipher),
+    "key": ("key", text),
+    "ek": ("key", text),
+    "encryption_key": ("key", text),
+    "prev_key": ("prev_key", text),
+    "prev_ek": ("prev_key", text),
+    "prev_encryption_key": ("prev_key", text),
     "store_dir": ("store_dir", text),
     "storedir": ("store_dir", text),
     "domain": ("domain", text),
@@ -237,6 +252,8 @@ def _jetstream(node: Node, name: str) -> JetStreamOptions | None:
     if "sync_interval_ns" in found and found["sync_interval_ns"] is None:
         del found["sync_interval_ns"]
         found["sync_always"] = True
+    if "cipher" in found and not found.get("key"):
+        raise _fail(node, "jetstream: cipher is set without key, and nothing would be encrypted; set key too")
     return JetStreamOptions(**found) if enabled else None
 
 

@@ -5,6 +5,7 @@ Invariant: an engine is closed before the store it writes to.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,11 @@ from penstock.protocol.durations import format_time
 from penstock.protocol.error_codes import NOT_ENABLED_FOR_ACCOUNT
 from penstock.protocol.ids import NuidGenerator
 from penstock.server.auth import GLOBAL_ACCOUNT
+from penstock.server.background import LoopBackground
 from penstock.server.identity import VERSION
 from penstock.server.options import AccountJetStream, JetStreamOptions
 from penstock.store.file import FileStore
+from penstock.store.keys import StoreKey
 from penstock.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -50,9 +53,10 @@ class JetStreamService:
         self.engines: dict[str, JetStream] = {}
         self.max_memory_bytes = _limit(options.max_memory_bytes, _memory_bytes())
         self.max_file_bytes = _limit(options.max_file_bytes, _disk_bytes(options.store_dir))
+        self._background: LoopBackground | None = None
         self._tell()
         try:
-            self._store = MemoryStore() if options.store_dir is None else FileStore(options.store_dir)
+            self._store = self._open_store()
             started_ns = server.clock()
             for name, limits in server.jetstream_accounts().items():
                 self._open(name, limits)
@@ -82,6 +86,14 @@ class JetStreamService:
         for engine in self.engines.values():
             engine.end_pulls()
 
+    def _open_store(self) -> MemoryStore | FileStore:
+        options = self._options
+        if options.store_dir is None:
+            return MemoryStore()
+        key = StoreKey(options.cipher, options.key, options.prev_key)
+        self._background = LoopBackground(asyncio.get_running_loop())
+        return FileStore(options.store_dir, key=key, background=self._background)
+
     def close(self) -> None:
         """Writes what is left and closes the store. A disk that fails here is told; all else still closes."""
         for closing in (*self.engines.values(), self._store):
@@ -89,6 +101,8 @@ class JetStreamService:
                 closing.close()
             except (StoreError, OSError) as error:
                 self._server.log.error(f"not everything could be written while stopping: {error}")
+        if self._background is not None:
+            self._background.close()
 
     def stored_accounts(self) -> list[str]:
         """Names of the accounts that have something stored."""
@@ -211,6 +225,9 @@ class JetStreamService:
         log.info(f"  Max Storage:     {_shown(self.max_file_bytes)}")
         where = f'"{self.store_dir}"' if self.store_dir else "none, everything is in memory"
         log.info(f"  Store Directory: {where}")
+        if self._options.key and self.store_dir:
+            name = {"aes": "AES-GCM", "chacha": "ChaCha20-Poly1305"}[self._options.cipher]
+            log.info(f"  Encryption:      {name}")
         if self._options.domain:
             log.info(f"  Domain:          {self._options.domain}")
         log.info(f"  API Level:       {self.api_level}")

@@ -11,7 +11,7 @@ in the official server): nobody can tell when it has become valid.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError
@@ -182,8 +182,16 @@ class JetStreamOptions:
     """How often file streams are fsynced, ns, > 0. Default 2 minutes. `sync_interval`."""
     sync_always: bool = False
     """Fsync before every ack. Default off. `sync_interval: always`."""
+    cipher: str = "chacha"
+    """What files are encrypted with when there is a key: "chacha" (default) or "aes". `cipher`."""
+    key: str = field(default="", repr=False)
+    """Key of the files; "" (default): they are not encrypted. `key`, `ek`, `encryption_key`."""
+    prev_key: str = field(default="", repr=False)
+    """The key until now, once `key` names another one. `prev_key`, `prev_ek`, `prev_encryption_key`."""
 
     def __post_init__(self) -> None:
+        if self.prev_key and not self.key:
+            raise ConfigError("jetstream.prev_key is set without key; name the key to change to")
         _at_least("jetstream.sync_interval", self.sync_interval_ns, 1)
         if any(c in self.domain for c in ".*> \t\r\n"):
             raise ConfigError(

@@ -306,5 +306,7 @@ def _fixed(block: str, *names: str) -> Callable[[Any, Any], list[str]]:
 
 _CHECK: dict[str, Callable[[Any, Any], list[str]]] = {
     "websocket": _fixed("websocket", "host", "port", "no_tls"),
-    "jetstream": _fixed("jetstream", "store_dir", "domain", "sync_always", "sync_interval_ns"),
+    "jetstream": _fixed(
+        "jetstream", "store_dir", "domain", "sync_always", "sync_interval_ns", "cipher", "key", "prev_key"
+    ),
 }

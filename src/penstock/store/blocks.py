@@ -2,22 +2,31 @@
 
 `<number>.blk` holds a block's records and is only appended to (but for secure removals, which put a note of
 the same size over a record); `<number>.idx` is what recovery needs of a closed block. An index may always be
-missing: recovery then reads the block.
+missing: recovery then reads the block. Encrypted, a block's file is appended to by frames (see envelope.py);
+compressed, it is written anew when it is closed; either way a secure removal writes it anew too, and zeros
+over the old one.
 
 Ordering: bytes are written front to back, so that a file never has a hole; a block's file is removed only
 after the notes that make it superfluous were written, and the last block that is left was synced.
+
+What write() promises it does itself. Indexes, compression and rewritten blocks are work for the background:
+one piece a stream at a time, and while one is under way nobody else touches the files it is about.
 """
 
 from __future__ import annotations
 
 import logging
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from penstock.errors import StoreCorruptError, StoreWriteError
+from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
 from penstock.kernels.compaction import compact
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
 from penstock.store.disk import Disk
+from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.files import OpenFiles, remove_file, sync_directory, write_atomically
 
 logger = logging.getLogger("penstock.store")
@@ -25,6 +34,11 @@ logger = logging.getLogger("penstock.store")
 COMPACTIONS_A_WRITE = 2
 """Blocks rewritten after a write at most. One fills while records of a block's size are appended, so that two
 keep up, and a write is held up by some milliseconds only."""
+
+CLOSING_MAX = 8
+"""Closed blocks that wait to be settled, before a write() waits for them."""
+
+_TAIL = struct.Struct("<Q")
 
 
 def block_path(directory: Path, number: int) -> Path:
@@ -45,35 +59,66 @@ def map_file(disk: Disk, path: Path) -> memoryview:
         raise StoreCorruptError(f"cannot read it: {error.strerror}", path=str(path)) from error
 
 
-def write_index(disk: Disk, directory: Path, block: MessageBlock) -> None:
+def fingerprint(disk: Disk, path: Path) -> tuple[int, int]:
+    """Size and last 8 bytes of a block's file: what its index knows it by. Raises OSError."""
+    size = disk.size(path)
+    tail = disk.read_at(path, max(size - 8, 0), 8)
+    return size, _TAIL.unpack(tail.ljust(8, b"\0"))[0]
+
+
+def write_index(files: OpenFiles, directory: Path, block: MessageBlock) -> None:
     """Writes a closed block's index. A disk that refuses costs the next recovery time, nothing else."""
     path = index_path(directory, block.number)
     try:
-        write_atomically(disk, path, block.export_index(), sync=False)
-    except StoreWriteError as error:
+        size, tail = fingerprint(files.disk, block_path(directory, block.number))
+        files.replace(path, block.export_index(size, tail), sync=False)
+    except (StoreWriteError, OSError) as error:
         logger.warning("%s: left without index: %s", path, error)
 
 
 class BlockFiles:
-    """Writer and reader of one stream's block files."""
+    """Writer and reader of one stream's block files. compress: closed blocks are compressed from now on."""
 
     def __init__(self, directory: Path, files: OpenFiles) -> None:
+        self.compress = False
         self._directory = directory
         self._files = files
         self._disk = files.disk
+        self._vault = files.vault
         self._unsynced: set[int] = set()
+        self._syncing: set[int] = set()
         self._names_changed = False
         self._known: set[int] = set()
         self._patches: list[tuple[int, int, bytes]] = []
         self._rewrites: list[tuple[MessageBlock | None, list[int]]] = []
+        self._closing: deque[MessageBlock] = deque()
+        self._dropped: list[int] = []
+        self._busy = 0  # number of the block that work in the background is about
+        self._failed = False  # the last such work; write() tries again
+        self._tidying = self._closed = False
+        self._compactions_left = 0
+        self._appended: dict[int, AppendedFile] = {}  # encrypted, of blocks that may get more
         # Of the block that was written last, nearly always the next one too: making and hashing a Path took
         # half the time of a small write.
         self._written_number = -1
         self._written_path = directory
 
-    def load(self, number: int) -> memoryview:
-        """The bytes of a closed block."""
-        return map_file(self._disk, block_path(self._directory, number))
+    # ------------------------------------------------------------------ reading
+
+    def load(self, number: int, size: int) -> memoryview:
+        """The bytes of a closed block. What can't be decrypted is zeros, and what is missing too: the log
+        then says which messages are lost. Raises StoreCorruptError when the file can't be read."""
+        path = block_path(self._directory, number)
+        file = map_file(self._disk, path)
+        if is_enveloped(file):
+            decoded = self._vault.decode(file, path)
+            if decoded.why is not None:
+                logger.error("%s: bad frame at byte %d (%s)", path, decoded.file_end, decoded.why)
+            file = memoryview(decoded.data)
+        if len(file) < size:
+            logger.error("%s: %d bytes are missing at its end", path, size - len(file))
+            file = memoryview(bytes(file) + bytes(size - len(file)))
+        return file
 
     def adopt(self, number: int) -> None:
         """A block that recovery found a file of."""
@@ -82,65 +127,37 @@ class BlockFiles:
         self._unsynced.add(number)
         self._names_changed = True
 
+    def resume(self, number: int, file: AppendedFile) -> None:
+        """The encrypted open block that recovery found."""
+        self._appended[number] = file
+
+    # ------------------------------------------------------------------ writing
+
     def write(self, log: StreamLog) -> None:
         """Hands all that is new to the operating system, as interface.StreamStore says.
 
         Raises StoreWriteError.
         """
         log.flush_notes()
-        for block in log.unwritten():
-            self._write_block(block)
+        try:
+            self._write_new(log)
+        except StoreWriteError:
+            if not self._make_room(log):
+                raise
+            self._write_new(log)
+        self._failed = False
         self._patches += log.take_patches()
         if self._patches:
             # What is half written over when the machine dies is gone by the note of its removal alone.
             self.sync()
-        while self._patches:
-            number, offset, data = self._patches[0]
-            if number in self._known and not any(
-                made and made.number == number for made, _ in self._rewrites
-            ):
-                self._patch(number, offset, data)
-            del self._patches[0]
-        for block in log.take_closed():
-            write_index(self._disk, self._directory, block)
-            log.settle(block)
-        self._compact(log)
-        dropped = log.take_dropped()
-        if dropped:
-            self._remove(log, dropped)
+        self._closing.extend(log.take_closed())
+        self._tidy(log)
+        if len(self._closing) > CLOSING_MAX:
+            self._files.background.drain()  # it can't keep up, and what isn't settled stays in memory
 
-    def _compact(self, log: StreamLog) -> None:
-        """Rewrites blocks that are mostly of removed messages. What a full disk interrupts is tried again:
-        until then the block stays in memory."""
-        self._rewrites += compact(log, COMPACTIONS_A_WRITE)
-        if not self._rewrites:
-            return
+    def _write_new(self, log: StreamLog) -> None:
         for block in log.unwritten():
             self._write_block(block)
-        present = log.block_list()
-        self._sync_block(present[-1].number)
-        # In order: what one rewrite left out of a block can rest on the one before being on disk.
-        while self._rewrites:
-            made, gone = self._rewrites[0]
-            if made is not None and made.replaces and made in present:
-                self._replace(made)
-                log.settle(made)
-            elif made is not None and made.replaces and len(self._rewrites) > 1:
-                # Rewritten again before it came to disk: its files may go when the later one is there.
-                self._rewrites[1][1].extend(gone)
-                gone = []
-            self._unlink(gone)
-            del self._rewrites[0]
-
-    def _replace(self, made: MessageBlock) -> None:
-        path = block_path(self._directory, made.number)
-        remove_file(self._disk, index_path(self._directory, made.number))
-        self._files.forget(path)
-        write_atomically(self._disk, path, bytes(made))
-        self._unsynced.discard(made.number)
-        made.written = made.size
-        made.replaces = False
-        write_index(self._disk, self._directory, made)
 
     def _write_block(self, block: MessageBlock) -> None:
         if block.number != self._written_number:
@@ -148,6 +165,13 @@ class BlockFiles:
             self._written_path = block_path(self._directory, block.number)
         path = self._written_path
         with memoryview(block) as view:
+            if self._vault.encrypts:
+                appended = self._appended.get(block.number)
+                if appended is None:
+                    appended = self._appended[block.number] = AppendedFile(self._files, path)
+                while block.written < block.size:
+                    with view[block.written :] as rest:
+                        block.written += appended.append(rest)
             while block.written < block.size:
                 with view[block.written :] as rest:
                     block.written += self._files.write(path, rest, block.written)
@@ -157,51 +181,313 @@ class BlockFiles:
             self._names_changed = True
         assert block.written == block.size
 
-    def _patch(self, number: int, offset: int, data: bytes) -> None:
-        path = block_path(self._directory, number)
-        # The index counts the message; without one recovery reads the block, and finds the note.
-        remove_file(self._disk, index_path(self._directory, number))
-        while data:
-            count = self._files.write(path, data, offset)
-            offset += count
-            data = data[count:]
-        self._unsynced.add(number)
+    def _make_room(self, log: StreamLog) -> bool:
+        """The disk is full, and blocks wait to be removed until the note that they are gone was written.
 
-    def _remove(self, log: StreamLog, numbers: list[int]) -> None:
-        remaining = log.block_list()
-        if len(remaining) == 1:
-            # All that is known of sequences is in this one now: it must not be the next to vanish.
-            self._sync_block(remaining[0].number)
+        All but the newest go now: that one still tells the last sequence, and what of it was removed comes
+        back if the process ends before the note is written; nobody was told that it went.
+        """
+        self._dropped += log.take_dropped()
+        self._dropped.sort()
+        free = [n for n in self._dropped[:-1] if n != self._busy and n not in self._syncing]
+        if not free:
+            return False
+        self._dropped = [n for n in self._dropped if n not in free]
+        for number in free:
+            self._forget(number)
+        self._unlink(free)
+        return True
+
+    # ------------------------------------------------------------------ work that follows
+
+    def _tidy(self, log: StreamLog) -> None:
+        """Everything that follows on writing, as far as no work in the background is in its way."""
+        self._tidying = True
+        self._compactions_left = COMPACTIONS_A_WRITE
         try:
+            self._apply_patches(log)
+            while not self._busy and not self._failed and self._begin_work(log):
+                pass
+        finally:
+            self._tidying = False
+
+    def _done(self, log: StreamLog) -> None:
+        """Work in the background is done: goes on with the next."""
+        self._busy = 0
+        if self._tidying or self._closed:
+            return
+        try:
+            self._tidy(log)
+        except (StoreError, OSError) as error:
+            logger.warning("%s: tidying up is put off: %s", self._directory, error)
+            self._failed = True  # the next write() tries again, and tells
+
+    def _begin_work(self, log: StreamLog) -> bool:
+        """Hands over the next piece of work. False when there is none."""
+        if self._closing:
+            block = self._closing.popleft()
+            if block.number in self._known and block.resident and not block.replaces:
+                self._settle(log, block)
+            return True
+        self._dropped += log.take_dropped()
+        if any(number not in self._syncing for number in self._dropped):
+            self._remove(log)
+            return True
+        if not self._rewrites and self._compactions_left:
+            self._rewrites += compact(log, 1)
+            self._compactions_left -= 1
+        if not self._rewrites:
+            return False
+        self._write_new(log)
+        # In order: what one rewrite left out of a block can rest on the one before being on disk.
+        made, gone = self._rewrites[0]
+        if made is not None and made.replaces and made in log.block_list():
+            self._replace(log, made)
+            return True
+        del self._rewrites[0]
+        if made is not None and made.replaces and self._rewrites:
+            # Rewritten again before it came to disk: its files may go when the later one is there.
+            self._rewrites[0][1].extend(gone)
+        else:
+            self._dropped += gone
+        return True
+
+    def _settle(self, log: StreamLog, block: MessageBlock) -> None:
+        """Compresses a closed block, or puts its frames together, and writes its index."""
+        path = block_path(self._directory, block.number)
+        many_frames = block.number in self._appended and self._disk.size(path) > block.size * 5 // 4
+        self._appended.pop(block.number, None)
+        compress = self.compress
+        data = bytes(block) if compress or many_frames else None
+
+        def work() -> None:
+            if data is not None:
+                write_atomically(self._disk, path, self._vault.encode(data, path, compress=compress))
+            write_index(self._files, self._directory, block)
+
+        def done(_: None, error: StoreError | OSError | None) -> None:
+            if error is not None:
+                logger.warning("%s: left as it was written: %s", path, error)
+                write_index(self._files, self._directory, block)
+            elif data is not None:
+                self._files.forget(path)
+                self._unsynced.discard(block.number)
+            if block.number in self._known:
+                log.settle(block)
+            self._done(log)
+
+        self._busy = block.number
+        self._files.background.run(work, done)
+
+    def _replace(self, log: StreamLog, made: MessageBlock) -> None:
+        """Writes a rewritten block over its old file. What a full disk interrupts is tried again: until then
+        the block stays in memory."""
+        path, index = block_path(self._directory, made.number), index_path(self._directory, made.number)
+        before = self._unsynced_tail(log)
+        data, compress = bytes(made), self.compress
+        whole = compress or self._vault.encrypts
+        self._appended.pop(made.number, None)
+
+        def work() -> None:
+            sync_files(self._disk, before)
+            self._disk.unlink(index)
+            stored = self._vault.encode(data, path, compress=compress) if whole else data
+            write_atomically(self._disk, path, stored)
+            write_index(self._files, self._directory, made)
+
+        def done(_: None, error: StoreError | OSError | None) -> None:
+            if error is not None:
+                logger.error("%s: can not be rewritten: %s", path, error)
+                self._failed = True
+            else:
+                self._files.forget(path)
+                self._unsynced.discard(made.number)
+                made.written = made.size
+                made.replaces = False
+                if made.number in self._known:
+                    log.settle(made)
+                self._dropped += self._rewrites.pop(0)[1]
+            self._done(log)
+
+        self._busy = made.number
+        self._files.background.run(work, done)
+
+    def _unsynced_tail(self, log: StreamLog) -> list[Path]:
+        """The open block's file, when it isn't on the disk: it has the notes others rest on."""
+        number = log.block_list()[-1].number
+        return [block_path(self._directory, number)] if number in self._unsynced else []
+
+    def _remove(self, log: StreamLog) -> None:
+        """Removes files of blocks that are gone from the log. When one block is left, all that is known of
+        sequences is in it: it must not be the next to vanish."""
+        numbers = [number for number in self._dropped if number not in self._syncing]
+        self._dropped = [number for number in self._dropped if number in self._syncing]
+        before = self._unsynced_tail(log) if len(log.block_list()) == 1 else []
+        for number in numbers:
+            self._forget(number)
+
+        def work() -> None:
+            sync_files(self._disk, before)
             self._unlink(numbers)
-        except StoreWriteError as error:
-            # Everything in it is below the floor that is noted in a later block.
-            logger.warning("left behind: %s", error)
+
+        def done(_: None, error: StoreError | OSError | None) -> None:
+            if error is not None:
+                # Everything in it is below the floor that is noted in a later block.
+                logger.warning("left behind: %s", error)
+            self._names_changed = True
+            self._done(log)
+
+        self._busy = numbers[0]
+        self._files.background.run(work, done)
+
+    def _forget(self, number: int) -> None:
+        self._files.forget(block_path(self._directory, number))
+        self._known.discard(number)
+        self._unsynced.discard(number)
+        self._appended.pop(number, None)
 
     def _unlink(self, numbers: list[int]) -> None:
         for number in numbers:
             path = block_path(self._directory, number)
-            self._files.forget(path)
-            remove_file(self._disk, index_path(self._directory, number))
-            remove_file(self._disk, path)
-            self._known.discard(number)
-            self._unsynced.discard(number)
-            self._names_changed = True
+            try:
+                self._disk.unlink(index_path(self._directory, number))
+                self._disk.unlink(path)
+            except OSError as error:
+                raise StoreWriteError(f"cannot remove the file: {error.strerror}", path=str(path)) from error
 
-    def _sync_block(self, number: int) -> None:
-        if number in self._unsynced:
-            self._files.sync(block_path(self._directory, number))
-            self._unsynced.discard(number)
+    # ------------------------------------------------------------------ secure removals
+
+    def _apply_patches(self, log: StreamLog) -> None:
+        """Puts notes over the records that are to be erased, except where work is under way."""
+        later: list[tuple[int, int, bytes]] = []
+        rewritten = {made.number for made, _ in self._rewrites if made is not None}
+        while self._patches:
+            number, offset, data = self._patches[0]
+            if number == self._busy or number in self._syncing:
+                later.append(self._patches[0])
+            elif number in self._known and number not in rewritten:
+                self._patch(log, number, offset, data)
+            del self._patches[0]
+        self._patches = later
+
+    def _patch(self, log: StreamLog, number: int, offset: int, data: bytes) -> None:
+        path = block_path(self._directory, number)
+        # The index counts the message; without one recovery reads the block, and finds the note.
+        remove_file(self._disk, index_path(self._directory, number))
+        self._unsynced.add(number)
+        if is_enveloped(self._disk.read_at(path, 0, 8)):
+            self._patch_envelope(log, path, number, offset, data)
+            return
+        while data:
+            count = self._files.write(path, data, offset)
+            offset += count
+            data = data[count:]
+
+    def _patch_envelope(self, log: StreamLog, path: Path, number: int, offset: int, data: bytes) -> None:
+        """Writes the file anew and zeros over the old one, which the name then no longer leads to."""
+        decoded = self._vault.decode(map_file(self._disk, path), path)
+        decoded.data[offset : offset + len(data)] = data
+        was_open = self._appended.pop(number, None) is not None
+        compress = self.compress and not was_open
+        old = self._disk.open(path)
+        try:
+            size = self._disk.size(path)
+            stored = self._vault.encode(decoded.data, path, compress=compress)
+            write_atomically(self._disk, path, stored)
+            self._files.forget(path)
+            at = 0
+            while at < size:
+                at += self._disk.write(old, bytes(min(size - at, 1 << 20)), at)
+            self._disk.sync(old)
+        except OSError as error:
+            logger.warning("%s: what was erased may still be on the disk: %s", path, error.strerror)
+        finally:
+            self._disk.close(old)
+        self._unsynced.discard(number)
+        if was_open:
+            self._appended[number] = AppendedFile(
+                self._files, path, size=len(stored), length=len(decoded.data), head=stored[: HEAD.size]
+            )
+
+    # ------------------------------------------------------------------ syncing
 
     def sync(self) -> None:
         """Everything written is on the disk. Raises StoreWriteError."""
-        for number in sorted(self._unsynced):
-            self._sync_block(number)
-        if self._names_changed:
+        self._files.background.drain()
+        taken = self._take_unsynced()
+        try:
+            self._sync_taken(*taken)
+        except StoreWriteError:
+            self._give_back(*taken)
+            raise
+
+    def start_sync(
+        self,
+        log: StreamLog,
+        done: Callable[[StoreWriteError | None], object],
+        *,
+        also: Sequence[Path] = (),
+        names: Sequence[Path] = (),
+    ) -> None:
+        """The same in the background, with other files and directories; then calls `done`."""
+        numbers, names_changed = self._take_unsynced()
+        self._syncing |= numbers
+
+        def work() -> None:
+            sync_files(self._disk, also)
+            self._sync_taken(numbers, names_changed)
+            for directory in filter(self._disk.exists, names):  # (a consumer may be gone by now)
+                sync_directory(self._disk, directory)
+
+        def finish(_: None, error: StoreError | OSError | None) -> None:
+            self._syncing -= numbers
+            if error is not None:
+                self._give_back(numbers, names_changed)
+                self._write_again(log, numbers)
+            done(None if error is None else StoreWriteError(str(error)))
+            if (self._patches or self._dropped) and not self._busy:
+                self._done(log)
+
+        self._files.background.run(work, finish)
+
+    def _take_unsynced(self) -> tuple[set[int], bool]:
+        taken = self._unsynced, self._names_changed
+        self._unsynced, self._names_changed = set(), False
+        return taken
+
+    def _give_back(self, numbers: set[int], names_changed: bool) -> None:
+        self._unsynced |= numbers
+        self._names_changed |= names_changed
+
+    def _sync_taken(self, numbers: set[int], names_changed: bool) -> None:
+        sync_files(self._disk, [block_path(self._directory, number) for number in sorted(numbers)])
+        if names_changed:
             sync_directory(self._disk, self._directory)
-            self._names_changed = False
+
+    def _write_again(self, log: StreamLog, numbers: set[int]) -> None:
+        """After a failed sync the system may have thrown away what it couldn't write, and say no more about
+        it: what is still in memory is written once more."""
+        tail = next((block for block in log.block_list()[-1:] if block.number in numbers), None)
+        if tail is not None and not self._vault.encrypts:
+            tail.written = 0
 
     def close(self) -> None:
         """Lets the files go; nothing is written."""
+        self._closed = True
         for number in self._known:
             self._files.forget(block_path(self._directory, number))
+
+
+def sync_files(disk: Disk, paths: Iterable[Path]) -> None:
+    """The bytes of these files are on the disk. Safe in any thread. Raises StoreWriteError."""
+    for path in paths:
+        try:
+            fd = disk.open(path)
+            try:
+                disk.sync(fd)
+            finally:
+                disk.close(fd)
+        except FileNotFoundError:
+            continue  # its directory was removed meanwhile
+        except OSError as error:
+            raise StoreWriteError(f"cannot sync: {error.strerror}", path=str(path)) from error

@@ -15,10 +15,12 @@ directory at a time.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
-from penstock.errors import StoreError
+from penstock.errors import StoreError, StoreWriteError
 from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE, StreamLog
+from penstock.store.background import Background
 from penstock.store.blocks import BlockFiles
 from penstock.store.disk import LOCAL_DISK, Disk
 from penstock.store.files import (
@@ -32,10 +34,10 @@ from penstock.store.files import (
     sync_directory,
     unpack_meta,
     unquote_name,
-    write_atomically,
 )
 from penstock.store.interface import ConsumerStore, StorageType, StreamStore
 from penstock.store.journal import FileConsumerStore
+from penstock.store.keys import StoreKey, open_vault
 from penstock.store.memory import MemoryConsumerStore, MemoryStreamStore
 from penstock.store.recovery import recover_log
 
@@ -52,7 +54,8 @@ class FileStreamStore:
     def __init__(
         self, owner: dict[str, FileStreamStore], directory: Path, *, files: OpenFiles, block_size: int
     ) -> None:
-        self.name, self.meta = unpack_meta(files.disk, directory / META)
+        files.encrypt(directory / META)
+        self.name, self.meta = unpack_meta(files, directory / META)
         self._owner = owner
         self._directory = directory
         self._files = files
@@ -77,11 +80,34 @@ class FileStreamStore:
         )  # fmt: skip
 
     def save_meta(self, meta: bytes) -> None:
-        write_atomically(self._disk, self._directory / META, pack_meta(self.name, meta))
+        self._files.replace(self._directory / META, pack_meta(self.name, meta))
         self.meta = meta
 
     def write(self) -> None:
         self._blocks.write(self.log)
+
+    def set_compression(self, compress: bool) -> None:
+        self._blocks.compress = compress
+
+    def start_sync(self, done: Callable[[StoreWriteError | None], object]) -> None:
+        self._consumers = {name: one for name, one in self._consumers.items() if not one.closed}
+        taken = [(consumer, *consumer.take_unsynced()) for consumer in self._consumers.values()]
+        files = {path for _, paths, _ in taken for path in paths}
+        names = {path for _, _, paths in taken for path in paths}
+        if self._consumers_changed:
+            names.add(self._directory / "consumers")
+        self._consumers_changed = False
+
+        def finish(error: StoreWriteError | None) -> None:
+            if error is not None:
+                for consumer, its_files, its_names in taken:
+                    consumer.give_back(its_files, its_names)
+            done(error)
+
+        self._blocks.start_sync(self.log, finish, also=sorted(files), names=sorted(names))
+
+    def rest(self) -> None:
+        self.log.release_idle()
 
     def sync(self) -> None:
         self._blocks.sync()
@@ -102,6 +128,7 @@ class FileStreamStore:
             self.sync()
             for consumer in self._consumers.values():
                 consumer.close()
+            self._files.background.drain()
         finally:
             self._forget()
 
@@ -112,6 +139,7 @@ class FileStreamStore:
             del self._owner[self.name]
 
     def delete(self) -> None:
+        self._files.background.drain()
         for consumer in list(self._consumers.values()):
             consumer.delete()
         self._memory_consumers.clear()
@@ -119,7 +147,7 @@ class FileStreamStore:
         remove_directory(self._disk, self._directory)
 
     def consumer_names(self) -> list[str]:
-        on_disk = list_assets(self._disk, self._directory / "consumers", META)
+        on_disk = list_assets(self._files, self._directory / "consumers", META)
         return sorted(set(on_disk) | set(self._memory_consumers))
 
     def open_consumer(self, name: str) -> ConsumerStore:
@@ -167,7 +195,7 @@ class FileAccountStore:
         sweep_deleted(self._disk, self._streams_directory)
 
     def stream_names(self) -> list[str]:
-        return sorted(set(list_assets(self._disk, self._streams_directory, META)) | set(self._memory))
+        return sorted(set(list_assets(self._files, self._streams_directory, META)) | set(self._memory))
 
     def open_stream(self, name: str) -> StreamStore:
         if name in self._memory:
@@ -193,7 +221,7 @@ class FileAccountStore:
             self._memory[name] = held
             return held
         _make_empty(self._disk, directory)
-        write_atomically(self._disk, directory / META, pack_meta(name, meta))
+        self._files.replace(directory / META, pack_meta(name, meta))
         return self._opened(directory)
 
     def _directory(self, name: str) -> Path:
@@ -207,18 +235,32 @@ class FileAccountStore:
 class FileStore:
     """A store directory on a disk, locked for this process; see interface.Store.
 
-    Raises StoreLockedError when another process has it, StoreWriteError when it can't be made.
+    key: what it is encrypted with, if anything. background: who does what takes long; None: it is waited for.
+
+    Raises StoreLockedError when another process has it, StoreWriteError when it can't be made, StoreError
+    when it is encrypted and the key is not the right one.
     """
 
     def __init__(
-        self, directory: str | Path, *, block_size: int = DEFAULT_BLOCK_SIZE, disk: Disk = LOCAL_DISK
+        self,
+        directory: str | Path,
+        *,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+        disk: Disk = LOCAL_DISK,
+        key: StoreKey | None = None,
+        background: Background | None = None,
     ) -> None:
         self._directory = Path(directory) / "jetstream"
         self._disk = disk
         make_directory(disk, self._directory)
         _sync_present_names(disk, self._directory.parent, self._directory)
         self._lock = disk.lock(self._directory)
-        self._files = OpenFiles(disk=disk)
+        try:
+            vault = open_vault(disk, self._directory, key or StoreKey())
+        except BaseException:
+            self._lock.release()
+            raise
+        self._files = OpenFiles(disk=disk, vault=vault, background=background)
         self._block_size = block_size
         self._accounts: dict[str, FileAccountStore] = {}
 

@@ -7,12 +7,17 @@ by quote_name() hold no separator, no leading dot and nothing a shell or file sy
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import OrderedDict
 from pathlib import Path
 
 from penstock.errors import StoreCorruptError, StoreWriteError
 from penstock.kernels.records import xxh64_digest
+from penstock.store.background import AtOnce, Background
 from penstock.store.disk import LOCAL_DISK, Disk
+from penstock.store.envelope import HEAD, Vault, is_enveloped
+
+logger = logging.getLogger("penstock.store")
 
 NAME_BYTES_MAX = 200
 """Longer quoted names are cut and get a hash, so that suffixes fit into the 255 bytes of a file name."""
@@ -83,9 +88,9 @@ def pack_meta(name: str, meta: bytes) -> bytes:
     return head + b"%016x\n" % xxh64_digest(meta, xxh64_digest(raw)) + meta
 
 
-def unpack_meta(disk: Disk, path: Path) -> tuple[str, bytes]:
+def unpack_meta(files: OpenFiles, path: Path) -> tuple[str, bytes]:
     """Name and meta of a meta file. Raises StoreCorruptError when it is damaged, FileNotFoundError."""
-    data = disk.read(path)
+    data = files.read(path)
     try:
         line, _, rest = data.partition(b"\n")
         magic, version, length = line.split(b" ")
@@ -102,16 +107,17 @@ def unpack_meta(disk: Disk, path: Path) -> tuple[str, bytes]:
     return raw.decode("utf-8", "surrogateescape"), meta
 
 
-def list_assets(disk: Disk, directory: Path, meta_name: str) -> dict[str, Path]:
+def list_assets(files: OpenFiles, directory: Path, meta_name: str) -> dict[str, Path]:
     """The directories of assets by name. One with a damaged meta goes by its directory's name, so that
     opening it tells what is wrong; one without is what a crash left of a creation, and nothing."""
     found: dict[str, Path] = {}
+    disk = files.disk
     for entry in names_in(disk, directory):
         path = directory / entry
         if entry.startswith(".") or not disk.exists(path / meta_name):
             continue
         try:
-            name, _ = unpack_meta(disk, path / meta_name)
+            name, _ = unpack_meta(files, path / meta_name)
         except StoreCorruptError:
             name = entry
         found[name] = path
@@ -186,12 +192,20 @@ def sweep_deleted(disk: Disk, directory: Path) -> None:
 class OpenFiles:
     """At most `most` files open for writing, the least used closed first; they are opened when wanted.
 
-    `disk` is where they are.
+    disk: where they are. vault: how what is in them is encrypted. background: who does what takes long.
     """
 
-    def __init__(self, most: int = OPEN_FILES_MAX, disk: Disk = LOCAL_DISK) -> None:
+    def __init__(
+        self,
+        most: int = OPEN_FILES_MAX,
+        disk: Disk = LOCAL_DISK,
+        vault: Vault | None = None,
+        background: Background | None = None,
+    ) -> None:
         assert most > 0
         self.disk = disk
+        self.vault = Vault() if vault is None else vault
+        self.background = AtOnce() if background is None else background
         self._most = most
         self._fds: OrderedDict[Path, int] = OrderedDict()
 
@@ -220,6 +234,28 @@ class OpenFiles:
         """Closes all."""
         while self._fds:
             self.disk.close(self._fds.popitem()[1])
+
+    def read(self, path: Path) -> bytes:
+        """A small file, decrypted. Raises StoreCorruptError, StoreError without its key, OSError."""
+        return self.vault.unseal(self.disk.read(path), path)
+
+    def replace(self, path: Path, data: bytes, *, sync: bool = True, sync_name: bool = True) -> None:
+        """write_atomically(), encrypted."""
+        write_atomically(self.disk, path, self.vault.seal(data, path), sync=sync, sync_name=sync_name)
+
+    def encrypt(self, path: Path) -> tuple[bytes, int]:
+        """A file of a store that got its key later is encrypted from now on. Head and size; empty when it
+        needn't be. Raises StoreWriteError."""
+        if not self.vault.encrypts or not self.disk.exists(path):
+            return b"", 0
+        data = self.disk.read(path)
+        if not data or is_enveloped(data):
+            return b"", 0
+        stored = self.vault.encode(data, path)
+        self.forget(path)
+        write_atomically(self.disk, path, stored)
+        logger.warning("%s: encrypted, it was not before", path)
+        return stored[: HEAD.size], len(stored)
 
     def write(self, path: Path, data: bytes | memoryview, offset: int) -> int:
         """Writes at an offset and returns how much went. Raises StoreWriteError when nothing did."""

@@ -4,14 +4,16 @@ Durable means: whatever write() returned for survives the death of the process; 
 for survives the death of the machine. Meta and consumer state are opaque bytes, their owners' business.
 
 Invariants: one writer per stream; nothing here reads a clock or waits for anything but the disk.
-Rejected: futures (the end of the tick orders write before ack, and an append to a file doesn't wait long
-enough to be worth a thread) and per-message calls (a batch is one write).
+Rejected: writing in a thread (the end of the tick orders write before ack, and an append to a file doesn't
+wait long enough to be worth one; a sync does) and per-message calls (a batch is one write).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, Protocol
 
+from penstock.errors import StoreWriteError
 from penstock.kernels.streamlog import StoredMessage, StreamLog
 
 __all__ = [
@@ -67,6 +69,13 @@ class ConsumerStore(Protocol):
         Raises StoreWriteError; the old snapshot and its journal then stay.
         """
 
+    def start_snapshot(self, state: bytes) -> None:
+        """The same without waiting for the disk; `state` must be what snapshot and entries lead to.
+
+        Until it is there, the old one and all entries stay. Raises StoreWriteError when those can't be
+        written.
+        """
+
     def close(self) -> None:
         """Writes what is buffered and lets go. Closing twice is fine."""
 
@@ -96,6 +105,9 @@ class StreamStore(Protocol):
     def save_meta(self, meta: bytes) -> None:
         """Replaces the meta, atomically and at once. Raises StoreWriteError; the old one then stays."""
 
+    def set_compression(self, compress: bool) -> None:
+        """Blocks closed from now on are compressed, or not. Reading is the same either way."""
+
     def write(self) -> None:
         """Hands all that is new in the log to the operating system, one write a file.
 
@@ -105,6 +117,13 @@ class StreamStore(Protocol):
 
     def sync(self) -> None:
         """Everything written so far is on the disk. Raises StoreWriteError."""
+
+    def start_sync(self, done: Callable[[StoreWriteError | None], object]) -> None:
+        """The same in the background: calls `done` when everything written until now is on the disk, or
+        with what is in the way. It may be called at once."""
+
+    def rest(self) -> None:
+        """Nothing of the log is in use just now: what can be loaded again may leave memory."""
 
     def close(self) -> None:
         """Writes what is new, syncs and lets go. Closing twice is fine."""

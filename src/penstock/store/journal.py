@@ -4,6 +4,9 @@
 each with length and hash. A new snapshot gets the next generation, so that a crash between replacing the
 snapshot and removing the old journal can never put old entries onto a new state.
 
+A snapshot may take its time: start_snapshot() begins the journal of the next generation at once and leaves
+the state to the background. Until it is there, recovery reads the state before it with both journals.
+
 Invariants: a journal is only appended to; what load() returns was written whole; what sync() returned for
 is there after the machine died, names included. Creating, changing and deleting syncs no names (consumers
 come and go by the hundred, and a sync takes a millisecond): until then a consumer may be as it was at the
@@ -19,8 +22,9 @@ import logging
 import struct
 from pathlib import Path
 
-from penstock.errors import StoreCorruptError
+from penstock.errors import StoreCorruptError, StoreError
 from penstock.kernels.records import xxh64_digest
+from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.files import (
     OpenFiles,
     cut_file,
@@ -28,12 +32,12 @@ from penstock.store.files import (
     remove_directory,
     sync_directory,
     unpack_meta,
-    write_atomically,
 )
 
 logger = logging.getLogger("penstock.store")
 
 META = "meta"
+STATE = "state"
 ENTRY_SIZE_MAX = 1 << 30
 
 _ENTRY = struct.Struct("<IQ")  # length, hash; the entry follows
@@ -72,18 +76,21 @@ class FileConsumerStore:
         self._disk = files.disk
         self._pending = bytearray()
         self._state: bytes | None = None
-        self._generation = 0
+        self._generation = 0  # of the journal that is written
+        self._base = 0  # of the snapshot that is on disk
         self._written = 0
-        self._unsynced = False
+        self._appended: AppendedFile | None = None  # the journal, when it is encrypted
+        self._unsynced: set[Path] = set()
         self._names_changed = False  # in its directory, since the last sync
         self.is_new = False  # the name of its directory may not be on the disk yet; its owner may see to it
+        self._snapshotting = False
         self._loaded = False
         self._closed = False
 
     @classmethod
     def create(cls, directory: Path, name: str, meta: bytes, files: OpenFiles) -> FileConsumerStore:
         """A new consumer in a directory that exists and is empty."""
-        write_atomically(files.disk, directory / META, pack_meta(name, meta), sync_name=False)
+        files.replace(directory / META, pack_meta(name, meta), sync_name=False)
         store = cls(directory, name, meta, files)
         store._loaded = store._names_changed = store.is_new = True
         return store
@@ -91,7 +98,9 @@ class FileConsumerStore:
     @classmethod
     def open(cls, directory: Path, files: OpenFiles) -> FileConsumerStore:
         """The consumer kept in a directory. Raises StoreCorruptError when its meta is damaged."""
-        name, meta = unpack_meta(files.disk, directory / META)
+        files.encrypt(directory / META)
+        files.encrypt(directory / STATE)
+        name, meta = unpack_meta(files, directory / META)
         store = cls(directory, name, meta, files)
         # Who wrote it may have been killed before a sync.
         store._names_changed = store.is_new = True
@@ -104,37 +113,67 @@ class FileConsumerStore:
 
     @property
     def _journal(self) -> Path:
-        return self._directory / f"journal.{self._generation}"
+        return self._journal_of(self._generation)
+
+    def _journal_of(self, generation: int) -> Path:
+        return self._directory / f"journal.{generation}"
 
     def save_meta(self, meta: bytes) -> None:
-        write_atomically(self._disk, self._directory / META, pack_meta(self.name, meta), sync_name=False)
+        self._files.replace(self._directory / META, pack_meta(self.name, meta), sync_name=False)
         self._names_changed = True
         self.meta = meta
 
     def load(self) -> tuple[bytes | None, list[bytes]]:
+        self._files.background.drain()
         self.write()
-        self._state, self._generation = self._read_state()
+        self._state, self._base = self._read_state()
+        self._generation = self._base
+        entries, whole = self._read_journal()
+        # Of a snapshot that didn't come to disk: its journal goes on where the one before it ends.
+        while whole and self._disk.exists(self._journal_of(self._generation + 1)):
+            self._generation += 1
+            more, whole = self._read_journal()
+            entries += more
         self._sweep()
-        try:
-            data = self._disk.read(self._journal)
-        except FileNotFoundError:
-            data = b""
-        entries, size = read_entries(data, self._generation)
-        if size < len(data):
-            logger.warning(
-                "%s: cut at byte %d of %d: the entry there is not whole", self._journal, size, len(data)
-            )
-            self._files.forget(self._journal)
-            cut_file(self._disk, self._journal, size)
-        self._written = self.journal_bytes = size
-        self._unsynced = size > 0
+        self.journal_bytes = sum(_ENTRY.size + len(entry) for entry in entries)
+        # Who wrote them may have been killed before a sync.
+        present = (self._directory / name for name in self._journal_names())
+        self._unsynced = {path for path in present if self._disk.exists(path)}
         self._loaded = True
         return self._state, entries
 
-    def _read_state(self) -> tuple[bytes | None, int]:
-        path = self._directory / "state"
+    def _read_journal(self) -> tuple[list[bytes], bool]:
+        """The entries of the present generation; False when a torn end was cut."""
+        path = self._journal
         try:
-            data = self._disk.read(path)
+            file = self._disk.read(path)
+        except FileNotFoundError:
+            file = b""
+        self._appended = None
+        if not is_enveloped(file):
+            entries, size = read_entries(file, self._generation)
+            end = self._written = size
+        else:
+            decoded = self._files.vault.decode(memoryview(file), path)
+            entries, size = read_entries(bytes(decoded.data[: decoded.good]), self._generation)
+            end = decoded.file_end
+            self._appended = AppendedFile(
+                self._files, path, size=end, length=decoded.good, head=file[: HEAD.size]
+            )
+        whole = end == len(file)
+        if not whole:
+            logger.warning("%s: cut at byte %d of %d: the entry there is not whole", path, end, len(file))
+            self._files.forget(path)
+            cut_file(self._disk, path, end)
+        if self._appended is None and file[:end] and self._files.vault.encrypts:
+            head, size = self._files.encrypt(path)
+            self._appended = AppendedFile(self._files, path, size=size, length=end, head=head)
+        return entries, whole
+
+    def _read_state(self) -> tuple[bytes | None, int]:
+        path = self._directory / STATE
+        try:
+            data = self._files.read(path)
         except FileNotFoundError:
             return None, 0
         if len(data) >= _STATE.size:
@@ -150,8 +189,12 @@ class FileConsumerStore:
     def _sweep(self) -> None:
         """Removes journals of other generations and what a crash left of a replacement."""
         for name in self._disk.names(self._directory):
-            if name.endswith(".new") or (name.startswith("journal.") and name != self._journal.name):
+            is_journal = name.startswith("journal.")
+            if name.endswith(".new") or (is_journal and name not in self._journal_names()):
                 self._disk.unlink(self._directory / name)
+
+    def _journal_names(self) -> set[str]:
+        return {self._journal_of(g).name for g in range(self._base, self._generation + 1)}
 
     def append(self, entry: bytes) -> None:
         assert len(entry) <= ENTRY_SIZE_MAX
@@ -162,17 +205,23 @@ class FileConsumerStore:
         self.journal_bytes += len(framed)
 
     def write(self) -> None:
+        encrypted = self._appended is not None or (self._files.vault.encrypts and not self._written)
+        if encrypted and self._appended is None and self._pending:
+            self._appended = AppendedFile(self._files, self._journal)
         while self._pending:
-            count = self._files.write(self._journal, bytes(self._pending), self._written)
-            self._names_changed |= self._written == 0
-            self._written += count
+            if self._appended is not None:
+                count = self._appended.append(bytes(self._pending))
+            else:
+                count = self._files.write(self._journal, bytes(self._pending), self._written)
+                self._written += count
             del self._pending[:count]
-            self._unsynced = True
+            self._names_changed |= self._journal not in self._unsynced
+            self._unsynced.add(self._journal)
 
     def sync(self) -> None:
-        if self._unsynced:
-            self._files.sync(self._journal)
-            self._unsynced = False
+        for path in list(self._unsynced):
+            self._files.sync(path)
+            self._unsynced.discard(path)
         if self._names_changed:
             sync_directory(self._disk, self._directory)
             self._names_changed = False
@@ -180,27 +229,85 @@ class FileConsumerStore:
             sync_directory(self._disk, self._directory.parent)
             self.is_new = False
 
+    def take_unsynced(self) -> tuple[set[Path], set[Path]]:
+        """Files and directories that a sync has to cover; they are the caller's business now."""
+        files, self._unsynced = self._unsynced, set()
+        names = {self._directory} if self._names_changed else set()
+        if self.is_new:
+            names.add(self._directory.parent)
+        self._names_changed = self.is_new = False
+        return files, names
+
+    def give_back(self, files: set[Path], names: set[Path]) -> None:
+        """What take_unsynced() returned did not come to disk."""
+        self._unsynced |= files
+        self._names_changed |= self._directory in names
+        self.is_new |= self._directory.parent in names
+
     def snapshot(self, state: bytes) -> None:
         if not self._loaded:
             self.load()
-        generation = self._generation + 1
-        head = _STATE.pack(_STATE_MAGIC, generation, xxh64_digest(state, generation))
-        write_atomically(self._disk, self._directory / "state", head + state, sync_name=False)
-        old = self._journal
-        self._files.forget(old)
+        self._files.background.drain()
+        before = self._journals_before(self._generation + 1)
+        self._write_state(state, self._generation + 1)
+        self._next_generation()
+        self._base, self._state = self._generation, state
         self._names_changed = True
-        self._state = state
-        self._generation = generation
         self._pending.clear()
+        self._unlink(before)
+
+    def start_snapshot(self, state: bytes) -> None:
+        if not self._loaded:
+            self.load()
+        self.write()
+        if self._snapshotting:
+            return  # the disk is slow: the journal goes on growing until the one under way is there
+        self._next_generation()
+        generation = self._generation
+        before = self._journals_before(generation)
+
+        def work() -> None:
+            self._write_state(state, generation)
+
+        def done(_: None, error: StoreError | OSError | None) -> None:
+            self._snapshotting = False
+            if self._closed:
+                return
+            if error is not None:
+                logger.warning("consumer %s: the next snapshot is put off: %s", self.name, error)
+                return
+            self._base, self._state = generation, state
+            self._names_changed = True
+            self._unlink(before)
+
+        self._snapshotting = True
+        self._files.background.run(work, done)
+
+    def _write_state(self, state: bytes, generation: int) -> None:
+        head = _STATE.pack(_STATE_MAGIC, generation, xxh64_digest(state, generation))
+        self._files.replace(self._directory / STATE, head + state, sync_name=False)
+
+    def _next_generation(self) -> None:
+        self._files.forget(self._journal)
+        self._generation += 1
+        self._appended = None
         self._written = self.journal_bytes = 0
-        self._unsynced = False
-        with contextlib.suppress(OSError):  # of another generation: the next load() removes it
-            self._disk.unlink(old)
+
+    def _journals_before(self, generation: int) -> list[Path]:
+        return [self._journal_of(g) for g in range(self._base, generation)]
+
+    def _unlink(self, paths: list[Path]) -> None:
+        for path in paths:
+            self._files.forget(path)
+            self._unsynced.discard(path)
+            with contextlib.suppress(OSError):  # of another generation: the next load() removes it
+                self._disk.unlink(path)
 
     def close(self) -> None:
         if self._closed:
             return
         try:
+            self._files.background.drain()
             self.write()
             self.sync()
         finally:
@@ -208,8 +315,9 @@ class FileConsumerStore:
             self._files.forget(self._journal)
 
     def delete(self) -> None:
+        self._files.background.drain()
         self._pending.clear()
-        self._unsynced = False
+        self._unsynced.clear()
         self._closed = True
         self._files.forget(self._journal)
         remove_directory(self._disk, self._directory, sync_name=False)

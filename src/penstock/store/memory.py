@@ -5,7 +5,9 @@ Invariant: behaves as the file store does, but for what survives.
 
 from __future__ import annotations
 
-from penstock.errors import StoreError
+from collections.abc import Callable
+
+from penstock.errors import StoreError, StoreWriteError
 from penstock.kernels.compaction import compact
 from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE, StreamLog
 from penstock.store.interface import StorageType
@@ -45,6 +47,9 @@ class MemoryConsumerStore:
         self._entries.clear()
         self.journal_bytes = 0
 
+    def start_snapshot(self, state: bytes) -> None:
+        self.snapshot(state)
+
     def close(self) -> None:
         """Nothing to let go."""
 
@@ -75,12 +80,21 @@ class MemoryStreamStore:
     def save_meta(self, meta: bytes) -> None:
         self.meta = meta
 
+    def set_compression(self, compress: bool) -> None:
+        """Only files are compressed."""
+
     def write(self) -> None:
         """Gives memory of removed messages back."""
         compact(self.log, COMPACTIONS_A_WRITE)
 
     def sync(self) -> None:
         """Nothing to wait for."""
+
+    def start_sync(self, done: Callable[[StoreWriteError | None], object]) -> None:
+        done(None)
+
+    def rest(self) -> None:
+        """There is no other copy."""
 
     def close(self) -> None:
         """Nothing to let go."""

@@ -14,22 +14,21 @@ from __future__ import annotations
 
 import logging
 import re
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.errors import StoreWriteError
+from penstock.errors import StoreCorruptError, StoreWriteError
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
-from penstock.store.blocks import BlockFiles, block_path, index_path, map_file, write_index
+from penstock.store.blocks import BlockFiles, block_path, fingerprint, index_path, map_file, write_index
 from penstock.store.disk import Disk
+from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.files import OpenFiles, cut_file, write_atomically
 
 logger = logging.getLogger("penstock.store")
 
 _BLOCK_NAME = re.compile(r"([1-9][0-9]*)\.blk")
 _SIDE_NAME = re.compile(r"([1-9][0-9]*)\.(?:idx|blk\.cut-[0-9]+)")
-_DIGEST = struct.Struct("<Q")
 
 
 def block_numbers(disk: Disk, directory: Path) -> list[int]:
@@ -49,71 +48,115 @@ def recover_log(
 ) -> tuple[StreamLog, BlockFiles]:
     """The log kept in a directory of blocks, and its files. An empty directory gives an empty log.
 
-    Raises StoreCorruptError when a file can't be read, StoreWriteError when a bad tail can't be cut.
+    Raises StoreCorruptError when a file can't be read, StoreWriteError when a bad tail can't be cut,
+    StoreError when a file is encrypted and there is no key.
     """
-    disk = files.disk
     block_files = BlockFiles(directory, files)
     log = StreamLog(block_size, True, block_files.load, on_lost)
     blocks: list[MessageBlock] = []
-    numbers = block_numbers(disk, directory)
+    whole: list[MessageBlock] = []
+    numbers = block_numbers(files.disk, directory)
     for number in numbers:
-        block = _indexed(disk, directory, number) or _scanned(
-            disk, directory, number, last=number == numbers[-1]
-        )
+        files.encrypt(block_path(directory, number))
+        block = _indexed(directory, files, number)
+        if block is None and number == numbers[-1]:
+            block = _last_block(directory, files, block_files, number)
+        if block is None:
+            block, is_whole = _scanned(directory, block_files, number)
+            whole += [block] if is_whole else []
         block_files.adopt(number)
         blocks.append(block)
     for number, why in log.restore(blocks):
         logger.error("%s: left out: %s", block_path(directory, number), why)
-    for block in blocks:
-        if block.closed and block.resident and block.size == disk.size(block_path(directory, block.number)):
-            write_index(disk, directory, block)
-            log.settle(block)
+    present = set(log.block_list())
+    for block in whole:
+        if block in present:
+            log.bring_back(block)
+            write_index(files, directory, block)
     return log, block_files
 
 
-def _indexed(disk: Disk, directory: Path, number: int) -> MessageBlock | None:
+def _indexed(directory: Path, files: OpenFiles, number: int) -> MessageBlock | None:
     """The block as its index tells it; None when there is none, or none to trust."""
     path = index_path(directory, number)
     try:
-        index = disk.read(path)
+        index = files.read(path)
+        size, tail = fingerprint(files.disk, block_path(directory, number))
+        return MessageBlock.from_index(index, number, size, tail)
     except FileNotFoundError:
         return None
-    size = disk.size(block_path(directory, number))
-    tail = disk.read_at(block_path(directory, number), max(size - 8, 0), 8)
-    try:
-        return MessageBlock.from_index(index, number, size, _DIGEST.unpack(tail.ljust(8, b"\0"))[0])
-    except ValueError as error:
+    except (ValueError, StoreCorruptError) as error:
         logger.warning("%s: not used, the block is read instead: %s", path, error)
-        disk.unlink(path)
+        files.disk.unlink(path)
         return None
 
 
-def _scanned(disk: Disk, directory: Path, number: int, *, last: bool) -> MessageBlock:
-    """The block as its bytes tell it. The last one is copied and stays open for more."""
+def _scanned(directory: Path, block_files: BlockFiles, number: int) -> tuple[MessageBlock, bool]:
+    """A closed block as its bytes tell it, and whether all of it could be read. Its bytes are let go."""
     path = block_path(directory, number)
-    data = map_file(disk, path)
+    data = block_files.load(number, 0)
     block = MessageBlock(number, 1)
-    bad = block.scan(data, copy=last)
-    for offset in block.passed_over:
-        logger.error("%s: bad record at byte %d passed over: the message there is lost", path, offset)
-    if not last:
-        block.closed = True
-        block.written = block.size
-        if bad is not None:
-            logger.error(
-                "%s: bad record at byte %d of %d (%s): the messages from there to the next block are lost",
-                path, bad[0], len(data), bad[1],
-            )  # fmt: skip
-        return block
+    bad = block.scan(data, copy=False)
+    _tell_passed_over(path, block)
+    block.closed = True
+    block.written = block.size
     if bad is not None:
-        offset, why = bad
-        logger.warning(
-            "%s: cut at byte %d of %d: bad record (%s); its %d messages before are kept, the last is %d",
-            path, offset, len(data), why, len(block), block.last_seq,
+        logger.error(
+            "%s: bad record at byte %d of %d (%s): the messages from there to the next block are lost",
+            path, bad[0], len(data), bad[1],
         )  # fmt: skip
-        _cut(disk, path, offset, data)
+    block.let_go()
+    return block, bad is None
+
+
+def _last_block(
+    directory: Path, files: OpenFiles, block_files: BlockFiles, number: int
+) -> MessageBlock | None:
+    """The block that was written to last: it is copied and stays open for more. None: it is not that one
+    (compressed blocks are closed; the open one after it is gone)."""
+    path = block_path(directory, number)
+    file = map_file(files.disk, path)
+    block = MessageBlock(number, 1)
+    whole_head = len(file) >= HEAD.size and is_enveloped(file)
+    if whole_head and not files.vault.resume(file[: HEAD.size], path).encrypts:
+        return None
+    if not files.vault.encrypts:
+        bad = block.scan(file)
+        _tell_passed_over(path, block)
+        if bad is not None:
+            _tell_cut(path, bad[0], len(file), bad[1], block)
+            _cut(files.disk, path, bad[0], file)
+        block.written = block.size
+        return block
+    decoded = files.vault.decode(file, path)
+    end, good, head = decoded.file_end, decoded.good, bytes(file[: HEAD.size])
+    bad = block.scan(bytes(decoded.data[:good]))
+    _tell_passed_over(path, block)
+    if bad is not None:
+        # It was torn while it was not encrypted yet. No frame ends where the good records do.
+        _tell_cut(path, bad[0], good, bad[1], block)
+        write_atomically(files.disk, path.with_name(f"{path.name}.cut-{bad[0]}"), bytes(file))
+        stored = files.vault.encode(decoded.data[: bad[0]], path)
+        write_atomically(files.disk, path, stored)
+        end, good, head = len(stored), bad[0], stored[: HEAD.size]
+    elif decoded.why is not None:
+        _tell_cut(path, end, len(file), decoded.why, block)
+        _cut(files.disk, path, end, file)
+    block_files.resume(number, AppendedFile(files, path, size=end, length=good, head=head if end else b""))
     block.written = block.size
     return block
+
+
+def _tell_passed_over(path: Path, block: MessageBlock) -> None:
+    for offset in block.passed_over:
+        logger.error("%s: bad record at byte %d passed over: the message there is lost", path, offset)
+
+
+def _tell_cut(path: Path, offset: int, size: int, why: str, block: MessageBlock) -> None:
+    logger.warning(
+        "%s: cut at byte %d of %d: bad record (%s); its %d messages before are kept, the last is %d",
+        path, offset, size, why, len(block), block.last_seq,
+    )  # fmt: skip
 
 
 def _cut(disk: Disk, path: Path, offset: int, data: memoryview) -> None:

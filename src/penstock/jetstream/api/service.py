@@ -62,6 +62,9 @@ class ApiService:
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
         engine = self._engine
+        if engine.group.under_way:
+            engine.group.after(lambda: self._on_request(subject, reply, header, payload, origin))
+            return
         if engine.is_routing:
             engine.defer(lambda: self._on_request(subject, reply, header, payload, origin))
             return

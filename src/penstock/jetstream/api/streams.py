@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.errors import MisuseError
+from penstock.errors import MisuseError, StoreWriteError
 from penstock.jetstream import config as stream_config
 from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE, SUBJECTS_PAGE
@@ -111,7 +111,10 @@ def purge(engine: JetStream, request: ApiRequest) -> StreamPurgeResponse:
     if body.seq > 0 and body.keep > 0:
         raise codes.BAD_REQUEST.exception()
     purged = stream.purge(body.filter.encode() or None, body.seq, body.keep)
-    engine.touch_stream(stream)
+    try:
+        engine.keep_change(stream)
+    except StoreWriteError as error:
+        raise codes.STREAM_PURGE_FAILED.exception(err=str(error)) from error
     return StreamPurgeResponse(success=True, purged=purged)
 
 
@@ -147,7 +150,10 @@ def delete_message(engine: JetStream, request: ApiRequest) -> SuccessResponse:
     if body.seq <= 0:
         raise codes.BAD_REQUEST.exception()
     stream.delete_message(body.seq, erase=not body.no_erase)
-    engine.touch_stream(stream)
+    try:
+        engine.keep_change(stream)
+    except StoreWriteError as error:
+        raise codes.STREAM_MSG_DELETE_FAILED.exception(err=str(error)) from error
     return SuccessResponse(type=TYPE_PREFIX + "stream_msg_delete_response", success=True)
 
 

@@ -105,7 +105,7 @@ class Recorder:
             self._store.write()
         else:
             state = self._state.snapshot()
-            self._store.snapshot(state)
+            self._store.start_snapshot(state)
             self._snapshot_at = max(self._journal_min_bytes, SNAPSHOTS_PER_JOURNAL * len(state))
         if sync:
             self._store.sync()

@@ -43,6 +43,7 @@ from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import (
     ApiError,
+    Compression,
     DiscardPolicy,
     PubAck,
     RetentionPolicy,
@@ -108,6 +109,10 @@ class Stream:
         self._below = below
         self.refuse_all: ApiError | None = None  # set by the engine: what every publish gets just now
         self.write_failure: ApiError | None = None  # set while the store can't write
+        # True while what was applied is on its way to the disk (sync_always): nothing more is applied,
+        # nothing acknowledged and nothing delivered until it is there.
+        self.syncing = False
+        self.sync_at_once = False  # a request changed it, whose response leaves in this tick
         self.accounted_bytes = 0  # what the engine counted it with
         self._now = created
         self._configure()
@@ -365,6 +370,7 @@ class Stream:
 
     def _configure(self) -> None:
         self._choose_needs()
+        self.store.set_compression(self.config.compression is Compression.S2)
         self._limits = _plain_limits(self.config, self.needs)
         self.sink.mapper = make_mapper(self.config.subject_transform, self._below)
         republish = self.config.republish

@@ -1,0 +1,106 @@
+"""`sync: always`: acks wait for the disk, and one sync covers all that arrived meanwhile.
+
+A stream that was written starts a sync in the background. While it is under way the stream is left alone:
+its publishes gather in its sink, its acks are held, its consumers deliver nothing; other streams go on. When
+the sync is done the stream gets the rest of its tick (acknowledge, deliver), in which everything its log
+holds is on the disk; then what gathered is applied as one batch, and written, and synced.
+
+Requests wait as well: they see every publish that came before them, and none that a power failure could take
+back. What a request changed is synced before its response leaves, without the background: it is seldom, and
+the response would have to be held.
+
+Invariant: between apply and the end of a sync, nothing of a stream leaves the server.
+Rejected: applying on while a sync is under way (consumers would have to be kept from the messages above the
+last synced one, which every look at the log would have to know).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.errors import StoreWriteError
+
+if TYPE_CHECKING:
+    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.stream.stream import Stream
+
+log = logging.getLogger("penstock.jetstream")
+
+
+class GroupCommit:
+    """Of one engine."""
+
+    def __init__(self, engine: JetStream) -> None:
+        self._engine = engine
+        self._waiting: dict[Stream, None] = {}  # streams with publishes to apply
+        self._ready: list[Stream] = []  # those of them that may be applied again
+        self._consumers: dict[Consumer, None] = {}  # that had work while their stream was syncing
+        self._requests: list[Callable[[], object]] = []
+        self._count = 0
+        self._starting = False
+
+    @property
+    def under_way(self) -> bool:
+        """Is a stream on its way to the disk?"""
+        return self._count > 0
+
+    def hold(self, stream: Stream) -> None:
+        """Its publishes are applied when its sync is done."""
+        self._waiting[stream] = None
+
+    def take_ready(self) -> list[Stream]:
+        """Streams that were held and may be applied."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def hold_consumer(self, consumer: Consumer) -> None:
+        """It delivers when its stream's sync is done."""
+        self._consumers[consumer] = None
+
+    def after(self, request: Callable[[], object]) -> None:
+        """Runs it when no sync is under way."""
+        self._requests.append(request)
+
+    def sync(self, stream: Stream) -> None:
+        """Brings what was written to the disk. Raises StoreWriteError when it didn't wait and failed."""
+        if stream.sync_at_once:
+            stream.sync_at_once = False
+            stream.store.sync()
+            return
+        failed: list[StoreWriteError] = []
+
+        def done(error: StoreWriteError | None) -> None:
+            stream.syncing = False
+            self._count -= 1
+            if self._starting:
+                failed.extend([error] if error is not None else [])
+            else:
+                self._finish(stream, error)
+
+        stream.syncing = True
+        self._count += 1
+        self._starting = True
+        try:
+            stream.store.start_sync(done)
+        finally:
+            self._starting = False
+        if failed:
+            raise failed[0]
+
+    def _finish(self, stream: Stream, error: StoreWriteError | None) -> None:
+        """The rest of the tick in which the stream was written."""
+        engine = self._engine
+        if engine.streams.get(stream.name) is stream:
+            engine.synced(stream, error, [one for one in self._consumers if one.stream is stream])
+        self._consumers = {one: None for one in self._consumers if one.stream is not stream}
+        if stream in self._waiting:
+            del self._waiting[stream]
+            self._ready.append(stream)
+        if not self._count:
+            requests, self._requests = self._requests, []
+            for request in requests:
+                engine.defer(request)
+        engine.wake()

@@ -1,0 +1,244 @@
+"""Files whose bytes are not stored as they are: encrypted, compressed, or both.
+
+    head    magic 8 bytes | version u8 | cipher u8 | 6 zero bytes | salt 16 bytes
+    frames  stored length u32 | length u32, top bit: compressed | stored bytes
+
+A frame is a piece of the plain bytes. It is compressed (zstandard), then encrypted: nonce 12 | AEAD. Each
+file has a key of its own, made of the store's key and the file's salt; each frame a random nonce, and where
+it stands (file, place in the plain bytes, both lengths) is authenticated with it. So frames can be neither
+changed nor moved, and a file is appended to by appending frames: what a crash leaves is whole frames and a
+torn last one, as with records in a plain file.
+
+Invariants: a plain file never begins with the magic (as a record's length it would be above the largest
+block); a frame that was begun is finished with the same bytes, so that no nonce is used twice.
+Rejected: a stream cipher by file offset (rewriting a place, after a crash or an erasure, uses its key stream
+twice, and nothing tells changed bytes from written ones).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import StoreCorruptError, StoreError
+
+if TYPE_CHECKING:
+    from penstock.store.files import OpenFiles
+
+MAGIC = b"PENSFILE"
+CIPHERS = {"chacha": 1, "aes": 2}
+FRAME_BYTES = 256 * 1024
+"""Plain bytes of a frame when a whole file is written: what one flipped bit costs in a compressed file."""
+
+HEAD = struct.Struct("<8sBB6x16s")
+_FRAME = struct.Struct("<II")
+_PLACE = struct.Struct("<QII")
+_COMPRESSED = 1 << 31
+_NONCE_BYTES, _TAG_BYTES = 12, 16
+_PATH_PARTS = 4
+
+
+def is_enveloped(data: bytes | memoryview) -> bool:
+    """Do these first bytes of a file say that it is in this format?"""
+    return bytes(data[: len(MAGIC)]) == MAGIC
+
+
+def _place_of(path: Path) -> bytes:
+    """What of a file's name is authenticated: account (or stream), kind, asset and file."""
+    return "/".join(path.parts[-_PATH_PARTS:]).encode("utf-8", "surrogateescape")
+
+
+class Frames:
+    """Makes and opens the frames of one file. `aead` None: they aren't encrypted."""
+
+    def __init__(self, aead: Any, path: Path) -> None:
+        self._aead: Any = aead
+        self._place = _place_of(path)
+
+    @property
+    def encrypts(self) -> bool:
+        """Are they encrypted?"""
+        return self._aead is not None
+
+    def seal(self, data: bytes | memoryview, at: int, *, compress: bool = False) -> bytes:
+        """The frame of a piece that begins `at` in the plain bytes."""
+        length = len(data)
+        if compress:
+            import zstandard
+
+            smaller = zstandard.ZstdCompressor(level=1, write_content_size=True).compress(data)
+            if len(smaller) < length:
+                data, length = smaller, length | _COMPRESSED
+        if self._aead is None:
+            return _FRAME.pack(len(data), length) + bytes(data)
+        stored = len(data) + _NONCE_BYTES + _TAG_BYTES
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = self._aead.encrypt(nonce, data, self._place + _PLACE.pack(at, stored, length))
+        return _FRAME.pack(stored, length) + nonce + bytes(sealed)
+
+    def open(self, stored: memoryview, at: int, length: int) -> bytes | memoryview:
+        """The plain bytes of a frame. Raises ValueError when they aren't what was sealed."""
+        data: bytes | memoryview = stored
+        if self._aead is not None:
+            from cryptography.exceptions import InvalidTag
+
+            place = self._place + _PLACE.pack(at, len(stored), length)
+            try:
+                data = self._aead.decrypt(bytes(stored[:_NONCE_BYTES]), stored[_NONCE_BYTES:], place)
+            except InvalidTag:
+                raise ValueError("it does not decrypt: its bytes changed") from None
+        if length & _COMPRESSED:
+            import zstandard
+
+            try:
+                data = zstandard.ZstdDecompressor().decompress(data, max_output_size=length & ~_COMPRESSED)
+            except zstandard.ZstdError as error:
+                raise ValueError(f"it does not decompress: {error}") from None
+        if len(data) != length & ~_COMPRESSED:
+            raise ValueError(f"it holds {len(data)} bytes instead of {length & ~_COMPRESSED}")
+        return data
+
+
+class Vault:
+    """How files are encrypted. Without a key they are not.
+
+    key: the store's key, 32 bytes. cipher: of files written from now on, "chacha" or "aes"; files written
+    with the other one are read all the same.
+    """
+
+    def __init__(self, key: bytes = b"", cipher: str = "chacha") -> None:
+        self._key = key
+        self._cipher = CIPHERS[cipher]
+
+    @property
+    def encrypts(self) -> bool:
+        """Is there a key?"""
+        return bool(self._key)
+
+    def begin(self, path: Path) -> tuple[bytes, Frames]:
+        """Head and frames of a new file."""
+        salt = os.urandom(16)
+        cipher = self._cipher if self._key else 0
+        return HEAD.pack(MAGIC, 1, cipher, salt), Frames(self._aead(cipher, salt), path)
+
+    def resume(self, head: bytes | memoryview, path: Path) -> Frames:
+        """The frames of a present file. Raises StoreError: no key; StoreCorruptError: unknown format."""
+        magic, version, cipher, salt = HEAD.unpack_from(head)
+        if magic != MAGIC or version != 1 or cipher not in (0, *CIPHERS.values()):
+            raise StoreCorruptError(f"it has an unknown format ({version}, {cipher})", path=str(path))
+        if cipher and not self._key:
+            raise StoreError(
+                "it is encrypted; name the key (`jetstream { key: ... }`) it was written with", path=str(path)
+            )
+        return Frames(self._aead(cipher, salt), path)
+
+    def _aead(self, cipher: int, salt: bytes) -> Any:
+        if cipher == 0:
+            return None
+        import hashlib
+
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+
+        key = hashlib.blake2b(salt, key=self._key, digest_size=32, person=b"penstock file").digest()
+        return AESGCM(key) if cipher == CIPHERS["aes"] else ChaCha20Poly1305(key)
+
+    def encode(self, data: bytes | bytearray | memoryview, path: Path, *, compress: bool = False) -> bytes:
+        """A whole file."""
+        head, frames = self.begin(path)
+        parts = [head]
+        with memoryview(data) as view:
+            for at in range(0, len(view), FRAME_BYTES):
+                parts.append(frames.seal(view[at : at + FRAME_BYTES], at, compress=compress))
+        return b"".join(parts)
+
+    def seal(self, data: bytes, path: Path) -> bytes:
+        """What to write for a small file: the bytes as they are, when nothing is encrypted."""
+        return self.encode(data, path) if self._key else data
+
+    def unseal(self, data: bytes, path: Path) -> bytes:
+        """The plain bytes of a small file. Raises StoreCorruptError, StoreError when there is no key."""
+        if not is_enveloped(data):
+            return data
+        decoded = self.decode(memoryview(data), path)
+        if decoded.why is not None:
+            raise StoreCorruptError(decoded.why, path=str(path), offset=decoded.file_end)
+        return bytes(decoded.data)
+
+    def decode(self, file: memoryview, path: Path) -> Decoded:
+        """All frames of a file; the plain bytes of bad ones are zeros. Raises like resume()."""
+        out = Decoded(bytearray(), 0, 0, None)
+        if len(file) < HEAD.size:
+            out.why = "the bytes end inside the head" if len(file) else None
+            return out
+        frames = self.resume(file[: HEAD.size], path)
+        at = out.file_end = HEAD.size
+        while at < len(file):
+            behind = at + _FRAME.size
+            stored, length = _FRAME.unpack_from(file, at) if behind <= len(file) else (len(file), 0)
+            if behind + stored > len(file):
+                out.why = out.why or "the bytes end inside the frame"
+                break
+            try:
+                out.data += frames.open(file[behind : behind + stored], len(out.data), length)
+            except ValueError as error:
+                out.why = out.why or str(error)
+                if length & ~_COMPRESSED > FRAME_BYTES:
+                    break  # its length can't be trusted either
+                out.data += bytes(length & ~_COMPRESSED)
+            at = behind + stored
+            if out.why is None:
+                out.good, out.file_end = len(out.data), at
+        return out
+
+
+@dataclass(slots=True)
+class Decoded:
+    """data: the plain bytes. good: how many of them come before the first bad frame. file_end: where the
+    good frames end in the file. why: what is wrong with the first bad frame, None when none is."""
+
+    data: bytearray
+    good: int
+    file_end: int
+    why: str | None
+
+
+class AppendedFile:
+    """A file that grows by a frame a write. size: bytes of the file so far; length: plain bytes in them.
+
+    Invariant: a frame that didn't go as a whole is gone on with by the next append, with the bytes it was
+    begun with.
+    """
+
+    def __init__(
+        self, files: OpenFiles, path: Path, *, size: int = 0, length: int = 0, head: bytes = b""
+    ) -> None:
+        self._files = files
+        self._path = path
+        self._size = size
+        self._length = length
+        self._pending = b""
+        self._covers = 0
+        if head:
+            self._frames = files.vault.resume(head, path)
+        else:
+            self._pending, self._frames = files.vault.begin(path)
+
+    def append(self, data: memoryview | bytes) -> int:
+        """Appends plain bytes; returns how many of them are in the file now: those of the frame that was
+        begun before, if one was, else all. After an error the next call must begin with the same bytes.
+
+        Raises StoreWriteError.
+        """
+        if not self._covers:
+            self._pending += self._frames.seal(data, self._length)
+            self._covers = len(data)
+        while self._pending:
+            count = self._files.write(self._path, self._pending, self._size)
+            self._size += count
+            self._pending = self._pending[count:]
+        covered, self._covers = self._covers, 0
+        self._length += covered
+        return covered

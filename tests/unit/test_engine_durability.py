@@ -1,0 +1,220 @@
+"""`sync: always` with group commit, and disks that are full or fail, as an engine sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.kernels.dispatch import publish
+from penstock.store.background import AtOnce
+from penstock.store.file import FileStore
+from tests.support.engine import EngineHarness
+
+SECOND = 1_000_000_000
+
+
+class Later:
+    """Background work that waits until the test does it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], Any], Callable[[Any, Any], None]]] = []
+
+    def run(self, work: Callable[[], Any], done: Callable[[Any, Any], None]) -> None:
+        self.waiting.append((work, done))
+
+    def drain(self) -> None:
+        while self.waiting:
+            AtOnce().run(*self.waiting.pop(0))
+
+
+def syncing_engine(tmp_path: Path) -> tuple[Later, FileStore, EngineHarness]:
+    later = Later()
+    store = FileStore(tmp_path, background=later)
+    return later, store, EngineHarness(store.account("$G"), sync_always=True)
+
+
+def acks(heard: list[Any]) -> list[Any]:
+    return [json.loads(payload) for _, _, payload in heard]
+
+
+def test_row_61_acks_wait_for_a_sync_which_covers_all_that_arrived_meanwhile(tmp_path: Path) -> None:
+    later, store, js = syncing_engine(tmp_path)
+    js.create("A", "a")
+    js.create("B", "b")
+    later.drain()
+    heard = js.listen(b"ack.*")
+    publish(js.index, b"a", b"ack.1", b"", b"one")
+    js.tick()
+    assert len(later.waiting) == 1 and heard == []
+    for n in (2, 3, 4):
+        publish(js.index, b"a", b"ack.%d" % n, b"", b"more")
+        js.tick()
+    publish(js.index, b"b", b"ack.b", b"", b"another stream goes on")
+    js.tick()
+    assert len(later.waiting) == 2 and heard == []
+    AtOnce().run(*later.waiting.pop())
+    assert acks(heard) == [{"stream": "B", "seq": 1}]
+    later.drain()
+    assert [subject for subject, _, _ in heard[1:]] == [b"ack.1"]
+    js.tick()
+    assert len(heard) == 2 and len(later.waiting) == 1
+    later.drain()
+    assert [answer["seq"] for answer in acks(heard)[1:]] == [1, 2, 3, 4]
+    js.engine.close()
+    store.close()
+
+
+def test_row_61_consumers_get_nothing_that_is_not_on_the_disk(tmp_path: Path) -> None:
+    later, store, js = syncing_engine(tmp_path)
+    js.create("A", "a")
+    later.drain()
+    config = {"deliver_subject": "out", "ack_policy": "none", "name": "c"}
+    heard = js.listen(b"out")
+    answer = js.api("CONSUMER.CREATE.A.c", {"stream_name": "A", "config": config})
+    assert "error" not in answer
+    later.drain()
+    publish(js.index, b"a", b"", b"", b"one")
+    for _ in range(3):
+        js.tick()
+    assert heard == []
+    later.drain()
+    assert [payload for _, _, payload in heard] == [b"one"]
+    js.engine.close()
+    store.close()
+
+
+def test_row_61_requests_wait_for_the_sync_and_see_what_was_published_before(tmp_path: Path) -> None:
+    later, store, js = syncing_engine(tmp_path)
+    js.create("A", "a")
+    later.drain()
+    publish(js.index, b"a", b"", b"", b"one")
+    js.tick()
+    publish(js.index, b"a", b"", b"", b"two")
+    heard = js.messages("$JS.API.STREAM.INFO.A")
+    assert heard == []
+    while later.waiting:
+        later.drain()
+        js.tick()
+    assert json.loads(heard[0][2])["state"]["messages"] == 2
+    assert js.api("STREAM.MSG.DELETE.A", {"seq": 1})["success"]  # synced before it is answered
+    assert later.waiting == []
+    js.engine.close()
+    store.close()
+
+
+def test_row_61_a_failed_sync_refuses_what_waited_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later, store, js = syncing_engine(tmp_path)
+    js.create("A", "a")
+    later.drain()
+    heard = js.listen(b"ack")
+
+    def broken(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    publish(js.index, b"a", b"ack", b"", b"one")
+    js.tick()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", broken)
+        later.drain()
+    assert acks(heard)[0]["error"]["err_code"] == 10077
+    assert "Input/output error" in acks(heard)[0]["error"]["description"]
+    publish(js.index, b"a", b"ack", b"", b"refused meanwhile")
+    js.tick()
+    later.drain()
+    assert acks(heard)[1]["error"]["err_code"] == 10077
+    js.wait_until(js.now + 2 * SECOND)
+    later.drain()
+    publish(js.index, b"a", b"ack", b"", b"two")
+    js.tick()
+    later.drain()
+    assert acks(heard)[2] == {"stream": "A", "seq": 2}
+    js.engine.close()
+    store.close()
+
+
+class FullDisk:
+    """os.pwrite with so many bytes of room; removed files give none back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room: int | None = None
+        self.error = OSError(28, "No space left on device")
+        self._pwrite = os.pwrite
+        monkeypatch.setattr(os, "pwrite", self.pwrite)
+
+    def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:
+        if self.room is None:
+            return self._pwrite(fd, data, offset)
+        if self.room == 0 and len(data):
+            raise self.error
+        count = min(self.room, len(data))
+        self.room -= count
+        return self._pwrite(fd, bytes(data[:count]), offset)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), OSError(5, "Input/output error")])
+def test_a_disk_that_refuses_writes_costs_no_acked_message_and_is_got_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    js.create("A", "a.>")
+    js.create("B", "b", storage="memory")
+    config = {"durable_name": "c", "ack_policy": "explicit"}
+    js.api("CONSUMER.DURABLE.CREATE.A.c", {"stream_name": "A", "config": config})
+    kept = {js.request("a.x", b"%d" % n)["seq"]: b"%d" % n for n in range(50)}
+    full = FullDisk(monkeypatch)
+    full.error, full.room = error, 20  # less than a record
+    refused = js.request("a.x", b"refused")
+    assert (refused["error"]["code"], refused["error"]["err_code"]) == (503, 10077)
+    assert error.strerror in refused["error"]["description"]
+    assert js.request("a.x", b"refused again")["error"]["err_code"] == 10077
+    assert js.request("b", b"memory needs no disk")["seq"] == 1
+    assert js.api("STREAM.MSG.DELETE.A", {"seq": 3})["error"]["err_code"] == 10057
+    assert js.api("STREAM.PURGE.A", {"seq": 10})["error"]["err_code"] == 10110
+    assert "error" in js.api("STREAM.CREATE.C", {"name": "C", "subjects": ["c"]})
+    pulled = js.listen(b"pulled")
+    publish(js.index, b"$JS.API.CONSUMER.MSG.NEXT.A.c", b"pulled", b"", b'{"batch":3,"no_wait":true}')
+    js.tick()
+    assert len(pulled) == 3 and js.state("A")["messages"] >= 40
+    full.room = None
+    js.wait_until(js.now + 2 * SECOND)
+    after = js.request("a.x", b"after")
+    assert "error" not in after
+    kept = {seq: payload for seq, payload in kept.items() if seq >= 10} | {after["seq"]: b"after"}
+    store.abandon()
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    log = js.engine.streams["A"].log
+    assert {seq: message.payload for seq in kept if (message := log.load(seq)) is not None} == kept
+    assert log.load(3) is None and "error" not in js.api("CONSUMER.INFO.A.c")
+    store.close()
+
+
+def test_a_purge_makes_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileStore(tmp_path, block_size=2000)
+    js = EngineHarness(store.account("$G"))
+    js.create("A", "a")
+    for n in range(200):
+        js.request("a", b"%d" % n * 20)
+    before = len(list(tmp_path.glob("**/*.blk")))
+    full = FullDisk(monkeypatch)
+    full.room = 0
+    assert js.request("a", b"refused")["error"]["err_code"] == 10077
+    assert "error" in js.api("STREAM.PURGE.A")
+    assert len(list(tmp_path.glob("**/*.blk"))) <= 2 < before
+    full.room = None
+    js.wait_until(js.now + 2 * SECOND)
+    last = js.request("a", b"after")["seq"]
+    store.abandon()
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    state = js.state("A")
+    assert (state["messages"], state["last_seq"]) == (1, last)
+    store.close()
