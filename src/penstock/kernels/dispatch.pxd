@@ -42,6 +42,7 @@ cdef class ClientSink(Sink):
     cdef public int socket              # where `out` may go straight to; -1 = owner.flush() sends it
     cdef readonly uint64_t sent_bytes   # what went straight to the socket
     cdef public Tracer tracer           # None, or what is told of messages that come and go
+    cdef public bytes brief, detail     # None, or what services in other accounts are told of it (imports.pyx)
     cdef int mark_dirty(self) except -1
     cdef bint send(self) except -1
     # Is it the guard alone that keeps the message from this receiver?

@@ -44,6 +44,7 @@ class ClientSink(Sink):
     set by then; the owner removes it from the index).
     guard -- keeps messages from this receiver; None = nothing does.
     tracer -- is told of its publishes and of what is delivered to it; None (the default) = nobody is.
+    brief, detail -- what services in other accounts are told of it; None = not made yet.
     stall_threshold -- bytes waiting in `out` above which a publisher's Inlet.fed_slow is set.
     pending_max -- bytes that may wait in `out`, 0 (the default) for no bound; what goes above it closes the
     sink and sets overflowed: the owner ends the connection.
@@ -70,6 +71,8 @@ class ClientSink(Sink):
     def overflowed(self) -> bool: ...
     guard: DeliveryGuard | None
     tracer: Tracer | None
+    brief: bytes | None
+    detail: bytes | None
     def __init__(self, dirty_list: DirtyList, owner: object = None) -> None: ...
     @property
     def out(self) -> OutBuffer: ...

@@ -110,6 +110,7 @@ cdef class ClientSink(Sink):
         self.dirty_list = dirty_list
         self.owner = owner
         self.echo = True
+        self.shows_stored = True
         self.stall_threshold = STALL_THRESHOLD
         self.drain_waiters = {}
         self.socket = -1

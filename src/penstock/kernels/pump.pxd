@@ -61,6 +61,7 @@ cdef class Target:
     cdef MatchResult match
     cdef uint64_t generation
     cdef bint known
+    cdef bint awaited                   # its subject is a reply across accounts: interest is there, not here
     cdef int refresh(self, SubscriptionIndex index) except -1
     cdef bint has_interest(self) noexcept
 

@@ -30,7 +30,7 @@ from penstock.kernels.dispatch cimport ClientSink
 from penstock.kernels.records cimport Record
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.streamlog cimport StreamLog
-from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
+from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex, is_awaited
 
 cdef enum:
     NUMBER_MAX = 20             # digits of a 64 bit number
@@ -236,9 +236,15 @@ cdef class Target:
         self.batch = batch
         self.bytes_left = max_bytes
         self.pin = b""
+        self.awaited = is_awaited(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
 
     cdef int refresh(self, SubscriptionIndex index) except -1:
         """Looks up who listens, when subscriptions changed since the last time."""
+        if self.awaited and index.replies is not None:
+            self.match = index.replies.find_wanted(
+                PyBytes_AS_STRING(self.subject), <size_t>PyBytes_GET_SIZE(self.subject)
+            )
+            return 0
         if self.known and self.generation == index.generation:
             return 0
         self.match = index.lookup(PyBytes_AS_STRING(self.subject), <size_t>PyBytes_GET_SIZE(self.subject))
@@ -259,14 +265,25 @@ cdef class Target:
         cdef Subscription sub
         for subs in [self.match.plain, *self.match.groups]:
             for sub in subs:
-                if isinstance(sub.sink, ClientSink):
+                sub = client_behind(sub)
+                if sub is not None:
                     (<ClientSink>sub.sink).when_drained(callback)
+
+
+cdef inline Subscription client_behind(Subscription sub):
+    """The client's subscription that a message to `sub` ends at; None when it is no client's."""
+    if not isinstance(sub.sink, ClientSink):
+        sub = sub.sink.beyond(sub)
+        if sub is None or not isinstance(sub.sink, ClientSink):
+            return None
+    return sub
 
 
 cdef inline bint is_full(Subscription sub, size_t backlog_max) noexcept:
     """Has the connection behind it more unsent bytes than it may? (its threshold counts those in the
     transport)"""
-    return isinstance(sub.sink, ClientSink) and (<ClientSink>sub.sink).is_blocked(backlog_max)
+    sub = client_behind(sub)
+    return sub is not None and (<ClientSink>sub.sink).is_blocked(backlog_max)
 
 
 cdef bint is_blocked(Target target, size_t backlog_max) noexcept:
@@ -288,7 +305,8 @@ cdef bint is_blocked(Target target, size_t backlog_max) noexcept:
 
 cdef inline bint is_denied(Subscription sub, const Message* m) except -1:
     """Is the receiver there, but not allowed to read this message?"""
-    return isinstance(sub.sink, ClientSink) and (<ClientSink>sub.sink).denies(sub, m)
+    sub = client_behind(sub)
+    return sub is not None and (<ClientSink>sub.sink).denies(sub, m)
 
 
 cdef bint any_overlap(list filters) except -1:
@@ -631,7 +649,7 @@ cdef class Pump:
         inner.subject = PyBytes_AS_STRING(target.subject)
         inner.subject_len = <size_t>PyBytes_GET_SIZE(target.subject)
         for sub in match.plain:
-            if sub.sink.deliver(sub, m if isinstance(sub.sink, ClientSink) else &inner, None) or is_denied(sub, m):
+            if sub.sink.deliver(sub, m if sub.sink.shows_stored else &inner, None) or is_denied(sub, m):
                 taken = 1
         for group in match.groups:
             n = <size_t>len(group)
@@ -641,7 +659,7 @@ cdef class Pump:
                 sub = <Subscription>group[self.turn % n]
                 if is_full(sub, self.backlog_max):
                     continue
-                if sub.sink.deliver(sub, m if isinstance(sub.sink, ClientSink) else &inner, None):
+                if sub.sink.deliver(sub, m if sub.sink.shows_stored else &inner, None):
                     taken = 1
                     break
                 denied = denied or is_denied(sub, m)

@@ -12,6 +12,11 @@ cdef struct Message:
     size_t body_len             # header and payload together
 
 cdef class Sink:
+    # Does a message that was sent to it by another subject than its own keep its own? (What a consumer delivers,
+    # to a client.) Other sinks get it under the subject that reached them.
+    cdef bint shows_stored
+    # The subscription that a message ends at: `sub` itself, unless this sink passes messages on; None = nobody's.
+    cdef Subscription beyond(self, Subscription sub)
     # Takes one message for one of its subscriptions. `origin` is the publisher's sink or None.
     # Returns 1 when taken, 0 when refused (closed, echo off): a queue group then tries another member.
     cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1

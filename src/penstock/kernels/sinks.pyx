@@ -10,6 +10,9 @@ from libc.stdint cimport uint64_t
 cdef class Sink:
     """Base of everything that takes messages. On its own it refuses them all."""
 
+    cdef Subscription beyond(self, Subscription sub):
+        return sub
+
     cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
         return 0
 

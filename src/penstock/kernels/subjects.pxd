@@ -41,7 +41,18 @@ cdef struct CacheEntry:
 cdef enum:
     BUCKETS = 256
 
+# Subjects that one message is awaited on (`_R_.<...>`); they are too many and too short-lived for an index.
+cdef class AwaitedReplies:
+    # Who awaits this one, or None.
+    cdef MatchResult find(self, const char* subject, size_t n)
+    # The same, never None, and empty when whoever awaits it listens no more.
+    cdef MatchResult find_wanted(self, const char* subject, size_t n)
+
+cdef bint is_awaited(const char* subject, size_t n) noexcept nogil
+
 cdef class SubscriptionIndex:
+    cdef public AwaitedReplies replies      # None, or beside the subscriptions
+    cdef public object watcher              # None, or has inserted(sub) and removed(sub)
     cdef readonly uint64_t generation       # grows at every insert and remove
     cdef readonly size_t count
     cdef readonly uint64_t num_lookups      # since it was made
@@ -60,6 +71,7 @@ cdef class SubscriptionIndex:
     cdef uint32_t in_bucket[BUCKETS]        # entries cached, by the first token of their subject
     # Never None; an empty result when nobody is interested. Cached on the raw bytes.
     cdef MatchResult lookup(self, const char* subject, size_t n)
+    cdef MatchResult with_replies(self, const char* subject, size_t n, MatchResult result)
     cpdef int insert(self, Subscription sub) except -1
     cpdef bint remove(self, Subscription sub) except -1
     cdef uint64_t random(self) noexcept

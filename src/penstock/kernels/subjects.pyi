@@ -1,6 +1,7 @@
 """What Python sees of the subscription index."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from penstock.kernels.sinks import Subscription
 
@@ -15,15 +16,26 @@ class MatchResult:
     def groups(self) -> list[list[Subscription]]:
         """One list a queue group, never empty: one member of each gets the message."""
 
+class AwaitedReplies:
+    """Who awaits a message on a subject of its own; see `imports.ReplyTable`."""
+
+class IndexWatcher(Protocol):
+    def inserted(self, sub: Subscription) -> object: ...
+    def removed(self, sub: Subscription) -> object: ...
+
 class SubscriptionIndex:
     """All subscriptions of one account.
 
     random_state -- seeds the choice of queue group members (64 bits; 0 = the default).
     on_insert -- None, or called after every insert: somebody waits for interest.
+    replies -- None, or who awaits one message, beside the subscriptions.
+    watcher -- None, or told of each subscription that came or went.
     """
 
     random_state: int
     on_insert: Callable[[], object] | None
+    replies: AwaitedReplies | None
+    watcher: IndexWatcher | None
     @property
     def generation(self) -> int:
         """Grows at every insert and remove."""

@@ -284,6 +284,20 @@ cdef MatchResult merged(Found* found):
     return result_of_members(members)
 
 
+cdef bint is_awaited(const char* subject, size_t n) noexcept nogil:
+    return n > 4 and subject[0] == c'_' and memcmp(subject, b"_R_.", 4) == 0
+
+
+cdef class AwaitedReplies:
+    """Base of who awaits replies. On its own nobody does."""
+
+    cdef MatchResult find(self, const char* subject, size_t n):
+        return None
+
+    cdef MatchResult find_wanted(self, const char* subject, size_t n):
+        return NOBODY
+
+
 cdef class SubscriptionIndex:
     """All subscriptions of one account.
 
@@ -346,6 +360,8 @@ cdef class SubscriptionIndex:
         if n == 0:
             return NOBODY
         self.num_lookups += 1
+        if self.replies is not None and is_awaited(subject, n):
+            return self.with_replies(subject, n, self.find(subject, n, hash_bytes(subject, n, self.seed)))
         key_hash = hash_bytes(subject, n, self.seed)
         if self.in_cache:
             i = key_hash & (CACHE_SIZE - 1)
@@ -353,6 +369,19 @@ cdef class SubscriptionIndex:
             if entry.hash == key_hash and entry.key_len == n and memcmp(entry.key, subject, n) == 0:
                 return <MatchResult>self.cached[i]
         return self.find(subject, n, key_hash)
+
+    cdef MatchResult with_replies(self, const char* subject, size_t n, MatchResult result):
+        """The result and who awaits a reply on the subject."""
+        cdef MatchResult awaited = self.replies.find(subject, n)
+        cdef MatchResult both
+        if awaited is None:
+            return result
+        if not result.plain and not result.groups:
+            return awaited
+        both = MatchResult.__new__(MatchResult)
+        both.plain = result.plain + awaited.plain
+        both.groups = result.groups
+        return both
 
     cdef MatchResult find(self, const char* subject, size_t n, uint64_t key_hash):
         """The lookup without the cache; puts there what is worth it."""
@@ -531,6 +560,8 @@ cdef class SubscriptionIndex:
         self.invalidate(f, n, wildcard)
         if self.on_insert is not None:
             self.on_insert()
+        if self.watcher is not None:
+            self.watcher.inserted(sub)
         return 0
 
     cpdef bint remove(self, Subscription sub) except -1:
@@ -562,6 +593,8 @@ cdef class SubscriptionIndex:
             else:
                 table_drop(&self.literals, node)
                 node_free(node)
+        if self.watcher is not None:
+            self.watcher.removed(sub)
         return True
 
     cdef int prune(self, Node* node) except -1:

@@ -1,7 +1,7 @@
 """An account: one closed world of subjects, with its own index of subscriptions.
 
-Invariant: a message never leaves its account; imports and exports, once they exist, are subscriptions of
-one account whose sink publishes in another.
+Invariant: a message leaves its account by an import alone: a subscription of one account whose sink routes
+in another (`exchange`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Accounts as the options say: when they are made, and again at each reload.
 
 `furnish` gives an account what its options say of it, whether it is new or not; `renew` does that for all,
-makes those that are new and lets those go that are no longer configured. The clients of an account that is
-gone have been closed, or moved, by the authenticator; its streams stay on the disk.
+makes those that are new and their imports (`share`); `forget_gone` lets those go that are no longer
+configured. The clients of an account that is gone have been closed, or moved, by the authenticator; its
+streams stay on the disk.
 """
 
 from __future__ import annotations
@@ -51,6 +52,17 @@ def _tell_sessions(server: Server) -> None:
     for session in server.sessions.values():
         if session.identity is not None and session.identity.account in server.accounts:
             session.inlet.mapper = server.accounts[session.identity.account].mapper
+    share(server)
+
+
+def share(server: Server) -> None:
+    """Makes imports what the options say; their accounts are there. Imports that stay keep their requests."""
+    if server.crossings is None and any(account.imports for account in server.options.accounts):
+        from penstock.server.crossing import Crossings  # most configurations share nothing
+
+        server.crossings = Crossings(server)
+    if server.crossings is not None:
+        server.crossings.set_up()
 
 
 def _configured(server: Server) -> set[str]:

@@ -41,6 +41,7 @@ from penstock.server.totals import ClosedSession, Totals
 if TYPE_CHECKING:
     from penstock.net.tls import TlsLayer
     from penstock.server.auth_callout import AuthCallout
+    from penstock.server.crossing import Crossings
     from penstock.server.encryption import Encryption
     from penstock.server.jetstream import JetStreamService
     from penstock.server.monitor import Monitor
@@ -103,6 +104,7 @@ class Server:
         self.encryption: Encryption | None = None
         self.websockets: Websockets | None = None
         self.reload_from: Callable[[], None] | None = None  # reads and applies; may raise ConfigError
+        self.crossings: Crossings | None = None
         self.failed = False  # it stopped because what is stored can't be relied on
         self._next_cid = 1
         self._listener: Listener | None = None
@@ -142,6 +144,7 @@ class Server:
         self.account(options.system_account)
         for account in options.accounts:
             self.account(account.name)
+        account_setup.share(self)
         self.system.start()
         try:
             self.encryption = self.open_encryption()
@@ -193,6 +196,8 @@ class Server:
         self.system.close()
         if self.operators is not None:
             self.operators.close()
+        if self.crossings is not None:
+            self.crossings.close()
         if self.monitor is not None:
             await self.monitor.stop()
         if self._watch is not None:

@@ -309,6 +309,7 @@ class Session:
             self._auth_timer = None
         self._move_to(identity.account)
         self.identity = identity
+        self.sink.brief = self.sink.detail = None
         self._restrict(identity.permissions)
         self.inlet.parser.max_payload = self.payload_limit()
         self._expire_at(identity.expires_ns)
@@ -452,6 +453,7 @@ class Session:
         self._pings_out = 0
         if self._ping_sent_ns:
             self.rtt_ns = max(1, self.server.clock() - self._ping_sent_ns)
+            self.sink.brief = self.sink.detail = None
             self._ping_sent_ns = 0
 
     def _on_client_error(self, frame: PyFrame) -> None:

@@ -80,7 +80,7 @@ class SystemService:
         self._sequence = 0
         self._delays = iter(STATSZ_FIRST_S)
         self._under_way: set[asyncio.Task[None]] = set()
-        self._new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
+        self.new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
         self._timer: asyncio.TimerHandle | None = None
         self._connections_timer: asyncio.TimerHandle | None = None
 
@@ -404,7 +404,7 @@ class SystemService:
         now = format_time(self._server.clock())
         return {
             "type": ADVISORY + kind,
-            "id": self._new_id(),
+            "id": self.new_id(),
             "timestamp": now,
             "server": self.describe(),
             **fields,
