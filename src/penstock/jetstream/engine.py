@@ -79,6 +79,8 @@ class JetStream:
         self.offline: dict[str, str] = {}  # streams that could not be opened, and why
         self.advisories = Advisories(index, clock=clock, new_id=new_id, domain=config.domain)
         self.api_stats = ApiStats(level=config.api_level)
+        # Bytes (used, reserved) that other accounts have of what the server may hold.
+        self.elsewhere: Callable[[StorageType], tuple[int, int]] = lambda storage: (0, 0)
         self.describe_client: Callable[[Sink], dict[str, Any] | None] | None = None
         self.dirty_streams = DirtyList(wake)
         self.dirty_consumers = DirtyList(wake)
@@ -520,8 +522,8 @@ class JetStream:
         return AccountInfo(
             memory=self._used[StorageType.MEMORY],
             storage=self._used[StorageType.FILE],
-            reserved_memory=self._reserved(StorageType.MEMORY, None),
-            reserved_storage=self._reserved(StorageType.FILE, None),
+            reserved_memory=self.reserved(StorageType.MEMORY),
+            reserved_storage=self.reserved(StorageType.FILE),
             streams=len(self.streams),
             consumers=sum(len(stream.consumers) for stream in self.streams.values()),
             limits=AccountLimits(
@@ -530,12 +532,20 @@ class JetStream:
                 max_streams=self.config.max_streams,
                 max_consumers=self.config.max_consumers,
                 max_ack_pending=self.config.max_ack_pending,
+                max_bytes_required=self.config.max_bytes_required,
+                memory_max_stream_bytes=self.config.memory_max_stream_bytes,
+                storage_max_stream_bytes=self.config.storage_max_stream_bytes,
             ),
             domain=self.config.domain,
             api=self.api_stats,
         )
 
-    def _reserved(self, storage: StorageType, without: Stream | None) -> int:
+    def used(self, storage: StorageType) -> int:
+        """Bytes that all streams of this storage held when each was noted last."""
+        return self._used[storage]
+
+    def reserved(self, storage: StorageType, without: Stream | None = None) -> int:
+        """Bytes that streams of this storage (but one) have set as their max_bytes."""
         return sum(
             stream.config.max_bytes
             for stream in self.streams.values()
@@ -550,16 +560,28 @@ class JetStream:
         if stream.write_failure is not None:
             return stream.write_failure
         storage = stream.config.storage
+        config, used = self.config, self._used[storage]
+        is_memory = storage is StorageType.MEMORY
+        if 0 <= (config.account_memory_max if is_memory else config.account_storage_max) <= used:
+            return codes.ACCOUNT_RESOURCES_EXCEEDED
         limit = self._limit(storage)
-        return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= self._used[storage] else None
+        return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self.elsewhere(storage)[0] else None
 
     def _check_capacity(self, config: StreamConfig, present: Stream | None) -> None:
+        is_memory = config.storage is StorageType.MEMORY
+        own = self.config.memory_max_stream_bytes if is_memory else self.config.storage_max_stream_bytes
+        if self.config.max_bytes_required and config.max_bytes <= 0:
+            raise codes.STREAM_MAX_BYTES_REQUIRED.exception()
+        if 0 < own < config.max_bytes:
+            raise codes.STREAM_MAX_STREAM_BYTES_EXCEEDED.exception()
         if present is None and 0 <= self.config.max_streams <= len(self.streams):
             raise codes.MAXIMUM_STREAMS_LIMIT.exception()
         limit = self._limit(config.storage)
         if limit < 0 or config.max_bytes <= 0:
             return
-        if self._reserved(config.storage, present) + config.max_bytes > limit:
-            if config.storage is StorageType.MEMORY:
+        wanted = self.reserved(config.storage, present) + config.max_bytes
+        account = self.config.account_memory_max if is_memory else self.config.account_storage_max
+        if 0 <= account < wanted or wanted + self.elsewhere(config.storage)[1] > limit:
+            if is_memory:
                 raise codes.MEMORY_RESOURCES_EXCEEDED.exception()
             raise codes.STORAGE_RESOURCES_EXCEEDED.exception()

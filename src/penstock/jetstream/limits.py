@@ -32,6 +32,9 @@ class EngineConfig:
     domain: JetStream domain, "" for none; also served under `$JS.<domain>.API`.
     max_memory, max_storage: bytes all memory, all file streams of the server together may hold.
     account_memory_max, account_storage_max: what the account itself is limited to, as its info tells.
+    max_bytes_required: must streams have max_bytes?
+    memory_max_stream_bytes, storage_max_stream_bytes: the most a stream's max_bytes may be, 0 or less for no
+    limit.
     max_streams, max_consumers: assets of the account. consumers_per_stream_max: of streams that set no
     max_consumers.
     max_ack_pending: upper bound for consumers.
@@ -53,6 +56,9 @@ class EngineConfig:
     max_storage: int = -1
     account_memory_max: int = -1
     account_storage_max: int = -1
+    max_bytes_required: bool = False
+    memory_max_stream_bytes: int = -1
+    storage_max_stream_bytes: int = -1
     max_streams: int = -1
     max_consumers: int = -1
     consumers_per_stream_max: int = 1000

@@ -57,7 +57,7 @@ def _tell_sessions(server: Server) -> None:
 
 def share(server: Server) -> None:
     """Makes imports what the options say; their accounts are there. Imports that stay keep their requests."""
-    if server.crossings is None and any(account.imports for account in server.options.accounts):
+    if server.crossings is None and any(own.imports for own in server.all_account_options()):
         from penstock.server.crossing import Crossings  # most configurations share nothing
 
         server.crossings = Crossings(server)

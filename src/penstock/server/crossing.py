@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.errors import ConfigError, MisuseError
 from penstock.kernels.imports import ReplyEnd
 from penstock.kernels.sinks import Sink
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
 from penstock.routing.exchange import Exchange, Measure
-from penstock.routing.sharing import Latency, ServiceExport, ServiceImport
+from penstock.routing.sharing import Latency, ServiceExport, ServiceImport, check
 from penstock.server.system import describe_client
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ class Crossings:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._timer: asyncio.TimerHandle | None = None
+        self._is_looking_up = False
+        self._unknown: set[str] = set()
         self.exchange = Exchange(
             clock=server.clock,
             seed=lambda: int.from_bytes(os.urandom(8), "little"),
@@ -56,9 +60,43 @@ class Crossings:
 
     def set_up(self) -> None:
         """Makes imports those of the server's options; accounts that are new come to be."""
-        accounts = self._server.options.accounts
-        made = {account.name: self._server.account(account.name) for account in accounts}
-        self.exchange.set_up(made, {account.name: account for account in accounts})
+        server = self._server
+        if self._is_looking_up:
+            return  # an account that an import named is read just now
+        self._is_looking_up = True
+        try:
+            self._look_up_exporters()
+        finally:
+            self._is_looking_up = False
+        sharing = {own.name: own for own in server.all_account_options()}
+        wrong = {id(entry): text for entry, text in check(sharing)}
+        for name, own in sharing.items():
+            for entry in own.imports:
+                if id(entry) in wrong:
+                    server.log.debug(f"Account [{name}]: {wrong[id(entry)]}")
+            sound = tuple(entry for entry in own.imports if id(entry) not in wrong)
+            if len(sound) < len(own.imports):
+                sharing[name] = replace(own, imports=sound)
+        self.exchange.set_up({name: server.account(name) for name in sharing}, sharing)
+
+    def _look_up_exporters(self) -> None:
+        """Accounts that are known by their tokens import from others that nobody asked for yet."""
+        operators = self._server.operators
+        if operators is None:
+            return
+        from penstock.server.operators import Untrusted
+
+        missing = {""}
+        while missing:
+            wanted = {entry.account for own in self._server.all_account_options() for entry in own.imports}
+            missing = wanted - operators.known.keys() - self._unknown
+            for name in missing:
+                try:
+                    operators.account(name)
+                except (Untrusted, ConfigError, MisuseError) as error:
+                    self._unknown.add(name)
+                    self._server.log.debug(f"Account [{name}], which others import from: {error}")
+        self._unknown.clear()
 
     def close(self) -> None:
         """Watches no more."""

@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import ServerError, StoreError
+from penstock.jetstream.api.service import TABLE as API_TABLE
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.limits import EngineConfig
 from penstock.kernels.sinks import Sink, Subscription
+from penstock.protocol.api import StorageType
 from penstock.protocol.api.base import TYPE_PREFIX
 from penstock.protocol.durations import format_time
-from penstock.protocol.error_codes import NOT_ENABLED_FOR_ACCOUNT
+from penstock.protocol.error_codes import BAD_REQUEST, NOT_ENABLED_FOR_ACCOUNT
 from penstock.protocol.ids import NuidGenerator
+from penstock.protocol.status import no_responders_block
+from penstock.protocol.subjects import matches
 from penstock.server.auth import GLOBAL_ACCOUNT
 from penstock.server.background import LoopBackground
 from penstock.server.identity import VERSION
@@ -152,10 +156,23 @@ class JetStreamService:
 
     def _refuse_others(self) -> None:
         for account in self._server.accounts.values():
-            if account.name not in self.engines and account.name not in self._refusals:
-                self._refusals[account.name] = refuse_requests(account)
+            name = account.name
+            if name in self._refusals and self._imports_api(name):
+                account.unsubscribe(self._refusals.pop(name))
+            elif name not in self.engines and name not in self._refusals and not self._imports_api(name):
+                self._refusals[name] = refuse_requests(account)
         for name in self._refusals.keys() - self._server.accounts.keys():
             del self._refusals[name]
+
+    def _imports_api(self, name: str) -> bool:
+        """Does another account answer the API in this one?"""
+        own = self._server.account_options(name)
+        if own is None or not own.imports:
+            return False
+        from penstock.routing.sharing import ServiceImport, plan
+
+        services = [entry for entry in own.imports if isinstance(entry, ServiceImport)]
+        return any(matches(plan(entry).local, "$JS.API.INFO") for entry in services)
 
     def _open(self, account: str, limits: AccountJetStream) -> None:
         """Starts the engine of an account with what is stored for it."""
@@ -170,6 +187,7 @@ class JetStreamService:
             below=_random_below,
         )
         engine.describe_client = self._describe
+        engine.elsewhere = lambda storage: self._held(storage, account)
         engine.recover(server.clock())
         self.engines[account] = engine
         self._tick.add(engine)
@@ -182,10 +200,13 @@ class JetStreamService:
             server_name=server.server_name,
             version=VERSION,
             domain=self._options.domain,
-            max_memory=_least(limits.max_memory_bytes, self.max_memory_bytes),
-            max_storage=_least(limits.max_file_bytes, self.max_file_bytes),
+            max_memory=self.max_memory_bytes,
+            max_storage=self.max_file_bytes,
             account_memory_max=limits.max_memory_bytes,
             account_storage_max=limits.max_file_bytes,
+            max_bytes_required=limits.max_bytes_required,
+            memory_max_stream_bytes=limits.memory_max_stream_bytes,
+            storage_max_stream_bytes=limits.file_max_stream_bytes,
             max_streams=limits.max_streams,
             max_consumers=limits.max_consumers,
             max_ack_pending=limits.max_ack_pending,
@@ -194,6 +215,11 @@ class JetStreamService:
             sync_always=self._options.sync_always,
             sync_interval_ns=self._options.sync_interval_ns,
         )
+
+    def _held(self, storage: StorageType, without: str) -> tuple[int, int]:
+        """Bytes used and bytes reserved by all accounts but one."""
+        others = [engine for name, engine in self.engines.items() if name != without]
+        return sum(e.used(storage) for e in others), sum(e.reserved(storage) for e in others)
 
     def _describe(self, sink: Sink) -> dict[str, Any] | None:
         """The `client` of an API audit advisory."""
@@ -237,22 +263,22 @@ class JetStreamService:
 def refuse_requests(account: Account) -> Subscription:
     """Tells an account without JetStream, on a server that has it, that it is not enabled.
 
-    Only INFO is answered: it is what clients ask first. Other requests find no responders.
+    Requests that are answered by messages find no responders.
     """
-    answer = msgspec.json.encode(
-        {"type": TYPE_PREFIX + "account_info_response", "error": NOT_ENABLED_FOR_ACCOUNT}
-    )
 
     def refuse(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
-        if reply:
-            account.publish(reply, answer)
+        if not reply:
+            return
+        text = subject.decode("utf-8", "surrogateescape")
+        found = API_TABLE.find(text.removeprefix("$JS.API.").split("."))
+        if found is not None and not found[0].json_errors:
+            account.publish(reply, b"", header=no_responders_block(text))
+            return
+        kind = found[0].response if found is not None else "system_response"
+        error = NOT_ENABLED_FOR_ACCOUNT if found is not None else BAD_REQUEST
+        account.publish(reply, msgspec.json.encode({"type": TYPE_PREFIX + kind, "error": error}))
 
-    return account.subscribe_service(b"$JS.API.INFO", refuse)
-
-
-def _least(limit: int, of_server: int) -> int:
-    """Bytes an account may hold: its own limit, if it has one, and never more than the server's."""
-    return of_server if limit < 0 else min(limit, of_server)
+    return account.subscribe_service(b"$JS.API.>", refuse)
 
 
 def _random_below(n: int) -> int:

@@ -273,6 +273,12 @@ class Server:
         """What an account is configured as, by the options or by its token; None for `$G` and the like."""
         return self.options.account(name) if self.operators is None else self.operators.options_of(name)
 
+    def all_account_options(self) -> list[AccountOptions]:
+        """What all accounts are configured as that the options or tokens tell of."""
+        if self.operators is None:
+            return list(self.options.accounts)
+        return [known.options for known in self.operators.known.values()]
+
     def jetstream_accounts(self) -> dict[str, AccountJetStream]:
         """Which accounts have JetStream, and their limits."""
         return (self.operators or self.options).jetstream_accounts()
