@@ -13,7 +13,9 @@ from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawMessage, RawNats
 
 CONF = """
+system_account: S
 accounts {
+  S { users: [ {user: s, password: s} ] }
   E {
     users: [ {user: e, password: e}, {user: e2, password: e2} ]
     mappings: { old.name: new.name }
@@ -355,3 +357,27 @@ def test_headers_ask_for_a_measurement(people: People, trace: str) -> None:
         assert arrived(e) == []
     else:
         assert sorted(json.loads(e.message().payload)["header"]) == expected
+
+
+def test_the_account_page_shows_what_is_shared(people: People) -> None:
+    s = people("s")
+    e, i = (s.request(f"$SYS.REQ.ACCOUNT.{name}.INFO")["data"] for name in "EI")
+    exports = {entry["subject"]: entry for entry in e["exports"]}
+    assert exports["svc.*.*"] == {"subject": "svc.*.*", "type": "service", "response_type": "Singleton"}
+    assert exports["many"]["response_type"] == "Streamed"
+    assert exports["traced"]["service_latency"] == {"sampling": "headers", "results": "lat"}
+    assert exports["news.>"] == {"subject": "news.>", "type": "stream"}
+    assert len(exports) == 9
+    assert e["mappings"] == {"old.name": [{"subject": "new.name", "weight": 100}]}
+    imports = {entry["local_subject"]: entry for entry in i["imports"] if entry["account"] != "S"}
+    plain = {"invalid": False, "share": False, "tracking": False}
+    assert imports["ask.*.*"] == {
+        "subject": "svc.*.*", "account": "E", "to": "ask.*.*", "local_subject": "ask.*.*", "type": "service",
+        **plain,
+    }  # fmt: skip
+    assert imports["riap.*.*"] == {
+        "subject": "pair.*.*", "account": "E", "local_subject": "riap.*.*", "type": "stream", **plain
+    }  # fmt: skip
+    assert imports["measured"]["latency"] == {"sampling": 100, "results": "lat"}
+    assert imports["measured"]["share"]
+    assert len(imports) == 12

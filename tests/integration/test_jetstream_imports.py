@@ -193,14 +193,3 @@ def test_what_streams_reserve_is_held_against_the_account(port: int) -> None:
     for name in ("F1", "M1", "M2"):
         client.request(f"$JS.API.STREAM.DELETE.{name}")
     client.close()
-
-
-def test_a_full_account_refuses_messages(port: int) -> None:
-    client = login(port, "l")
-    config = {"name": "F", "subjects": ["f"], "storage": "file", "max_bytes": 2500}
-    client.request("$JS.API.STREAM.CREATE.F", config)
-    for _ in range(2):
-        client.send(b"PUB f 900\r\n" + b"x" * 900 + b"\r\n")
-    assert client.request("$JS.API.STREAM.INFO.F")["state"]["messages"] == 2
-    client.request("$JS.API.STREAM.DELETE.F")
-    client.close()

@@ -21,7 +21,7 @@ subscription and two subjects); one stream import as one sink that routes again 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp
 
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.dispatch cimport ClientSink, SubjectMapper

@@ -63,10 +63,21 @@ def account_info(server: Server, name: str) -> Page:
         "leafnode_connections": 0,
         "client_connections": num_connections(server, name),
         "subscriptions": account.index.count,
+        **_shared(server, name),
         "name_tag": server.account_name(name),
         **_token_of(server, name),
         "sublist_stats": index_stats([account.index]),
     }
+
+
+def _shared(server: Server, name: str) -> Page:
+    """Exports, imports and mappings."""
+    own = server.account_options(name)
+    if own is None or not (own.exports or own.imports or own.mappings):
+        return {}
+    from penstock.server.pages.sharing import sharing
+
+    return sharing(server, own)
 
 
 def _token_of(server: Server, name: str) -> Page:
