@@ -30,6 +30,8 @@ KINDS = (
     "expire",
     "below",
     "skip",
+    "park",
+    "unpark",
 )
 steps = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 50)), min_size=10, max_size=80)
 # Truncation is not in the journal: a snapshot follows it.
@@ -91,6 +93,21 @@ class Pair:
             state.truncate(last)
             model.truncate(last)
             self.next = min(self.next, last + 1)
+        elif what == "park" and model.policy == AckPolicy.ACK_EXPLICIT:
+            state.park(self.next)
+            model.park(self.next)
+            self.next += 1
+        elif what == "unpark" and model.parked:
+            seq = sorted(model.parked)[n % len(model.parked)]
+            for forged in (state.requeue, state.is_pending, state.acked, state.deliveries):
+                assert not forged(seq)
+            assert state.touch(seq, self.now) == 0
+            if n % 3:
+                assert state.delivered(seq, self.now) == model.deliver(seq, self.now)
+            else:
+                assert not state.drop(seq)
+                model.parked.remove(seq)
+                model.move_floor()
         elif what == "skip":
             state.skip(self.next + n)
             model.skip(self.next + n)
@@ -101,7 +118,9 @@ class Pair:
         state, model = self.state, self.model
         assert [state.delivered_consumer, state.delivered_stream] == model.delivered
         assert [state.ack_floor_consumer, state.ack_floor_stream] == model.floor
-        assert state.pending() == [(s, e.cseq, e.ts, e.deliveries) for s, e in sorted(model.pending.items())]
+        held = [(s, e.cseq, e.ts, e.deliveries) for s, e in model.pending.items()]
+        assert state.pending() == sorted(held + [(s, 0, 0, 0) for s in model.parked])
+        assert state.num_parked == len(model.parked)
         assert state.num_pending == len(model.pending)
         assert state.num_queued == len(model.queue)
         assert state.num_redelivered == model.num_redelivered

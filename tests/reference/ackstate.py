@@ -24,9 +24,14 @@ class AckStateModel:
         self.pending: dict[int, Pending] = {}
         self.dead: dict[int, int] = {}
         self.queue: list[int] = []
+        self.parked: set[int] = set()
 
     def deliver(self, seq: int, ts: int) -> int:
         self.delivered[0] += 1
+        if seq in self.parked:
+            self.parked.remove(seq)
+            self.pending[seq] = Pending(self.delivered[0], ts)
+            return self.delivered[0]
         if seq <= self.delivered[1]:
             entry = self.pending[seq]
             entry.deliveries += 1
@@ -40,6 +45,10 @@ class AckStateModel:
             self.pending[seq] = Pending(self.delivered[0], ts)
         return self.delivered[0]
 
+    def park(self, seq: int) -> None:
+        self.delivered[1] = seq
+        self.parked.add(seq)
+
     def unqueue(self, seq: int) -> None:
         if seq in self.queue:
             self.queue.remove(seq)
@@ -49,17 +58,18 @@ class AckStateModel:
         self.unqueue(seq)
 
     def move_floor(self) -> None:
-        if not self.pending:
+        if not self.pending and not self.parked:
             self.floor = list(self.delivered)
             return
-        first = min(self.pending)
-        self.floor = [max(self.floor[0], self.pending[first].cseq - 1), max(self.floor[1], first - 1)]
+        first = min([*self.pending, *self.parked])
+        consumer = self.pending[first].cseq - 1 if first in self.pending else 0
+        self.floor = [max(self.floor[0], consumer), max(self.floor[1], first - 1)]
 
     def ack(self, seq: int) -> bool:
         self.dead.pop(seq, None)
         if seq not in self.pending:
             return False
-        was_first = seq == min(self.pending)
+        was_first = seq == min([*self.pending, *self.parked])
         self.settle(seq)
         if was_first or not self.pending:
             self.move_floor()
@@ -80,7 +90,9 @@ class AckStateModel:
         for s in gone:
             self.settle(s)
         self.dead = {s: n for s, n in self.dead.items() if s >= first}
-        if gone:
+        parked = len(self.parked)
+        self.parked = {s for s in self.parked if s >= first}
+        if gone or parked != len(self.parked):
             self.move_floor()
         return len(gone)
 
@@ -88,6 +100,7 @@ class AckStateModel:
         for seq in [s for s in self.pending if s > last]:
             self.settle(seq)
         self.dead = {s: n for s, n in self.dead.items() if s <= last}
+        self.parked = {s for s in self.parked if s <= last}
         self.delivered[1] = min(self.delivered[1], last)
         self.floor[1] = min(self.floor[1], last)
         if not self.pending:
@@ -121,7 +134,7 @@ class AckStateModel:
         if seq not in self.pending:
             return False
         self.dead[seq] = self.pending[seq].deliveries
-        was_first = seq == min(self.pending)
+        was_first = seq == min([*self.pending, *self.parked])
         self.settle(seq)
         if was_first or not self.pending:
             self.move_floor()

@@ -5,6 +5,7 @@ by stream sequence.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from penstock.kernels.buffers cimport OutBuffer
+from penstock.kernels.keyorder cimport KeyOrder
 
 cpdef enum AckPolicy:
     ACK_NONE = 0
@@ -15,7 +16,7 @@ cdef struct Entry:
     uint64_t seq            # stream sequence
     uint64_t cseq           # consumer sequence of the first delivery: what the ack floor speaks of
     int64_t ts              # last delivery (or +WPI), ns; its ack wait runs from here
-    uint32_t deliveries
+    uint32_t deliveries     # 0 = parked
     uint8_t pending         # 0 = acked, kept only until it leaves the front of the window
     uint8_t queued          # waits in the redelivery queue
 
@@ -23,6 +24,8 @@ cdef class AckState:
     cdef readonly uint64_t delivered_consumer, delivered_stream
     cdef readonly uint64_t ack_floor_consumer, ack_floor_stream
     cdef readonly size_t num_pending        # delivered, not acked
+    cdef readonly size_t num_parked         # passed over, not delivered yet
+    cdef public KeyOrder keys               # told what is settled; None without key-shared delivery
     cdef readonly size_t num_queued         # pending ones that wait for their redelivery
     cdef readonly int policy                # AckPolicy
     cdef readonly bint journaling
@@ -34,6 +37,8 @@ cdef class AckState:
     cdef size_t ack_all(self, uint64_t stream_seq, uint64_t consumer_seq) except? 0
     # The next sequence whose redelivery is due, 0 when none; it stays queued until it is delivered or leaves.
     cdef uint64_t next_queued(self) except? 0
+    cpdef int park(self, uint64_t stream_seq) except -1
+    cdef bint is_parked(self, uint64_t stream_seq) noexcept
     cdef uint32_t deliveries_of(self, uint64_t stream_seq) noexcept
 
     cdef Entry* ring

@@ -1,5 +1,7 @@
 from enum import IntEnum
 
+from penstock.kernels.keyorder import KeyOrder
+
 class AckPolicy(IntEnum):
     ACK_NONE = 0
     ACK_ALL = 1
@@ -13,7 +15,9 @@ class AckState:
     ack_floor_consumer: int
     ack_floor_stream: int
     num_pending: int
+    num_parked: int
     num_queued: int
+    keys: KeyOrder | None
     policy: int
     journaling: bool
     @property
@@ -21,6 +25,7 @@ class AckState:
     def __init__(self, policy: int, start_seq: int = 1, *, journaling: bool = True) -> None: ...
     def delivered(self, stream_seq: int, ts: int) -> int: ...
     def deliveries(self, stream_seq: int) -> int: ...
+    def park(self, stream_seq: int) -> int: ...
     def skip(self, stream_seq: int) -> None: ...
     def acked(self, stream_seq: int, consumer_seq: int = 0) -> int: ...
     def drop(self, stream_seq: int) -> bool: ...

@@ -14,6 +14,10 @@ other entry leaves them where they are. Under the policy "all" they are the sequ
 What a message that reached max_deliver leaves: no entry (it blocks no floor), but a line in `dead`,
 since it counts as redelivered until it is acked after all or leaves the stream.
 
+A message may be parked: passed over because its turn hasn't come (key-shared delivery). It has an entry
+with no deliveries, which holds the floors like a pending one; acks, NAKs and ack waits don't touch it, and
+its first delivery comes later.
+
 The journal says what changed since the last snapshot, in runs: a thousand deliveries in sequence are one
 record of a few bytes. `replay()` of it on the snapshot gives the same state, at every cut between records.
 The redelivery queue is not in it: after a restart queued messages are simply due (a NAK sets its timestamp
@@ -28,6 +32,7 @@ far into the past).
     X <seq>            given up at max_deliver
     B <seq>            everything below seq is gone from the stream
     S <seq>            skip: nothing up to seq will be delivered
+    P <seq>            parked
 (numbers are LEB128; W's ts is zigzag)
 
 Rejected: a dict of sequences (a Python object a message), a bitmap (no timestamps, no delivery counts),
@@ -174,8 +179,13 @@ cdef class AckState:
         self.count = kept
 
     cdef inline void settle(self, Entry* e) noexcept:
-        """A pending entry stops being pending."""
+        """A pending or parked entry stops being so."""
         e.pending = 0
+        if self.keys is not None:
+            self.keys.settle(e.seq)
+        if e.deliveries == 0:
+            self.num_parked -= 1
+            return
         self.num_pending -= 1
         if e.deliveries > 1:
             self.redelivered -= 1
@@ -191,7 +201,7 @@ cdef class AckState:
 
     cdef void move_floor(self) noexcept:
         cdef Entry* e
-        if self.num_pending == 0:
+        if self.num_pending + self.num_parked == 0:
             self.count = self.head = 0
             self.queue_count = self.queue_head = 0
             self.ack_floor_consumer = self.delivered_consumer
@@ -199,14 +209,14 @@ cdef class AckState:
             return
         self.trim()
         e = self.at(0)
-        if e.cseq - 1 > self.ack_floor_consumer:
+        if e.cseq and e.cseq - 1 > self.ack_floor_consumer:
             self.ack_floor_consumer = e.cseq - 1
         if e.seq - 1 > self.ack_floor_stream:
             self.ack_floor_stream = e.seq - 1
         self.shrink()
 
     cdef inline void shrink(self) noexcept:
-        if self.count > 4 * self.num_pending + COMPACT_SLACK:
+        if self.count > 4 * (self.num_pending + self.num_parked) + COMPACT_SLACK:
             self.compact()
 
     # --- deliveries ------------------------------------------------------------------------------------
@@ -230,6 +240,10 @@ cdef class AckState:
                 e.deliveries += 1
             e.ts = ts
             self.delivered_consumer += 1
+            if e.deliveries == 1:
+                e.cseq = self.delivered_consumer
+                self.num_parked -= 1
+                self.num_pending += 1
             return self.delivered_consumer
         if self.policy != ACK_NONE and self.count == self.capacity:
             self.grow()
@@ -254,6 +268,32 @@ cdef class AckState:
         self.count += 1
         self.num_pending += 1
         return self.delivered_consumer
+
+    cpdef int park(self, uint64_t stream_seq) except -1:
+        """It is passed over and will be delivered later, by `deliver`."""
+        cdef Entry* e
+        if stream_seq <= self.delivered_stream or self.policy != ACK_EXPLICIT:
+            raise ValueError(f"stream sequence {stream_seq} can't be parked: delivered {self.delivered_stream},"
+                             f" ack policy {self.policy}")
+        if self.count == self.capacity:
+            self.grow()
+        if self.journaling:
+            self.note_op(c"P", stream_seq, 0, 1)
+        self.delivered_stream = stream_seq
+        e = self.at(self.count)
+        e.seq = stream_seq
+        e.cseq = 0
+        e.ts = 0
+        e.deliveries = 0
+        e.pending = 1
+        e.queued = 0
+        self.count += 1
+        self.num_parked += 1
+        return 0
+
+    cdef bint is_parked(self, uint64_t stream_seq) noexcept:
+        cdef Py_ssize_t i = self.find(stream_seq, 0)
+        return i >= 0 and self.at(<size_t>i).deliveries == 0
 
     cdef uint32_t deliveries_of(self, uint64_t stream_seq) noexcept:
         cdef Py_ssize_t i = self.find(stream_seq, 0)
@@ -282,6 +322,8 @@ cdef class AckState:
 
     cdef int ack(self, uint64_t stream_seq, uint64_t consumer_seq) except -1:
         cdef Py_ssize_t i = self.find(stream_seq, consumer_seq)
+        if i >= 0 and self.at(<size_t>i).deliveries == 0:
+            return 0                    # nobody has it who could ack it
         if i < 0:
             if self.dead and stream_seq in self.dead:
                 if self.journaling:
@@ -339,11 +381,18 @@ cdef class AckState:
 
     def drop(self, uint64_t stream_seq):
         """The message is settled without an ack (+TERM, gone from the stream): True when it was pending."""
-        return self.ack(stream_seq, 0) == 1
+        cdef Py_ssize_t i = self.find(stream_seq, 0)
+        if i < 0 or self.at(<size_t>i).deliveries:
+            return self.ack(stream_seq, 0) == 1
+        if self.journaling:
+            self.note_op(c"X", stream_seq, 0, 1)
+        self.settle(self.at(<size_t>i))
+        self.move_floor()
+        return False
 
     def drop_below(self, uint64_t first_seq):
         """Everything below first_seq left the stream: returns how many pending ones went with it."""
-        cdef size_t before = self.num_pending
+        cdef size_t before = self.num_pending, parked_before = self.num_parked
         cdef Entry* e
         cdef list gone = [seq for seq in self.dead if seq < first_seq]
         if not gone and (self.count == 0 or self.at(0).seq >= first_seq):
@@ -358,7 +407,7 @@ cdef class AckState:
                 self.settle(e)
             self.head = (self.head + 1) & (self.capacity - 1)
             self.count -= 1
-        if before != self.num_pending:
+        if before != self.num_pending or parked_before != self.num_parked:
             self.move_floor()
         return before - self.num_pending
 
@@ -381,11 +430,11 @@ cdef class AckState:
 
     def is_pending(self, uint64_t stream_seq):
         """Was it delivered, and is not settled yet?"""
-        return self.find(stream_seq, 0) >= 0
+        return self.deliveries_of(stream_seq) != 0
 
     def pending(self):
-        """[(stream seq, first consumer seq, ts, deliveries)] of everything pending, in order: for info and
-        tests."""
+        """[(stream seq, first consumer seq, ts, deliveries)] of everything pending, in order, and of what is
+        parked (no deliveries)."""
         cdef size_t i
         cdef Entry* e
         cdef list result = []
@@ -529,7 +578,7 @@ cdef class AckState:
         cdef list given_up = []
         for i in range(self.count):
             e = self.at(i)
-            if not e.pending or e.queued:
+            if not e.pending or e.queued or e.deliveries == 0:
                 continue
             wait = self.wait_of(e)
             deadline = INT64_MAX if wait > INT64_MAX - e.ts else e.ts + wait
@@ -552,7 +601,7 @@ cdef class AckState:
         cdef int64_t wait, earliest = INT64_MAX
         for i in range(self.count):
             e = self.at(i)
-            if e.pending and not e.queued:
+            if e.pending and not e.queued and e.deliveries:
                 wait = self.wait_of(e)
                 if wait <= INT64_MAX - e.ts and e.ts + wait < earliest:
                     earliest = e.ts + wait
@@ -563,6 +612,9 @@ cdef class AckState:
         pending."""
         cdef Py_ssize_t i = self.find(stream_seq, 0)
         if i < 0:
+            return False
+        if self.at(<size_t>i).deliveries == 0:
+            self.drop(stream_seq)       # only a replayed journal comes here
             return False
         if self.journaling:
             self.note_op(c"X", stream_seq, 0, 1)
@@ -581,7 +633,7 @@ cdef class AckState:
     def requeue(self, uint64_t stream_seq):
         """A NAK without delay: due now. True when it is pending and wasn't queued yet."""
         cdef Py_ssize_t i = self.find(stream_seq, 0)
-        if i < 0 or self.at(<size_t>i).queued:
+        if i < 0 or self.at(<size_t>i).queued or self.at(<size_t>i).deliveries == 0:
             return False
         self.touch(stream_seq, DUE_TS)
         self.enqueue(self.at(<size_t>i))
@@ -593,7 +645,7 @@ cdef class AckState:
         cdef Py_ssize_t i = self.find(stream_seq, 0)
         cdef Entry* e
         cdef int64_t wait
-        if i < 0:
+        if i < 0 or self.at(<size_t>i).deliveries == 0:
             return 0
         if self.journaling:
             self.note_op(c"W", stream_seq, zigzag(ts), 2)
@@ -729,6 +781,8 @@ cdef class AckState:
             self.drop_below(a)
         elif op == c"S":
             self.skip(a)
+        elif op == c"P":
+            self.park(a)
         else:
             raise ValueError(f"consumer journal: unknown record {op:#x}")
         return 0
@@ -737,7 +791,8 @@ cdef class AckState:
 
     def snapshot(self):
         """The whole state as bytes; what the journal had noted so far is covered by it and forgotten."""
-        cdef size_t size = SNAPSHOT_HEAD + self.num_pending * SNAPSHOT_ENTRY + len(self.dead) * SNAPSHOT_DEAD
+        cdef size_t held = self.num_pending + self.num_parked
+        cdef size_t size = SNAPSHOT_HEAD + held * SNAPSHOT_ENTRY + len(self.dead) * SNAPSHOT_DEAD
         cdef bytes result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
         cdef char* d = PyBytes_AS_STRING(result)
         cdef uint64_t number
@@ -748,7 +803,7 @@ cdef class AckState:
         d[1] = <char>self.policy
         d += 2
         for number in (self.delivered_consumer, self.delivered_stream, self.ack_floor_consumer,
-                       self.ack_floor_stream, self.num_pending, len(self.dead)):
+                       self.ack_floor_stream, held, len(self.dead)):
             memcpy(d, &number, 8)
             d += 8
         for i in range(self.count):
@@ -787,7 +842,7 @@ cdef class AckState:
         p += SNAPSHOT_HEAD
         self.delivered_consumer, self.delivered_stream = numbers[0], numbers[1]
         self.ack_floor_consumer, self.ack_floor_stream = numbers[2], numbers[3]
-        self.count = self.head = self.num_pending = self.redelivered = 0
+        self.count = self.head = self.num_pending = self.num_parked = self.redelivered = 0
         self.queue_count = self.queue_head = self.num_queued = 0
         self.dead.clear()
         for _ in range(<size_t>numbers[4]):
@@ -797,7 +852,7 @@ cdef class AckState:
             memcpy(&e.deliveries, p + 24, 4)
             e.pending = 1
             e.queued = 0
-            if e.seq <= last or e.seq > self.delivered_stream or e.deliveries == 0:
+            if e.seq <= last or e.seq > self.delivered_stream or (e.deliveries == 0) != (e.cseq == 0):
                 raise ValueError(
                     f"consumer snapshot: entry {e.seq} after {last}, delivered {self.delivered_stream}"
                 )
@@ -806,7 +861,10 @@ cdef class AckState:
                 self.grow()
             self.at(self.count)[0] = e
             self.count += 1
-            self.num_pending += 1
+            if e.deliveries:
+                self.num_pending += 1
+            else:
+                self.num_parked += 1
             if e.deliveries > 1:
                 self.redelivered += 1
             p += SNAPSHOT_ENTRY

@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.ackstate cimport AckState
 from penstock.kernels.buffers cimport OutBuffer
+from penstock.kernels.keyorder cimport KeyOrder
 from penstock.kernels.records cimport Record
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.streamlog cimport StreamLog
@@ -41,7 +42,18 @@ cpdef enum RunEnd:
     RUN_BUDGET = 4          # as many as were asked for
     RUN_STALLED = 5         # flow control: the window is used up
     RUN_STANDBY = 6         # there is a next message, but by its priority group nobody's turn
+    RUN_KEYS_FULL = 8       # as many messages as may wait for those of their keys
     RUN_WAIT = 7            # not before `wait_until`: replayed in the original pace, or limited in rate
+
+cdef enum:
+    RUN_PICKED = -2         # none of these: there is a message to deliver
+
+# The message whose turn it is.
+cdef struct Pick:
+    uint64_t seq
+    uint64_t deliveries     # with the one to come
+    bint again              # a redelivery
+    bint in_turn            # parked, and its key is free
 
 cpdef enum TargetEnd:
     END_FULL = 0            # its batch is complete
@@ -94,6 +106,8 @@ cdef class Pump:
     cdef public object on_pin           # callable(target) that gives it a pin; None: nobody is pinned
     cdef bytes pin                      # the present one, b"" for none
     cdef bytes pin_header
+    cdef KeyOrder keys                  # key-shared delivery; None without
+    cdef public size_t parked_max       # messages that may be passed over
     cdef public bint replaying          # replay policy original, until the end of the stream was reached
     cdef int64_t replayed_ts, replayed_at   # of the last message: stored at, delivered at
     cdef int64_t rate, rate_burst       # bytes a second, 0 = no limit; bytes that may go at once
@@ -109,6 +123,8 @@ cdef class Pump:
     cdef size_t reply_prefix
     cdef uint32_t turn                  # round robin over the members of queue groups
 
+    cdef uint64_t next_in_turn(self) except? 0
+    cdef int passed_over(self, const Record* r) except -1
     cdef uint64_t find_next(self) except? 0
     cdef int passed(self, uint64_t seq) except -1
     cdef uint64_t count_pending(self) except? 0
@@ -125,5 +141,7 @@ cdef class Pump:
     cdef int send(self, Target target, const Message* m) except -1
     cdef Target choose(self, list targets, size_t size, uint64_t pending, int* why)
     cdef int end(self, list targets, Target target, int why) except -1
+    cdef int pick(self, Pick* picked, Record* record) except -1
+    cdef int note_sent(self, const Pick* picked, const Record* record, size_t size, int64_t now) except -1
     cdef int settle(self, list targets, Target target, size_t size) except -1
     cdef int account(self, size_t size) except -1

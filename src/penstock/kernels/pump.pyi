@@ -17,6 +17,7 @@ class RunEnd(IntEnum):
     RUN_STALLED = 5
     RUN_STANDBY = 6
     RUN_WAIT = 7
+    RUN_KEYS_FULL = 8
 
 class TargetEnd(IntEnum):
     """Why a target gets no more messages."""
@@ -90,6 +91,7 @@ class Pump:
     prioritized: bool
     on_pin: Callable[[Target], object] | None
     replaying: bool
+    parked_max: int
     def __init__(
         self,
         log: StreamLog,
@@ -116,6 +118,7 @@ class Pump:
     def set_filters(self, filters: list[bytes]) -> None: ...
     def set_pin(self, pin: bytes) -> None: ...
     def set_rate(self, rate: int, burst: int) -> None: ...
+    def set_key_token(self, token: int) -> None: ...
     def move_to(self, position: int) -> None: ...
     def start_with(self, seqs: list[int], resume: int) -> None: ...
     def drop_missing(self) -> int: ...

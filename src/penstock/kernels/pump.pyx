@@ -36,6 +36,7 @@ cdef enum:
     NUMBER_MAX = 20             # digits of a 64 bit number
     ACK_NUMBERS = 5             # <deliveries>.<stream seq>.<consumer seq>.<ts>.<pending>
     BACKLOG_MAX = 8 * 1024 * 1024
+    PARKED_MAX = 100000                 # messages that may wait for those of their keys
     # Up to this many messages ahead, pending ones are counted by walking instead of by the per-subject state.
     WALK_MAX = 1024
 
@@ -346,6 +347,7 @@ cdef class Pump:
         self.ack_prefix = ack_prefix
         self.position = position
         self.backlog_max = BACKLOG_MAX
+        self.parked_max = PARKED_MAX
         self.given_up = []
         self.scratch = OutBuffer()
         self.pin_scratch = OutBuffer()
@@ -405,6 +407,23 @@ cdef class Pump:
         self.position = skip[0] if n else resume + 1
         self.pending_known = False
 
+    def set_key_token(self, uint32_t token):
+        """Messages whose subjects have the same token (its place, from 1) go out one at a time and in order; 0:
+        in the order of the stream, as ever. What is delivered and not settled counts."""
+        cdef Record record
+        cdef KeyOrder keys = None
+        self.keys = self.state.keys = None
+        if token or self.state.num_parked:
+            keys = KeyOrder(token)
+            for seq, _, _, deliveries in self.state.pending():
+                if not self.log.read(seq, &record):
+                    continue                # it is dropped when its turn comes
+                if deliveries:
+                    keys.start(keys.hash_of(record.subject, record.subject_len, seq), seq)
+                else:
+                    keys.wait(keys.hash_of(record.subject, record.subject_len, seq), seq)
+        self.keys = self.state.keys = keys
+
     def set_pin(self, bytes pin not None):
         """Only the target with this pin gets messages, each with the pin in a header; b"": whose turn comes
         next is given one by `on_pin`."""
@@ -445,6 +464,21 @@ cdef class Pump:
             if self.heads[i] and (best == 0 or self.heads[i] < best):
                 best = self.heads[i]
         return best
+
+    cdef uint64_t next_in_turn(self) except? 0:
+        """The next one of the parked messages whose key has become free, 0 when there is none."""
+        cdef uint64_t seq
+        while True:
+            seq = self.keys.next_ready()
+            if seq == 0 or self.state.is_parked(seq):
+                return seq
+            self.keys.drop_ready()          # it left the stream meanwhile
+
+    cdef int passed_over(self, const Record* r) except -1:
+        """A new message's key is busy: it waits."""
+        self.state.park(r.seq)
+        self.keys.wait(self.keys.hash_of(r.subject, r.subject_len, r.seq), r.seq)
+        return self.passed(r.seq)
 
     cdef int passed(self, uint64_t seq) except -1:
         """seq was delivered, or is gone: the search goes on behind it."""
@@ -519,7 +553,7 @@ cdef class Pump:
     def num_pending(self):
         """Messages of the stream it takes and hasn't delivered yet."""
         self.refresh_pending()
-        return self.pending
+        return self.pending + self.state.num_parked
 
     @property
     def has_next(self):
@@ -767,20 +801,90 @@ cdef class Pump:
             self.on_flow()
         return 0
 
+    cdef int pick(self, Pick* picked, Record* record) except -1:
+        """The message to deliver next, as RUN_PICKED, or why there is none (RunEnd). What is gone, given up or
+        has to wait for its key is passed on the way."""
+        cdef uint64_t seq
+        cdef bint uses_acks = self.state.policy != ACK_NONE
+        while True:
+            seq = self.state.next_queued() if uses_acks else 0
+            picked.again = seq != 0
+            picked.in_turn = False
+            if seq:
+                picked.seq = seq
+                picked.deliveries = self.state.deliveries_of(seq)
+                if self.max_deliver and picked.deliveries >= self.max_deliver:
+                    self.given_up.append((seq, picked.deliveries))
+                    (<object>self.state).give_up(seq)
+                elif not self.log.read(seq, record):
+                    (<object>self.state).drop(seq)
+                else:
+                    picked.deliveries += 1
+                    return RUN_PICKED
+                continue
+            if self.max_ack_pending > 0 and uses_acks and self.state.num_pending >= <size_t>self.max_ack_pending:
+                return RUN_ACKS_FULL
+            if self.keys is not None:
+                seq = self.next_in_turn()
+                picked.in_turn = seq != 0
+            if seq == 0:
+                seq = self.find_next()
+            if seq == 0:
+                self.replaying = False      # what comes from now on comes in its own pace
+                return RUN_EMPTY
+            picked.seq = seq
+            picked.deliveries = 1
+            if not self.log.read(seq, record):
+                if picked.in_turn:
+                    (<object>self.state).drop(seq)
+                else:
+                    self.passed(seq)
+                    self.pending_known = False
+                    self.refresh_pending()
+            elif self.keys is None or picked.in_turn or not self.keys.is_busy(
+                    self.keys.hash_of(record.subject, record.subject_len, seq)):
+                return RUN_PICKED
+            elif self.state.num_parked >= self.parked_max:
+                return RUN_KEYS_FULL
+            else:
+                self.passed_over(record)
+                if self.pending:
+                    self.pending -= 1
+
+    cdef int note_sent(self, const Pick* picked, const Record* record, size_t size, int64_t now) except -1:
+        """A target took the message."""
+        if picked.in_turn:
+            self.keys.take_ready()
+        elif not picked.again:
+            if self.keys is not None:
+                self.keys.start(self.keys.hash_of(record.subject, record.subject_len, picked.seq), picked.seq)
+            self.passed(picked.seq)
+            if self.pending:
+                self.pending -= 1
+        if not picked.again:
+            self.replayed_ts = record.ts
+            self.replayed_at = now
+            if self.rate:
+                self.rate_tokens -= <double>size
+        self.state.deliver(picked.seq, now)
+        self.sent += 1
+        self.total_sent += 1
+        return 0
+
     def run(self, list targets not None, int64_t now, uint64_t budget):
         """Delivers up to `budget` messages to `targets` in turn and returns why it stopped (RunEnd).
 
         `targets` is changed in place: complete and lost ones are gone (after on_end), the others are in the
         order of their next turns. Messages that reached max_deliver end up in `given_up`.
         """
-        cdef uint64_t seq, queued, deliveries, pending
+        cdef uint64_t pending
         cdef int why = RUN_EMPTY
+        cdef Pick picked
         cdef Record record
         cdef Message m, pinned
         cdef Target target
         cdef size_t size
         cdef int64_t pause
-        cdef bint uses_acks = self.state.policy != ACK_NONE
         self.sent = 0
         self.wait_until = 0
         self.refresh_pending()
@@ -791,34 +895,11 @@ cdef class Pump:
                 return RUN_NO_TARGET
             if self.flow_window > 0 and self.flow_bytes > self.flow_window:
                 return RUN_STALLED
-            queued = self.state.next_queued() if uses_acks else 0
-            if queued:
-                seq = queued
-                deliveries = self.state.deliveries_of(seq)
-                if self.max_deliver and deliveries >= self.max_deliver:
-                    self.given_up.append((seq, deliveries))
-                    (<object>self.state).give_up(seq)
-                    continue
-                if not self.log.read(seq, &record):
-                    (<object>self.state).drop(seq)
-                    continue
-                deliveries += 1
-            else:
-                if self.max_ack_pending > 0 and uses_acks and \
-                        self.state.num_pending >= <size_t>self.max_ack_pending:
-                    return RUN_ACKS_FULL
-                seq = self.find_next()
-                if seq == 0:
-                    self.replaying = False      # what comes from now on comes in its own pace
-                    return RUN_EMPTY
-                if not self.log.read(seq, &record):
-                    self.passed(seq)
-                    self.pending_known = False
-                    self.refresh_pending()
-                    continue
-                deliveries = 1
-            pending = self.pending
-            if not queued and pending:
+            why = self.pick(&picked, &record)
+            if why != RUN_PICKED:
+                return why
+            pending = self.pending + self.state.num_parked
+            if not picked.again and pending:
                 pending -= 1
             m.subject = record.subject
             m.subject_len = record.subject_len
@@ -829,10 +910,10 @@ cdef class Pump:
                 self.strip_payload(&m)
             m.reply = self.reply
             m.reply_len = self.build_reply(
-                deliveries, seq, self.state.delivered_consumer + 1, record.ts, pending
+                picked.deliveries, picked.seq, self.state.delivered_consumer + 1, record.ts, pending
             )
             size = m.subject_len + m.reply_len + m.body_len
-            if not queued and (self.replaying or self.rate):
+            if not picked.again and (self.replaying or self.rate):
                 pause = self.pause_ns(record.ts, size, now)
                 if pause:
                     self.wait_until = now + pause
@@ -846,16 +927,7 @@ cdef class Pump:
                 if self.send(target, &pinned if self.on_pin is not None else &m):
                     break
                 self.end(targets, target, END_NO_INTEREST)
-            if not queued:
-                self.passed(seq)
-                self.pending = pending
-                self.replayed_ts = record.ts
-                self.replayed_at = now
-                if self.rate:
-                    self.rate_tokens -= <double>size
-            self.state.deliver(seq, now)
-            self.sent += 1
-            self.total_sent += 1
+            self.note_sent(&picked, &record, size, now)
             self.settle(targets, target, size)
             if self.flow_window > 0:
                 self.account(size)

@@ -45,6 +45,8 @@ EXPIRES_MIN_NS = NS_PER_MS
 INT64_MAX = 2**63 - 1
 
 PINNED_TIMEOUT_NS = 120 * NS_PER_S  # without a request, until who is pinned loses the pin
+KEY_TOKEN = "penstock.key_token"  # consumer metadata: key-shared delivery
+KEY_TOKEN_MAX = 255
 GROUP_NAME = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 
 _ASSET_NAME = "consumer {what} can not contain '.', '*', '>', '\\', '/'"
@@ -91,6 +93,7 @@ def checked(
     _check_texts(config)
     _check_groups(config)
     _check_dead_letter(config, stream)
+    _check_key_token(config)
     _check_supported(config)
     config = structs.replace(config, pause_until=_checked_pause(config))
     return structs.replace(config, metadata=_stored_metadata(config))
@@ -143,6 +146,11 @@ def ack_waits_ns(config: ConsumerConfig) -> list[int]:
 def sample_percent(config: ConsumerConfig) -> int:
     """Of how many in a hundred acks a metric is made."""
     return min(int(config.sample_freq.removesuffix("%")), 100) if config.sample_freq else 0
+
+
+def key_token(config: ConsumerConfig) -> int:
+    """Key-shared delivery: which token of the subject is the key, from 1; 0 without."""
+    return int(config.metadata.get(KEY_TOKEN, "0"))
 
 
 def inactive_threshold_ns(config: ConsumerConfig) -> int:
@@ -386,6 +394,16 @@ def _check_dead_letter(config: ConsumerConfig, stream: StreamConfig) -> None:
         subjects.matches(one, subject) for one in filters
     ):
         raise refuse(f"{what} would be delivered by this very consumer: name a subject of another stream")
+
+
+def _check_key_token(config: ConsumerConfig) -> None:
+    text = config.metadata.get(KEY_TOKEN)
+    if text is None:
+        return
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= KEY_TOKEN_MAX):
+        raise refuse(f"{KEY_TOKEN} {text!r} is no place of a subject token: 1 to {KEY_TOKEN_MAX}")
+    if config.ack_policy is not AckPolicy.EXPLICIT:
+        raise refuse(f"{KEY_TOKEN} needs ack policy explicit: the next message of a key waits for the ack")
 
 
 def _check_supported(config: ConsumerConfig) -> None:

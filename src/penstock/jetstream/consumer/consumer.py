@@ -65,6 +65,9 @@ if TYPE_CHECKING:
 RUN_MESSAGES = 32 * 1024
 UINT32_MAX = 2**32 - 1
 
+# Ends of a run that only acks bring on.
+_FULL = (RunEnd.RUN_ACKS_FULL, RunEnd.RUN_KEYS_FULL)
+
 _KERNEL_POLICY = {
     AckPolicy.NONE: KernelPolicy.ACK_NONE,
     AckPolicy.ALL: KernelPolicy.ACK_ALL,
@@ -125,6 +128,7 @@ class Consumer:
         self.pump.on_end = self._on_end
         self.pump.replaying = config.replay_policy is ReplayPolicy.ORIGINAL
         self._configure_pump()
+        self.pump.set_key_token(rules.key_token(config))
         self.redelivery.configure(rules.ack_waits_ns(config), config.max_deliver, now)
         self._wiring().add(self)
         if stream.needs is not None:
@@ -219,7 +223,7 @@ class Consumer:
             return
         self.pinning.delivers_at(now)
         end = self._run(pull.requests, now)
-        self._acks_full = end == RunEnd.RUN_ACKS_FULL
+        self._acks_full = end in _FULL
         if self.pump.sent:
             pull.after_delivery(now)
         at_end = end in (RunEnd.RUN_EMPTY, RunEnd.RUN_STANDBY)
@@ -238,7 +242,7 @@ class Consumer:
 
     def _run(self, targets: list[Target], now: int) -> int:
         end = self.pump.run(targets, now, RUN_MESSAGES)
-        if end == RunEnd.RUN_ACKS_FULL and self._removals != self.stream.log.removals:
+        if end in _FULL and self._removals != self.stream.log.removals:
             self._drop_missing()
             self.engine.touch_consumer(self)
         if self.pump.sent:
@@ -407,7 +411,10 @@ class Consumer:
         if other_filters:
             meta = msgspec.structs.replace(meta, since=self.state.delivered_stream + 1)
         self.store.save_meta(encode(meta))
+        other_keys = rules.key_token(config) != rules.key_token(self.config)
         self.meta, self.config = meta, config
+        if other_keys:
+            self.pump.set_key_token(rules.key_token(config))
         if other_filters:
             self.pump.set_filters([one.encode() for one in filters])
             self._needs_changed()
@@ -436,6 +443,7 @@ class Consumer:
         self.meta = meta
         self._recorder.start_over(seq)
         self.pump.move_to(seq)
+        self.pump.set_key_token(rules.key_token(self.config))
         self._start_last_per_subject()
         self._needs_changed()
         self.redelivery.configure(rules.ack_waits_ns(self.config), self.config.max_deliver, now)

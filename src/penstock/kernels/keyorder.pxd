@@ -1,0 +1,46 @@
+"""Key-shared delivery: which keys have a message in flight, and which messages wait for theirs."""
+from libc.stdint cimport uint32_t, uint64_t
+
+# A hash map of numbers, open addressing; key 0 is not used.
+cdef class NumberMap:
+    cdef uint64_t* cells                # pairs of key, value
+    cdef size_t capacity, count
+    cdef size_t slot_of(self, uint64_t key) noexcept
+    cdef int get(self, uint64_t key, uint64_t* value) noexcept     # 1 when it is there
+    cdef int put(self, uint64_t key, uint64_t value) except -1
+    cdef void remove(self, uint64_t key) noexcept
+    cdef int resize(self, size_t capacity) except -1
+
+cdef struct Key:
+    uint64_t hash
+    uint32_t busy                       # messages in flight, or ready to be
+    uint32_t head, tail                 # waiting messages: nodes + 1, 0 = none
+
+cdef struct Node:
+    uint64_t seq
+    uint32_t next                       # node + 1; of the free list for free ones
+
+cdef class KeyOrder:
+    cdef readonly uint32_t token        # which token of the subject, from 1; 0: every message is its own key
+    cdef NumberMap by_hash              # hash -> key + 1
+    cdef NumberMap in_flight            # stream seq -> key + 1
+    cdef Key* keys
+    cdef size_t key_capacity, key_count
+    cdef uint32_t free_key
+    cdef Node* nodes
+    cdef size_t node_capacity, node_count
+    cdef uint32_t free_node
+    cdef uint64_t* ready                # pairs of seq, key: whose turn has come
+    cdef size_t ready_capacity, ready_head, ready_count
+    cdef readonly size_t waiting        # messages that wait for their key
+    cdef uint64_t hash_of(self, const char* subject, size_t n, uint64_t seq) noexcept
+    cdef bint is_busy(self, uint64_t hash) noexcept
+    cdef int start(self, uint64_t hash, uint64_t seq) except -1     # it is in flight
+    cdef int wait(self, uint64_t hash, uint64_t seq) except -1      # its key is busy
+    cdef int settle(self, uint64_t seq) except -1                   # it is settled
+    cdef uint64_t next_ready(self) noexcept                         # 0 when none
+    cdef int take_ready(self) except -1                             # the next ready one is in flight
+    cdef int drop_ready(self) except -1                             # it is gone
+    cdef uint32_t key_slot(self, uint64_t hash) except 0
+    cdef int advance(self, uint32_t key) except -1
+    cdef int push_ready(self, uint64_t seq, uint32_t key) except -1
