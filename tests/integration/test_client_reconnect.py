@@ -39,6 +39,7 @@ async def start(server: AnyServer) -> None:
 
 
 async def test_subscriptions_come_back_and_buffered_publishes_arrive(server: AnyServer) -> None:
+    """row 22"""
     events: list[str] = []
 
     async def on_reconnected(_: Client) -> None:

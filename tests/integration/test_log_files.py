@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 import socket
 from pathlib import Path
@@ -9,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.server.logs import LineWriter, opened
+from penstock.server.logs import FromLogging, LineWriter, ServedLog, opened
+from penstock.server.options import Options
 from penstock.server.syslog import SyslogWriter, address_of
 from tests.support.nats_servers import KINDS
 from tests.support.processes import served
@@ -150,3 +153,34 @@ def test_other_files_beside_the_log_are_left_alone(tmp_path: Path) -> None:
         writer("INF", "x" * 60)
     writer.close()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(["server.log", *others])
+
+
+def test_lines_may_be_objects_for_programs(tmp_path: Path) -> None:
+    """row 202: time, level, component, connection"""
+    conf = 'log_format: json\ndebug: true\ntrace: true\nauthorization { user: a, password: "b" }\n'
+    with served("penstock", tmp_path, conf) as server:
+        client = RawNats(server.port, user="a", **{"pass": "b"}, name="n", lang="raw", version="1")
+        client.subscribe("x", 1)
+        client.flush()
+        port = client.sock.getsockname()[1]
+        client.close()
+        lines = [json.loads(line) for line in server.log.splitlines()]
+    (ready,) = [line for line in lines if line["text"] == "Server is ready"]
+    assert (ready["level"], ready["component"]) == ("INF", "server")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", ready["time"])
+    assert "connection" not in ready
+    (traced,) = [line for line in lines if line["text"] == "<<- [SUB x 1]"]
+    assert traced["level"] == "TRC"
+    connection = {"peer": f"127.0.0.1:{port}", "cid": 1, "client": "v1:raw:n", "user": "$G/user:a"}
+    assert traced["connection"] == connection | {"cid": traced["connection"]["cid"]}
+
+
+def test_what_other_floors_say_names_them(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    log = ServedLog(Options(log_file=str(path), log_format="json"))
+    handler = FromLogging(log)
+    record = logging.LogRecord("penstock.store.file", logging.WARNING, "", 0, "a torn %s", ("tail",), None)
+    handler.handle(record)
+    log.close()
+    line = json.loads(path.read_text())
+    assert (line["level"], line["component"], line["text"]) == ("WRN", "store", "a torn tail")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.request
 from collections.abc import Iterator
 
@@ -35,6 +36,7 @@ def scrape(running: EmbeddedServer) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def test_streams_consumers_and_totals_are_measured(running: EmbeddedServer) -> None:
+    """row 194"""
     nats = RawNats(running.port, name="one", lang="raw", version="1")
     nats.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
     config = {"durable_name": "D", "ack_policy": "explicit"}
@@ -56,6 +58,37 @@ def test_streams_consumers_and_totals_are_measured(running: EmbeddedServer) -> N
     assert found["penstock_jetstream_api_requests_total"][("$G",)] == 3
     ((account, _, name),) = found["penstock_connection_pending_bytes"]
     assert (account, name) == ("$G", "one")
+
+
+def test_lag_redeliveries_and_pressure_are_measured(running: EmbeddedServer) -> None:
+    """row 194: what is delivered and not acked, delivered again, asked for, and waiting for a slow reader"""
+    nats, slow = RawNats(running.port), RawNats(running.port, name="slow")
+    nats.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    config = {"durable_name": "D", "ack_policy": "explicit", "ack_wait": 20_000_000}
+    nats.request("$JS.API.CONSUMER.CREATE.S.D", {"stream_name": "S", "config": config})
+    for _ in range(3):
+        nats.publish("s.1", b"12345")
+    nats.subscribe("_INBOX.pull", 7)
+    nats.publish("$JS.API.CONSUMER.MSG.NEXT.S.D", b'{"batch":5,"expires":60000000000}', "_INBOX.pull")
+    for _ in range(4):  # three, and the first of them again
+        nats.message()
+    slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.subscribe("big", 1)
+    slow.flush()
+    for _ in range(20):
+        nats.publish("big", bytes(500_000))
+    nats.flush()
+    found = scrape(running)
+    nats.close()
+    slow.close()
+    consumer = ("$G", "D", "S")
+    assert found["penstock_consumer_num_pending"] == {consumer: 0}
+    assert found["penstock_consumer_ack_pending"] == {consumer: 3}
+    assert found["penstock_consumer_redelivered"][consumer] >= 1
+    assert found["penstock_consumer_waiting"][consumer] <= 1
+    pressure = {name: size for (_, _, name), size in found["penstock_connection_pending_bytes"].items()}
+    assert pressure["slow"] > 1_000_000
+    assert found["penstock_connections_pending_bytes"][()] >= pressure["slow"]
 
 
 def test_only_so_many_connections_are_named(running: EmbeddedServer) -> None:

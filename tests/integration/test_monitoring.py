@@ -7,6 +7,9 @@ refused with the same status; sorting and paging show the same connections.
 from __future__ import annotations
 
 import json
+import select
+import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +21,7 @@ import pytest
 from penstock.server.pages.base import PIECE, Page
 from penstock.server.pages.subsz import SubszOptions, subsz
 from penstock.testing import server as embedded
+from tests.support.certificates import make_certificates
 from tests.support.nats_servers import OfficialServer, find_official_server, free_port
 from tests.support.rawnats import RawNats
 
@@ -108,6 +112,7 @@ PAGES = [
 @pytest.mark.official
 @pytest.mark.parametrize("path", PAGES)
 def test_keys_and_types_are_those_of_the_official_server(ours: Site, official: Site, path: str) -> None:
+    """row 194"""
     missing, more = compare(official.page(path), ours.page(path), "")
     assert {key.rsplit(".", 1)[-1] for key in missing} <= KNOWN_MISSING, missing
     assert {key.rsplit(".", 1)[-1] for key in more} <= KNOWN_MORE, more
@@ -167,6 +172,7 @@ def test_what_is_refused_there_is_refused_here_in_the_same_way(ours: Site, offic
      "limit=1&offset=1", "sort=msgs_from", "sort=bytes_to", "acc=$G", "limit=0", "offset=-1"],
 )  # fmt: skip
 def test_sorting_and_paging_show_the_same_connections(ours: Site, official: Site, query: str) -> None:
+    """row 194"""
     mine, theirs = ours.page(f"connz?{query}"), official.page(f"connz?{query}")
     for key in ("num_connections", "total", "offset", "limit"):
         assert mine[key] == theirs[key], key
@@ -230,3 +236,49 @@ def test_a_long_page_lets_other_work_in_between() -> None:
         nats.close()
     assert count >= 10
     assert [entry["subject"] for entry in page["subscriptions_list"]] == ["many.7"]
+
+
+def test_scrapers_that_do_not_read_delay_nobody() -> None:
+    """row 194: large answers wait for their readers in the thread; a request meanwhile is answered at once"""
+    with embedded(http_port=-1) as running:
+        nats = RawNats(running.port)
+        for sid in range(1, 20_001):
+            nats.subscribe(f"many.{sid}", sid)
+        nats.flush()
+        assert running.server.monitor is not None
+        scrapers = []
+        for _ in range(8):
+            scraper = socket.socket()
+            scraper.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            scraper.connect(("127.0.0.1", running.server.monitor.port))
+            scraper.sendall(b"GET /subsz?subs=1&limit=100000 HTTP/1.1\r\nHost: h\r\n\r\n")
+            scrapers.append(scraper)
+        started, longest, answered = time.monotonic(), 0.0, 0
+        while len([one for one in scrapers if select.select([one], [], [], 0)[0]]) < len(scrapers):
+            before = time.monotonic()
+            assert before - started < 60
+            nats.flush()
+            answered += 1
+            longest = max(longest, time.monotonic() - before)
+        for _ in range(100):  # all of them have begun to get an answer, and read nothing of it
+            nats.flush()
+        for scraper in scrapers:
+            scraper.close()
+        nats.close()
+    assert answered > 8
+    assert longest < 1.0  # eight pages, made whole, take longer
+
+
+def test_pages_come_over_https(tmp_path: Path) -> None:
+    """row 194"""
+    certificates = make_certificates(tmp_path)
+    ports = tmp_path / "ports"
+    ports.mkdir()
+    with embedded(https_port=-1, tls=certificates.options(verify=True), ports_file_dir=str(ports)):
+        context = certificates.client_context()
+        (file,) = ports.iterdir()
+        (url,) = json.loads(file.read_text())["monitoring"]
+        assert url.startswith("https://127.0.0.1:")
+        with urllib.request.urlopen(f"{url}/varz", context=context, timeout=10) as answer:
+            page = json.load(answer)
+    assert (page["http_port"], page["https_port"]) == (0, int(url.rsplit(":", 1)[1]))

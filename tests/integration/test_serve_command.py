@@ -239,6 +239,7 @@ def test_what_can_not_be_used_is_told_in_one_line(arguments: tuple[str, ...], to
 
 
 def test_a_bad_configuration_file_is_told_with_its_place(tmp_path: Path) -> None:
+    """row 202"""
     config = tmp_path / "nats.conf"
     config.write_text("port: 4222\nfoo: bar\n")
     ended = run("-c", str(config))
@@ -246,6 +247,7 @@ def test_a_bad_configuration_file_is_told_with_its_place(tmp_path: Path) -> None
 
 
 def test_a_configuration_can_be_tested_without_starting(tmp_path: Path) -> None:
+    """row 202"""
     config = tmp_path / "nats.conf"
     config.write_text("port: 4222\n")
     ended = run("-t", "-c", str(config))

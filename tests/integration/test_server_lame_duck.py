@@ -41,6 +41,7 @@ class Client:
 
 
 async def test_clients_are_told_and_closed_one_after_the_other() -> None:
+    """row 16"""
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -107,6 +108,12 @@ class RawNats:
             message = self.message()
             if message.sid == b"r1":
                 return json.loads(message.payload)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def request_http(address: str, path: str) -> dict[str, Any]:
+        """A monitoring page of the server at host:port."""
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+            return json.loads(answer.read())  # type: ignore[no-any-return]
 
     def close(self) -> None:
         self.sock.close()

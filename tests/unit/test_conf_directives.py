@@ -38,6 +38,7 @@ def test_every_supported_directive_sets_its_option() -> None:
         logfile_size_limit: 1MB
         logfile_max_num: 3
         syslog: true
+        log_format: json
         remote_syslog: "udp://localhost:514"
         ping_interval: "30s"
         ping_max: 3
@@ -77,6 +78,7 @@ def test_every_supported_directive_sets_its_option() -> None:
         log_size_limit=1024 * 1024,
         logfile_max_num=3,
         syslog=True,
+        log_format="json",
         remote_syslog="udp://localhost:514",
         ping_interval_ns=30_000_000_000,
         ping_max=3,

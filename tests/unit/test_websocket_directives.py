@@ -18,6 +18,9 @@ def test_every_directive_sets_its_option() -> None:
       same_origin: true
       allowed_origins: ["http://a", "https://b:1"]
       handshake_timeout: "3s"
+      authorization { user: u, password: p, timeout: 4 }
+      jwt_cookie: j, user_cookie: u, pass_cookie: p, token_cookie: t
+      headers { "X-One": a, X-Two: b }
     }"""
     assert options_of(conf.parse(text)).websocket == WebsocketOptions(
         host="127.0.0.1",
@@ -27,6 +30,14 @@ def test_every_directive_sets_its_option() -> None:
         same_origin=True,
         allowed_origins=("http://a", "https://b:1"),
         handshake_timeout_ns=3_000_000_000,
+        user="u",
+        password="p",
+        auth_timeout_ns=4_000_000_000,
+        jwt_cookie="j",
+        user_cookie="u",
+        pass_cookie="p",
+        token_cookie="t",
+        headers=(("X-One", "a"), ("X-Two", "b")),
     )
 
 
@@ -36,7 +47,17 @@ def test_every_directive_sets_its_option() -> None:
         ("ws { port: 1, no_tls: true, tls: on }", "must be a map"),
         ("ws { port: 1 }", "websocket requires TLS configuration"),
         ("ws { no_tls: true }", "websocket.port is missing"),
-        ("ws { port: 1, no_tls: true, jwt_cookie: a }", 'field "jwt_cookie" is not supported'),
+        ("ws { port: 1, no_tls: true, ping_interval: 1 }", 'field "ping_interval" is not supported'),
+        ("ws { port: 1, no_tls: true, authorization { users: [] } }", 'field "users" is not supported'),
+        ("ws { port: 1, no_tls: true, no_auth_user: a }", 'websocket no_auth_user: "a" not present'),
+        (
+            "ws { port: 1, no_tls: true, authorization {user: a, token: b} }",
+            "cannot have a user/pass and token",
+        ),
+        (
+            "authorization {users: [{user: a}]}; ws {port: 1, no_tls: true, authorization {user: b}}",
+            "websocket authentication cannot have a single user/pass or token and users",
+        ),
         ("ws { port: 1, no_tls: true, shiny: a }", 'unknown field "shiny"'),
     ],
 )

@@ -152,7 +152,7 @@ def _run(options: Options, load: Callable[[], Options]) -> int:
     except (ConfigError, OSError) as error:
         sys.stderr.write(f"nats-server: {_told(error)}\n")
         return EXIT_FAILED
-    logs.take_over_logging(served.log)
+    logs.take_over_logging(served)
     try:
         return _run_loop(options, served, load)
     finally:

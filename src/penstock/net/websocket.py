@@ -36,6 +36,7 @@ from wsproto.events import (
     TextMessage,
 )
 from wsproto.extensions import Extension, PerMessageDeflate
+from wsproto.frame_protocol import FrameDecoder, FrameProtocol, Opcode, RsvBits
 from wsproto.utilities import RemoteProtocolError
 
 from penstock.net.connection import Connection
@@ -44,6 +45,8 @@ from penstock.net.reasons import CloseReason
 
 MESSAGE_BYTES = 64 * 1024
 INFLATE_BYTES = 4 * 1024
+COMPRESS_THRESHOLD = 64  # bytes; the official server's
+NO_MASKING = "Nats-No-Masking"
 HEAD_END = re.compile(rb"\n\r?\n")
 PORTS = {"http": 80, "https": 443}
 CODES = {
@@ -79,6 +82,7 @@ class WebsocketPolicy:
     same_origin: a browser's page must be from the host it connects to.
     allowed_origins: where a browser's page must be from; empty = anywhere.
     encrypted: the listener has TLS.
+    headers: of the answer, beside those of the protocol.
     """
 
     handshake_timeout_s: float = 2.0
@@ -86,6 +90,18 @@ class WebsocketPolicy:
     same_origin: bool = False
     allowed_origins: frozenset[Origin] = frozenset()
     encrypted: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Deflate(PerMessageDeflate):
+    """Compresses what is worth it: small messages grow, and cost time."""
+
+    def frame_outbound(
+        self, proto: FrameDecoder | FrameProtocol, opcode: Opcode, rsv: RsvBits, data: bytes, fin: bool
+    ) -> tuple[RsvBits, bytes]:
+        if fin and opcode is not Opcode.CONTINUATION and len(data) <= COMPRESS_THRESHOLD:
+            return rsv, data
+        return super().frame_outbound(proto, opcode, rsv, data, fin)
 
 
 class Refused(Exception):
@@ -106,13 +122,16 @@ class WebsocketLayer(asyncio.Protocol, Layer):
     """WebSocket of one accepted socket.
 
     Args:
-        accept: makes the connection, once the handshake is done.
+        accept: makes the connection, once the handshake is done; takes the cookies that came with it.
         policy: what is asked of the handshake.
         told: what error lines say about it.
     """
 
     def __init__(
-        self, accept: Callable[[], Connection], policy: WebsocketPolicy, told: Callable[[str], None]
+        self,
+        accept: Callable[[dict[str, str]], Connection],
+        policy: WebsocketPolicy,
+        told: Callable[[str], None],
     ) -> None:
         super().__init__()
         self._accept = accept
@@ -210,21 +229,31 @@ class WebsocketLayer(asyncio.Protocol, Layer):
     def _open(self, request: Request) -> None:
         headers = {name.lower().decode(): value.decode("latin-1") for name, value in request.extra_headers}
         path = request.target.partition("?")[0]
-        for kind in ("leafnode", "mqtt"):
-            if path.endswith(f"/{kind}"):
-                raise Refused(404, f"{kind} websocket endpoint not enabled")
+        if path.endswith("/mqtt"):
+            raise Refused(404, "mqtt websocket endpoint not enabled")
         check_origin(headers.get("origin", ""), request.host, self._policy)
         extensions: list[Extension] = []
         if self._policy.compression:
-            deflate = PerMessageDeflate(client_no_context_takeover=True, server_no_context_takeover=True)
+            deflate = Deflate(client_no_context_takeover=True, server_no_context_takeover=True)
             extensions.append(deflate)
         else:
             self._piece = MESSAGE_BYTES
         self._stop_timer()
-        self._send(AcceptConnection(extensions=extensions))
+        extra = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self._policy.headers]
+        unmasked = headers.get(NO_MASKING.lower()) == "true"
+        if unmasked:
+            extra.append((NO_MASKING.encode(), b"true"))
+        self._send(AcceptConnection(extensions=extensions, extra_headers=extra))
+        if unmasked:
+            _expect_unmasked(self._ws)
+        if path.endswith("/leafnode"):  # as the official server: the handshake succeeds, and that was it
+            self._told("Not configured to accept leaf node connections")
+            self._phase = Phase.CLOSED
+            self._raw.close()
+            return
         self._phase = Phase.OPEN
         self._peer = (forwarded_for(headers.get("x-forwarded-for", "")) or self._peer[0], *self._peer[1:])
-        self._connection = self._accept()
+        self._connection = self._accept(cookies_of(headers.get("cookie", "")))
         self._connection.connection_made(self)
 
     def _refuse(self, refused: Refused) -> None:
@@ -289,6 +318,22 @@ class WebsocketLayer(asyncio.Protocol, Layer):
 
     def _send(self, event: Event) -> None:
         self._raw.write(self._ws.send(event))
+
+
+def _expect_unmasked(ws: WSConnection) -> None:
+    """The peer was allowed to send frames without a mask, and will. wsproto has no other way to say so."""
+    assert ws.connection is not None
+    ws.connection._proto._frame_decoder.client = True
+
+
+def cookies_of(header: str) -> dict[str, str]:
+    """Names and values of a Cookie header; what is no cookie is left out."""
+    found = {}
+    for part in header.split(";"):
+        name, equals, value = part.strip().partition("=")
+        if equals and name:
+            found[name] = value.removeprefix('"').removesuffix('"')
+    return found
 
 
 def origin_of(url: str) -> Origin:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.server.options import GLOBAL_ACCOUNT, Options, User
+from penstock.server.options import GLOBAL_ACCOUNT, Options, User, WebsocketOptions
 
 if TYPE_CHECKING:
     from penstock.protocol.claims import UserClaims
@@ -80,14 +80,20 @@ class Authenticator(Protocol):
 
 
 class ConfiguredUsers:
-    """The users of the options."""
+    """The users of the options.
 
-    def __init__(self, options: Options) -> None:
-        self._token = options.token
+    Args:
+        options: the server's.
+        websocket: where its clients have a single user, a token or a `no_auth_user` of their own.
+    """
+
+    def __init__(self, options: Options, websocket: WebsocketOptions | None = None) -> None:
+        single = websocket or options
+        self._token = single.token
         self._users = {user.name: user for user in options.all_users()}
-        if options.user:
-            self._users[options.user] = User(name=options.user, password=options.password)
-        self._no_auth_user = options.no_auth_user
+        if single.user:
+            self._users[single.user] = User(name=single.user, password=single.password)
+        self._no_auth_user = single.no_auth_user
         self._passwords = Passwords()
         self.configured = bool(self._token or self._users)
         self.required = self.configured and not self._no_auth_user

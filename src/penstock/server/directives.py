@@ -398,6 +398,7 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "trace": ("trace", boolean),
     "logtime": ("logtime", boolean),
     "logtime_utc": ("logtime_utc", boolean),
+    "log_format": ("log_format", text),
     "log_file": ("log_file", text),
     "logfile": ("log_file", text),
     "logfile_size_limit": ("log_size_limit", integer),

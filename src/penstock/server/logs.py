@@ -20,6 +20,8 @@ from typing import IO, TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from penstock.server.options import Options
 
+SERVER = "server"
+_LABELS = ((logging.ERROR, "ERR"), (logging.WARNING, "WRN"), (logging.INFO, "INF"))
 _COLOURS = {"INF": "32", "DBG": "36", "WRN": "93", "ERR": "31", "FTL": "91", "TRC": "33"}
 
 
@@ -64,10 +66,40 @@ def opened(path: str) -> IO[str]:
     return open(path, "a", encoding="utf-8") if path else sys.stderr
 
 
+def as_json(time_ns: int, label: str, text: str, component: str) -> str:
+    """A line for programs.
+
+        {"time":"2026-01-02T03:04:05.000000006Z","level":"ERR","component":"server",
+         "connection":{"peer":"127.0.0.1:4333","cid":5},"text":"authentication error"}
+
+    The connection is taken out of the text, which begins with it (`<peer> - cid:<n> - ...`).
+    """
+    import re  # imported when first needed: it costs start-up time
+
+    import msgspec
+
+    from penstock.protocol.durations import format_time
+
+    line: dict[str, object] = {"time": format_time(time_ns), "level": label, "component": component}
+    found = re.match(_CONNECTION, text, re.DOTALL)
+    if found is not None:
+        connection: dict[str, object] = {"peer": found["peer"], "cid": int(found["cid"])}
+        connection |= {name: found[name] for name in ("client", "user") if found[name]}
+        line["connection"], text = connection, found["text"]
+    return msgspec.json.encode(line | {"text": text}).decode() + "\n"
+
+
+_CONNECTION = (
+    r"(?P<peer>\S+:\d+) - [cw]id:(?P<cid>\d+)"
+    r'(?: - "(?P<client>v?[^"/]*:[^"]*)")?(?: - "(?P<user>[^"]*/[^"]*)")? - (?P<text>.*)'
+)
+
+
 class Writer(Protocol):
     """Where the lines of a served server go."""
 
-    def __call__(self, label: str, text: str) -> None: ...
+    def __call__(self, label: str, text: str, component: str = SERVER) -> None:
+        """component: which floor of the server says it."""
 
     def reopen(self) -> None:
         """Opens the log file anew, for whoever has moved the old one away. Raises OSError."""
@@ -84,6 +116,7 @@ class LineWriter:
         logtime, utc: whether lines begin with the time, and whether that is UTC.
         size_limit: bytes above which the file is moved to `<path>.<time>` and a new one begun; 0 = never.
         files_max: files that are kept then, the open one included; 0 = all.
+        json: lines are objects, see `as_json`.
     """
 
     def __init__(
@@ -95,6 +128,7 @@ class LineWriter:
         utc: bool = False,
         size_limit: int = 0,
         files_max: int = 0,
+        json: bool = False,
     ) -> None:
         self.stream = stream
         self.logtime = logtime
@@ -104,18 +138,22 @@ class LineWriter:
         self.pid = os.getpid()
         self.size_limit = size_limit
         self.files_max = files_max
+        self.json = json
         self._limit = size_limit  # doubled while the file can't be moved
         self._size = os.fstat(stream.fileno()).st_size if path else 0
 
-    def __call__(self, label: str, text: str) -> None:
-        self._write(label, text)
+    def __call__(self, label: str, text: str, component: str = SERVER) -> None:
+        self._write(label, text, component)
         if 0 < self._limit < self._size and self.path:
             self._rotate()
 
-    def _write(self, label: str, text: str) -> None:
-        if self.coloured:
-            label = f"\x1b[{_COLOURS[label]}m{label}\x1b[0m"
-        line = f"[{self.pid}] {self._time()}[{label}] {text}\n"
+    def _write(self, label: str, text: str, component: str = SERVER) -> None:
+        if self.json:
+            line = as_json(time.time_ns(), label, text, component)
+        else:
+            if self.coloured:
+                label = f"\x1b[{_COLOURS[label]}m{label}\x1b[0m"
+            line = f"[{self.pid}] {self._time()}[{label}] {text}\n"
         self.stream.write(line)
         self.stream.flush()
         self._size += len(line)
@@ -183,26 +221,20 @@ def to_logging(label: str, text: str) -> None:
 class FromLogging(logging.Handler):
     """Takes what the store and JetStream say to Python's logging into a server's log."""
 
-    def __init__(self, log: Log) -> None:
-        super().__init__(logging.DEBUG if log.debug_on else logging.INFO)
-        self.log = log
+    def __init__(self, served: ServedLog) -> None:
+        super().__init__(logging.DEBUG if served.log.debug_on else logging.INFO)
+        self.served = served
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if record.levelno >= logging.ERROR:
-            self.log.error(text)
-        elif record.levelno >= logging.WARNING:
-            self.log.warning(text)
-        elif record.levelno >= logging.INFO:
-            self.log.info(text)
-        else:
-            self.log.debug(text)
+        label = next((label for level, label in _LABELS if record.levelno >= level), "DBG")
+        component = record.name.split(".")[1:2]
+        self.served.emit(label, record.getMessage(), component[0] if component else SERVER)
 
 
-def take_over_logging(log: Log) -> None:
+def take_over_logging(served: ServedLog) -> None:
     """Makes a served server's log the place of everything penstock says in this process."""
     logger = logging.getLogger("penstock")
-    handler = FromLogging(log)
+    handler = FromLogging(served)
     logger.addHandler(handler)
     logger.setLevel(handler.level)
     logger.propagate = False
@@ -214,7 +246,7 @@ def set_levels(log: Log, *, debug: bool, trace: bool) -> None:
     log.trace_on = trace
     logger = logging.getLogger("penstock")
     for handler in logger.handlers:
-        if isinstance(handler, FromLogging) and handler.log is log:
+        if isinstance(handler, FromLogging) and handler.served.log is log:
             handler.setLevel(logging.DEBUG if debug else logging.INFO)
             logger.setLevel(handler.level)
 
@@ -232,6 +264,7 @@ def writer_of(options: Options) -> Writer:
         utc=options.logtime_utc,
         size_limit=options.log_size_limit,
         files_max=options.logfile_max_num,
+        json=options.log_format == "json",
     )
 
 
@@ -243,11 +276,11 @@ class ServedLog:
 
     def __init__(self, options: Options) -> None:
         self._writer = writer_of(options)
-        self.log = Log(self._emit, debug=options.debug, trace=options.trace)
+        self.log = Log(self.emit, debug=options.debug, trace=options.trace)
         self.path = options.log_file
 
-    def _emit(self, label: str, text: str) -> None:
-        self._writer(label, text)
+    def emit(self, label: str, text: str, component: str = SERVER) -> None:
+        self._writer(label, text, component)
 
     def reopen(self) -> None:
         """Opens the log file anew. Raises OSError."""

@@ -256,6 +256,31 @@ class WebsocketOptions:
     """Origins that a page in a browser must be from. Default: any. `allowed_origins`."""
     handshake_timeout_ns: int = 2 * NS
     """How long a handshake may take, ns, > 0. Default 2 s. `handshake_timeout`."""
+    user: str = ""
+    """The single user of these clients, instead of the server's. Default none. `authorization.user`."""
+    password: str = ""
+    """Its password. `authorization.password`."""
+    token: str = ""
+    """Token these clients must give. Excludes `user`. `authorization.token`."""
+    auth_timeout_ns: int = 0
+    """Time they have for their CONNECT; 0 (default) = the server's. `authorization.timeout`."""
+    no_auth_user: str = ""
+    """User whom these clients become without credentials. Default: the server's. `no_auth_user`."""
+    jwt_cookie: str = ""
+    """Cookie that holds the token of a user, for clients whose CONNECT has none. `jwt_cookie`."""
+    user_cookie: str = ""
+    """The same for the user. `user_cookie`."""
+    pass_cookie: str = ""
+    """The same for the password. `pass_cookie`."""
+    token_cookie: str = ""
+    """The same for the token of `authorization`. `token_cookie`."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Headers of the answer to a handshake. Default none. `headers`."""
+
+    @property
+    def has_own_users(self) -> bool:
+        """Are these clients known by what this block says?"""
+        return bool(self.user or self.token or self.no_auth_user)
 
     def __post_init__(self) -> None:
         _between("websocket.port", self.port, -1, 65535)
@@ -264,6 +289,8 @@ class WebsocketOptions:
         _at_least("websocket.handshake_timeout", self.handshake_timeout_ns, 1)
         if self.tls is None and not self.no_tls:
             raise ConfigError("websocket requires TLS configuration; give it `tls`, or `no_tls: true`")
+        if self.user and self.token:
+            raise ConfigError("websocket authorization cannot have a user/pass and token")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,6 +399,9 @@ class Options:
     """Put the time at the head of log lines. Default on. `logtime`."""
     logtime_utc: bool = False
     """That time in UTC instead of local time. Default off. `logtime_utc`."""
+    log_format: str = "text"
+    """Form of log lines: "text" (default) is the official server's, "json" has an object a line with time,
+    level, component, connection and text. This server's own directive. `log_format`."""
     log_file: str = ""
     """File that log lines are appended to. Default: stderr. `log_file`, `logfile`."""
     log_size_limit: int = 0
@@ -411,6 +441,8 @@ class Options:
             raise ConfigError(
                 f"max_payload ({self.max_payload}) cannot be higher than max_pending ({self.max_pending})"
             )
+        if self.log_format not in ("text", "json"):
+            raise ConfigError(f'log_format is "{self.log_format}"; it must be "text" or "json"')
         _at_least("ping_interval", self.ping_interval_ns, 1)
         _at_least("ping_max", self.ping_max, 1)
         _at_least("write_deadline", self.write_deadline_ns, 1)
@@ -496,6 +528,17 @@ class Options:
             raise ConfigError(
                 f'no_auth_user: "{self.no_auth_user}" not present as user in authorization block or account'
             )
+        if self.websocket is not None:
+            self._check_websocket(self.websocket, seen)
+
+    def _check_websocket(self, websocket: WebsocketOptions, users: set[str]) -> None:
+        if websocket.no_auth_user and websocket.no_auth_user not in users:
+            raise ConfigError(
+                f'websocket no_auth_user: "{websocket.no_auth_user}" not present as user in authorization '
+                "block or account configuration"
+            )
+        if users and (websocket.user or websocket.token):
+            raise ConfigError("websocket authentication cannot have a single user/pass or token and users")
 
 
 def _between(name: str, value: int, low: int, high: int) -> None:

@@ -31,7 +31,16 @@ if TYPE_CHECKING:
 AUTHORIZATION = frozenset({"user", "password", "token", "users", "no_auth_user", "accounts"})
 FILES = frozenset({"tls", "websocket"})  # what they name may have changed although the options have not
 LOG_FILE = frozenset(
-    {"log_file", "logtime", "logtime_utc", "log_size_limit", "logfile_max_num", "syslog", "remote_syslog"}
+    {
+        "log_file",
+        "log_format",
+        "logtime",
+        "logtime_utc",
+        "log_size_limit",
+        "logfile_max_num",
+        "syslog",
+        "remote_syslog",
+    }
 )
 _NAMES = {"password": "authorization.password", "token": "authorization.token", "config_file": "config"}
 
@@ -157,6 +166,8 @@ def _authorization(server: Server) -> None:
     account_setup.renew(server)
     server.authenticator = server.new_authenticator()
     server.callout = server.new_callout()
+    if server.websockets is not None:
+        server.websockets.authenticator = server.websockets.new_authenticator()
     for session in tuple(server.sessions.values()):
         session.authenticate_again()
     if server.jetstream is not None:
@@ -216,6 +227,7 @@ _APPLY: dict[str, Callable[[Server], None] | None] = {
     "mappings": _authorization,
     "resolver_preload": _tokens,
     "client_advertise": None,
+    "websocket": _authorization,  # its users; _prepare made the rest
     "debug": _logging,
     "trace": _logging,
     "trace_verbose": _logging,

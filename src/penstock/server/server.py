@@ -16,6 +16,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -412,11 +413,24 @@ class Server:
         connection, session = self._new_session()
         return connection if self.encryption is None else self.encryption.wrap(connection, session)
 
-    def accept_websocket(self) -> Connection:
-        """The connection of a WebSocket client whose handshake is done."""
-        connection, _ = self._new_session()
+    def accept_websocket(self, given: dict[str, str]) -> Connection:
+        """The connection of a WebSocket client whose handshake is done; `given`: fields of CONNECT that hold
+        until it sends them itself."""
+        connection, session = self._new_session()
         connection.kind = "websocket"
+        session.options = replace(session.options, **given)  # type: ignore[arg-type]
         return connection
+
+    def auth_timeout_ns_of(self, kind: str) -> int:
+        """How long such clients have for their CONNECT."""
+        if kind == "websocket" and self.websockets is not None:
+            return self.websockets.auth_timeout_ns
+        return self.options.auth_timeout_ns
+
+    def authenticator_of(self, kind: str) -> Authenticator:
+        """Who checks the credentials of clients that come in by "nats" or "websocket"."""
+        own = self.websockets.authenticator if kind == "websocket" and self.websockets is not None else None
+        return own or self.authenticator
 
     def _new_session(self) -> tuple[Connection, Session]:
         assert self._tick is not None

@@ -27,7 +27,7 @@ from penstock.kernels.frames import Op, ParseError, PyFrame
 from penstock.kernels.sinks import Subscription
 from penstock.net.connection import Connection
 from penstock.net.reasons import CloseReason
-from penstock.server.auth import Credentials, Identity
+from penstock.server.auth import Authenticator, Credentials, Identity
 from penstock.server.connect_options import ConnectOptions, parse_connect
 
 if TYPE_CHECKING:
@@ -93,22 +93,22 @@ class Session:
         host, port = self.connection.peer
         self.name = f"{host}:{port} - {self._tag}:{self.cid}"
         server.log.debug(f"{self.name} - Client connection created")
-        if server.authenticator.needs_nonce:
+        if self.authenticator.needs_nonce:
             self.nonce = new_nonce()
         self.send(server.info_line(self))
         if not server.admit(self):
             self.refuse("maximum connections exceeded", CloseReason.MAX_CONNECTIONS)
             return
         loop = asyncio.get_running_loop()
-        if server.authenticator.required:
+        if self.authenticator.required:
             # Until CONNECT nothing may be published; the check is gone once credentials were accepted.
             self.inlet.publish_check = self._refuse_publish
-            timeout_ns = server.options.auth_timeout_ns
+            timeout_ns = server.auth_timeout_ns_of(self.connection.kind)
             if server.options.tls is not None:
                 timeout_ns += server.options.tls.timeout_ns  # the handshake has time of its own
             self._auth_timer = loop.call_later(timeout_ns / 1e9, self._on_auth_timeout)
         else:
-            self._identify(server.authenticator.check(self.credentials()))
+            self._identify(self.authenticator.check(self.credentials()))
         first_ping_s = min(FIRST_PING_S, server.options.ping_interval_ns / 1e9)
         self._ping_timer = loop.call_later(
             first_ping_s * (1 + FIRST_PING_JITTER * server.random()), self._on_ping_timer
@@ -192,11 +192,11 @@ class Session:
         if self.state is State.CLOSED:
             return
         server = self.server
-        identity = server.authenticator.check(self.credentials())
+        identity = self.authenticator.check(self.credentials())
         if server.callout is not None and identity is not None:
             identity = server.callout.let_in(identity)
         if self.identity is None:
-            if not server.authenticator.required:
+            if not self.authenticator.required:
                 self._identify(identity)
         elif identity is None or identity.account != self.identity.account:
             self._refuse_login(self.options.user)
@@ -229,7 +229,7 @@ class Session:
             self._refuse_login(options.user)
             return
         credentials = self.credentials(options)
-        identity = self.server.authenticator.check(credentials)
+        identity = self.authenticator.check(credentials)
         callout = self.server.callout
         if callout is not None and callout.is_asked(credentials, identity):
             self._wait_for(callout, options)
@@ -269,6 +269,11 @@ class Session:
         self._name_in_log()
         self.server.system.connected(self)
         self.ok()
+
+    @property
+    def authenticator(self) -> Authenticator:
+        """Who checks its credentials."""
+        return self.server.authenticator_of(self.connection.kind)
 
     def credentials(self, options: ConnectOptions | None = None) -> Credentials:
         """What the client shows of itself, in a CONNECT or so far."""

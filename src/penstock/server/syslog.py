@@ -65,7 +65,7 @@ class SyslogWriter:
         self._socket = self._connected()
         self._silent_until = 0.0  # of time.monotonic()
 
-    def __call__(self, label: str, text: str) -> None:
+    def __call__(self, label: str, text: str, component: str = "") -> None:
         if time.monotonic() < self._silent_until:
             return
         line = self._line(label, text).encode("utf-8", "replace")

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.errors import ConfigError
 from penstock.server import tls_directives
 from penstock.server.conf import Node
 from penstock.server.directives import Reader, address, block, boolean, duration, fields, integer, text
 from penstock.server.options import WebsocketOptions
 
-UNSUPPORTED = frozenset(
-    """advertise authorization headers jwt_cookie no_auth_user pass_cookie ping_interval token_cookie
-    user_cookie""".split()
+UNSUPPORTED = frozenset({"advertise", "ping_interval"})
+UNSUPPORTED_AUTHORIZATION = frozenset(
+    {"users", "permissions", "default_permissions", "auth_callout", "proxy_required"}
 )
 
 
 def websocket(node: Node, name: str) -> WebsocketOptions:
     """Reads the block. Raises ConfigError."""
     found = fields(block(node, name), _WEBSOCKET, UNSUPPORTED)
+    found.update(found.pop("authorization", {}))
     host, port = found.pop("listen", (None, None))
     if port is not None:
         found["port"] = port
@@ -34,6 +37,22 @@ def _origins(node: Node, name: str) -> tuple[str, ...]:
     return (text(node, name),)
 
 
+def _authorization(node: Node, name: str) -> dict[str, Any]:
+    return fields(block(node, name), _AUTHORIZATION, UNSUPPORTED_AUTHORIZATION)
+
+
+def _headers(node: Node, name: str) -> tuple[tuple[str, str], ...]:
+    return tuple((key, text(entry, key)) for key, _, entry in block(node, name))
+
+
+_AUTHORIZATION: dict[str, tuple[str, Reader]] = {
+    "user": ("user", text),
+    "username": ("user", text),
+    "pass": ("password", text),
+    "password": ("password", text),
+    "token": ("token", text),
+    "timeout": ("auth_timeout_ns", duration),
+}
 _WEBSOCKET: dict[str, tuple[str, Reader]] = {
     "listen": ("listen", address),
     "host": ("host", text),
@@ -50,4 +69,12 @@ _WEBSOCKET: dict[str, tuple[str, Reader]] = {
     "origins": ("allowed_origins", _origins),
     "origin": ("allowed_origins", _origins),
     "handshake_timeout": ("handshake_timeout_ns", duration),
+    "authorization": ("authorization", _authorization),
+    "authentication": ("authorization", _authorization),
+    "no_auth_user": ("no_auth_user", text),
+    "jwt_cookie": ("jwt_cookie", text),
+    "user_cookie": ("user_cookie", text),
+    "pass_cookie": ("pass_cookie", text),
+    "token_cookie": ("token_cookie", text),
+    "headers": ("headers", _headers),
 }

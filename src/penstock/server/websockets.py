@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ConfigError, ServerError
 from penstock.net.listener import Listener
 from penstock.net.websocket import WebsocketLayer, WebsocketPolicy, origin_of
+from penstock.server.auth import ConfiguredUsers
 from penstock.server.options import NS, WebsocketOptions
 
 if TYPE_CHECKING:
+    from penstock.net.connection import Connection
+    from penstock.server.auth import Authenticator
     from penstock.server.server import Server
 
 _TLS_FIELDS = ("tls_required", "tls_available", "tls_verify")
@@ -34,6 +37,7 @@ class Websockets:
         self._listener = Listener(self._accept)
         self._policy = _policy(options)
         self._renewal: asyncio.Task[None] | None = None
+        self.authenticator = self.new_authenticator()
 
     @property
     def port(self) -> int:
@@ -51,6 +55,17 @@ class Websockets:
     @property
     def scheme(self) -> str:
         return "ws" if self._options.tls is None else "wss"
+
+    @property
+    def auth_timeout_ns(self) -> int:
+        """How long these clients have for their CONNECT."""
+        return self._options.auth_timeout_ns or self._server.options.auth_timeout_ns
+
+    def new_authenticator(self) -> Authenticator | None:
+        """Who may come, where the block says so; None = who the server's says. Operators decide for all."""
+        if not self._options.has_own_users or self._server.operators is not None:
+            return None
+        return ConfiguredUsers(self._server.options, self._options)
 
     async def open(self) -> None:
         """Binds and listens. Raises ServerError, and ConfigError for files of TLS that can't be read."""
@@ -81,6 +96,7 @@ class Websockets:
 
         def commit() -> None:
             self._options, self._policy = options, policy
+            self.authenticator = self.new_authenticator()
             if context is not None:
                 self._renewal = asyncio.get_running_loop().create_task(self._listener.renew(context))
 
@@ -93,6 +109,8 @@ class Websockets:
     def info(self, info: dict[str, Any]) -> dict[str, Any]:
         """INFO as these clients get it: of this listener, and silent about TLS inside the WebSocket."""
         own = {name: value for name, value in info.items() if name not in _TLS_FIELDS}
+        if self.authenticator is not None and self.authenticator.required:
+            own["auth_required"] = True
         return own | {"host": self._options.host, "port": self.port}
 
     def shown(self) -> dict[str, Any]:
@@ -109,7 +127,19 @@ class Websockets:
         return {name: value for name, value in shown.items() if value}
 
     def _accept(self) -> WebsocketLayer:
-        return WebsocketLayer(self._server.accept_websocket, self._policy, self._server.log.error)
+        return WebsocketLayer(self._connection, self._policy, self._server.log.error)
+
+    def _connection(self, cookies: dict[str, str]) -> Connection:
+        """Of a client whose handshake is done. Its cookies say who it is, unless its CONNECT will."""
+        options = self._options
+        names = {
+            "jwt": options.jwt_cookie,
+            "user": options.user_cookie,
+            "password": options.pass_cookie,
+            "auth_token": options.token_cookie,
+        }
+        given = {field: cookies[name] for field, name in names.items() if name and name in cookies}
+        return self._server.accept_websocket(given)
 
 
 def _policy(options: WebsocketOptions) -> WebsocketPolicy:
@@ -119,6 +149,7 @@ def _policy(options: WebsocketOptions) -> WebsocketPolicy:
         same_origin=options.same_origin,
         allowed_origins=_origins(options),
         encrypted=options.tls is not None,
+        headers=options.headers,
     )
 
 
