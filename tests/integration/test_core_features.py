@@ -217,6 +217,23 @@ def test_a_server_that_stands_alone_says_so(conf: str, told: str) -> None:
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_is_going_is_not_ended_by_another_signal(kind: str, tmp_path: Path) -> None:
+    """row 16: SIGTERM does not cut lame duck mode short, SIGINT does"""
+    with served(kind, tmp_path, 'lame_duck_grace_period: "20s"\nlame_duck_duration: "30s"\n') as server:
+        client = RawNats(server.port, protocol=1)
+        client.flush()
+        server.process.send_signal(signal.SIGUSR2)
+        while b'"ldm":true' not in client.line():
+            pass
+        server.process.terminate()
+        server.wait_for('Trapped "terminated" signal')
+        client.flush()
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 0
+        client.close()
+
+
 def is_refused(port: int) -> bool:
     """Is a new client let in no further than the socket?"""
     try:

@@ -266,7 +266,7 @@ def test_scrapers_that_do_not_read_delay_nobody() -> None:
             scraper.close()
         nats.close()
     assert answered > 8
-    assert longest < 1.0  # eight pages, made whole, take longer
+    assert longest < 5.0  # a loop that waited for a reader would wait for good
 
 
 def test_pages_come_over_https(tmp_path: Path) -> None:

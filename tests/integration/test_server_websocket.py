@@ -17,7 +17,13 @@ import pytest
 import penstock
 from penstock.errors import ConfigError
 from penstock.net.reasons import CloseReason
-from penstock.net.websocket import Refused, WebsocketPolicy, check_origin, forwarded_for
+from penstock.net.websocket import (
+    Refused,
+    WebsocketLayer,
+    WebsocketPolicy,
+    check_origin,
+    forwarded_for,
+)
 from penstock.server.options import Options, WebsocketOptions
 from penstock.server.pages.base import in_pieces
 from penstock.server.pages.connz import ConnzOptions, connz
@@ -27,6 +33,7 @@ from tests.support.certificates import make_certificates
 
 WAIT_S = 10.0
 KEY = base64.b64encode(b"the sample nonce").decode()
+DEFLATE_RATIO_MAX = 1032  # the format makes no more of a byte
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
@@ -274,6 +281,29 @@ async def test_compressed_messages_can_not_grow_past_the_payload_limit() -> None
         bomb = deflate.compress(b"PUB " + b"a" * 30_000_000) + deflate.flush(zlib.Z_SYNC_FLUSH)
         peer.writer.write(frame(BINARY, bomb[:-4], rsv=4))
         assert await closed_for(server) is CloseReason.MAX_CONTROL_LINE
+
+
+async def test_compressed_input_becomes_a_bounded_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty megabytes of messages that came in one frame of forty kilobytes."""
+    sizes: list[int] = []
+    hand_over = WebsocketLayer._hand_over
+
+    def noted(layer: WebsocketLayer, data: bytes | bytearray) -> None:
+        sizes.append(len(data))
+        hand_over(layer, data)
+
+    monkeypatch.setattr(WebsocketLayer, "_hand_over", noted)
+    async with make_server(compression=True) as server:
+        peer = await opened(server, "Sec-WebSocket-Extensions: permessage-deflate")
+        deflate = zlib.compressobj(wbits=-15)
+        message = b"PUB x 1000000\r\n" + bytes(1_000_000) + b"\r\n"
+        packed = deflate.compress(message * 40) + deflate.flush(zlib.Z_SYNC_FLUSH)
+        peer.writer.write(frame(BINARY, packed[:-4], rsv=4))
+        async with asyncio.timeout(WAIT_S):
+            while sum(sizes) < 40 * len(message):
+                await asyncio.sleep(0)
+    assert sum(sizes) == 40 * len(message)
+    assert max(sizes) <= 4096 * DEFLATE_RATIO_MAX
 
 
 async def test_a_proxy_tells_the_address_of_the_client(server: Server) -> None:
