@@ -554,7 +554,8 @@ class Session:
             parts = [f"v{options.version}" if options.version else "", options.lang, options.name]
             prefix += f' - "{":".join(part for part in parts if part)}"'
         if identity is not None and identity.user:
-            kind = "user:" if options.user else ""  # a token has no name
+            kinds = (("nkey:", options.nkey), ("user:", options.user), ("jwt:", options.jwt))
+            kind = next((kind for kind, given in kinds if given), "")  # a token has no name
             prefix += f' - "{identity.account}/{kind}{identity.user}"'
         self.name = prefix
 
