@@ -356,8 +356,10 @@ def test_pid_and_ports_files_move(reloading: Make, tmp_path: Path) -> None:
     assert not (tmp_path / "1.pid").exists()
     assert (tmp_path / "2.pid").read_text().isdigit()
     assert len(list((tmp_path / "ports").iterdir())) == 1
-    assert not server.change(pid_file=str(tmp_path / "2.pid"), ports_file_dir=str(tmp_path / "no" / "such"))
+    assert not server.change(pid_file=str(tmp_path / "3.pid"), ports_file_dir=str(tmp_path / "no" / "such"))
     assert "can not write" in server.lines[0]
+    assert not (tmp_path / "3.pid").exists()
+    assert (tmp_path / "2.pid").exists()
     assert len(list((tmp_path / "ports").iterdir())) == 1
 
 
