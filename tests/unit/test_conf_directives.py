@@ -119,6 +119,18 @@ def test_keys_are_case_insensitive() -> None:
         ("jetstream: disabled", None),
         ("jetstream { enabled: false, store_dir: x }", None),
         ("jetstream { sync_interval: always }", JetStreamOptions(sync_always=True)),
+        (
+            (
+                "jetstream { limits { batch { max_inflight_per_stream: 2, max_inflight_total: 3, max_msgs: 4,"
+                " timeout: 5 } } }"
+            ),
+            JetStreamOptions(
+                batch_inflight_per_stream_max=2,
+                batch_inflight_total_max=3,
+                batch_messages_max=4,
+                batch_timeout_ns=5_000_000_000,
+            ),
+        ),
     ],
 )
 def test_jetstream_is_a_block_a_boolean_or_a_word(text: str, expected: JetStreamOptions | None) -> None:

@@ -19,6 +19,10 @@ LIST_PAGE = 256  # entries of one STREAM.LIST or CONSUMER.LIST response
 SUBJECTS_PAGE = 100_000  # subjects of one STREAM.INFO response
 DELETED_DETAILS_MAX = 100_000  # sequences listed by one STREAM.INFO response
 MULTI_LAST_MAX = 1024  # subjects one multi_last request may match
+ATOMIC_INFLIGHT_PER_STREAM = 50  # atomic batches that may be open, unless the configuration says otherwise
+ATOMIC_INFLIGHT_TOTAL = 1000
+FAST_INFLIGHT_PER_STREAM = 1000  # the same of fast ingest
+FAST_INFLIGHT_TOTAL = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,11 @@ class EngineConfig:
     sync_always: fsync before every ack. sync_interval_ns: else fsync this long after a first unsynced write.
     write_retry_ns: after a failed write, how long until the next try. Default one second.
     journal_min_bytes: bytes of a consumer's journal after which a snapshot may replace it.
+    batch_inflight_per_stream_max, batch_inflight_total_max: batches that may be open in a stream, and in all
+    streams of the server; atomic ones and fast ones count apart. 0 (default): 50 and 1000 atomic, 1000 and
+    50,000 fast ones.
+    batch_messages_max: messages of an atomic batch. Default 1000.
+    batch_timeout_ns: a batch of which nothing came for this long is abandoned. Default ten seconds.
     """
 
     account: str = "$G"
@@ -70,3 +79,7 @@ class EngineConfig:
     sync_interval_ns: int = 2 * MINUTE_NS
     write_retry_ns: int = SECOND_NS
     journal_min_bytes: int = 64 * 1024
+    batch_inflight_per_stream_max: int = 0
+    batch_inflight_total_max: int = 0
+    batch_messages_max: int = 1000
+    batch_timeout_ns: int = 10 * SECOND_NS

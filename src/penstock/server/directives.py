@@ -37,9 +37,12 @@ UNSUPPORTED = frozenset(
     resolver_tls server_metadata server_tags store_dir write_timeout""".split()
 )
 UNSUPPORTED_JETSTREAM = frozenset(
-    """extension_hint info_queue_limit limits max_buffered_msgs max_buffered_size
+    """extension_hint info_queue_limit max_buffered_msgs max_buffered_size
     max_concurrent_io max_outstanding_catchup meta_compact meta_compact_size meta_compact_sync
     request_queue_limit tpm unique_tag""".split()
+)
+UNSUPPORTED_JETSTREAM_LIMITS = frozenset(
+    {"duplicate_window", "max_ack_pending", "max_ha_assets", "max_request_batch"}
 )
 UNSUPPORTED_AUTHORIZATION = frozenset({"proxy_required"})
 UNSUPPORTED_USER = frozenset({"proxy_required"})
@@ -212,6 +215,23 @@ def _cipher(node: Node, name: str) -> str:
     return known[word.lower()]
 
 
+def _jetstream_limits(node: Node, name: str) -> dict[str, Any]:
+    found = fields(block(node, name), {"batch": ("batch", _batch_limits)}, UNSUPPORTED_JETSTREAM_LIMITS)
+    limits: dict[str, Any] = found.get("batch", {})
+    return limits
+
+
+def _batch_limits(node: Node, name: str) -> dict[str, Any]:
+    return fields(block(node, name), _BATCH_LIMITS, frozenset())
+
+
+_BATCH_LIMITS: dict[str, tuple[str, Reader]] = {
+    "max_inflight_per_stream": ("batch_inflight_per_stream_max", integer),
+    "max_inflight_total": ("batch_inflight_total_max", integer),
+    "max_msgs": ("batch_messages_max", integer),
+    "timeout": ("batch_timeout_ns", duration),
+}
+
 _JETSTREAM: dict[str, tuple[str, Reader]] = {
     "cipher": ("cipher", _cipher),
     "key": ("key", text),
@@ -234,6 +254,7 @@ _JETSTREAM: dict[str, tuple[str, Reader]] = {
     "enabled": ("enabled", boolean),
     "enable": ("enabled", boolean),
     "strict": ("strict", boolean),
+    "limits": ("limits", _jetstream_limits),
 }
 
 
@@ -248,6 +269,7 @@ def _jetstream(node: Node, name: str) -> JetStreamOptions | None:
         return JetStreamOptions() if value.lower().startswith("enable") else None
     found = fields(block(node, name), _JETSTREAM, UNSUPPORTED_JETSTREAM)
     enabled = found.pop("enabled", True)
+    found.update(found.pop("limits", {}))
     found.pop("strict", None)  # requests are always checked strictly, which is the official default
     if "sync_interval_ns" in found and found["sync_interval_ns"] is None:
         del found["sync_interval_ns"]

@@ -214,6 +214,10 @@ class JetStreamService:
             max_pending=server.options.max_pending,
             sync_always=self._options.sync_always,
             sync_interval_ns=self._options.sync_interval_ns,
+            batch_inflight_per_stream_max=self._options.batch_inflight_per_stream_max,
+            batch_inflight_total_max=self._options.batch_inflight_total_max,
+            batch_messages_max=self._options.batch_messages_max,
+            batch_timeout_ns=self._options.batch_timeout_ns,
         )
 
     def _held(self, storage: StorageType, without: str) -> tuple[int, int]:

@@ -188,11 +188,26 @@ class JetStreamOptions:
     """Key of the files; "" (default): they are not encrypted. `key`, `ek`, `encryption_key`."""
     prev_key: str = field(default="", repr=False)
     """The key until now, once `key` names another one. `prev_key`, `prev_ek`, `prev_encryption_key`."""
+    batch_inflight_per_stream_max: int = 0
+    """Most batches that may be open in a stream; 0 (default) = 50 atomic and 1000 fast ones.
+    `limits.batch.max_inflight_per_stream`."""
+    batch_inflight_total_max: int = 0
+    """Most batches that may be open in the server; 0 (default) = 1000 atomic and 50,000 fast ones.
+    `limits.batch.max_inflight_total`."""
+    batch_messages_max: int = 1000
+    """Most messages of an atomic batch, > 0. Default 1000. `limits.batch.max_msgs`."""
+    batch_timeout_ns: int = 10 * NS
+    """How long nothing may come of a batch before it is abandoned, ns, > 0. Default 10 s.
+    `limits.batch.timeout`."""
 
     def __post_init__(self) -> None:
         if self.prev_key and not self.key:
             raise ConfigError("jetstream.prev_key is set without key; name the key to change to")
         _at_least("jetstream.sync_interval", self.sync_interval_ns, 1)
+        _at_least("jetstream.limits.batch.max_inflight_per_stream", self.batch_inflight_per_stream_max, 0)
+        _at_least("jetstream.limits.batch.max_inflight_total", self.batch_inflight_total_max, 0)
+        _at_least("jetstream.limits.batch.max_msgs", self.batch_messages_max, 1)
+        _at_least("jetstream.limits.batch.timeout", self.batch_timeout_ns, 1)
         if any(c in self.domain for c in ".*> \t\r\n"):
             raise ConfigError(
                 f"jetstream.domain is {self.domain!r}; it must be one token: no '.', '*', '>' or space"
