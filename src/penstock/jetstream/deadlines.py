@@ -13,6 +13,15 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
+def earliest(*deadlines: int | None) -> int | None:
+    """The first of them; None when there is none. (Asked for several times each tick.)"""
+    first = None
+    for deadline in deadlines:
+        if deadline is not None and (first is None or deadline < first):
+            first = deadline
+    return first
+
+
 class Deadlines(Generic[T]):
     """Deadlines in ns, one a thing; things are told apart by identity."""
 

@@ -28,7 +28,7 @@ from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api import ApiService
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.interest import InterestWatch
-from penstock.jetstream.deadlines import Deadlines
+from penstock.jetstream.deadlines import Deadlines, earliest
 from penstock.jetstream.groupcommit import GroupCommit
 from penstock.jetstream.limits import EngineConfig
 from penstock.jetstream.stream.stream import Stream, StreamMeta
@@ -189,7 +189,7 @@ class JetStream:
 
     def apply(self, now: int) -> None:
         """Applies publishes, then consumers' acks."""
-        dirty = [*self.group.take_ready(), *cast(list[Stream], self.dirty_streams.take())]
+        dirty = [*self.group.take_ready(), *cast("list[Stream]", self.dirty_streams.take())]
         for stream in dirty:
             if self.streams.get(stream.name) is not stream:
                 continue  # deleted in this very tick
@@ -199,7 +199,7 @@ class JetStream:
             stream.refuse_all = self._refusal(stream)
             stream.apply_pending(now)
             self._note_stream(stream)
-        for consumer in cast(list[Consumer], self.dirty_consumers.take()):
+        for consumer in cast("list[Consumer]", self.dirty_consumers.take()):
             consumer.apply(now)
             self._active[consumer] = None
             self._remove_settled(consumer)
@@ -277,8 +277,7 @@ class JetStream:
 
     def next_deadline(self) -> int | None:
         """When (ns) `on_time` wants to be called; None when nothing waits for time."""
-        deadlines = (self._deadlines.earliest(), self._sync_due, self._retry_due)
-        return min((due for due in deadlines if due is not None), default=None)
+        return earliest(self._deadlines.earliest(), self._sync_due, self._retry_due)
 
     def on_time(self, now: int) -> None:
         """Does what is due at `now`: expiries, redeliveries, heartbeats, the periodic sync."""

@@ -116,8 +116,11 @@ class Tick:
 
     def _arm(self) -> None:
         """Sets the one timer to the earliest deadline of all engines."""
-        deadlines = [at for engine in self._engines if (at := engine.next_deadline()) is not None]
-        at = min(deadlines, default=0)
+        at = 0
+        for engine in self._engines:
+            due = engine.next_deadline()
+            if due is not None and (not at or due < at):
+                at = due
         if at == self._timer_ns and self._timer is not None:
             return
         if self._timer is not None:

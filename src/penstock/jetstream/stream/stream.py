@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.errors import JetStreamApiError
+from penstock.jetstream.deadlines import earliest
 from penstock.jetstream.limits import DELETED_DETAILS_MAX, SEQ_MAX
 from penstock.jetstream.stream import ingest, retention, ttl
 from penstock.jetstream.stream.dedupe import recover_ids
@@ -334,10 +335,10 @@ class Stream:
 
     def next_deadline(self) -> int | None:
         """When (ns) `expire` has work; None when never."""
-        deadlines = [self.ids.next_deadline()]
-        if not self.config.sealed:
-            deadlines += [self.expiry.next_deadline(self.config.max_age), self.schedules.next_deadline()]
-        return min((due for due in deadlines if due is not None), default=None)
+        due = self.ids.next_deadline()
+        if self.config.sealed:
+            return due
+        return earliest(due, self.expiry.next_deadline(self.config.max_age), self.schedules.next_deadline())
 
     # --- wiring --------------------------------------------------------------------------------
 
