@@ -30,7 +30,7 @@ from penstock.protocol.nkeys import Prefix, is_public
 from penstock.protocol.user_templates import fill
 from penstock.routing.permissions import Permissions
 from penstock.server.account_claims import account_options, connection_types_of, permissions_of
-from penstock.server.account_setup import refurnish
+from penstock.server.account_setup import refurnish, share
 from penstock.server.auth import Credentials, Identity, is_signed
 from penstock.server.identity import VERSION
 from penstock.server.options import NS, SYSTEM_ACCOUNT, AccountJetStream, AccountOptions, Options
@@ -194,7 +194,13 @@ class Operators:
             return self.known[name]
         known = self._stub(name) if token is None else self._read(name, token)
         self._adopt(known)
+        if known.options.imports or self._is_imported(name):
+            share(self._server)
         return known
+
+    def _is_imported(self, name: str) -> bool:
+        """Does another account import from this one?"""
+        return any(entry.account == name for known in self.known.values() for entry in known.options.imports)
 
     def options_of(self, name: str) -> AccountOptions | None:
         """What a known account is configured as."""
@@ -234,6 +240,7 @@ class Operators:
         if self._server.jetstream is not None:
             self._server.jetstream.configure(name, None)
         del self.known[name]
+        share(self._server)
 
     def reload(self) -> None:
         """The preloaded tokens are others: known accounts follow."""
