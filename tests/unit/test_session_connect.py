@@ -14,7 +14,7 @@ from penstock.server.auth import ConfiguredUsers, Credentials, Identity
 from penstock.server.connect_options import ConnectOptions, parse_connect
 from penstock.server.identity import new_server_id
 from penstock.server.options import Options, User
-from penstock.server.session import redacted
+from penstock.server.tracing import redacted
 
 
 def parsed(before: ConnectOptions | None = None, /, **fields: Any) -> ConnectOptions:

@@ -4,8 +4,7 @@ One user with a password, a token, or users, each in its account; nothing config
 is known by its password, by the signature of its nkey under the nonce of INFO, or by the certificate its TLS
 handshake showed. Where operators are trusted, `operator_auth` decides instead, by tokens.
 
-Plain passwords are compared in a time that tells nothing. Of a bcrypt hash the password that proved right is
-remembered, as a keyed digest, so that a client that comes again doesn't cost its tenth of a second.
+How passwords are compared, and what to do about those that take long, is in `passwords`.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.server.options import GLOBAL_ACCOUNT, Options, User, WebsocketOptions
+from penstock.server.passwords import Passwords, is_bcrypt
 
 if TYPE_CHECKING:
     from penstock.protocol.claims import UserClaims
     from penstock.routing.permissions import Permissions
 
 __all__ = ["GLOBAL_ACCOUNT", "Authenticator", "ConfiguredUsers", "Credentials", "Identity"]
-
-_BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +76,9 @@ class Authenticator(Protocol):
     def check(self, credentials: Credentials) -> Identity | None:
         """The identity these credentials prove; None when they are refused."""
 
+    def is_slow(self, credentials: Credentials) -> bool:
+        """May `check` take so long that a thread should do it? It is one that any thread may do then."""
+
 
 class ConfiguredUsers:
     """The users of the options.
@@ -85,16 +86,23 @@ class ConfiguredUsers:
     Args:
         options: the server's.
         websocket: where its clients have a single user, a token or a `no_auth_user` of their own.
+        passwords: knows what was proven before a reload; None = nothing was.
     """
 
-    def __init__(self, options: Options, websocket: WebsocketOptions | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        websocket: WebsocketOptions | None = None,
+        passwords: Passwords | None = None,
+    ) -> None:
         single = websocket or options
         self._token = single.token
         self._users = {user.name: user for user in options.all_users()}
         if single.user:
             self._users[single.user] = User(name=single.user, password=single.password)
         self._no_auth_user = single.no_auth_user
-        self._passwords = Passwords()
+        self._passwords = passwords or Passwords()
+        self._any_bcrypt = any(is_bcrypt(user.password) for user in self._users.values())
         self.configured = bool(self._token or self._users)
         self.required = self.configured and not self._no_auth_user
         listeners = (options.tls, options.websocket.tls if options.websocket is not None else None)
@@ -119,6 +127,16 @@ class ConfiguredUsers:
         # Compare even for an unknown user, so that time does not tell which names exist (a bcrypt hash does).
         matches = self._passwords.match(credentials.password, known.password if known is not None else "\x00")
         return _identity(known, credentials) if matches and known is not None else None
+
+    def is_slow(self, credentials: Credentials) -> bool:
+        if self._token:
+            return self._passwords.is_slow(credentials.token, self._token)
+        if not self._any_bcrypt:
+            return False
+        if credentials.certificate is not None:
+            return True  # whose it is, only `check` finds out
+        known = self._users.get(credentials.user)
+        return known is not None and self._passwords.is_slow(credentials.password, known.password)
 
     def _signer(self, credentials: Credentials) -> Identity | None:
         """The user of an nkey, when the signature is its own."""
@@ -172,47 +190,3 @@ def _signature(text: str) -> bytes:
         return b64decode(text, validate=True)
     except ValueError:
         return b""
-
-
-def is_bcrypt(password: str) -> bool:
-    """Is a configured password a bcrypt hash?"""
-    return password.startswith(_BCRYPT)
-
-
-class Passwords:
-    """Compares what clients give with what is configured, plain or bcrypt."""
-
-    def __init__(self) -> None:
-        self._key = b""
-        self._proven: dict[str, bytes] = {}  # bcrypt hash: keyed digest of its password
-
-    def match(self, given: str, expected: str) -> bool:
-        import hmac  # imported when first needed: it costs start-up time
-
-        if not is_bcrypt(expected):
-            return hmac.compare_digest(given.encode(), expected.encode())
-        digest = self._digest(given)
-        if hmac.compare_digest(self._proven.get(expected, b""), digest):
-            return True
-        if not _matches_bcrypt(given, expected):
-            return False
-        self._proven[expected] = digest
-        return True
-
-    def _digest(self, password: str) -> bytes:
-        import hmac
-        import os
-
-        if not self._key:
-            self._key = os.urandom(32)
-        return hmac.digest(self._key, password.encode(), "sha256")
-
-
-def _matches_bcrypt(given: str, expected: str) -> bool:
-    """bcrypt takes at most 72 bytes; a longer password matches nothing, as with the official server."""
-    import bcrypt
-
-    try:
-        return bcrypt.checkpw(given.encode(), expected.encode())
-    except ValueError:  # no hash after all, or too long a password
-        return False

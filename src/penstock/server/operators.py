@@ -124,6 +124,9 @@ class Operators:
             self._server.log.debug(f"{credentials.host} - authentication by token: {refused}")
             return None
 
+    def is_slow(self, credentials: Credentials) -> bool:
+        return False
+
     def _identity(self, credentials: Credentials) -> Identity:
         if not credentials.jwt:
             raise Untrusted("Authentication requires a user JWT")

@@ -34,6 +34,7 @@ from penstock.server import account_setup, files, lameduck, logs
 from penstock.server.auth import GLOBAL_ACCOUNT, Authenticator, ConfiguredUsers
 from penstock.server.identity import PROTOCOL, RUNTIME, VERSION, new_server_id, new_server_key
 from penstock.server.options import AccountJetStream, AccountOptions, JetStreamOptions, Options
+from penstock.server.passwords import Passwords
 from penstock.server.session import Session
 from penstock.server.system import SystemService
 from penstock.server.tick import Tick
@@ -92,6 +93,7 @@ class Server:
         self.server_id = new_server_id() if self.key is None else self.key.public
         self.server_name = options.server_name or self.server_id
         self.operators = self._open_operators()
+        self.passwords = Passwords()
         self.authenticator = self.new_authenticator()
         self.callout = self.new_callout()
         self.accounts: dict[str, Account] = {}
@@ -195,6 +197,7 @@ class Server:
         if self.jetstream is not None:
             self.jetstream.close()
         self.system.close()
+        self.passwords.close()
         if self.operators is not None:
             self.operators.close()
         if self.crossings is not None:
@@ -290,7 +293,7 @@ class Server:
 
     def new_authenticator(self) -> Authenticator:
         """Who may connect, as the options say now."""
-        return self.operators or ConfiguredUsers(self.options)
+        return self.operators or ConfiguredUsers(self.options, passwords=self.passwords)
 
     def new_callout(self) -> AuthCallout | None:
         """The service that decides who may connect, as the options say now; None = there is none."""

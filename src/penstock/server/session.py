@@ -32,7 +32,6 @@ from penstock.server.connect_options import ConnectOptions, parse_connect
 
 if TYPE_CHECKING:
     from penstock.routing.permissions import Permissions
-    from penstock.server.auth_callout import AuthCallout
     from penstock.server.permits import Permits
     from penstock.server.server import Server
 
@@ -77,7 +76,7 @@ class Session:
         self._ping_sent_ns = 0
         self._pings_out = 0
         self._pong_sent = False
-        self._waiting = False  # for a service that decides who the client is
+        self._waiting = False  # for a service, or a thread, that decides who the client is
         self._ping_timer: asyncio.TimerHandle | None = None
         self._auth_timer: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
@@ -189,10 +188,11 @@ class Session:
 
     def authenticate_again(self) -> None:
         """Authorization changed: a client that could not log in now, or not into its account, is closed."""
-        if self.state is State.CLOSED:
-            return
+        if self.state is not State.CLOSED and not self._waiting:  # who waits is decided about soon
+            self._check(self.options, self._authenticated_again)
+
+    def _authenticated_again(self, identity: Identity | None) -> None:
         server = self.server
-        identity = self.authenticator.check(self.credentials())
         if server.callout is not None and identity is not None:
             identity = server.callout.let_in(identity)
         if self.identity is None:
@@ -213,6 +213,8 @@ class Session:
     def _on_connect(self, frame: PyFrame) -> None:
         payload = frame.payload or b""
         if self.traced:
+            from penstock.server.tracing import redacted
+
             self.trace(f"<<- [CONNECT {redacted(payload)}]")
         try:
             options = parse_connect(payload, self.options)
@@ -228,32 +230,54 @@ class Session:
         if options.account:
             self._refuse_login(options.user)
             return
-        credentials = self.credentials(options)
-        identity = self.authenticator.check(credentials)
-        callout = self.server.callout
-        if callout is not None and callout.is_asked(credentials, identity):
-            self._wait_for(callout, options)
-            return
-        if callout is not None and identity is not None:
-            identity = callout.let_in(identity)
-        self._decide(options, identity)
+        self._check(options, lambda identity: self._checked(options, identity))
 
-    def _wait_for(self, callout: AuthCallout, options: ConnectOptions) -> None:
-        """Reads nothing more until the service has decided."""
-        if self._auth_timer is not None:
-            self._auth_timer.cancel()
-            self._auth_timer = None
+    def _check(self, options: ConnectOptions, then: Callable[[Identity | None], None]) -> None:
+        """Holds what the client shows against the users: at once, or in a thread if it takes long."""
+        credentials, authenticator = self.credentials(options), self.authenticator
+        if not authenticator.is_slow(credentials):
+            then(authenticator.check(credentials))
+            return
+
+        def work() -> Identity | None:
+            is_closed = self.connection.close_reason is not None  # it left while others had their turns
+            return None if is_closed else authenticator.check(credentials)
+
+        def decide(identity: Identity | None) -> None:
+            if authenticator is self.authenticator:
+                then(identity)
+            else:
+                self._check(options, then)  # a reload was faster
+
+        self.server.passwords.run(work, self._pause(decide))
+
+    def _pause(self, decide: Callable[[Identity | None], None]) -> Callable[[Identity | None], None]:
+        """Reads nothing more until what this returns is called, which decides and goes on."""
         self._waiting = True
         self.connection.hold()
 
         def decided(identity: Identity | None) -> None:
             self._waiting = False
             if self.connection.close_reason is None:
-                self._decide(options, identity)
+                decide(identity)
+            if not self._waiting and self.connection.close_reason is None:
                 self.connection.release()
                 self.control(self.inlet.process())
 
-        callout.ask(self, options, decided)
+        return decided
+
+    def _checked(self, options: ConnectOptions, identity: Identity | None) -> None:
+        """What the configuration says of the client; a service may have to be asked."""
+        callout = self.server.callout
+        if callout is not None and callout.is_asked(self.credentials(options), identity):
+            if self._auth_timer is not None:
+                self._auth_timer.cancel()  # the service has a time of its own
+                self._auth_timer = None
+            callout.ask(self, options, self._pause(lambda identity: self._decide(options, identity)))
+            return
+        if callout is not None and identity is not None:
+            identity = callout.let_in(identity)
+        self._decide(options, identity)
 
     def _decide(self, options: ConnectOptions, identity: Identity | None) -> None:
         """Lets the client in as who it is, or refuses it."""
@@ -565,14 +589,6 @@ def new_nonce() -> str:
     from base64 import urlsafe_b64encode
 
     return urlsafe_b64encode(os.urandom(11)).decode().rstrip("=")
-
-
-def redacted(payload: bytes) -> str:
-    """A CONNECT as logs may show it: without secrets."""
-    import re
-
-    text = payload.decode("utf-8", "replace")
-    return re.sub(r'("(?:pass|auth_token|jwt|sig)"\s*:\s*)"(?:[^"\\]|\\.)*"', r'\1"[REDACTED]"', text)
 
 
 _HANDLERS: dict[int, Callable[[Session, PyFrame], None]] = {

@@ -70,3 +70,11 @@ def quoted(data: bytes) -> str:
         else:
             parts.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
     return "".join(parts)
+
+
+def redacted(payload: bytes) -> str:
+    """A CONNECT as logs may show it: without secrets."""
+    import re
+
+    text = payload.decode("utf-8", "replace")
+    return re.sub(r'("(?:pass|auth_token|jwt|sig)"\s*:\s*)"(?:[^"\\]|\\.)*"', r'\1"[REDACTED]"', text)

@@ -65,7 +65,7 @@ class Websockets:
         """Who may come, where the block says so; None = who the server's says. Operators decide for all."""
         if not self._options.has_own_users or self._server.operators is not None:
             return None
-        return ConfiguredUsers(self._server.options, self._options)
+        return ConfiguredUsers(self._server.options, self._options, self._server.passwords)
 
     async def open(self) -> None:
         """Binds and listens. Raises ServerError, and ConfigError for files of TLS that can't be read."""
