@@ -1,4 +1,4 @@
-"""The pump against its model, and acks through the AckSink."""
+"""The pump against its model."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kernels.ackstate import AckPolicy, AckState
-from penstock.kernels.dispatch import ClientSink, DeliveryGuard, ServiceSink, publish
+from penstock.kernels.dispatch import ClientSink, DeliveryGuard, ServiceSink
 from penstock.kernels.frames import FrameParser
-from penstock.kernels.pump import AckQueue, AckSink, Pump, RunEnd, Target, TargetEnd, ready
+from penstock.kernels.pump import Pump, RunEnd, Target, TargetEnd, ready
 from penstock.kernels.sinks import DirtyList, Subscription
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
@@ -320,78 +320,3 @@ def test_one_call_finds_all_consumers_with_news() -> None:
     assert ready(pumps) == [0, 2]
     bench.log.append(b"t.1", b"", b"", TS)
     assert ready(pumps) == [0, 1, 2, 3]
-
-
-class Acker:
-    """An AckSink subscribed as a stream's is."""
-
-    def __init__(self) -> None:
-        self.index = SubscriptionIndex()
-        self.dirty = DirtyList()
-        self.sink = AckSink()
-        for subject in (b"$JS.ACK.S.>", b"$JS.ACK._.h4sh.S.>"):
-            self.index.insert(Subscription(self.sink, subject))
-        self.queues = {name: AckQueue(name, self.dirty) for name in (b"C", b"CC")}
-        for name, queue in self.queues.items():
-            self.sink.add(name, queue)
-
-    def ack(self, subject: bytes, body: bytes = b"", reply: bytes = b"") -> int:
-        return publish(self.index, subject, reply, b"", body)
-
-
-@pytest.mark.parametrize("body", [b"", b"+ACK", b"+OK"])
-@pytest.mark.parametrize(
-    "subject",
-    [
-        b"$JS.ACK.S.C.1.7.9.1000.3",
-        b"$JS.ACK._.h4sh.S.C.1.7.9.1000.3",
-        b"$JS.ACK._.h4sh.S.C.1.7.9.1000.3.more.tokens",
-    ],
-)
-def test_a_plain_ack_is_gathered_for_its_consumer(subject: bytes, body: bytes) -> None:
-    acker = Acker()
-    assert acker.ack(subject, body) == 1
-    assert [queue.count for queue in acker.queues.values()] == [1, 0]
-    assert acker.dirty.take() == [b"C"]
-    state = AckState(AckPolicy.ACK_EXPLICIT)
-    state.delivered(7, 1)
-    assert acker.queues[b"C"].apply(state) == 1
-
-
-@pytest.mark.parametrize(
-    "subject",
-    [
-        b"$JS.ACK.S.C.1.7.9.1000",
-        b"$JS.ACK.S.C.1.7.9.1000.3.4",
-        b"$JS.ACK.S.C.1.x.9.1000.3",
-        b"$JS.ACK.S.C.1.7.9.1000.3x",
-        b"$JS.ACK.S.C.1.99999999999999999999.9.1000.3",
-        b"$JS.ACK.S.C.1.-7.9.1000.3",
-        b"$JS.ACK.S.C",
-        b"$JS.ACK.S.D.1.7.9.1000.3",
-        b"$JS.ACK.S.CCC.1.7.9.1000.3",
-    ],
-)
-def test_what_is_no_ack_of_a_known_consumer_is_refused(subject: bytes) -> None:
-    acker = Acker()
-    assert acker.ack(subject) == 0
-    assert acker.dirty.take() == []
-
-
-def test_acks_that_need_a_decision_keep_their_place_among_the_plain_ones() -> None:
-    acker = Acker()
-    acker.ack(b"$JS.ACK.S.C.1.1.1.1000.3")
-    acker.ack(b"$JS.ACK.S.C.2.2.2.1000.3", b"-NAK")
-    acker.ack(b"$JS.ACK.S.CC.1.1.1.1000.3")
-    acker.ack(b"$JS.ACK.S.C.1.3.3.1000.3", b"+ACK", b"_INBOX.sure")
-    acker.ack(b"$JS.ACK.S.C.1.4.4.1000.3")
-    queue = acker.queues[b"C"]
-    assert queue.take_special() == [(1, 2, 2, 2, b"-NAK", b""), (1, 3, 3, 1, b"+ACK", b"_INBOX.sure")]
-    assert acker.dirty.take() == [b"C", b"CC"]
-    state = AckState(AckPolicy.ACK_EXPLICIT)
-    for seq in range(1, 5):
-        state.delivered(seq, 1)
-    assert queue.apply(state, 1) == 1
-    assert state.ack_floor_stream == 1
-    assert queue.apply(state) == 1
-    assert [seq for seq, _, _, _ in state.pending()] == [2, 3]

@@ -2,7 +2,6 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from penstock.kernels.ackstate import AckState
-from penstock.kernels.sinks import DirtyList, Sink
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
 
@@ -27,30 +26,6 @@ class TargetEnd(IntEnum):
     END_TOO_LARGE = 2
     END_NO_INTEREST = 3
     END_WRONG_PIN = 4
-
-class AckQueue:
-    """Acks of one consumer that wait for the end of the tick; `owner` is marked in the dirty list."""
-
-    @property
-    def owner(self) -> object: ...
-    @property
-    def is_dirty(self) -> bool: ...
-    @property
-    def count(self) -> int: ...
-    sample_percent: int
-    samples: list[tuple[int, int, int, int]]
-    def __init__(self, owner: object, dirty_list: DirtyList) -> None: ...
-    def sample(self, state: AckState, stream_seq: int) -> int: ...
-    def mark(self) -> int: ...
-    def clean(self) -> None: ...
-    def take_special(self) -> list[tuple[int, int, int, int, bytes, bytes]]: ...
-    def apply(self, state: AckState, upto: int = ...) -> int: ...
-
-class AckSink(Sink):
-    """Takes the acks of all consumers of one stream, `$JS.ACK.<stream>.>`."""
-
-    def add(self, consumer: bytes, queue: AckQueue) -> None: ...
-    def remove(self, consumer: bytes) -> None: ...
 
 class Target:
     """Where messages go: a waiting pull request, or the deliver subject of a push consumer.

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from penstock.kernels.acksink import AckSink
 from penstock.kernels.dispatch import ServiceSink
 from penstock.kernels.imports import ImportSink, ReplyTable, Rewriter, ShadowSink
-from penstock.kernels.pump import AckSink
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.kernels.subjects import SubscriptionIndex
 from penstock.protocol.subjects import has_wildcard

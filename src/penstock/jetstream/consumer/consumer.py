@@ -30,10 +30,11 @@ from penstock.jetstream.consumer.redelivery import Redelivery
 from penstock.jetstream.consumer.start import Start, last_per_subject, start_of
 from penstock.jetstream.consumer.state import ConsumerMeta, Recorder
 from penstock.jetstream.consumer.wiring import ConsumerWiring
+from penstock.kernels.acksink import AckQueue
 from penstock.kernels.ackstate import AckPolicy as KernelPolicy
 from penstock.kernels.ackstate import AckState
 from penstock.kernels.dispatch import publish
-from penstock.kernels.pump import AckQueue, Pump, RunEnd, Target, TargetEnd
+from penstock.kernels.pump import Pump, RunEnd, Target, TargetEnd
 from penstock.protocol.acks import parse_pull
 from penstock.protocol.api import (
     AckPolicy,

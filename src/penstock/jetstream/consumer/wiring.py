@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.consumer.letters import REPLY_PREFIX
+from penstock.kernels.acksink import AckSink
 from penstock.kernels.dispatch import ServiceSink
-from penstock.kernels.pump import AckSink, ready
+from penstock.kernels.pump import ready
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.protocol.ids import DIGITS
 
