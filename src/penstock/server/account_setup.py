@@ -3,13 +3,14 @@
 `furnish` gives an account what its options say of it, whether it is new or not; `renew` does that for all,
 makes those that are new and their imports (`share`); `forget_gone` lets those go that are no longer
 configured. The clients of an account that is gone have been closed, or moved, by the authenticator; its
-streams stay on the disk.
+streams stay on the disk. `close_excess` ends the youngest connections of accounts that have too many now.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.net.reasons import CloseReason
 from penstock.server.options import GLOBAL_ACCOUNT
 
 if TYPE_CHECKING:
@@ -83,3 +84,20 @@ def forget_gone(server: Server) -> None:
     for name in tuple(server.accounts):
         if name not in configured and name not in inhabited:
             del server.accounts[name]
+
+
+def close_excess(server: Server) -> None:
+    """Closes what an account has above its `max_connections`: the youngest, where the official server's
+    choice is its map's. Who is waiting to be let in is not counted yet."""
+    counts: dict[str, int] = {}
+    for session in tuple(server.sessions.values()):
+        if session.identity is None or session.connection.close_reason is not None:
+            continue
+        account = session.identity.account
+        own = server.account_options(account)
+        if own is None or own.max_connections < 0:
+            continue
+        counts[account] = counts.get(account, 0) + 1
+        if counts[account] > own.max_connections:
+            server.log.error(f"{session.name} - maximum account active connections exceeded")
+            session.refuse("maximum account active connections exceeded", CloseReason.MAX_ACCOUNT_CONNECTIONS)

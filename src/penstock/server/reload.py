@@ -170,6 +170,7 @@ def _authorization(server: Server) -> None:
         server.websockets.authenticator = server.websockets.new_authenticator()
     for session in tuple(server.sessions.values()):
         session.authenticate_again()
+    account_setup.close_excess(server)
     if server.jetstream is not None:
         server.jetstream.renew()
     account_setup.forget_gone(server)

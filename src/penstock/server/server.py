@@ -318,8 +318,12 @@ class Server:
         own = self.account_options(account)
         if own is None or own.max_connections < 0:
             return True
-        others = [session.identity for session in self.sessions.values() if session is not newcomer]
-        return sum(identity.account == account for identity in others if identity) < own.max_connections
+        others = sum(
+            session.identity is not None and session.identity.account == account
+            for session in self.sessions.values()
+            if session is not newcomer and session.connection.close_reason is None
+        )
+        return others < own.max_connections
 
     def session_closed(self, session: Session, reason: CloseReason) -> None:
         """The socket of a session is gone."""
