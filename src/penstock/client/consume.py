@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.fetch import WRONG_PIN
 from penstock.client.jsmsg import JsMsg
 from penstock.client.listener import ConnectionListener
 from penstock.client.message import RawMessage
@@ -198,10 +199,12 @@ class Consume(MessageQueue, ConnectionListener):
         kind = classify_status(status, description)
         if kind is StatusKind.HEARTBEAT:
             return
-        if status == 423:
-            self._budget.pin_id = ""
         messages, size = pending_in(raw)
         self._budget.given_back(messages, size)
+        if status == WRONG_PIN:
+            self._budget.pin_id = ""
+            if not messages:  # it doesn't say what is left, and none of the pulls with that pin goes on
+                self._reset()
         if kind is StatusKind.TERMINAL:
             self._on_terminal(status_error(status, description, self._consumer))
         elif kind is StatusKind.WARNING:

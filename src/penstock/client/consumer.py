@@ -16,7 +16,16 @@ from penstock.client.pull import (
     consume_options,
 )
 from penstock.errors import MisuseError, RequestTimeoutError
-from penstock.protocol.api import ConsumerInfo, ConsumerInfoResponse, PullRequest, SuccessResponse
+from penstock.protocol.api import (
+    ConsumerInfo,
+    ConsumerInfoResponse,
+    ConsumerResetRequest,
+    ConsumerResetResponse,
+    ConsumerUnpinRequest,
+    ConsumerUnpinResponse,
+    PullRequest,
+    SuccessResponse,
+)
 from penstock.protocol.durations import NS_PER_S
 
 if TYPE_CHECKING:
@@ -33,6 +42,7 @@ class Consumer:
         self._info = info
         self.name = info.name
         self.stream_name = info.stream_name
+        self._pins: dict[str, str] = {}  # group -> what fetches of this handle are pinned by
         self.pull_subject = f"{js.prefix}.CONSUMER.MSG.NEXT.{self.stream_name}.{self.name}".encode()
 
     def __repr__(self) -> str:
@@ -53,6 +63,25 @@ class Consumer:
         """Deletes the consumer and its state. Raises ConsumerNotFoundError."""
         await self._js.call(SuccessResponse, f"CONSUMER.DELETE.{self.stream_name}.{self.name}")
 
+    async def reset(self, seq: int = 0) -> int:
+        """Delivers again from stream sequence `seq` on, or from after the ack floor when it is 0; what was
+        delivered and not acked is forgotten. Returns the sequence it goes on with.
+
+        Raises ConsumerNotFoundError, and JetStreamApiError (10204) for a sequence that the consumer's deliver
+        policy doesn't reach.
+        """
+        endpoint = f"CONSUMER.RESET.{self.stream_name}.{self.name}"
+        answer = await self._js.call(ConsumerResetResponse, endpoint, ConsumerResetRequest(seq=seq))
+        return answer.reset_seq
+
+    async def unpin(self, group: str) -> None:
+        """Frees a priority group of the client pinned to it (policy pinned_client): the next pull is pinned.
+
+        Raises ConsumerNotFoundError, and JetStreamApiError (10160) when there is no such group.
+        """
+        endpoint = f"CONSUMER.UNPIN.{self.stream_name}.{self.name}"
+        await self._js.call(ConsumerUnpinResponse, endpoint, ConsumerUnpinRequest(group=group))
+
     # --- one pull --------------------------------------------------------------------------------
 
     def fetch(
@@ -69,6 +98,8 @@ class Consumer:
 
         Await the result for a list, or iterate it. heartbeat: seconds; the server then shows that it is
         alive (default: a quarter of expires when that is above 30 s). no_wait: only what is there now.
+        priority: for consumers with priority groups; what the server pins this client by is kept in this
+        handle and sent again.
 
         Raises MisuseError for options that exclude each other; awaiting or iterating raises PullError when
         the server refuses the pull, ConsumerGoneError, DisconnectedError.
@@ -94,7 +125,7 @@ class Consumer:
             min_ack_pending=priority.min_ack_pending,
             priority=priority.priority,
         )
-        return Fetch(self._js.session, self.pull_subject, request, self.name)
+        return Fetch(self._js.session, self.pull_subject, request, self.name, self._pins)
 
     def fetch_bytes(
         self, max_bytes: int, *, expires: float = DEFAULT_FETCH_EXPIRES_S, heartbeat: float | None = None
@@ -165,10 +196,15 @@ class Consumer:
         max_bytes: int | None = None,
         expires: float | None = None,
         heartbeat: float | None = None,
+        priority: PriorityOptions = NO_PRIORITY,
     ) -> AsyncIterator[JsMsg]:
         """`consume` as an async generator: `async for msg in consumer.messages(): ...`"""
         consume = self.consume(
-            max_messages=max_messages, max_bytes=max_bytes, expires=expires, heartbeat=heartbeat
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            expires=expires,
+            heartbeat=heartbeat,
+            priority=priority,
         )
         try:
             async for msg in consume:

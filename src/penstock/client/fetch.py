@@ -17,6 +17,8 @@ import asyncio
 from collections.abc import AsyncIterator, Generator
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from penstock.client.jsmsg import JsMsg
 from penstock.client.listener import ConnectionListener
 from penstock.client.message import RawMessage
@@ -24,11 +26,13 @@ from penstock.client.pull import (
     HeartbeatMonitor,
     StatusKind,
     classify_status,
+    pending_in,
     status_error,
     status_in,
 )
 from penstock.client.queue import MessageQueue
 from penstock.errors import ConsumerGoneError, MisuseError
+from penstock.protocol import headers
 from penstock.protocol.api import PullRequest, encode
 from penstock.protocol.durations import NS_PER_S
 
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 
 # The server ends a pull; the client only steps in when nothing was heard so long after the expiry.
 GRACE_S = 5.0
+WRONG_PIN = 423
 
 
 class Fetch(MessageQueue, ConnectionListener):
@@ -50,6 +55,8 @@ class Fetch(MessageQueue, ConnectionListener):
         "_consumer",
         "_left",
         "_monitor",
+        "_over_at",
+        "_pins",
         "_pull_subject",
         "_request",
         "_session",
@@ -57,11 +64,21 @@ class Fetch(MessageQueue, ConnectionListener):
         "_timer",
     )
 
-    def __init__(self, session: Session, pull_subject: bytes, request: PullRequest, consumer: str) -> None:
+    def __init__(
+        self,
+        session: Session,
+        pull_subject: bytes,
+        request: PullRequest,
+        consumer: str,
+        pins: dict[str, str] | None = None,
+    ) -> None:
+        """pins: group -> what the server pinned this client by (ADR-42); read and kept up here."""
         super().__init__(session.loop)
         self._session = session
         self._pull_subject = pull_subject
         self._request = request
+        self._pins = {} if pins is None else pins
+        self._over_at = 0.0  # loop time at which the pull expires
         self._consumer = consumer
         self._left = request.batch
         self._subscription: Subscription | None = None
@@ -124,6 +141,10 @@ class Fetch(MessageQueue, ConnectionListener):
         session = self._session
         inbox = session.new_inbox()
         self._subscription = session.subscribe(inbox, receive=self._on_raw)
+        self._over_at = self._loop.time() + self._request.expires / NS_PER_S
+        pin_id = self._pins.get(self._request.group, "")
+        if pin_id:
+            self._request = structs.replace(self._request, id=pin_id)
         session.send(self._pull_subject, inbox.encode(), None, encode(self._request))
         session.listen(self)
         if self._request.idle_heartbeat:
@@ -141,8 +162,12 @@ class Fetch(MessageQueue, ConnectionListener):
             self._monitor.heard(self._session.read_at)
         status = status_in(raw)
         if status is not None:
-            self._on_status(*status)
+            self._on_status(raw, *status)
             return
+        if self._request.group and raw[3] is not None:
+            pin_id = headers.value_of(raw[3], headers.PIN_ID)
+            if pin_id:
+                self._pins[self._request.group] = pin_id.decode()
         self._items.append(raw)
         self._left -= 1
         if self._left <= 0:
@@ -150,13 +175,38 @@ class Fetch(MessageQueue, ConnectionListener):
         elif self._getters:
             self._wake()
 
-    def _on_status(self, status: int, description: str) -> None:
+    def _on_status(self, raw: RawMessage, status: int, description: str) -> None:
         kind = classify_status(status, description)
         if kind is StatusKind.HEARTBEAT:
+            return
+        if status == WRONG_PIN and self._request.id:
+            self._pull_without_pin(raw)
             return
         refused = kind is StatusKind.TERMINAL or status == 503 or description.lower().startswith("exceeded")
         # A change of leader or a shutdown ends the pull early; the next one finds out how things are.
         self._finish(status_error(status, description, self._consumer) if refused else None)
+
+    def _pull_without_pin(self, raw: RawMessage) -> None:
+        """The pin went to another client: asks for the rest as whoever waits for its turn."""
+        request = self._request
+        if self._pins.get(request.group) == request.id:
+            del self._pins[request.group]
+        left_ns = max(int((self._over_at - self._loop.time()) * NS_PER_S), 0)
+        if self._subscription is None or (
+            left_ns < max(2 * request.idle_heartbeat, 1) and not request.no_wait
+        ):
+            self._finish(None)
+            return
+        _, bytes_left = pending_in(raw)
+        self._request = structs.replace(
+            request,
+            id="",
+            batch=self._left,
+            max_bytes=(bytes_left or request.max_bytes) if request.max_bytes else 0,
+            expires=0 if request.no_wait else left_ns,
+        )
+        reply = self._subscription.subject.encode()
+        self._session.send(self._pull_subject, reply, None, encode(self._request))
 
     def _on_heartbeat_timer(self) -> None:
         monitor = self._monitor
