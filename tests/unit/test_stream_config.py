@@ -11,6 +11,7 @@ from penstock.jetstream import config as rules
 from penstock.jetstream.limits import EngineConfig
 from penstock.protocol.api import (
     DiscardPolicy,
+    PersistMode,
     Placement,
     StorageType,
     StreamConfig,
@@ -145,12 +146,19 @@ def test_the_servers_own_subjects_need_no_ack(subject: str, text: str) -> None:
         ({"mirror": StreamSource(name="M")}, "mirrors are"),
         ({"sources": [StreamSource(name="M")]}, "sources are"),
         ({"allow_atomic": True}, "atomic batch publishing is"),
-        ({"allow_batched": True}, "fast batch publishing is"),
-        ({"allow_atomic": True, "allow_batched": True}, "atomic batch publishing, fast batch publishing are"),
     ],
 )
 def test_features_that_are_not_there_are_refused_by_name(fields: dict[str, Any], feature: str) -> None:
     assert refusal(**fields) == (10052, f"{feature} not supported by this server version")
+
+
+def test_fast_batches_need_level_3_and_are_not_for_mirrors() -> None:
+    """Row 140."""
+    assert checked(allow_batched=True).metadata == {"_nats.req.level": "3"}
+    config = checked(allow_batched=True, persist_mode=PersistMode.ASYNC)
+    assert (config.allow_batched, config.persist_mode) == (True, PersistMode.ASYNC)
+    mirror = StreamSource(name="M")
+    assert refusal(allow_batched=True, mirror=mirror, subjects=[])[0] == 10209
 
 
 def test_delete_markers_switch_on_what_they_need() -> None:

@@ -291,9 +291,9 @@ class FastIngest(ConnectionListener):
         ack = self._flow.final
         asked = self._flow.sent if operation is Operation.COMMIT else self._flow.sent - 1
         self._leave()
-        if ack.error is not None:
+        if ack.error is not None and not ack.batch:
             raise batch_exception(ack.error, subject.decode("utf-8", "replace"))
-        if self._flow.is_ending or (ack.count < asked and not self._flow.gaps):
+        if self._flow.is_ending or ack.error is not None or (ack.count < asked and not self._flow.gaps):
             raise self._ended(ack)
         return ack
 
@@ -379,13 +379,16 @@ class FastIngest(ConnectionListener):
         final = self._flow.final
         if final is not None and not committing:
             self._leave()
-            if final.error is not None:
+            if final.error is not None and not final.batch:
                 raise batch_exception(final.error, self._first_subject.decode("utf-8", "replace"))
             raise self._ended(final)
 
     def _ended(self, ack: PubAck) -> BatchEndedError:
         gaps = f"; messages were lost behind {self._flow.gaps[0].last_seq}" if self._flow.gaps else ""
-        text = f"the server ended batch {self.id} after {ack.count} of {self._flow.sent} messages{gaps}"
+        refused = f": {ack.error.description}" if ack.error is not None else ""
+        text = (
+            f"the server ended batch {self.id} after {ack.count} of {self._flow.sent} messages{gaps}{refused}"
+        )
         return BatchEndedError(text, acked=ack.count, ack=ack)
 
     # --- answers -------------------------------------------------------------------------------

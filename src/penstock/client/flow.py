@@ -81,5 +81,5 @@ class FlowWindow:
             self.is_ending = self.is_ending or not self._gap_ok
         else:
             self.final = answer
-            if answer.error is None:
+            if answer.error is None or answer.batch:  # the last word may name the error that ended the batch
                 self.acked = max(self.acked, min(answer.count, self.sent))

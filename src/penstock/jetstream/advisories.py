@@ -77,3 +77,11 @@ class Advisories:
             "consumer_action",
             {"stream": stream, "consumer": consumer, "action": action},
         )
+
+    def batch_abandoned(self, stream: str, batch: str, *, reason: str) -> None:
+        """A batch was given up; reason: "timeout", "incomplete" or "unsupported" (ADR-50)."""
+        self.publish(
+            f"STREAM.BATCH_ABANDONED.{stream}",
+            "batch_abandoned",
+            {"stream": stream, "batch": batch, "reason": reason},
+        )

@@ -237,6 +237,8 @@ def _check_ages(config: StreamConfig) -> None:
 
 
 def _check_policies(config: StreamConfig) -> None:
+    if config.allow_batched and config.mirror is not None:
+        raise codes.MIRROR_WITH_BATCH_PUBLISH.exception()
     if config.placement is not None and config.placement.preferred:
         raise refuse("preferred server not permitted in placement")
     if config.deny_purge and config.allow_rollup_hdrs:
@@ -302,7 +304,6 @@ def _check_supported(config: StreamConfig) -> None:
         "mirrors": config.mirror is not None,
         "sources": bool(config.sources),
         "atomic batch publishing": config.allow_atomic,
-        "fast batch publishing": config.allow_batched,
     }
     missing = [feature for feature, is_wanted in wanted.items() if is_wanted]
     if missing:

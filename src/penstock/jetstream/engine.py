@@ -30,7 +30,7 @@ from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.interest import InterestWatch
 from penstock.jetstream.deadlines import Deadlines, earliest
 from penstock.jetstream.groupcommit import GroupCommit
-from penstock.jetstream.limits import EngineConfig
+from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL, EngineConfig
 from penstock.jetstream.stream.stream import Stream, StreamMeta
 from penstock.kernels.sinks import DirtyList, Sink
 from penstock.kernels.subjects import SubscriptionIndex
@@ -81,6 +81,7 @@ class JetStream:
         self.api_stats = ApiStats(level=config.api_level)
         # Bytes (used, reserved) that other accounts have of what the server may hold.
         self.elsewhere: Callable[[StorageType], tuple[int, int]] = lambda storage: (0, 0)
+        self.fast_batches_elsewhere: Callable[[], int] = lambda: 0  # open in other accounts
         self.describe_client: Callable[[Sink], dict[str, Any] | None] | None = None
         self.dirty_streams = DirtyList(wake)
         self.dirty_consumers = DirtyList(wake)
@@ -481,7 +482,7 @@ class JetStream:
         self._deadlines.set(consumer, None)
 
     def _new_stream(self, config: StreamConfig, store: Any, created: int) -> Stream:
-        return Stream(
+        stream = Stream(
             config,
             store,
             created=created,
@@ -489,6 +490,22 @@ class JetStream:
             api_level=self.config.api_level,
             dirty=self.dirty_streams,
             below=self._below,
+        )
+        stream.fast.may_start = partial(self._may_start_fast_batch, stream)
+        stream.fast.timeout_ns = lambda: self.config.batch_timeout_ns
+        stream.fast.abandoned = partial(self.advisories.batch_abandoned, stream.name, reason="timeout")
+        return stream
+
+    def fast_batches(self) -> int:
+        """How many fast batches are open."""
+        return sum(stream.fast.batches.count for stream in self.streams.values())
+
+    def _may_start_fast_batch(self, stream: Stream) -> bool:
+        own_max = self.config.batch_inflight_per_stream_max or FAST_INFLIGHT_PER_STREAM
+        total_max = self.config.batch_inflight_total_max or FAST_INFLIGHT_TOTAL
+        return (
+            stream.fast.batches.count < own_max
+            and self.fast_batches() + self.fast_batches_elsewhere() < total_max
         )
 
     def _check_consumer_limits(self, stream: Stream, config: StreamConfig) -> None:

@@ -1,6 +1,7 @@
 """What Python sees of ingest: batches of publishes, their storing, their acks."""
 
 from penstock.kernels.dispatch import SubjectMapper
+from penstock.kernels.fastbatch import FastBatches
 from penstock.kernels.messageids import MessageIds
 from penstock.kernels.needs import Needs
 from penstock.kernels.republish import Republisher
@@ -114,12 +115,20 @@ def apply_plain(
     ts: int,
     acks: AckBatch,
     republisher: Republisher | None = None,
+    batches: FastBatches | None = None,
 ) -> int:
     """Stores publishes from `batch.position` on; returns how many it took, duplicates included.
 
     Stops at the end of the batch or before the first publish that Python has to decide about.
     ts -- ns, the time of every message of the run. now -- ns, what the dedupe window ends at.
     republisher -- is given what was stored.
+    batches -- take note of the messages of fast batches; without them those are left to Python.
+    """
+
+def acknowledge_fast(batches: FastBatches, acks: AckBatch, limit: int) -> None:
+    """One flow ack for each batch that one is due to.
+
+    limit -- messages per ack that the batches tend to from then on.
     """
 
 def store_one(

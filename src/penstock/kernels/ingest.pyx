@@ -19,11 +19,12 @@ from libc.string cimport memchr, memcpy, memset
 
 from penstock.kernels.buffers cimport OutBuffer, put_uint
 from penstock.kernels.dispatch cimport route
+from penstock.kernels.fastbatch cimport FAST_IGNORE, FAST_STORE, FastBatch, FastBatches, is_fast
 from penstock.kernels.messageids cimport MessageIds
 from penstock.kernels.needs cimport Needs
 from penstock.kernels.publishheaders cimport (
-    EXPECTS_LAST_ID, ID_NAME_SIZE, PUBLISH_EXPECTS, PUBLISH_HAS_ID, PUBLISH_HAS_REPLY, PUBLISH_IS_SPECIAL,
-    classify_header, failed_expectations, trim,
+    EXPECTS_LAST_ID, ID_NAME_SIZE, PUBLISH_EXPECTS, PUBLISH_HAS_ID, PUBLISH_HAS_REPLY, PUBLISH_IS_FAST,
+    PUBLISH_IS_SPECIAL, classify_header, failed_expectations, trim,
 )
 from penstock.kernels.republish cimport Republisher
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
@@ -40,6 +41,7 @@ cdef enum:
     SUBJECT_MAX = 0xffff            # a record stores the length of its subject in 16 bits
     KEPT_MAX = 0x100000             # a larger batch gives memory back when it shrinks
     ACK_END_MAX = 18                # ',"duplicate":true}'
+    FLOW_ACK_MAX = 160              # a flow ack and the end of its subject
 
 
 cdef class IngestBatch:
@@ -66,6 +68,8 @@ cdef class IngestBatch:
             head.flags = classify_header(m.body, m.header_len, &head.id_start, &head.id_len)
         if m.reply_len:
             head.flags |= PUBLISH_HAS_REPLY
+            if is_fast(m.reply, m.reply_len):
+                head.flags |= PUBLISH_IS_FAST
         d += sizeof(PublishHead)
         memcpy(d, m.subject, m.subject_len)
         d += m.subject_len
@@ -319,11 +323,13 @@ cpdef size_t apply_plain(
     int64_t ts,
     AckBatch acks,
     Republisher republisher=None,
+    FastBatches batches=None,
 ) except? 0:
     """Stores publishes from `batch.position` on; returns how many it took, duplicates included.
 
     Stops at the end of the batch or before the first publish that Python has to decide about.
-    `ts` (ns) is the time of every message of the run, `now` what the dedupe window ends at.
+    `ts` (ns) is the time of every message of the run, `now` what the dedupe window ends at. `batches` takes
+    note of the messages of fast batches; without them those are left to Python.
     """
     cdef const char* data = batch.buf.data
     cdef size_t end = batch.buf.size
@@ -333,6 +339,8 @@ cpdef size_t apply_plain(
     cdef uint64_t seq
     cdef uint32_t failed
     cdef size_t room
+    cdef FastBatch fast
+    cdef int verdict
     if limits.per_message:
         return 0
     while batch.position < end:
@@ -348,6 +356,17 @@ cpdef size_t apply_plain(
         m.body = m.reply + head.reply_len
         m.header_len = head.header_len
         m.body_len = head.body_len
+        fast = None
+        if head.flags & PUBLISH_IS_FAST:
+            if batches is None:
+                break
+            fast = batches.next_append(m.reply, m.reply_len, now, &verdict)
+            if verdict == FAST_IGNORE:
+                batch.position += head.size
+                taken += 1
+                continue
+            if verdict != FAST_STORE:
+                break
         failed = 0
         if head.flags & PUBLISH_EXPECTS:
             failed = failed_expectations(&m, log, limits.stream, ids)
@@ -356,7 +375,9 @@ cpdef size_t apply_plain(
         if head.flags & PUBLISH_HAS_ID:
             seq = ids.seq_of(m.body + head.id_start, head.id_len, now)
             if seq:
-                if m.reply_len and not limits.no_ack:
+                if fast is not None:
+                    batches.took(fast, fast.seq + 1, seq, True)
+                elif m.reply_len and not limits.no_ack:
                     acks.put_ack(m.reply, m.reply_len, seq, True)
                 batch.position += head.size
                 taken += 1
@@ -370,7 +391,9 @@ cpdef size_t apply_plain(
             ids.set_last(m.body + head.id_start, head.id_len)
             if head.flags & PUBLISH_HAS_ID:
                 ids.remember(m.body + head.id_start, head.id_len, seq, ts)
-            if m.reply_len and not limits.no_ack:
+            if fast is not None:
+                batches.took(fast, fast.seq + 1, seq, False)
+            elif m.reply_len and not limits.no_ack:
                 acks.put_ack(m.reply, m.reply_len, seq, False)
             continue
         if limits.discard_new:
@@ -392,9 +415,47 @@ cpdef size_t apply_plain(
         if head.flags & PUBLISH_HAS_ID:
             ids.remember(m.body + head.id_start, head.id_len, seq, ts)
         enforce(log, limits, &m)
-        if m.reply_len and not limits.no_ack:
+        if fast is not None:
+            batches.took(fast, fast.seq + 1, seq, False)
+        elif m.reply_len and not limits.no_ack:
             acks.put_ack(m.reply, m.reply_len, seq, False)
     return taken
+
+
+def acknowledge_fast(FastBatches batches not None, AckBatch acks not None, uint32_t limit):
+    """One flow ack for each batch that one is due to; `limit`: messages per ack that they tend to from then
+    on."""
+    cdef FastBatch batch
+    cdef OutBuffer text = batches.scratch
+    cdef size_t head_len, reply_len
+    cdef char* d
+    cdef list due = batches.due
+    batches.due = []
+    for batch in due:
+        batches.step(batch, limit)
+        head_len = <size_t>PyBytes_GET_SIZE(batch.head)
+        text.clear()
+        d = text.reserve(head_len + FLOW_ACK_MAX)
+        memcpy(d, PyBytes_AS_STRING(batch.head), head_len)
+        reply_len = head_len + put_uint(d + head_len, batch.seq)
+        memcpy(d + reply_len, b".1.$FI", 6)
+        reply_len += 6
+        acks.put_text(d, reply_len, d + reply_len, flow_ack(d + reply_len, batch))
+
+
+cdef size_t flow_ack(char* d, FastBatch batch) noexcept:
+    """{"type":"ack","seq":N,"msgs":M,"ack_msgs":M}: what the official server says and what the ADR says."""
+    cdef size_t n = 20
+    memcpy(d, b'{"type":"ack","seq":', 20)
+    n += put_uint(d + n, batch.acked)
+    memcpy(d + n, b',"msgs":', 8)
+    n += 8
+    n += put_uint(d + n, batch.msgs)
+    memcpy(d + n, b',"ack_msgs":', 12)
+    n += 12
+    n += put_uint(d + n, batch.msgs)
+    d[n] = c"}"
+    return n + 1
 
 
 cpdef uint64_t store_one(

@@ -9,6 +9,7 @@ cdef enum:
     PUBLISH_IS_SPECIAL = 2          # its header block may change behaviour: Python decides
     PUBLISH_HAS_ID = 4              # it has a Nats-Msg-Id
     PUBLISH_EXPECTS = 8             # it says what must hold of the stream (Nats-Expected-...)
+    PUBLISH_IS_FAST = 16            # its reply subject is one of a fast batch
     ID_NAME_SIZE = 12               # "Nats-Msg-Id:"
 
     # What a publish may expect.

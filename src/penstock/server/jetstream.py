@@ -188,6 +188,9 @@ class JetStreamService:
         )
         engine.describe_client = self._describe
         engine.elsewhere = lambda storage: self._held(storage, account)
+        engine.fast_batches_elsewhere = lambda: sum(
+            other.fast_batches() for other in self.engines.values() if other is not engine
+        )
         engine.recover(server.clock())
         self.engines[account] = engine
         self._tick.add(engine)

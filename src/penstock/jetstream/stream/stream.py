@@ -23,6 +23,7 @@ from penstock.jetstream.deadlines import earliest
 from penstock.jetstream.limits import DELETED_DETAILS_MAX, SEQ_MAX
 from penstock.jetstream.stream import ingest, retention, ttl
 from penstock.jetstream.stream.dedupe import recover_ids
+from penstock.jetstream.stream.fast import FastIngest, Outcome, is_fast
 from penstock.jetstream.stream.renaming import make_mapper, make_republish_mapper
 from penstock.jetstream.stream.schedules import RETRY_NS, MessageSchedules
 from penstock.kernels.ingest import (
@@ -96,6 +97,7 @@ class Stream:
         self.store = store
         self.log: StreamLog = store.log
         self.created = created
+        self.domain = domain
         self.api_level = api_level
         self.consumers: dict[str, Consumer] = {}
         self.wiring: ConsumerWiring | None = None  # made with the first consumer
@@ -107,6 +109,7 @@ class Stream:
         self._ack_prefix = _ack_prefix(config.name, domain)
         self.acks = AckBatch(self._ack_prefix)
         self.republisher = Republisher(config.name.encode(), format_time)
+        self.fast = FastIngest(self)
         self._below = below
         self.refuse_all: ApiError | None = None  # set by the engine: what every publish gets just now
         self.write_failure: ApiError | None = None  # set while the store can't write
@@ -139,40 +142,51 @@ class Stream:
         ts = max(now, self.log.last_ts)
         while True:
             if self.refuse_all is None:
-                apply_plain(batch, self.log, self._limits, self.ids, now, ts, self.acks, self.republisher)
+                apply_plain(
+                    batch, self.log, self._limits, self.ids, now, ts, self.acks, self.republisher,
+                    self.fast.batches,
+                )  # fmt: skip
             publish = batch.take_one()
             if publish is None:
-                return
-            self._apply_one(*publish, now, ts)
+                break
+            if is_fast(publish[1]):
+                self.fast.publish(*publish, now, ts)
+            else:
+                self._apply_one(*publish, now, ts)
+        if self.fast.batches.has_due:
+            self.fast.acknowledge(batch.size)
 
     def _apply_one(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, now: int, ts: int
     ) -> None:
         answers = bool(reply) and not self.config.no_ack
         try:
-            if self.refuse_all is not None:
-                raise self.refuse_all.exception()
-            decision = ingest.check(self, subject, header, len(payload), now)
-            if decision.duplicate_of:
-                if answers:
-                    self.acks.add_ack(reply, decision.duplicate_of, True)
-                return
-            if decision.payload is not None:
-                payload = decision.payload
-            if self.is_wanted(subject):
-                size = ingest.record_size(subject, decision.header, len(payload))
-                ingest.check_room(self, subject, size)
+            stored = self.store_publish(subject, header, payload, now, ts)
         except JetStreamApiError as error:
             if answers:
                 self.acks.add(reply, self._refusal(ApiError.from_exception(error)))
             return
+        if answers and stored.value:
+            self.acks.add(reply, b'%s%d,"val":"%s"}' % (self._ack_prefix, stored.seq, stored.value.encode()))
+        elif answers:
+            self.acks.add_ack(reply, stored.seq, stored.duplicate)
+
+    def store_publish(self, subject: bytes, header: bytes, payload: bytes, now: int, ts: int) -> Outcome:
+        """Decides about one publish and stores it. Raises JetStreamApiError when it is refused."""
+        if self.refuse_all is not None:
+            raise self.refuse_all.exception()
+        decision = ingest.check(self, subject, header, len(payload), now)
+        if decision.duplicate_of:
+            return Outcome(decision.duplicate_of, duplicate=True, value="")
+        if decision.payload is not None:
+            payload = decision.payload
+        if self.is_wanted(subject):
+            size = ingest.record_size(subject, decision.header, len(payload))
+            ingest.check_room(self, subject, size)
         seq = self._store_decided(subject, decision, payload, ts)
         if decision.msg_id:
             self.ids.add(decision.msg_id, seq, ts)
-        if answers and decision.value:
-            self.acks.add(reply, b'%s%d,"val":"%s"}' % (self._ack_prefix, seq, decision.value.encode()))
-        elif answers:
-            self.acks.add_ack(reply, seq)
+        return Outcome(seq, duplicate=False, value=decision.value)
 
     def _store_decided(self, subject: bytes, decision: ingest.Decision, payload: bytes, ts: int) -> int:
         wanted = self.is_wanted(subject)
@@ -299,6 +313,7 @@ class Stream:
         """Removes what is too old, forgets old message ids, stores what schedules made; returns how many
         messages went."""
         self.ids.prune(now)
+        self.fast.expire(now)
         if self.config.sealed:
             return 0
         self._now = now
@@ -335,7 +350,7 @@ class Stream:
 
     def next_deadline(self) -> int | None:
         """When (ns) `expire` has work; None when never."""
-        due = self.ids.next_deadline()
+        due = earliest(self.ids.next_deadline(), self.fast.next_deadline())
         if self.config.sealed:
             return due
         return earliest(due, self.expiry.next_deadline(self.config.max_age), self.schedules.next_deadline())
@@ -373,6 +388,8 @@ class Stream:
         self._choose_needs()
         self.store.set_compression(self.config.compression is Compression.S2)
         self._limits = _plain_limits(self.config, self.needs)
+        if not self.config.allow_batched:
+            self.fast.clear()
         self.sink.mapper = make_mapper(self.config.subject_transform, self._below)
         republish = self.config.republish
         self.republisher.configure(
