@@ -56,13 +56,18 @@ def witness(server: EmbeddedServer) -> Iterator[Wire]:
         yield wire.connect()
 
 
+def hears(witness: Wire) -> bytes:
+    """What the witness gets of its own message; the server may ping it as well."""
+    return witness.ask(b"SUB mine 9\r\nPUB mine 2\r\nhi\r\nUNSUB 9\r\n").replace(b"PING\r\n", b"")
+
+
 @settings(max_examples=150)
 @given(data=damaged())
 def test_damaged_frames_harm_nobody_else(server: EmbeddedServer, witness: Wire, data: bytes) -> None:
     with Wire(server.port) as wire:
         send_slowly(wire, [data[: len(data) // 2], data[len(data) // 2 :]])
         # What the frames brought about is over once the witness has its answer, sent after them.
-        assert witness.ask(b"SUB mine 9\r\nPUB mine 2\r\nhi\r\nUNSUB 9\r\n") == b"MSG mine 9 2\r\nhi\r\n"
+        assert hears(witness) == b"MSG mine 9 2\r\nhi\r\n"
 
 
 @settings(max_examples=50)
@@ -70,7 +75,7 @@ def test_damaged_frames_harm_nobody_else(server: EmbeddedServer, witness: Wire, 
 def test_any_bytes_harm_nobody_else(server: EmbeddedServer, witness: Wire, data: bytes) -> None:
     with Wire(server.port) as wire:
         send_slowly(wire, [data])
-        assert witness.ask(b"SUB mine 9\r\nPUB mine 2\r\nhi\r\nUNSUB 9\r\n") == b"MSG mine 9 2\r\nhi\r\n"
+        assert hears(witness) == b"MSG mine 9 2\r\nhi\r\n"
 
 
 def test_everything_the_garbage_subscribed_is_gone(server: EmbeddedServer, witness: Wire) -> None:
