@@ -13,6 +13,7 @@ HELP = """Usage: penstock <command> [options]
 
 Commands:
     serve      run a server in the foreground (nats-server's flags; `penstock serve --help` lists them)
+    store      check, repair or dump a store that no server uses
     version    show the version
 
 Run `penstock <command> --help` for the options of a command.
@@ -28,6 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     command, *rest = words or ["--help"]
     if command == "serve":
         return _serve(rest, "penstock serve")
+    if command == "store":
+        return _store(rest)
     if command in ("version", "-v", "--version"):
         return _version()
     if command in ("help", "-h", "--help"):
@@ -41,6 +44,12 @@ def _serve(words: list[str], program: str) -> int:
     from penstock.cli.serve import serve
 
     return serve(words, program)
+
+
+def _store(words: list[str]) -> int:
+    from penstock.cli.store import store
+
+    return store(words)
 
 
 def _version() -> int:

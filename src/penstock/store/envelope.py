@@ -101,6 +101,20 @@ class Frames:
             raise ValueError(f"it holds {len(data)} bytes instead of {length & ~_COMPRESSED}")
         return data
 
+    def is_whole(self, file: memoryview, at: int, plain_at: int) -> bool:
+        """Does a whole frame begin at this byte of the file, `plain_at` in the plain bytes?"""
+        behind = at + _FRAME.size
+        if behind > len(file):
+            return False
+        stored, length = _FRAME.unpack_from(file, at)
+        if behind + stored > len(file):
+            return False
+        try:
+            self.open(file[behind : behind + stored], plain_at, length)
+        except ValueError:
+            return False
+        return True
+
 
 class Vault:
     """How files are encrypted. Without a key they are not.

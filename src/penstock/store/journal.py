@@ -64,6 +64,23 @@ def read_entries(data: bytes, generation: int) -> tuple[list[bytes], int]:
     return entries, at
 
 
+def read_state(files: OpenFiles, path: Path) -> tuple[bytes | None, int]:
+    """A snapshot and its generation; (None, 0) where there is none. Raises StoreCorruptError."""
+    try:
+        data = files.read(path)
+    except FileNotFoundError:
+        return None, 0
+    if len(data) >= _STATE.size:
+        magic, generation, digest = _STATE.unpack_from(data)
+        state = data[_STATE.size :]
+        if magic == _STATE_MAGIC and digest == xxh64_digest(state, generation):
+            return state, generation
+    raise StoreCorruptError(
+        "the consumer's state is damaged; remove the file to start from the consumer's beginning",
+        path=str(path),
+    )
+
+
 class FileConsumerStore:
     """One consumer's directory; see interface.ConsumerStore."""
 
@@ -126,7 +143,7 @@ class FileConsumerStore:
     def load(self) -> tuple[bytes | None, list[bytes]]:
         self._files.background.drain()
         self.write()
-        self._state, self._base = self._read_state()
+        self._state, self._base = read_state(self._files, self._directory / STATE)
         self._generation = self._base
         entries, whole = self._read_journal()
         # Of a snapshot that didn't come to disk: its journal goes on where the one before it ends.
@@ -169,22 +186,6 @@ class FileConsumerStore:
             head, size = self._files.encrypt(path)
             self._appended = AppendedFile(self._files, path, size=size, length=end, head=head)
         return entries, whole
-
-    def _read_state(self) -> tuple[bytes | None, int]:
-        path = self._directory / STATE
-        try:
-            data = self._files.read(path)
-        except FileNotFoundError:
-            return None, 0
-        if len(data) >= _STATE.size:
-            magic, generation, digest = _STATE.unpack_from(data)
-            state = data[_STATE.size :]
-            if magic == _STATE_MAGIC and digest == xxh64_digest(state, generation):
-                return state, generation
-        raise StoreCorruptError(
-            "the consumer's state is damaged; remove the file to start from the consumer's beginning",
-            path=str(path),
-        )
 
     def _sweep(self) -> None:
         """Removes journals of other generations and what a crash left of a replacement."""

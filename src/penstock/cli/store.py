@@ -1,0 +1,204 @@
+"""`penstock store check|repair|dump DIR`: a store that no server uses, examined, put right, or read.
+
+Exit status: 0 sound, 1 something was found (and, by repair, put right), 2 it could not be done: no store, a
+server uses it, the wrong key, a disk that refuses, or damage that repair had to leave.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.errors import PenstockError
+from penstock.store.doctor import Doctor, Report
+from penstock.store.keys import StoreKey
+
+if TYPE_CHECKING:
+    from penstock.kernels.streamlog import StoredMessage
+
+EXIT_SOUND, EXIT_FOUND, EXIT_COULD_NOT = 0, 1, 2
+
+_NS = 1_000_000_000
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Check, repair or dump a store that no server uses."
+)
+
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The store directory: what the server has as -sd or store_dir.")
+]
+Key = Annotated[
+    str, typer.Option("--key", envvar="PENSTOCK_STORE_KEY", help="The key of an encrypted store.")
+]
+PrevKey = Annotated[str, typer.Option("--prev-key", help="The key before it, if the server has one still.")]
+Config = Annotated[
+    Path | None, typer.Option("--config", "-c", help="A nats.conf that names the keys instead.")
+]
+
+
+def store(words: list[str]) -> int:
+    """Runs `penstock store ...` and returns the exit status."""
+    try:
+        status = app(words, prog_name="penstock store", standalone_mode=False)
+    except typer.Exit as ended:
+        return ended.exit_code
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # an option typer refuses says so itself
+            raise
+        sys.stderr.write(f"penstock store: {error.format_message()}\n")
+        return EXIT_COULD_NOT
+    return int(status or 0)
+
+
+@app.command()
+def check(directory: Directory, key: Key = "", prev_key: PrevKey = "", config: Config = None) -> None:
+    """Reads every block, index, snapshot, journal and meta; changes nothing."""
+    with _doctor(directory, key, prev_key, config) as doctor:
+        report = doctor.check()
+        _show(report, directory, repaired=False)
+        raise typer.Exit(EXIT_FOUND if report.faults else EXIT_SOUND)
+
+
+@app.command()
+def repair(directory: Directory, key: Key = "", prev_key: PrevKey = "", config: Config = None) -> None:
+    """The same, and puts right what can be; deletes nothing (see DIR/lost+found)."""
+    with _doctor(directory, key, prev_key, config) as doctor:
+        report = doctor.repair(datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ"))
+        _show(report, directory, repaired=True)
+        if any(not fault.done for fault in report.faults):
+            raise typer.Exit(EXIT_COULD_NOT)
+        raise typer.Exit(EXIT_FOUND if report.faults else EXIT_SOUND)
+
+
+@app.command()
+def dump(
+    directory: Directory,
+    key: Key = "",
+    prev_key: PrevKey = "",
+    config: Config = None,
+    stream: Annotated[str, typer.Option(help="This stream alone.")] = "",
+    account: Annotated[str, typer.Option(help="Streams of this account alone.")] = "",
+    subject: Annotated[str, typer.Option(help="Messages with this subject alone; wildcards allowed.")] = "",
+    from_seq: Annotated[int, typer.Option(help="From this sequence on.")] = 1,
+    to_seq: Annotated[int, typer.Option(help="Up to this sequence; 0: all.")] = 0,
+) -> None:
+    """Messages as JSON lines on standard output; what can't be read is told on standard error."""
+    told: list[str] = []
+
+    def lost(text: str) -> None:
+        told.append(text)
+        sys.stderr.write(f"{text}\n")
+
+    with _doctor(directory, key, prev_key, config) as doctor:
+        wanted = [
+            (of, name, at)
+            for of, name, at in doctor.streams()
+            if stream in ("", name) and account in ("", of)
+        ]  # fmt: skip
+        if not wanted and (stream or account):
+            _fail(f"{directory} has no such stream; it has {_named(doctor)}")
+        for of, name, at in wanted:
+            messages = doctor.messages(
+                at, subject=subject.encode(), from_seq=from_seq, to_seq=to_seq, on_lost=lost
+            )
+            for message in messages:
+                sys.stdout.write(json.dumps(_line(of, name, message), ensure_ascii=False) + "\n")
+    raise typer.Exit(EXIT_FOUND if told else EXIT_SOUND)
+
+
+def _named(doctor: Doctor) -> str:
+    return ", ".join(f"{name} (account {of})" for of, name, _ in doctor.streams()) or "none"
+
+
+def _line(account: str, stream: str, message: StoredMessage) -> dict[str, Any]:
+    """One message. What is no text stands in base64, under a name that says so."""
+    seconds, ns = divmod(message.ts, _NS)
+    line: dict[str, Any] = {
+        "account": account,
+        "stream": stream,
+        "seq": message.seq,
+        "time": f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ns:09d}Z",
+        "subject": message.subject.decode("utf-8", "backslashreplace"),
+    }
+    for name, data in (("header", message.header), ("payload", message.payload)):
+        if name == "header" and not data:
+            continue
+        try:
+            line[name] = data.decode()
+        except UnicodeDecodeError:
+            line[f"{name}_base64"] = base64.b64encode(data).decode()
+    return line
+
+
+# ---------------------------------------------------------------------- opening and telling
+
+
+@contextmanager
+def _doctor(directory: Path, key: str, prev_key: str, config: Path | None) -> Iterator[Doctor]:
+    try:
+        doctor = Doctor(directory, _keys(key, prev_key, config))
+        try:
+            yield doctor
+        finally:
+            doctor.close()
+    except (PenstockError, OSError) as error:
+        _fail(str(error))
+
+
+def _keys(key: str, prev_key: str, config: Path | None) -> StoreKey:
+    if config is None:
+        return StoreKey(key=key, prev_key=prev_key)
+    from penstock.server.directives import load
+
+    jetstream = load(str(config)).jetstream
+    if jetstream is None:
+        return StoreKey(key=key, prev_key=prev_key)
+    return StoreKey(jetstream.cipher, key or jetstream.key, prev_key or jetstream.prev_key)
+
+
+def _fail(text: str) -> None:
+    sys.stderr.write(f"penstock store: {text}\n")
+    raise typer.Exit(EXIT_COULD_NOT)
+
+
+def _show(report: Report, directory: Path, *, repaired: bool) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
+    streams = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("account", "stream"):
+        streams.add_column(name)
+    for name in ("messages", "bytes", "first", "last", "blocks", "consumers"):
+        streams.add_column(name, justify="right")
+    for one in report.streams:
+        counts = (one.messages, one.bytes, one.first_seq, one.last_seq, one.blocks, len(one.consumers))
+        streams.add_row(escape(one.account), escape(one.name), *(f"{count:,}" for count in counts))
+    console.print(streams)
+    for finding in report.findings:
+        colour = "green" if finding.done else "red" if finding.fault else "yellow"
+        at = "" if finding.offset is None else f" at byte {finding.offset}"
+        console.print(f"[{colour}]{escape(str(finding.path))}[/]{at}: {escape(finding.what)}", soft_wrap=True)
+        if finding.done:
+            console.print(f"    repaired: {escape(finding.done)}", soft_wrap=True)
+        elif repaired and finding.fault:
+            console.print("    left as it is", soft_wrap=True)
+    faults = len(report.faults)
+    if report.moved_to is not None:
+        console.print(f"What left its place is in {escape(str(report.moved_to))}", soft_wrap=True)
+    if not faults:
+        console.print(f"[green]{escape(str(directory))}: sound[/]", soft_wrap=True)
+    elif repaired:
+        done = sum(bool(one.done) for one in report.faults)
+        console.print(f"{faults} found, {done} repaired", soft_wrap=True)
+    else:
+        console.print(f"{faults} found; `penstock store repair {escape(str(directory))}`", soft_wrap=True)
