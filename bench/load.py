@@ -185,16 +185,21 @@ def _receive_bytes(wires: list[Wire], bytes_each: int) -> None:
                     del left[key.fd]
 
 
-def spread_msgs_per_s(port: int, *, subjects: int, messages: int, size_bytes: int = 16) -> float:
-    """One to one over that many literal subjects in random order, one receiver each; messages/s.
+def spread_msgs_per_s(
+    port: int, *, subjects: int, messages: int, used: int | None = None, size_bytes: int = 16
+) -> float:
+    """One to one over literal subjects in random order, one receiver each; messages/s.
 
+    subjects -- how many are subscribed to.
+    used -- how many of those are published to; None = all.
     Frames are of one size whatever the number of subjects, so that figures differ by the lookup alone.
     """
     body = b"x" * size_bytes
     numbers = list(range(subjects))
     random.Random(1).shuffle(numbers)
+    numbers = numbers[:used]
     frames = [b"PUB bench.spread.%07d %d\r\n%s\r\n" % (n, size_bytes, body) for n in numbers]
-    frames *= max(1, SPREAD_FRAMES // subjects)
+    frames *= max(1, SPREAD_FRAMES // len(frames))
     chunks = [b"".join(frames[at : at + CHUNK_MESSAGES]) for at in range(0, len(frames), CHUNK_MESSAGES)]
     rounds = max(1, messages // len(frames))
     delivered = len(b"MSG bench.spread.%07d %07d %d\r\n%s\r\n" % (0, 0, size_bytes, body))

@@ -105,6 +105,13 @@ def spread_cost(server: ServerProcess) -> float:
     return few / many
 
 
+def fixed_cost(server: ServerProcess) -> float:
+    """What a publish to one subject costs with very many subscribed, as a multiple of that with ten."""
+    few = load.spread_msgs_per_s(server.port, subjects=10, used=1, messages=1_000_000)
+    many = load.spread_msgs_per_s(server.port, subjects=SPREAD_SUBJECTS, used=1, messages=1_000_000)
+    return few / many
+
+
 def core_scenarios(share: int) -> list[Scenario]:
     """Publish and subscribe one to one, one to four, four to four, and request/reply, in four sizes."""
     rows = []
@@ -153,7 +160,14 @@ def scenarios(quick: bool) -> list[Scenario]:
     return [
         *core_scenarios(share),
         Scenario(
-            f"publish to one of {SPREAD_SUBJECTS:,} subjects, beside one of 10",
+            f"publish to the same one of {SPREAD_SUBJECTS:,} subjects, beside one of 10",
+            "times the cost",
+            fixed_cost,
+            bigger_is_better=False,
+            most=SPREAD_COST_MAX,
+        ),
+        Scenario(
+            f"publish to {SPREAD_SUBJECTS:,} subjects in random order, beside 10",
             "times the cost",
             spread_cost,
             bigger_is_better=False,

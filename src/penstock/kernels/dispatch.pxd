@@ -64,6 +64,11 @@ cdef class SubjectMapper:
     cdef dict decided
     cpdef bytes map(self, bytes subject)
 
+# A PUB or HPUB taken out of the read buffer, and where in it it began.
+cdef struct PublishFrame:
+    Frame frame
+    size_t start
+
 # The sending half of a connection.
 cdef class Inlet:
     cdef readonly FrameParser parser
@@ -87,8 +92,10 @@ cdef class Inlet:
     # frame (or OP_ERROR) it stopped at; the caller reads it by control() and calls process() again.
     cpdef int process(self) except -1
     cdef int run(self) except -1
+    cdef int take_ahead(self, PublishFrame* ahead, int* op) except -1
+    cdef int publish_ahead(self, const PublishFrame* ahead, int count) except -1
     cdef int work(self) except -1
-    cdef int publish_frame(self) except -1
+    cdef int publish_frame(self, const Frame* f) except -1
     cdef bint is_allowed(self, const Message* m) except -1
 
 # Routes one message to everybody interested; returns how many took it.

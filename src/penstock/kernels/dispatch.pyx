@@ -19,6 +19,7 @@ from penstock.kernels.frames cimport (
     ERROR_MALFORMED, OP_HPUB, OP_NEED_MORE, OP_PUB, FrameParser, put_msg, to_python,
 )
 from penstock.kernels.grammar cimport is_literal_subject
+from penstock.kernels.literals cimport Sought
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
 from penstock.kernels.ticks cimport TickTrigger
@@ -43,6 +44,7 @@ cdef enum:
     ALLOWED_MAX = 1024              # decisions of publish_check that are remembered
     MAPPED_MAX = 4096               # decisions of a SubjectMapper that are remembered
     STALL_THRESHOLD = 8 << 20       # bytes
+    AHEAD = 16                      # publishes whose lookups wait for memory together
 
 
 cdef class DeliveryGuard:
@@ -263,12 +265,17 @@ cdef int route_to_group(SubscriptionIndex index, list group, const Message* m, S
 
 
 cdef int route(SubscriptionIndex index, const Message* m, Sink origin) except -1:
-    cdef MatchResult result = index.lookup(m.subject, m.subject_len)
-    cdef list plain = result.plain
-    cdef list groups = result.groups
+    cdef void* sole = NULL
+    cdef MatchResult result = index.lookup_or_sole(m.subject, m.subject_len, &sole)
+    cdef list plain, groups
     cdef Subscription sub
     cdef Py_ssize_t i
     cdef int taken = 0
+    if sole != NULL:
+        sub = <Subscription>sole
+        return 0 if sub.closed else sub.sink.deliver(sub, m, origin)
+    plain = result.plain
+    groups = result.groups
     for i in range(len(plain)):
         sub = <Subscription>plain[i]
         if not sub.closed:
@@ -467,31 +474,81 @@ cdef class Inlet:
 
     cdef int run(self) except -1:
         cdef FrameParser parser = self.parser
-        cdef int op
+        cdef PublishFrame ahead[AHEAD + 1]
+        cdef int count
+        cdef int op = OP_PUB
         while not self.sink.closed:
-            op = parser.next(&self.frame)
-            if op == OP_PUB or (op == OP_HPUB and self.sink.headers):
-                self.publish_frame()
-                continue
+            count = self.take_ahead(ahead, &op)
+            if count:
+                self.publish_ahead(ahead, count)
+                if self.sink.closed:
+                    break
+            if op == OP_PUB or (op == OP_NEED_MORE and count):
+                continue            # a service that was called may have fed the parser
             if op == OP_NEED_MORE:
                 return op
-            if op == OP_HPUB:
-                op = parser.fail(&self.frame, ERROR_MALFORMED)
             self.has_frame = True
             self.frame_epoch = parser.epoch
             return op
         return OP_NEED_MORE
 
-    cdef int publish_frame(self) except -1:
-        """Routes the PUB or HPUB in `frame`."""
+    cdef int take_ahead(self, PublishFrame* ahead, int* op) except -1:
+        """Takes the publishes that were read, AHEAD at most; `op` is what comes then, OP_PUB for perhaps more.
+
+        Where each began, and what comes then, stands in `start`.
+        """
+        cdef FrameParser parser = self.parser
+        cdef Sought sought[AHEAD]
+        cdef Frame* f
+        cdef int count = 0
+        cdef int i
+        op[0] = OP_PUB
+        while True:
+            ahead[count].start = parser.start
+            if count == AHEAD:
+                break
+            f = &ahead[count].frame
+            op[0] = parser.next(f)
+            if op[0] == OP_PUB or (op[0] == OP_HPUB and self.sink.headers):
+                op[0] = OP_PUB
+                count += 1
+                continue
+            if op[0] == OP_HPUB:
+                op[0] = parser.fail(f, ERROR_MALFORMED)
+            if op[0] != OP_NEED_MORE:
+                self.frame = f[0]
+            break
+        if count > 1 and self.mapper is None and self.index is not None:
+            for i in range(count):
+                sought[i].subject, sought[i].n = ahead[i].frame.subject, ahead[i].frame.subject_len
+            self.index.fetch_ahead(sought, <size_t>count)
+        return count
+
+    cdef int publish_ahead(self, const PublishFrame* ahead, int count) except -1:
+        """Routes what was taken. When the sink closes or something is raised, what comes after that publish,
+        the frame that ended the taking too, is as if it had never been taken."""
+        cdef int i = 0
+        cdef bint whole = False
+        try:
+            while i < count and not self.sink.closed:
+                i += 1
+                self.publish_frame(&ahead[i - 1].frame)
+            whole = not self.sink.closed
+        finally:
+            if not whole:
+                self.parser.go_back(ahead[i].start)
+        return 0
+
+    cdef int publish_frame(self, const Frame* f) except -1:
+        """Routes a PUB or HPUB."""
         cdef Message m
         cdef ClientSink sink = self.sink
         cdef bytes mapped       # keeps the bytes m.subject points at
         cdef int taken
-        m.subject, m.subject_len = self.frame.subject, self.frame.subject_len
-        m.reply, m.reply_len = self.frame.reply, self.frame.reply_len
-        m.body, m.body_len = self.frame.body, self.frame.body_len
-        m.header_len = self.frame.header_len
+        m.subject, m.subject_len = f.subject, f.subject_len
+        m.reply, m.reply_len = f.reply, f.reply_len
+        m.body, m.body_len = f.body, f.body_len
+        m.header_len = f.header_len
         if sink.tracer is not None:
             sink.tracer.note(True, b"", &m)
         sink.in_msgs += 1

@@ -51,6 +51,8 @@ cdef class FrameParser:
     cdef readonly int error     # ParseError
     # Next frame into f, or OP_NEED_MORE, or OP_ERROR. The one call the hot loops make.
     cdef int next(self, Frame* f) except -1
+    # Goes back to where `start` was before next(): what was taken since comes again.
+    cdef void go_back(self, size_t start) noexcept
     cdef readonly int stopped_op        # the Op at which next_batch() stopped
     cdef size_t line_scanned    # bytes from `start` already searched for the end of a control line
     cdef uint64_t epoch         # grows whenever pointers of frames die

@@ -287,6 +287,11 @@ cdef class FrameParser:
             return OP_NEED_MORE
         return self.next_in_line(f)
 
+    cdef void go_back(self, size_t start) noexcept:
+        self.start = start
+        self.line_scanned = self.need = 0
+        self.error = ERROR_NONE         # whatever was wrong lies ahead, and is found again
+
     cdef int next_in_line(self, Frame* f) noexcept:
         """Finds the control line at `start` and parses it."""
         cdef const char* line = self.data + self.start

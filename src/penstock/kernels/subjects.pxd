@@ -1,5 +1,6 @@
 """The subscription index: literal and wildcard filters, queue groups, match cache."""
 from libc.stdint cimport uint64_t, uint32_t
+from penstock.kernels.literals cimport LiteralTable, Sought
 from penstock.kernels.sinks cimport Subscription, Sink, Message
 
 # Who gets a subject: immutable once built, safe to keep while subscriptions change.
@@ -12,9 +13,11 @@ cdef class FilterState:
     cdef list members               # [Subscription] in the order of insertion
     cdef MatchResult result         # None while it has to be built anew
     cdef size_t slot                # its place in SubscriptionIndex.states
+    cdef int add(self, Subscription sub) except -1
+    cdef int drop(self, Subscription sub) except -1
+    cdef void* sole(self)
 
-# A node of the trie of wildcard filters (key = one token), or an entry of the table of literal filters
-# (key = the whole subject).
+# A node of the trie of wildcard filters; its key is one token.
 cdef struct Node:
     uint64_t hash
     char* key
@@ -63,7 +66,7 @@ cdef class SubscriptionIndex:
     cdef dict members                       # {Subscription: None} in the order of insertion
     cdef list states                        # [FilterState | None]: keeps alive what nodes point to
     cdef list free_slots                    # of `states`
-    cdef Table literals
+    cdef LiteralTable literals
     cdef Node* root
     cdef CacheEntry* cache
     cdef list cached                        # [MatchResult | None], beside `cache`
@@ -71,15 +74,25 @@ cdef class SubscriptionIndex:
     cdef uint32_t in_bucket[BUCKETS]        # entries cached, by the first token of their subject
     # Never None; an empty result when nobody is interested. Cached on the raw bytes.
     cdef MatchResult lookup(self, const char* subject, size_t n)
+    # For the hot path: no result is made for a subject that has one receiver. See there.
+    cdef MatchResult lookup_or_sole(self, const char* subject, size_t n, void** sole)
+    # These subjects are looked up next: what that reads is fetched meanwhile. A hint, and no more.
+    cdef void fetch_ahead(self, Sought* sought, size_t count) noexcept
     cdef MatchResult with_replies(self, const char* subject, size_t n, MatchResult result)
     cpdef int insert(self, Subscription sub) except -1
     cpdef bint remove(self, Subscription sub) except -1
     cdef uint64_t random(self) noexcept
-    cdef MatchResult find(self, const char* subject, size_t n, uint64_t key_hash)
+    cdef MatchResult find(self, const char* subject, size_t n, uint64_t key_hash, void** sole)
     cdef int remember(self, const char* subject, size_t n, uint64_t key_hash, MatchResult result) except -1
     cdef int forget(self, size_t i) except -1
     cdef int invalidate(self, const char* f, size_t n, bint wildcard) except -1
-    cdef Node* node_of(self, const char* f, size_t n, bint wildcard, bint create) except? NULL
+    cdef FilterState new_state(self)
+    cdef int drop_state(self, FilterState state) except -1
+    cdef int insert_literal(self, const char* f, size_t n, Subscription sub) except -1
+    cdef int remove_literal(self, const char* f, size_t n, Subscription sub) except -1
+    cdef int insert_wildcard(self, const char* f, size_t n, Subscription sub) except -1
+    cdef int remove_wildcard(self, const char* f, size_t n, Subscription sub) except -1
+    cdef Node* node_of(self, const char* f, size_t n, bint create) except? NULL
     cdef Node* child_of(self, Node* node, const char* token, size_t n, bint create) except? NULL
     cdef int prune(self, Node* node) except -1
     cdef uint32_t bucket_of(self, const char* s, size_t n) noexcept

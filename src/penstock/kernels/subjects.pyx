@@ -1,9 +1,9 @@
 # cython: auto_pickle=False
 """The index that says who is interested in a subject.
 
-Theory of operation. Literal filters live in one hash table keyed by the whole subject; wildcard filters in
-a trie of tokens. A lookup probes the cache, then the table, then walks the trie; none of this makes a
-Python object. Each filter keeps its prebuilt MatchResult, so that a subject which exactly one filter
+Theory of operation. Literal filters live in one hash table keyed by the whole subject (literals.pyx);
+wildcard filters in a trie of tokens. A lookup probes the cache, then the table, then walks the trie; none
+of this makes a Python object. Each filter keeps its prebuilt MatchResult, so that a subject which exactly one filter
 matches (a reply to `_INBOX.<id>.<n>`, never seen before and never again) costs a walk and no allocation.
 Only results put together from several filters, or found by a long walk, are worth a place in the cache.
 
@@ -27,6 +27,10 @@ from libc.string cimport memcmp, memcpy
 from penstock.kernels.grammar cimport (
     check_filter, filter_matches, has_empty_token, has_wildcard, is_token, token_end,
 )
+from penstock.kernels.literals cimport (
+    Literal, Sought, hash_bytes, literal_drop, literal_get, literal_new, literal_put, literals_fetch, literals_free,
+    mix,
+)
 from penstock.kernels.sinks cimport Subscription
 
 cdef enum:
@@ -36,38 +40,13 @@ cdef enum:
     TABLE_FIRST = 8
     FILTER_MAX = 1 << 15            # bytes; bounds the depth of the walk
     FOUND_INLINE = 32
+    FETCH_FROM = 1000               # literal filters; what fewer need stays in the processor's cache anyway
 
 # Differs from run to run (unless PYTHONHASHSEED is set), so that nobody can aim at one slot from outside.
 cdef uint64_t PROCESS_SEED = <uint64_t><Py_ssize_t>hash(b"penstock subject index")
 
 
-# --- hashing and tables
-
-cdef inline uint64_t mix(uint64_t h) noexcept nogil:
-    h ^= h >> 32
-    h *= <uint64_t>0x9E3779B97F4A7C15
-    h ^= h >> 29
-    return h
-
-
-cdef inline uint64_t hash_bytes(const char* p, size_t n, uint64_t seed) noexcept nogil:
-    """Eight bytes a step; made for keys of 5 to 100 bytes."""
-    cdef uint64_t h = seed ^ (<uint64_t>n * <uint64_t>0xD6E8FEB86659FD93)
-    cdef uint64_t word
-    while n >= 8:
-        memcpy(&word, p, 8)
-        h = (h ^ word) * <uint64_t>0xFF51AFD7ED558CCD
-        h ^= h >> 32
-        p += 8
-        n -= 8
-    if n:
-        word = 0
-        while n:
-            n -= 1
-            word = (word << 8) | <unsigned char>p[n]
-        h = (h ^ word) * <uint64_t>0xC4CEB9FE1A85EC53
-    return mix(h)
-
+# --- tables of the trie
 
 cdef inline Node* table_get(const Table* t, uint64_t key_hash, const char* key, size_t n) noexcept nogil:
     cdef size_t i
@@ -269,6 +248,26 @@ cdef MatchResult result_of_members(list members):
     return new_result(plain, list(groups.values()))
 
 
+cdef class FilterState:
+    """The subscriptions of one filter, in the order of insertion."""
+
+    cdef int add(self, Subscription sub) except -1:
+        self.members.append(sub)
+        self.result = None
+        return 0
+
+    cdef int drop(self, Subscription sub) except -1:
+        self.members.remove(sub)
+        self.result = None
+        return 0
+
+    cdef void* sole(self):
+        """The only subscription, when no queue group has a say in who gets the message; else NULL."""
+        if len(self.members) == 1 and not (<Subscription>self.members[0]).queue:
+            return <void*>self.members[0]
+        return NULL
+
+
 cdef inline MatchResult result_of(FilterState state):
     if state.result is None:
         state.result = result_of_members(state.members)
@@ -324,10 +323,7 @@ cdef class SubscriptionIndex:
             for i in range(<size_t>CACHE_SIZE):
                 free(self.cache[i].key)
             free(self.cache)
-        for i in range(self.literals.capacity):
-            if self.literals.slots[i] != NULL:
-                node_free(self.literals.slots[i])
-        free(self.literals.slots)
+        literals_free(&self.literals)
         while node != NULL:         # bottom up, without recursion: filters may be deep
             child = first_child(node)
             if child == NULL:
@@ -354,6 +350,13 @@ cdef class SubscriptionIndex:
     # --- lookup
 
     cdef MatchResult lookup(self, const char* subject, size_t n):
+        return self.lookup_or_sole(subject, n, NULL)
+
+    cdef MatchResult lookup_or_sole(self, const char* subject, size_t n, void** sole):
+        """What lookup() gives; or None, and `sole` is the one Subscription, without queue group, that matches.
+
+        With `sole` NULL it always is a result. Both are borrowed from the index.
+        """
         cdef uint64_t key_hash
         cdef CacheEntry* entry
         cdef size_t i
@@ -361,14 +364,14 @@ cdef class SubscriptionIndex:
             return NOBODY
         self.num_lookups += 1
         if self.replies is not None and is_awaited(subject, n):
-            return self.with_replies(subject, n, self.find(subject, n, hash_bytes(subject, n, self.seed)))
+            return self.with_replies(subject, n, self.find(subject, n, hash_bytes(subject, n, self.seed), NULL))
         key_hash = hash_bytes(subject, n, self.seed)
         if self.in_cache:
             i = key_hash & (CACHE_SIZE - 1)
             entry = &self.cache[i]
             if entry.hash == key_hash and entry.key_len == n and memcmp(entry.key, subject, n) == 0:
                 return <MatchResult>self.cached[i]
-        return self.find(subject, n, key_hash)
+        return self.find(subject, n, key_hash, sole)
 
     cdef MatchResult with_replies(self, const char* subject, size_t n, MatchResult result):
         """The result and who awaits a reply on the subject."""
@@ -383,19 +386,22 @@ cdef class SubscriptionIndex:
         both.groups = result.groups
         return both
 
-    cdef MatchResult find(self, const char* subject, size_t n, uint64_t key_hash):
+    cdef MatchResult find(self, const char* subject, size_t n, uint64_t key_hash, void** sole):
         """The lookup without the cache; puts there what is worth it."""
         cdef Found found
-        cdef Node* literal = table_get(&self.literals, key_hash, subject, n)
+        cdef Literal* literal = literal_get(&self.literals, key_hash, subject, n)
         cdef MatchResult result
         self.num_walks += 1
         found.states = &found.inline_states[0]
         found.capacity = FOUND_INLINE
         found.count = found.visited = 0
         found.out_of_memory = False
-        if literal != NULL and literal.state != NULL:
+        if literal != NULL:
             add_found(&found, literal.state)
         walk(self.root, subject, subject + n, self.seed, &found)
+        if sole != NULL and found.count == 1 and literal != NULL and literal.sole != NULL:
+            sole[0] = literal.sole
+            return None
         try:
             if found.out_of_memory:
                 raise MemoryError("no memory to collect the filters that match a subject")
@@ -473,23 +479,81 @@ cdef class SubscriptionIndex:
                     self.forget(i)
         return 0
 
+    cdef void fetch_ahead(self, Sought* sought, size_t count) noexcept:
+        if self.literals.count >= FETCH_FROM:
+            literals_fetch(&self.literals, sought, count, self.seed)
+
     # --- changes
 
-    cdef Node* node_of(self, const char* f, size_t n, bint wildcard, bint create) except? NULL:
-        """The node where filter f ends; NULL when there is none and none is to be created."""
-        cdef uint64_t key_hash
-        cdef Node* node
+    cdef FilterState new_state(self):
+        cdef FilterState state = FilterState.__new__(FilterState)
+        state.members = []
+        if self.free_slots:
+            state.slot = self.free_slots.pop()
+            self.states[state.slot] = state
+        else:
+            state.slot = <size_t>len(self.states)
+            self.states.append(state)
+        return state
+
+    cdef int drop_state(self, FilterState state) except -1:
+        self.states[state.slot] = None
+        self.free_slots.append(state.slot)
+        return 0
+
+    cdef int insert_literal(self, const char* f, size_t n, Subscription sub) except -1:
+        cdef uint64_t key_hash = hash_bytes(f, n, self.seed)
+        cdef Literal* literal = literal_get(&self.literals, key_hash, f, n)
+        cdef FilterState state
+        if literal == NULL:
+            state = self.new_state()
+            literal = literal_new(f, n)
+            literal.state = <void*>state
+            literal_put(&self.literals, literal, key_hash)
+        else:
+            state = <FilterState>literal.state
+        state.add(sub)
+        literal.sole = state.sole()
+        return 0
+
+    cdef int remove_literal(self, const char* f, size_t n, Subscription sub) except -1:
+        cdef uint64_t key_hash = hash_bytes(f, n, self.seed)
+        cdef Literal* literal = literal_get(&self.literals, key_hash, f, n)
+        cdef FilterState state = <FilterState>literal.state
+        state.drop(sub)
+        literal.sole = state.sole()
+        if not state.members:
+            self.drop_state(state)
+            literal_drop(&self.literals, literal, key_hash)
+        return 0
+
+    cdef int insert_wildcard(self, const char* f, size_t n, Subscription sub) except -1:
+        cdef Node* node = self.node_of(f, n, True)
+        cdef FilterState state
+        if node.state == NULL:
+            state = self.new_state()
+            node.state = <void*>state
+        else:
+            state = <FilterState>node.state
+        state.add(sub)
+        return 0
+
+    cdef int remove_wildcard(self, const char* f, size_t n, Subscription sub) except -1:
+        cdef Node* node = self.node_of(f, n, False)
+        cdef FilterState state = <FilterState>node.state
+        state.drop(sub)
+        if not state.members:
+            node.state = NULL
+            self.drop_state(state)
+            self.prune(node)
+        return 0
+
+    cdef Node* node_of(self, const char* f, size_t n, bint create) except? NULL:
+        """The node where wildcard filter f ends; NULL when there is none and none is to be created."""
+        cdef Node* node = self.root
         cdef Node* child
         cdef const char* end = f + n
         cdef const char* t
-        if not wildcard:
-            key_hash = hash_bytes(f, n, self.seed)
-            node = table_get(&self.literals, key_hash, f, n)
-            if node == NULL and create:
-                node = node_new(f, n, key_hash, NULL)
-                table_put(&self.literals, node)
-            return node
-        node = self.root
         while True:
             t = token_end(f, end)
             if is_token(f, t, c'*'):
@@ -527,8 +591,6 @@ cdef class SubscriptionIndex:
         cdef const char* f
         cdef size_t n
         cdef bint wildcard
-        cdef Node* node
-        cdef FilterState state
         if sub is None:
             raise TypeError("insert() takes a Subscription, not None")
         check_filter(sub.subject)
@@ -538,21 +600,10 @@ cdef class SubscriptionIndex:
             raise ValueError(f"a subject filter has {n} bytes, at most {FILTER_MAX} are allowed")
         if sub.indexed:
             raise ValueError(f"{sub!r} is in an index already; make a new Subscription")
-        node = self.node_of(f, n, wildcard, True)
-        if node.state == NULL:
-            state = FilterState.__new__(FilterState)
-            state.members = []
-            if self.free_slots:
-                state.slot = self.free_slots.pop()
-                self.states[state.slot] = state
-            else:
-                state.slot = <size_t>len(self.states)
-                self.states.append(state)
-            node.state = <void*>state
+        if wildcard:
+            self.insert_wildcard(f, n, sub)
         else:
-            state = <FilterState>node.state
-        state.members.append(sub)
-        state.result = None
+            self.insert_literal(f, n, sub)
         self.members[sub] = None
         sub.indexed = True
         self.count += 1
@@ -569,30 +620,19 @@ cdef class SubscriptionIndex:
         cdef const char* f
         cdef size_t n
         cdef bint wildcard
-        cdef Node* node
-        cdef FilterState state
         if sub is None or sub not in self.members:
             return False
         f, n = PyBytes_AS_STRING(sub.subject), <size_t>PyBytes_GET_SIZE(sub.subject)
         wildcard = has_wildcard(f, n)
-        node = self.node_of(f, n, wildcard, False)
-        state = <FilterState>node.state
-        state.members.remove(sub)
-        state.result = None
+        if wildcard:
+            self.remove_wildcard(f, n, sub)
+        else:
+            self.remove_literal(f, n, sub)
         del self.members[sub]
         sub.indexed = False
         self.count -= 1
         self.generation += 1
         self.invalidate(f, n, wildcard)
-        if not state.members:
-            node.state = NULL
-            self.states[state.slot] = None
-            self.free_slots.append(state.slot)
-            if wildcard:
-                self.prune(node)
-            else:
-                table_drop(&self.literals, node)
-                node_free(node)
         if self.watcher is not None:
             self.watcher.removed(sub)
         return True

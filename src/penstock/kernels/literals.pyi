@@ -1,0 +1,1 @@
+"""The table of literal filters; nothing of it is for Python."""
