@@ -27,6 +27,7 @@ from penstock.server.auth import GLOBAL_ACCOUNT
 from penstock.server.background import LoopBackground
 from penstock.server.identity import VERSION
 from penstock.server.options import AccountJetStream, JetStreamOptions
+from penstock.server.reservations import excess, growth
 from penstock.store.file import FileStore
 from penstock.store.keys import StoreKey
 from penstock.store.memory import MemoryStore
@@ -46,7 +47,7 @@ class JetStreamService:
         tick: drives the engines.
 
     Raises:
-        ServerError: the store directory can't be used.
+        ServerError: the store directory can't be used, or accounts reserve more than there is.
     """
 
     def __init__(self, server: Server, options: JetStreamOptions, tick: Tick) -> None:
@@ -55,10 +56,17 @@ class JetStreamService:
         self._tick = tick
         self._new_id = NuidGenerator(_random_below)
         self.engines: dict[str, JetStream] = {}
+        self._limits: dict[str, AccountJetStream] = {}  # of the accounts that have an engine
         self.max_memory_bytes = _limit(options.max_memory_bytes, _memory_bytes())
         self.max_file_bytes = _limit(options.max_file_bytes, _disk_bytes(options.store_dir))
         self._background: LoopBackground | None = None
         self._tell()
+        problem = excess(server.jetstream_accounts().values(), self.max_memory_bytes, self.max_file_bytes)
+        if problem:
+            raise ServerError(
+                f"can not start JetStream: Error enabling jetstream on configured accounts: {problem}; lower"
+                " limits of accounts, or raise max_memory_store or max_file_store of the server"
+            )
         try:
             self._store = self._open_store()
             started_ns = server.clock()
@@ -124,15 +132,29 @@ class JetStreamService:
             self.max_memory_bytes = _limit(self._options.max_memory_bytes, _memory_bytes())
             self.max_file_bytes = _limit(self._options.max_file_bytes, _disk_bytes(self._options.store_dir))
         wanted = self._server.jetstream_accounts()
-        for name in self.engines.keys() | wanted.keys():
+        names = self.engines.keys() | wanted.keys()
+        # Those that give something back come first.
+        for name in sorted(names, key=lambda name: (growth(self._limits.get(name), wanted.get(name)), name)):
             self.configure(name, wanted.get(name))
         self._refuse_others()
 
     def configure(self, name: str, limits: AccountJetStream | None) -> None:
-        """JetStream of one account from now on; None = it has none. See `renew`."""
-        engine = self.engines.get(name)
+        """JetStream of one account from now on; None = it has none. See `renew`.
+
+        Limits that would reserve more than there is are told, and change nothing.
+        """
+        engine, present = self.engines.get(name), self._limits.get(name)
+        if limits is not None and growth(present, limits) > 0:
+            problem = excess(
+                (self._limits | {name: limits}).values(), self.max_memory_bytes, self.max_file_bytes
+            )
+            if problem:
+                self._server.log.error(f'Error enabling jetstream on account "{name}": {problem}')
+                self._refuse_others()
+                return
         if engine is not None and limits is not None:
             engine.config = self._config(name, limits)
+            self._limits[name] = limits
         elif engine is not None:
             self._end(name)
         elif limits is not None:
@@ -147,6 +169,7 @@ class JetStreamService:
 
     def _end(self, name: str) -> None:
         engine = self.engines.pop(name)
+        del self._limits[name]
         engine.end_pulls()
         try:
             engine.close()
@@ -192,7 +215,7 @@ class JetStreamService:
             other.fast_batches() for other in self.engines.values() if other is not engine
         )
         engine.recover(server.clock())
-        self.engines[account] = engine
+        self.engines[account], self._limits[account] = engine, limits
         self._tick.add(engine)
 
     def _config(self, account: str, limits: AccountJetStream) -> EngineConfig:
