@@ -40,12 +40,16 @@ class FastPublisher:
         for seq in range(first, last + 1):
             self.send(seq, APPEND, b"%d" % seq)
 
-    def heard(self) -> list[dict[str, Any]]:
-        """The tick, and what was answered."""
+    def heard_raw(self) -> list[tuple[bytes, bytes]]:
+        """The tick, and what was answered: subjects and texts."""
         self.harness.tick()
-        found = [json.loads(payload) for _, _, payload in self._heard]
+        found = [(subject, payload) for subject, _, payload in self._heard]
         self._heard.clear()
         return found
+
+    def heard(self) -> list[dict[str, Any]]:
+        """The tick, and what was answered."""
+        return [json.loads(payload) for _, payload in self.heard_raw()]
 
     def ask(
         self, seq: int, operation: int, payload: bytes = b"x", header: bytes = b""

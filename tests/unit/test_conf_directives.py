@@ -119,6 +119,8 @@ def test_keys_are_case_insensitive() -> None:
         ("jetstream: disabled", None),
         ("jetstream { enabled: false, store_dir: x }", None),
         ("jetstream { sync_interval: always }", JetStreamOptions(sync_always=True)),
+        ("jetstream { fast_ingest_errors: official }", JetStreamOptions(official_fast_errors=True)),
+        ("jetstream { fast_ingest_errors: adr }", JetStreamOptions()),
         (
             (
                 "jetstream { limits { batch { max_inflight_per_stream: 2, max_inflight_total: 3, max_msgs: 4,"

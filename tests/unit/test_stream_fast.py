@@ -408,6 +408,18 @@ def test_without_limits_of_its_own_a_stream_has_the_official_ones(harness: Engin
     assert [n for n, answer in enumerate(answers) if "error" in answer] == [1000]
 
 
+def test_errors_may_have_the_official_numbers() -> None:
+    """Row 122 to row 125, with `fast_ingest_errors: official`."""
+    harness = EngineHarness(official_fast_errors=True)
+    harness.create("S", "s.>", allow_batched=True)
+    harness.create("PLAIN", "plain.>")
+    publisher = FastPublisher(harness)
+    assert code(FastPublisher(harness, "p", subject="plain.a").ask(1, START)) == 10205
+    assert code(publisher.ask(1, APPEND)) == 10206
+    assert code(FastPublisher(harness, "i" * 65).ask(1, START)) == 10207
+    assert code(publisher.ask(2, APPEND)) == 10208
+
+
 def test_switching_batches_off_ends_them(harness: EngineHarness) -> None:
     """Row 123."""
     publisher = FastPublisher(harness)

@@ -407,10 +407,11 @@ class FastIngest(ConnectionListener):
         self._flow.on_answer(answer)
         if isinstance(answer, Gap):
             self._tell(self._on_gap, answer.last_seq, answer.seq)
-            self._commit_again()
         elif isinstance(answer, Refused):
             subject = self._first_subject.decode("utf-8", "replace")
             self._tell(self._on_error, answer.seq, batch_exception(answer.error, subject))
+        if self._commit is not None and not self._flow.is_over and self._flow.lost_commit(raw[1], answer):
+            self._send_commit()
         self._wake()
 
     def _tell(self, callback: Callable[..., object] | None, *arguments: object) -> None:
@@ -420,15 +421,8 @@ class FastIngest(ConnectionListener):
             except Exception:
                 log.exception("batch %s: a callback raised", self.id)
 
-    def _commit_again(self) -> None:
-        """The commit itself was lost in a gap that doesn't end the batch: it goes out again as a new
-        message."""
-        if self._commit is None or self._flow.is_ending or self._flow.is_over:
-            return
-        if self._flow.gaps[-1].seq > self._flow.sent:
-            self._send_commit()
-
     def _send_commit(self) -> None:
+        """The commit was lost in a gap that doesn't end the batch: it goes out again as a new message."""
         assert self._commit is not None
         subject, header, body, operation = self._commit
         self._send(subject, header, body, self._flow.take(), operation)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from penstock.errors import MisuseError
 from penstock.protocol.api import PubAck
-from penstock.protocol.batch import FLOW_MAX, FastAnswer, FlowAck, Gap, Refused
+from penstock.protocol.batch import FLOW_MAX, FastAnswer, FlowAck, Gap, Operation, Refused, reply_end
 
 OUTSTANDING_MAX = 3
 
@@ -63,6 +63,16 @@ class FlowWindow:
         first = self.sent + 1
         self.sent += count
         return first
+
+    def lost_commit(self, subject: bytes, answer: FastAnswer) -> bool:
+        """Does the answer, which came on `subject`, mean that the commit (the last message sent) was lost in
+        a batch that goes on? A gap says so, or the flow ack that a ping sent behind it got: had the commit
+        arrived, the ping would have got the pub ack."""
+        if not self._gap_ok:
+            return False
+        if isinstance(answer, Gap):
+            return answer.seq > self.sent
+        return isinstance(answer, FlowAck) and subject.endswith(b"." + reply_end(self.sent, Operation.PING))
 
     def on_answer(self, answer: FastAnswer) -> None:
         """What the server said. Acks may come late or twice; the newest counts."""

@@ -492,7 +492,7 @@ class JetStream:
             below=self._below,
         )
         stream.fast.may_start = partial(self._may_start_fast_batch, stream)
-        stream.fast.timeout_ns = lambda: self.config.batch_timeout_ns
+        stream.fast.config = lambda: self.config
         stream.fast.abandoned = partial(self.advisories.batch_abandoned, stream.name, reason="timeout")
         return stream
 

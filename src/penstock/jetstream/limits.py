@@ -52,6 +52,7 @@ class EngineConfig:
     streams of the server; atomic ones and fast ones count apart. 0 (default): 50 and 1000 atomic, 1000 and
     50,000 fast ones.
     batch_messages_max: messages of an atomic batch. Default 1000.
+    official_fast_errors: refuse fast batches with the official server's error numbers, not the ADR's.
     batch_timeout_ns: a batch of which nothing came for this long is abandoned. Default ten seconds.
     """
 
@@ -82,4 +83,5 @@ class EngineConfig:
     batch_inflight_per_stream_max: int = 0
     batch_inflight_total_max: int = 0
     batch_messages_max: int = 1000
+    official_fast_errors: bool = False
     batch_timeout_ns: int = 10 * SECOND_NS

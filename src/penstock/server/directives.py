@@ -215,6 +215,13 @@ def _cipher(node: Node, name: str) -> str:
     return known[word.lower()]
 
 
+def _fast_ingest_errors(node: Node, name: str) -> bool:
+    word = text(node, name)
+    if word not in ("adr", "official"):
+        raise _fail(node, f"unknown numbers of errors: {word!r}; they may be adr (default) or official")
+    return word == "official"
+
+
 def _jetstream_limits(node: Node, name: str) -> dict[str, Any]:
     found = fields(block(node, name), {"batch": ("batch", _batch_limits)}, UNSUPPORTED_JETSTREAM_LIMITS)
     limits: dict[str, Any] = found.get("batch", {})
@@ -255,6 +262,7 @@ _JETSTREAM: dict[str, tuple[str, Reader]] = {
     "enable": ("enabled", boolean),
     "strict": ("strict", boolean),
     "limits": ("limits", _jetstream_limits),
+    "fast_ingest_errors": ("official_fast_errors", _fast_ingest_errors),
 }
 
 

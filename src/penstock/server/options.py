@@ -199,6 +199,9 @@ class JetStreamOptions:
     batch_timeout_ns: int = 10 * NS
     """How long nothing may come of a batch before it is abandoned, ns, > 0. Default 10 s.
     `limits.batch.timeout`."""
+    official_fast_errors: bool = False
+    """Errors of fast ingest have the official server's numbers (10205 to 10208) instead of those of ADR-50
+    (10203 to 10206, the default). `fast_ingest_errors: official`."""
 
     def __post_init__(self) -> None:
         if self.prev_key and not self.key:

@@ -70,15 +70,15 @@ def flow_limit(batches: int, backlog: int) -> int:
 class FastIngest:
     """The fast batches of one stream.
 
-    may_start: may another batch be opened? timeout_ns: how long one may be silent. abandoned: told the id of
-    one that was silent for longer.
+    may_start: may another batch be opened? config: the engine's. abandoned: told the id of a batch that was
+    silent for too long.
     """
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self.batches = FastBatches()
         self.may_start: Callable[[], bool] = lambda: True
-        self.timeout_ns: Callable[[], int] = lambda: EngineConfig().batch_timeout_ns
+        self.config: Callable[[], EngineConfig] = EngineConfig
         self.abandoned: Callable[[str], None] = lambda batch_id: None
         self._check_at = 0  # ns; no batch is silent for too long before; 0: none is open
 
@@ -150,7 +150,7 @@ class FastIngest:
         # The only one may go as fast as it likes; others find their pace, starting slowly.
         batch = self.batches.start(reply, min(flow, FLOW_SHARED) if not self.batches.count else 1, now)
         if not self._check_at:
-            self._check_at = now + self.timeout_ns()
+            self._check_at = now + self.config().batch_timeout_ns
         try:
             stored = self._stream.store_publish(subject, header, payload, now, ts)
         except JetStreamApiError as raised:
@@ -228,7 +228,7 @@ class FastIngest:
             return
         self._check_at = 0
         for batch in self.batches.open_batches():
-            due = batch.heard_ns + self.timeout_ns()
+            due = batch.heard_ns + self.config().batch_timeout_ns
             if due <= now:
                 self.batches.forget(batch)
                 self.abandoned(batch.id.decode("utf-8", "replace"))
@@ -269,6 +269,8 @@ class FastIngest:
         )
 
     def _refused(self, error: ApiError) -> bytes:
+        if self.config().official_fast_errors:
+            error = codes.OFFICIAL.get(error, error)
         return encode(PubAck(error=error, stream=self._stream.name))
 
     def _say_flow(self, batch: FastBatch, reply: bytes) -> None:
