@@ -33,7 +33,6 @@ from penstock.protocol.durations import format_time
 from penstock.protocol.ids import NuidGenerator
 from penstock.server.auth import GLOBAL_ACCOUNT
 from penstock.server.identity import VERSION
-from penstock.server.pages.users import token_of, user_info
 from penstock.server.totals import Traffic
 
 if TYPE_CHECKING:
@@ -193,6 +192,8 @@ class SystemService:
         session = getattr(origin, "owner", None)
         if session is None or session.identity is None:
             return None
+        from penstock.server.pages.users import user_info  # costs start-up time
+
         return {"server": self.describe(), "data": user_info(self._server, session.identity)}
 
     def _pinged(self, name: str) -> Callable[[bytes, bytes, Sink | None], Page | Steps | None]:
@@ -413,6 +414,8 @@ class SystemService:
 
 def describe_client(session: Session) -> Page:
     """A client, as events show it; what is empty or not known is left out."""
+    from penstock.server.pages.users import token_of  # costs start-up time
+
     identity, options = session.identity, session.options
     account = identity.account if identity is not None else GLOBAL_ACCOUNT
     about: Page = {
