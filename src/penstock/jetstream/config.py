@@ -64,6 +64,12 @@ def checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
     return config
 
 
+def restored(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
+    """The configuration of a stream that comes from a backup; it may be sealed. Raises like `checked`."""
+    config = _checked(request, engine)
+    return _sealed(config) if request.sealed else config
+
+
 def _checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
     config = request.config()
     check_name(config.name)
@@ -92,6 +98,11 @@ def updated(present: StreamConfig, request: StreamConfigRequest, engine: EngineC
     if request.sealed:
         config = _sealed(config)
     return config
+
+
+def renamed(request: StreamConfigRequest, name: str) -> StreamConfigRequest:
+    """The same request for a stream of that name."""
+    return structs.replace(request, name=name)
 
 
 def check_name(name: str) -> None:

@@ -32,6 +32,7 @@ from penstock.jetstream.deadlines import Deadlines, earliest
 from penstock.jetstream.groupcommit import GroupCommit
 from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL, EngineConfig
 from penstock.jetstream.stream.stream import Stream, StreamMeta
+from penstock.jetstream.transfers import Transfers
 from penstock.kernels.sinks import DirtyList, Sink
 from penstock.kernels.subjects import SubscriptionIndex
 from penstock.protocol import error_codes as codes
@@ -44,9 +45,10 @@ from penstock.protocol.api import (
     PersistMode,
     StorageType,
     StreamConfig,
+    StreamConfigRequest,
 )
 from penstock.protocol.transforms import Below
-from penstock.store.interface import AccountStore
+from penstock.store.interface import AccountStore, StreamStore
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -104,6 +106,7 @@ class JetStream:
         self._failing: dict[str, Stream] = {}  # streams whose last write failed
         self._retry_due: int | None = None
         self.interest = InterestWatch(index)
+        self.transfers = Transfers(self)
         self._api = ApiService(self)
 
     # --- life ----------------------------------------------------------------------------------
@@ -125,11 +128,26 @@ class JetStream:
     def _recover_stream(self, name: str, now: int) -> None:
         store = self.stores.open_stream(name)
         meta = msgspec.json.decode(store.meta, type=StreamMeta)
+        if meta.restoring:
+            log.warning("stream %s: its restore did not come to an end, what came of it is removed", name)
+            store.delete()
+            return
         level = stream_config.stored_level(meta.config)
         if level > self.config.api_level:
             raise StoreError(
                 f"unsupported - required API level: {level}, current API level: {self.config.api_level}"
             )
+        self._open_stream(store, meta, now)
+
+    def adopt(self, store: StreamStore) -> Stream:
+        """A stream with messages and consumers becomes one of the account's; its store is open."""
+        meta = msgspec.json.decode(store.meta, type=StreamMeta)
+        stream = self._open_stream(store, meta, self.clock())
+        self.advisories.stream_action(stream.name, "create")
+        return stream
+
+    def _open_stream(self, store: StreamStore, meta: StreamMeta, now: int) -> Stream:
+        name = meta.config.name
         stream = self._new_stream(meta.config, store, meta.created)
         stream.recover(now)
         left_out = False
@@ -150,6 +168,7 @@ class JetStream:
         stream.expire(now)
         stream.subscribe(self.index)
         self.touch_stream(stream)
+        return stream
 
     def end_pulls(self) -> None:
         """The server is about to stop: tells everybody whose pull request waits."""
@@ -160,6 +179,7 @@ class JetStream:
     def close(self) -> None:
         """Takes no more messages, writes what is left and closes every store."""
         self._api.stop()
+        self.transfers.stop()
         for stream in self.streams.values():
             stream.unsubscribe(self.index)
         for stream in self.streams.values():
@@ -241,6 +261,7 @@ class JetStream:
             if stream.wiring is not None and stream.write_failure is None and not stream.syncing:
                 active.update(dict.fromkeys(stream.wiring.with_news()))
         self._deliver(list(active), now)
+        self.transfers.advance(now)
 
     def _deliver(self, consumers: list[Consumer], now: int) -> None:
         self.is_routing = True
@@ -278,7 +299,8 @@ class JetStream:
 
     def next_deadline(self) -> int | None:
         """When (ns) `on_time` wants to be called; None when nothing waits for time."""
-        return earliest(self._deadlines.earliest(), self._sync_due, self._retry_due)
+        transfers = self.transfers.next_deadline()
+        return earliest(self._deadlines.earliest(), self._sync_due, self._retry_due, transfers)
 
     def on_time(self, now: int) -> None:
         """Does what is due at `now`: expiries, redeliveries, heartbeats, the periodic sync."""
@@ -290,6 +312,7 @@ class JetStream:
             else:
                 thing.on_time(now)
                 self.touch_consumer(thing)
+        self.transfers.on_time(now)
         if self._sync_due is not None and self._sync_due <= now:
             self._sync_due = None
             self._sync()
@@ -416,6 +439,8 @@ class JetStream:
         """
         config = stream_config.checked(request, self.config)
         present = self.streams.get(config.name)
+        if self.transfers.is_restoring(config.name):
+            raise codes.STREAM_NAME_EXIST.exception(stream=config.name)
         if present is not None:
             if stream_config.same(present.config, config):
                 return present
@@ -437,6 +462,25 @@ class JetStream:
         self.touch_stream(stream)
         self.advisories.stream_action(stream.name, "create")
         return stream
+
+    def check_restore(self, request: StreamConfigRequest) -> StreamConfig:
+        """The configuration of a stream that is to be restored. Raises JetStreamApiError like create_stream,
+        and 10130 for a name in use."""
+        config = stream_config.restored(request, self.config)
+        self._check_overlap(config)
+        self._check_capacity(config, None)
+        name = config.name
+        if name in self.streams or name in self.offline or self.transfers.is_restoring(name):
+            raise codes.STREAM_NAME_EXIST_RESTORE_FAILED.exception(stream=name)
+        return config
+
+    def has_room(self, storage: StorageType, size: int) -> bool:
+        """May streams of this storage hold so many bytes more? What is being restored counts already."""
+        config = self.config
+        used = self._used[storage] + self.transfers.used(storage) + size
+        own = config.account_memory_max if storage is StorageType.MEMORY else config.account_storage_max
+        limit = self._limit(storage)
+        return not (0 <= own < used or 0 <= limit < used + self.elsewhere(storage)[0])
 
     def update_stream(self, request: Any, now: int) -> Stream:
         """Changes a stream's configuration. Raises JetStreamApiError like create_stream, 10059, 10052."""
@@ -524,10 +568,10 @@ class JetStream:
             raise codes.STREAM_UPDATE.exception(err=err)
 
     def _check_overlap(self, config: StreamConfig) -> None:
-        for other in self.streams.values():
+        for other in [*(stream.config for stream in self.streams.values()), *self.transfers.configs()]:
             if other.name == config.name:
                 continue
-            for subject in other.config.subjects:
+            for subject in other.subjects:
                 if any(subjects.overlaps(subject, wanted) for wanted in config.subjects):
                     raise codes.STREAM_SUBJECT_OVERLAP.exception(stream=config.name)
 

@@ -875,3 +875,16 @@ cdef class AckState:
             p += SNAPSHOT_DEAD
         self.run_kind = 0
         self.journal.clear()
+
+
+def make_snapshot(int policy, tuple delivered, tuple floor, list pending, list given_up):
+    """What snapshot() of such a state returns; see the .pyi."""
+    cdef list parts = [bytes((SNAPSHOT_VERSION, policy))]
+    for number in (*delivered, *floor, len(pending), len(given_up)):
+        parts.append(int(number).to_bytes(8, "little"))
+    for seq, consumer_seq, ts, deliveries in pending:
+        parts.append(seq.to_bytes(8, "little") + consumer_seq.to_bytes(8, "little"))
+        parts.append(ts.to_bytes(8, "little", signed=True) + deliveries.to_bytes(4, "little"))
+    for seq, deliveries in given_up:
+        parts.append(seq.to_bytes(8, "little") + deliveries.to_bytes(4, "little"))
+    return b"".join(parts)

@@ -62,6 +62,8 @@ cdef class LogCore:
 
     # Uses up the next sequence without storing anything, at ts (ns): returns it.
     cdef uint64_t skip_message(self, int64_t ts) except 0
+    # The same for all sequences up to seq at once.
+    cpdef int skip_to(self, uint64_t seq, int64_t ts) except -1
     # Removes a message that no consumer will ask for again: 1, or 0 when there is none.
     cdef int retire(self, uint64_t seq) except -1
 

@@ -142,6 +142,13 @@ cdef class LogCore:
         self.noted_floor = 0                # the store has to hear of the sequence
         return self.last_seq
 
+    cpdef int skip_to(self, uint64_t seq, int64_t ts) except -1:
+        if seq <= self.last_seq:
+            return 0
+        self.last_seq = seq - 1
+        self.skip_message(ts)
+        return 0
+
     cdef int _link(self, uint64_t from_seq, uint64_t to_seq) noexcept:
         cdef Entry* entry = self._entry(from_seq)
         cdef uint64_t delta = to_seq - from_seq

@@ -41,6 +41,9 @@ class StreamLog(LogCore):
     def skip(self, ts: int) -> int:
         """Uses up the next sequence without storing anything, and returns it."""
 
+    def skip_to(self, seq: int, ts: int) -> int:
+        """Uses up all sequences up to seq, as `skip` does one."""
+
     def load(self, seq: int) -> StoredMessage | None:
         """The live message at seq."""
 

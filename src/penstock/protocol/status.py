@@ -46,6 +46,8 @@ REQUEST_TIMEOUT = Status(408, "Request Timeout")
 INTEREST_EXPIRED = Status(408, "Interest Expired")
 REQUESTS_PENDING = Status(408, "Requests Pending")
 EMPTY_REQUEST = Status(408, "Empty Request")
+NO_INTEREST = Status(408, "No Interest")
+NO_FLOW_RESPONSE = Status(408, "No Flow Response")
 MALFORMED_REQUEST = Status(408, "Malformed Request")
 DIRECT_BAD_REQUEST = Status(408, "Bad Request")
 

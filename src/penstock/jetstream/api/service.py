@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import JetStreamApiError, StoreError
-from penstock.jetstream.api import account, consumers, direct, streams
+from penstock.jetstream.api import account, consumers, direct, streams, transfers
 from penstock.jetstream.api.dispatch import ApiRequest, ApiTable, Endpoint, api_level_suffices
 from penstock.kernels.dispatch import ServiceSink, publish
 from penstock.kernels.sinks import Sink, Subscription
@@ -27,7 +27,15 @@ log = logging.getLogger("penstock.jetstream")
 PREFIX = "$JS.API."
 SYSTEM_RESPONSE = "system_response"
 
-TABLE = ApiTable([*account.ENDPOINTS, *streams.ENDPOINTS, *direct.ENDPOINTS, *consumers.ENDPOINTS])
+TABLE = ApiTable(
+    [
+        *account.ENDPOINTS,
+        *streams.ENDPOINTS,
+        *direct.ENDPOINTS,
+        *consumers.ENDPOINTS,
+        *transfers.ENDPOINTS,
+    ]
+)
 
 
 class ApiService:

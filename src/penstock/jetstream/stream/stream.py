@@ -68,10 +68,14 @@ def _no_chance(n: int) -> int:
 
 
 class StreamMeta(msgspec.Struct, frozen=True):
-    """What the store keeps about a stream besides its messages."""
+    """What the store keeps about a stream besides its messages.
+
+    restoring: a restore has not brought all of it yet.
+    """
 
     config: StreamConfig
     created: int  # ns
+    restoring: bool = False
 
 
 class Stream:

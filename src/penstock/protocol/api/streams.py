@@ -278,6 +278,35 @@ class StreamListResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
     offline: dict[str, str] = {}  # name -> reason
 
 
+class StreamSnapshotRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """no_consumers: leave them out. chunk_size, window_size: bytes of a chunk, and on their way at once.
+    jsck: check what is stored; it always is."""
+
+    deliver_subject: str = ""
+    no_consumers: bool = False
+    chunk_size: int = 0
+    window_size: int = 0
+    jsck: bool = False
+
+
+class StreamSnapshotResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
+    type: str = always(TYPE_PREFIX + "stream_snapshot_response")
+    config: StreamConfig
+    state: StreamState
+
+
+class StreamRestoreRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """state: what the backup says about the stream; what the archive says counts."""
+
+    config: StreamConfigRequest
+    state: StreamState = msgspec.field(default_factory=StreamState)
+
+
+class StreamRestoreResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
+    type: str = always(TYPE_PREFIX + "stream_restore_response")
+    deliver_subject: str = always("")
+
+
 class StreamPurgeRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """filter: only these subjects; seq: only below it (exclusive); keep: all but the newest `keep`."""
 

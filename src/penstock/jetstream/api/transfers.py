@@ -1,0 +1,86 @@
+"""`$JS.API.STREAM.SNAPSHOT` and `.RESTORE`: streams as archives, out and in.
+
+The responses say where the chunks go; the chunks are sent and taken by jetstream/snapshot.py and restore.py,
+at the end of ticks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.jetstream import config as stream_config
+from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
+from penstock.jetstream.restore import Restore
+from penstock.jetstream.snapshot import Snapshot
+from penstock.jetstream.transfers import client_of
+from penstock.protocol import error_codes as codes
+from penstock.protocol import subjects
+from penstock.protocol.api import (
+    StreamConfigRequest,
+    StreamRestoreRequest,
+    StreamRestoreResponse,
+    StreamSnapshotRequest,
+    StreamSnapshotResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+
+
+class StrictRestoreRequest(StreamRestoreRequest, kw_only=True, forbid_unknown_fields=True):
+    """One whose unknown fields are an error: a backup whose limits vanish is not the same stream."""
+
+    config: stream_config.StrictStreamConfigRequest
+
+
+def snapshot(engine: JetStream, request: ApiRequest) -> StreamSnapshotResponse:
+    """STREAM.SNAPSHOT: the chunks follow the response, to the deliver subject."""
+    if not request.payload.strip():
+        raise codes.BAD_REQUEST.exception()
+    stream = engine.stream(request.args[0])
+    body = request.body(StreamSnapshotRequest)
+    if not subjects.is_valid_subject(body.deliver_subject):
+        raise codes.SNAPSHOT_DELIVER_SUBJECT_INVALID.exception()
+    fields = client_of(engine, request.origin)
+    begun = Snapshot(
+        engine,
+        stream,
+        body.deliver_subject,
+        consumers=not body.no_consumers,
+        chunk_size=body.chunk_size,
+        window_size=body.window_size,
+        fields=fields,
+        now=request.now,
+    )
+    engine.transfers.add_snapshot(begun)
+    state = stream.state()
+    engine.advisories.publish(
+        f"STREAM.SNAPSHOT_CREATE.{stream.name}",
+        "snapshot_create",
+        {"stream": stream.name, "state": state, **fields},
+    )
+    return StreamSnapshotResponse(config=stream.config, state=state)
+
+
+def restore(engine: JetStream, request: ApiRequest) -> StreamRestoreResponse:
+    """STREAM.RESTORE: the response says where to send the chunks."""
+    if not request.payload.strip():
+        raise codes.BAD_REQUEST.exception()
+    name = request.args[0]
+    wanted: StreamConfigRequest = request.body(StrictRestoreRequest).config
+    if not wanted.name:
+        wanted = stream_config.renamed(wanted, name)
+    if wanted.name != name:
+        raise codes.STREAM_MISMATCH.exception()
+    config = engine.check_restore(wanted)
+    fields = client_of(engine, request.origin)
+    begun = Restore(engine, config, fields=fields, now=request.now)
+    engine.transfers.add_restore(begun)
+    engine.advisories.publish(f"STREAM.RESTORE_CREATE.{name}", "restore_create", {"stream": name, **fields})
+    return StreamRestoreResponse(deliver_subject=begun.deliver_subject)
+
+
+ENDPOINTS = (
+    Endpoint("STREAM.SNAPSHOT", 1, 1, "stream_snapshot_response", snapshot),
+    Endpoint("STREAM.RESTORE", 1, 1, "stream_restore_response", restore),
+)

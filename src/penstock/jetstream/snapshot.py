@@ -1,0 +1,210 @@
+"""A stream on its way out: its archive, in chunks, to the subject a STREAM.SNAPSHOT request names.
+
+What the archive holds is settled when the request comes: the messages up to the last sequence of then.
+Messages that leave while it is sent are left out. A chunk's reply takes its ack; as many chunks are on their
+way as fit the window. The last chunk and the empty message after it have no reply; that message says 204, or
+why the archive is not whole (408, 500).
+
+Invariant: at most a slice of the archive and one chunk are in memory.
+Rejected: a file of the archive first (it doubles the disk a backup needs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.limits import SECOND_NS
+from penstock.jetstream.stream.stream import Stream
+from penstock.kernels.archive import pack_messages
+from penstock.kernels.dispatch import ServiceSink, publish
+from penstock.kernels.sinks import Sink, Subscription
+from penstock.protocol import archive
+from penstock.protocol.api import encode
+from penstock.protocol.durations import format_time
+from penstock.protocol.s2 import IDENTIFIER, encode_chunks
+from penstock.protocol.status import NO_CONTENT, NO_FLOW_RESPONSE, NO_INTEREST, Status
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+
+KIB = 1024
+CHUNK_DEFAULT, CHUNK_MIN, CHUNK_MAX = 128 * KIB, KIB, 1024 * KIB
+WINDOW_DEFAULT, WINDOW_MIN, WINDOW_MAX = 8192 * KIB, KIB, 32 * 1024 * KIB
+SLICE_BYTES = 256 * KIB  # of the archive, that one tick makes and sends
+INTEREST_WAIT_NS = 2 * SECOND_NS
+INTEREST_LOOK_NS = SECOND_NS // 4  # how often it looks meanwhile
+ACK_WAIT_NS = 5 * SECOND_NS
+
+
+class Snapshot:
+    """One backup. fields: what its advisories say besides stream and times (`client`)."""
+
+    def __init__(
+        self,
+        engine: JetStream,
+        stream: Stream,
+        deliver_subject: str,
+        *,
+        consumers: bool,
+        chunk_size: int,
+        window_size: int,
+        fields: dict[str, Any],
+        now: int,
+    ) -> None:
+        self.id = engine.new_id()
+        self.state = stream.state()
+        self.is_done = False
+        self.deadline = now + INTEREST_LOOK_NS
+        self._engine = engine
+        self._stream = stream
+        self._subject = deliver_subject.encode()
+        self._fields = fields
+        self._started = now
+        self._heard = False  # has anybody listened?
+        self._lost = stream.log.lost
+        self._chunk_size = min(max(CHUNK_MIN, chunk_size or CHUNK_DEFAULT), CHUNK_MAX)
+        window = min(max(WINDOW_MIN, window_size or WINDOW_DEFAULT), WINDOW_MAX)
+        self._slots = self._slots_max = max(1, window // self._chunk_size)
+        self._sent = 0
+        self._unsent = bytearray()
+        self._pieces: Iterator[bytes] | None = self._archive(consumers, now)
+        self._reply = f"$JS.SNAPSHOT.ACK.{stream.name}.{self.id}".encode()
+        self._acks = Subscription(ServiceSink(self._on_ack), self._reply + b".>")
+        engine.index.insert(self._acks)
+
+    # --- what is sent --------------------------------------------------------------------------
+
+    def _archive(self, with_consumers: bool, now: int) -> Iterator[bytes]:
+        """The compressed archive, slice by slice."""
+        log, last_seq = self._stream.log, self.state.last_seq
+        consumers = [
+            pack_consumer(one, last_seq, now)
+            for _, one in sorted(self._stream.consumers.items())
+            if with_consumers and not one.config.direct
+        ]
+        self.state.consumer_count = len(consumers)
+        head = archive.pack_entry(archive.Entry(archive.STATE_NAME, now, encode(self.state)))
+        return self._compressed(archive.MARK + head, consumers, log.first_seq, last_seq)
+
+    def _compressed(self, head: bytes, consumers: list[bytes], seq: int, last_seq: int) -> Iterator[bytes]:
+        yield IDENTIFIER + encode_chunks(head)
+        for consumer in consumers:
+            yield encode_chunks(consumer)
+        while seq:
+            packed, seq = pack_messages(self._stream.log, seq, last_seq, SLICE_BYTES)
+            yield encode_chunks(packed)
+        yield encode_chunks(archive.END)
+
+    def advance(self, now: int) -> bool:
+        """Sends what may be sent, a slice of the archive at most; is there more that doesn't wait?"""
+        failure = self._failure()
+        if failure is not None:
+            self._finish(failure[0], failure[1], now)
+        if self.is_done or not self._heard:
+            return False
+        if len(self._unsent) < self._chunk_size and self._pieces is not None and self._slots:
+            piece = next(self._pieces, None)
+            if piece is None:
+                self._pieces = None
+            else:
+                self._unsent += piece
+        sent = 0
+        while self._slots and len(self._unsent) >= self._chunk_size and sent < SLICE_BYTES:
+            self._send_chunk(now)
+            sent += self._chunk_size
+        if self._pieces is None and len(self._unsent) < self._chunk_size:
+            if self._unsent:
+                self._publish(b"", b"", bytes(self._unsent))
+            self._finish(NO_CONTENT, "", now)
+        return not self.is_done and self._slots > 0
+
+    def _failure(self) -> tuple[Status, str] | None:
+        """Why it can't go on: the status the receiver gets, and what the advisory says."""
+        if self._engine.streams.get(self._stream.name) is not self._stream:
+            return Status(500, "stream deleted"), "stream deleted"
+        if self._stream.log.lost != self._lost:
+            return Status(500, "a message can not be read"), "a message can not be read"
+        if self._engine.index.has_interest(self._subject):
+            if not self._heard:
+                self._heard = True
+                self.deadline = self._engine.clock() + ACK_WAIT_NS
+        elif self._heard:
+            return NO_INTEREST, "no interest"
+        return None
+
+    def _send_chunk(self, now: int) -> None:
+        size = self._chunk_size
+        self._sent += 1
+        self._slots -= 1
+        self.deadline = now + ACK_WAIT_NS
+        chunk = bytes(self._unsent[:size])
+        del self._unsent[:size]
+        self._publish(b"%s.%d.%d" % (self._reply, size, self._sent), b"", chunk)
+
+    def _publish(self, reply: bytes, header: bytes, payload: bytes) -> None:
+        publish(self._engine.index, self._subject, reply, header, payload)
+
+    def _on_ack(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        if not self.is_done and self._slots < self._slots_max:
+            self._slots += 1
+            self.deadline = max(self.deadline, self._engine.clock() + ACK_WAIT_NS)
+            self._engine.wake()
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def on_time(self, now: int) -> None:
+        """Gives up when nobody acks, or nobody came to listen."""
+        if self.is_done or now < self.deadline:
+            return
+        if self._slots and self._heard:
+            self.deadline = now + ACK_WAIT_NS  # it waits for us
+        elif self._heard:
+            self._finish(NO_FLOW_RESPONSE, "no flow response", now)
+        elif now < self._started + INTEREST_WAIT_NS:
+            self.deadline = now + INTEREST_LOOK_NS
+        elif self._failure() is None and not self._heard:
+            self._finish(NO_INTEREST, "no interest", now)
+
+    def _finish(self, status: Status, error: str, now: int) -> None:
+        self.stop()
+        self._publish(b"", status.block(), b"")
+        fields = {
+            "stream": self._stream.name,
+            "start": format_time(self._started),
+            "end": format_time(now),
+            **self._fields,
+            **({"error": error} if error else {}),
+        }
+        self._engine.advisories.publish(
+            f"STREAM.SNAPSHOT_COMPLETE.{self._stream.name}", "snapshot_complete", fields
+        )
+
+    def stop(self) -> None:
+        """Sends nothing any more."""
+        if not self.is_done:
+            self.is_done = True
+            self._engine.index.remove(self._acks)
+
+
+def pack_consumer(consumer: Consumer, last_seq: int, now: int) -> bytes:
+    """The entry of a consumer, of what the archive holds: nothing behind stream sequence last_seq."""
+    state = consumer.state
+    pending = {
+        seq: archive.PendingMessage(consumer_seq, ts)
+        for seq, consumer_seq, ts, _ in state.pending()
+        if seq <= last_seq
+    }
+    redelivered = {seq: times - 1 for seq, _, _, times in state.pending() if times > 1 and seq <= last_seq}
+    redelivered |= {seq: max(times - 1, 1) for seq, times in state.given_up() if seq <= last_seq}
+    archived = archive.ArchivedState(
+        archive.SequencePair(state.delivered_consumer, min(state.delivered_stream, last_seq)),
+        archive.SequencePair(state.ack_floor_consumer, min(state.ack_floor_stream, last_seq)),
+        pending,
+        redelivered,
+    )
+    body = encode(archive.ArchivedConsumer(consumer.config, archived))
+    return archive.pack_entry(archive.Entry(archive.CONSUMER_PREFIX + consumer.name, now, body))

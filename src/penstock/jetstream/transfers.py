@@ -1,0 +1,104 @@
+"""Streams on their way out and in: the backups and restores one engine has under way.
+
+Each works a slice at a time, at the end of ticks, so that neither memory nor anybody else's latency depends
+on how large a stream is. What waits for the other side (acks, chunks) has a deadline.
+
+Invariant: a name that is being restored is taken, and so are its subjects, from the request on.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import StoreError
+from penstock.jetstream.restore import Restore
+from penstock.jetstream.snapshot import Snapshot
+from penstock.kernels.sinks import Sink
+from penstock.protocol.api import StorageType, StreamConfig
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+
+log = logging.getLogger("penstock.jetstream")
+
+
+class Transfers:
+    """Of one engine."""
+
+    def __init__(self, engine: JetStream) -> None:
+        self._engine = engine
+        self._snapshots: dict[str, Snapshot] = {}  # by id
+        self._restores: dict[str, Restore] = {}  # by stream
+
+    def add_snapshot(self, snapshot: Snapshot) -> None:
+        """A backup begins."""
+        self._snapshots[snapshot.id] = snapshot
+        self._engine.wake()
+
+    def add_restore(self, restore: Restore) -> None:
+        """A restore begins."""
+        self._restores[restore.name] = restore
+
+    def configs(self) -> list[StreamConfig]:
+        """Of the streams that are being restored."""
+        return [restore.config for restore in self._restores.values()]
+
+    def is_restoring(self, name: str) -> bool:
+        """Is a stream of that name being restored?"""
+        return name in self._restores
+
+    def used(self, storage: StorageType) -> int:
+        """Bytes that the streams which are being restored hold so far."""
+        return sum(one.stored_bytes for one in self._restores.values() if one.config.storage is storage)
+
+    def advance(self, now: int) -> None:
+        """One slice of each. After the engine's write: what it sends is written."""
+        for snapshot in list(self._snapshots.values()):
+            if snapshot.advance(now):
+                self._engine.wake()
+            if snapshot.is_done:
+                del self._snapshots[snapshot.id]
+        for restore in list(self._restores.values()):
+            if restore.advance(now):
+                self._engine.wake()
+            self._drop_done(restore)
+
+    def _drop_done(self, restore: Restore) -> None:
+        if restore.is_done and self._restores.get(restore.name) is restore:
+            del self._restores[restore.name]
+
+    def next_deadline(self) -> int | None:
+        """When (ns) somebody has waited long enough; None when nobody waits."""
+        if not (self._snapshots or self._restores):
+            return None  # as nearly always, and this is asked for several times a tick
+        waiting: tuple[Snapshot | Restore, ...] = (*self._snapshots.values(), *self._restores.values())
+        return min((one.deadline for one in waiting), default=None)
+
+    def on_time(self, now: int) -> None:
+        """Gives up what is due. `advance` comes next."""
+        for snapshot in self._snapshots.values():
+            snapshot.on_time(now)
+        for restore in list(self._restores.values()):
+            restore.on_time(now)
+            self._drop_done(restore)
+
+    def stop(self) -> None:
+        """The engine stops: nothing half restored stays."""
+        for snapshot in self._snapshots.values():
+            snapshot.stop()
+        for restore in self._restores.values():
+            try:
+                restore.abandon()
+            except StoreError as error:
+                log.error("stream %s: what was restored of it can not be removed: %s", restore.name, error)
+        self._snapshots.clear()
+        self._restores.clear()
+
+
+def client_of(engine: JetStream, origin: Sink | None) -> dict[str, Any]:
+    """The `client` of an advisory: who asked, where that is known."""
+    client = (
+        engine.describe_client(origin) if engine.describe_client is not None and origin is not None else None
+    )
+    return {"client": client} if client else {}

@@ -1,0 +1,123 @@
+"""The archive a stream is backed up as: entries one after the other, all of it in an S2 stream.
+
+The official server's format since 2.15: a mark, `state.json`, an entry for each consumer
+(`consumers/NAME`), the messages in order of sequence, and an empty entry that says the archive is whole.
+
+    entry = name length | time (zigzag) | sequence | header length | payload length | name | header | payload
+    (numbers are LEB128)
+
+Entries of messages are the kernel's (kernels/archive.pyx), which takes thousands in one call.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.errors import ProtocolError
+from penstock.protocol.api import ConsumerConfig
+
+MARK = b"NATSARC1"
+STATE_NAME = "state.json"
+CONSUMER_PREFIX = "consumers/"
+END = bytes(5)  # an entry whose five numbers are 0
+ENTRY_MAX = 64 * 1024 * 1024  # bytes of the state or of a consumer
+NAME_MAX = 1024 * 1024
+
+_FIELDS = 5
+_VARINT_MAX = 10
+
+
+class SequencePair(msgspec.Struct, frozen=True):
+    """How far a consumer is, by its own count and by the stream's."""
+
+    consumer_seq: int = 0
+    stream_seq: int = 0
+
+
+class PendingMessage(msgspec.Struct, frozen=True, rename="pascal"):
+    """sequence: the consumer's, of the first delivery. timestamp: ns of the last one."""
+
+    sequence: int = 0
+    timestamp: int = 0
+
+
+class ArchivedState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A consumer's state. pending and redelivered are by stream sequence; redelivered counts the deliveries
+    after the first."""
+
+    delivered: SequencePair = msgspec.field(default_factory=SequencePair)
+    ack_floor: SequencePair = msgspec.field(default_factory=SequencePair)
+    pending: dict[int, PendingMessage] = {}
+    redelivered: dict[int, int] = {}
+
+
+class ArchivedConsumer(msgspec.Struct, frozen=True):
+    """What the entry of a consumer holds."""
+
+    config: ConsumerConfig
+    state: ArchivedState
+
+
+class Entry(NamedTuple):
+    """An entry that is no message: time is ns, sequence 0."""
+
+    name: str
+    time: int
+    payload: bytes
+
+
+def pack_entry(entry: Entry) -> bytes:
+    """The entry's bytes."""
+    name = entry.name.encode()
+    zigzag = (entry.time << 1) ^ (entry.time >> 63)
+    fields = (len(name), zigzag, 0, 0, len(entry.payload))
+    return b"".join(map(_varint, fields)) + name + entry.payload
+
+
+def take_entry(data: bytes, at: int) -> tuple[Entry, int] | None:
+    """The entry at data[at:] and where the next one begins; None while it isn't there as a whole.
+
+    Raises ProtocolError for what is no entry, or one of a message.
+    """
+    fields: list[int] = []
+    for _ in range(_FIELDS):
+        taken = _take_varint(data, at)
+        if taken is None:
+            return None
+        fields.append(taken[0])
+        at = taken[1]
+    name_len, zigzag, seq, header_len, payload_len = fields
+    if seq or header_len or not name_len:
+        raise ProtocolError("archive: no entry of the stream's state or of a consumer where one should be")
+    if name_len > NAME_MAX or payload_len > ENTRY_MAX:
+        raise ProtocolError(f"archive: an entry of {name_len} + {payload_len} bytes is too large")
+    end = at + name_len + payload_len
+    if len(data) < end:
+        return None
+    name = data[at : at + name_len].decode("utf-8", "replace")
+    return Entry(name, (zigzag >> 1) ^ -(zigzag & 1), data[at + name_len : end]), end
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _take_varint(data: bytes, at: int) -> tuple[int, int] | None:
+    value = 0
+    for i in range(_VARINT_MAX):
+        if at + i >= len(data):
+            return None
+        byte = data[at + i]
+        value |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            if value >> 64:
+                break
+            return value, at + i + 1
+    raise ProtocolError("archive: a number of an entry is over 64 bits")

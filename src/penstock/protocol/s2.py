@@ -1,0 +1,95 @@
+"""The S2 stream format: chunks of compressed or plain bytes, each with a checksum.
+
+Written is what readers of S2 and of Snappy frames both take, but for the identifier; read is all of S2 but
+blocks with a dictionary of their own. Blocks and checksum are the kernel's (kernels/s2.pyx).
+
+    chunk = type u8 | length u24 | what the type says        (little endian)
+    0x00: checksum u32 | block     0x01: checksum u32 | plain bytes     0xff: identifier
+    0x80..0xfe: to be skipped      anything else: not readable
+
+Rejected: a Snappy package (none reads S2's repeats, which the official server writes).
+"""
+
+from __future__ import annotations
+
+from penstock.errors import ProtocolError
+from penstock.kernels.s2 import checksum, decode_block, encode_block
+
+IDENTIFIER = b"\xff\x06\x00\x00S2sTwO"
+IDENTIFIERS = (IDENTIFIER, b"\xff\x06\x00\x00sNaPpY")
+FRAGMENT_BYTES = 64 * 1024  # of plain bytes in a written chunk
+BLOCK_MAX = 4 * 1024 * 1024  # of plain bytes in a read chunk, as the format says
+CHUNK_MAX = BLOCK_MAX + BLOCK_MAX // 6 + 64
+
+_HEAD = 4
+_COMPRESSED, _PLAIN, _IDENTIFIER, _FIRST_SKIPPED = 0x00, 0x01, 0xFF, 0x80
+
+
+def encode_chunks(data: bytes) -> bytes:
+    """The chunks of some bytes, without the identifier that a stream begins with."""
+    return b"".join(_chunk(data[at : at + FRAGMENT_BYTES]) for at in range(0, len(data), FRAGMENT_BYTES))
+
+
+def _chunk(data: bytes) -> bytes:
+    block = encode_block(data)
+    kind = _COMPRESSED
+    if len(block) > len(data) - len(data) // 32:
+        kind, block = _PLAIN, data
+    body = checksum(data).to_bytes(4, "little") + block
+    return bytes((kind,)) + len(body).to_bytes(3, "little") + body
+
+
+class S2Reader:
+    """Bytes of a stream in, however they are cut; plain bytes out, a chunk at a time."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._begun = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Is nothing left of an unfinished chunk?"""
+        return not self._buffer
+
+    def feed(self, data: bytes) -> None:
+        """More of the stream."""
+        self._buffer += data
+
+    def read(self) -> bytes | None:
+        """The plain bytes of the next chunk that is there as a whole, b"" for one without; None: feed more.
+
+        Raises ProtocolError for what is no S2 stream or does not have its checksum.
+        """
+        buffer = self._buffer
+        if len(buffer) < _HEAD:
+            return None
+        kind, length = buffer[0], int.from_bytes(buffer[1:_HEAD], "little")
+        if not self._begun and (kind != _IDENTIFIER or length != len(IDENTIFIER) - _HEAD):
+            raise ProtocolError("s2: a stream begins with an identifier")
+        if kind < _FIRST_SKIPPED and length > CHUNK_MAX:
+            raise ProtocolError(f"s2: a chunk of {length} bytes is too large")
+        if len(buffer) < _HEAD + length:
+            return None
+        chunk = bytes(buffer[: _HEAD + length])
+        del buffer[: _HEAD + length]
+        return self._plain(kind, chunk)
+
+    def _plain(self, kind: int, chunk: bytes) -> bytes:
+        if kind == _IDENTIFIER:
+            if chunk not in IDENTIFIERS:
+                raise ProtocolError("s2: unknown identifier")
+            self._begun = True
+            return b""
+        if kind >= _FIRST_SKIPPED:
+            return b""
+        if kind not in (_COMPRESSED, _PLAIN) or len(chunk) < _HEAD + 4:
+            raise ProtocolError(f"s2: a chunk of type {kind:#04x} and {len(chunk)} bytes is not readable")
+        plain = chunk[_HEAD + 4 :]
+        if kind == _COMPRESSED:
+            try:
+                plain = decode_block(plain, BLOCK_MAX)
+            except ValueError as error:
+                raise ProtocolError(str(error)) from None
+        if checksum(plain) != int.from_bytes(chunk[_HEAD : _HEAD + 4], "little"):
+            raise ProtocolError("s2: corrupt input, checksum mismatch")
+        return plain

@@ -1,0 +1,356 @@
+"""row 64: backing up and restoring streams, by the engine alone: flow control, time, advisories, endings."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.jetstream.limits import SECOND_NS
+from penstock.kernels.dispatch import ServiceSink, publish
+from penstock.kernels.sinks import Sink, Subscription
+from penstock.store.file import FileStore
+from tests.support.engine import EngineHarness
+
+OK = b"NATS/1.0 204\r\n\r\n"
+
+
+class Receiver:
+    """Takes a backup's chunks; acks them when told to."""
+
+    def __init__(self, js: EngineHarness, subject: bytes = b"deliver", *, acks: bool = True) -> None:
+        self.js, self.acks = js, acks
+        self.chunks: list[bytes] = []
+        self.waiting: list[bytes] = []
+        self.end: bytes | None = None
+        self.subscription = Subscription(ServiceSink(self._hear), subject)
+        js.index.insert(self.subscription)
+
+    def _hear(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
+        if not payload:
+            assert self.end is None, "it ended twice"
+            self.end = header
+            return
+        self.chunks.append(payload)
+        if reply:
+            self.waiting.append(reply)
+
+    def ack_all(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for reply in waiting:
+            publish(self.js.index, reply, b"", b"", b"")
+
+    def run(self) -> bytes:
+        """To the end; the archive."""
+        for _ in range(10_000):
+            if self.end is not None:
+                return b"".join(self.chunks)
+            self.ack_all()
+            self.js.tick()
+        raise AssertionError("it never ended")
+
+
+def filled(store: Any = None, count: int = 50, **settings: Any) -> EngineHarness:
+    js = EngineHarness(store, **settings)
+    js.create("S", "s.*")
+    for i in range(count):
+        js.request(f"s.{i % 3}", b"%d " % i * 300)
+    return js
+
+
+def backed_up(js: EngineHarness, **body: Any) -> tuple[dict[str, Any], bytes]:
+    receiver = Receiver(js)
+    answer = js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver", **body})
+    data = receiver.run()
+    assert receiver.end == OK
+    js.index.remove(receiver.subscription)
+    return answer, data
+
+
+def begun(js: EngineHarness, answer: dict[str, Any], name: str = "S", **config: Any) -> str:
+    body = {"config": {**answer["config"], "name": name, **config}, "state": answer["state"]}
+    response = js.api(f"STREAM.RESTORE.{name}", body)
+    assert response["type"].endswith("stream_restore_response") and "error" not in response, response
+    subject: str = response["deliver_subject"]
+    return subject
+
+
+def send(js: EngineHarness, subject: str, chunk: bytes) -> bytes:
+    """A chunk; its answer, which may take some ticks."""
+    heard = js.messages(subject, chunk)
+    for _ in range(1000):
+        if heard:
+            return heard[0][2]
+        js.tick()
+    raise AssertionError("no answer")
+
+
+def restored(js: EngineHarness, subject: str, data: bytes, size: int = 1000) -> Any:
+    for at in range(0, len(data), size):
+        answer = send(js, subject, data[at : at + size])
+        if answer:
+            return json.loads(answer)
+    return json.loads(send(js, subject, b""))
+
+
+def test_no_more_chunks_leave_than_the_window_holds() -> None:
+    """row 64"""
+    js = filled(count=400)
+    receiver = Receiver(js)
+    js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver", "chunk_size": 1024, "window_size": 4096})
+    for _ in range(10):
+        js.tick()
+    assert [len(chunk) for chunk in receiver.chunks] == [1024] * 4 and receiver.end is None
+    receiver.ack_all()
+    for _ in range(10):
+        js.tick()
+    assert len(receiver.chunks) == 8
+    receiver.run()
+    assert receiver.end == OK and 0 < len(receiver.chunks[-1]) < 1024
+
+
+def test_a_receiver_that_stops_acking_is_told_after_five_seconds() -> None:
+    """row 64"""
+    js = filled(count=400)
+    complete = js.listen(b"$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE.S")
+    receiver = Receiver(js)
+    js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver", "chunk_size": 1024, "window_size": 1024})
+    js.tick()
+    js.wait_until(js.now + 5 * SECOND_NS - 1)
+    assert receiver.end is None
+    js.wait_until(js.now + 2)
+    assert receiver.end == b"NATS/1.0 408 No Flow Response\r\n\r\n"
+    advisory = json.loads(complete[0][2])
+    assert advisory["type"] == "io.nats.jetstream.advisory.v1.snapshot_complete"
+    assert advisory["error"] == "no flow response" and advisory["stream"] == "S"
+    assert advisory["start"] < advisory["end"]
+    assert js.engine.transfers.next_deadline() is None
+
+
+def test_a_receiver_that_leaves_ends_the_backup() -> None:
+    """row 64"""
+    js = filled(count=400)
+    complete = js.listen(b"$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE.S")
+    receiver = Receiver(js)
+    js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver", "chunk_size": 1024, "window_size": 1024})
+    js.index.remove(receiver.subscription)
+    receiver.ack_all()
+    js.tick()
+    assert json.loads(complete[0][2])["error"] == "no interest"
+    js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "nobody"})
+    js.wait_until(js.now + 2 * SECOND_NS)
+    assert len(complete) == 2
+
+
+def test_a_receiver_may_come_a_little_later() -> None:
+    """row 64"""
+    js = filled()
+    js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver"})
+    js.tick()
+    receiver = Receiver(js)
+    js.wait_until(js.now + 3 * SECOND_NS)
+    assert receiver.run() and receiver.end == OK
+
+
+def test_a_stream_that_is_deleted_meanwhile_ends_its_backup() -> None:
+    """row 64"""
+    js = filled(count=400)
+    receiver = Receiver(js)
+    js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver", "chunk_size": 1024, "window_size": 1024})
+    js.api("STREAM.DELETE.S")
+    js.tick()
+    assert receiver.end == b"NATS/1.0 500 stream deleted\r\n\r\n"
+
+
+def test_messages_of_after_the_request_are_not_in_the_backup() -> None:
+    """row 64"""
+    js = filled(count=400)
+    receiver = Receiver(js)
+    answer = js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver", "chunk_size": 1024})
+    js.request("s.1", b"later")
+    js.api("STREAM.MSG.DELETE.S", {"seq": 400})
+    data = receiver.run()
+    other = EngineHarness()
+    response = restored(other, begun(other, answer), data)
+    assert response["state"]["messages"] == 399 and response["state"]["last_seq"] == 400
+
+
+def test_a_restore_is_told_in_advisories() -> None:
+    """row 64"""
+    js = filled()
+    create = js.listen(b"$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_CREATE.S")
+    answer, data = backed_up(js)
+    advisory = json.loads(create[0][2])
+    assert advisory["type"] == "io.nats.jetstream.advisory.v1.snapshot_create"
+    assert advisory["state"] == answer["state"]
+    other = EngineHarness()
+    heard = other.listen(b"$JS.EVENT.ADVISORY.STREAM.*.S")
+    restored(other, begun(other, answer), data)
+    told = [json.loads(body) for _, _, body in heard]
+    assert [one["type"].rpartition(".")[2] for one in told] == [
+        "restore_create",
+        "stream_action",
+        "restore_complete",
+    ]
+    assert told[-1]["bytes"] == len(data)
+
+
+def test_a_name_and_its_subjects_are_taken_while_they_are_restored() -> None:
+    """row 64"""
+    answer, data = backed_up(filled())
+    js = EngineHarness()
+    subject = begun(js, answer)
+    body = {"name": "S", "subjects": ["x"]}
+    assert js.api("STREAM.CREATE.S", body)["error"]["err_code"] == 10058
+    assert js.api("STREAM.CREATE.T", {"name": "T", "subjects": ["s.1"]})["error"]["err_code"] == 10065
+    again = js.api("STREAM.RESTORE.S", {"config": answer["config"], "state": answer["state"]})
+    assert again["error"]["err_code"] == 10130
+    assert "error" not in restored(js, subject, data)
+
+
+def test_a_restore_that_stalls_leaves_nothing() -> None:
+    """row 64"""
+    answer, data = backed_up(filled())
+    js = EngineHarness()
+    subject = begun(js, answer)
+    assert send(js, subject, data[: len(data) // 2]) == b""
+    js.wait_until(js.now + 5 * SECOND_NS)
+    assert js.api("STREAM.INFO.S")["error"]["err_code"] == 10059
+    assert js.store.stream_names() == [] and not js.index.has_interest(subject.encode())
+    assert "error" not in restored(js, begun(js, answer), data)
+
+
+def test_a_chunk_without_a_reply_ends_the_restore() -> None:
+    """row 64"""
+    answer, _ = backed_up(filled())
+    js = EngineHarness()
+    subject = begun(js, answer)
+    publish(js.index, subject.encode(), b"", b"", b"data")
+    js.tick()
+    assert not js.index.has_interest(subject.encode()) and not js.engine.transfers.is_restoring("S")
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_chunks_may_be_cut_anywhere(size: int) -> None:
+    """row 64"""
+    answer, data = backed_up(filled(count=5))
+    js = EngineHarness()
+    response = restored(js, begun(js, answer), data, size)
+    assert response["state"]["messages"] == 5 and response["type"].endswith("stream_create_response")
+
+
+def test_an_archive_that_ends_too_early_is_no_stream() -> None:
+    """row 64"""
+    answer, data = backed_up(filled())
+    js = EngineHarness()
+    for cut in (0, 9, 12, len(data) // 2, len(data) - 1):
+        response = restored(js, begun(js, answer), data[:cut])
+        assert response["error"] == {
+            "code": 500, "err_code": 10062, "description": "restore failed: backup was truncated"
+        }  # fmt: skip
+        assert js.store.stream_names() == []
+
+
+def test_what_does_not_fit_the_account_is_refused() -> None:
+    """row 64"""
+    answer, data = backed_up(filled())
+    js = EngineHarness(account_storage_max=10_000)
+    response = restored(js, begun(js, answer, max_bytes=9_000), data)
+    assert (
+        response["error"]["err_code"] == 10062
+        and "insufficient storage resources" in response["error"]["description"]
+    )
+    assert (
+        js.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.*"], "max_bytes": 9000}).get("error") is None
+    )
+
+
+def test_empty_and_sealed_streams_come_back() -> None:
+    """row 64"""
+    js = filled(count=3)
+    js.api("STREAM.PURGE.S")
+    config = js.api("STREAM.INFO.S")["config"]
+    js.api("STREAM.UPDATE.S", {**config, "sealed": True})
+    answer, data = backed_up(js)
+    other = EngineHarness()
+    response = restored(other, begun(other, answer), data)
+    assert response["config"]["sealed"]
+    assert (response["state"]["messages"], response["state"]["first_seq"], response["state"]["last_seq"]) == (
+        0,
+        4,
+        3,
+    )
+
+
+@pytest.mark.parametrize("part", [0.3, 0.99])
+def test_a_server_killed_in_a_restore_has_no_half_stream(part: float, tmp_path: Path) -> None:
+    """row 64, row 204"""
+    answer, data = backed_up(filled(count=2000))
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    send(js, begun(js, answer), data[: int(len(data) * part)])
+    assert store.account("$G").stream_names() == ["S"]
+    store.abandon()
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    assert js.api("STREAM.INFO.S")["error"]["err_code"] == 10059 and js.store.stream_names() == []
+    assert restored(js, begun(js, answer), data)["state"]["messages"] == 2000
+    store.abandon()
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    assert js.state("S")["messages"] == 2000
+    store.close()
+
+
+def test_a_server_that_stops_in_a_restore_removes_it(tmp_path: Path) -> None:
+    """row 64"""
+    answer, data = backed_up(filled())
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    send(js, begun(js, answer), data[: len(data) // 2])
+    js.engine.close()
+    assert store.account("$G").stream_names() == []
+    store.close()
+
+
+def test_one_tick_takes_a_slice_of_what_a_small_chunk_expands_to() -> None:
+    """row 64: a few bytes may stand for many."""
+    js = EngineHarness()
+    js.create("S", "s")
+    for _ in range(40):
+        js.request("s", bytes(60_000))
+    answer, data = backed_up(js)
+    assert len(data) < 200_000
+    other = EngineHarness()
+    subject = begun(other, answer)
+    heard = other.messages(subject, data)
+    sizes = [other.engine.transfers.used(other.engine.transfers.configs()[0].storage)]
+    while not heard:
+        other.tick()
+        sizes.append(other.engine.transfers.used(other.engine.transfers.configs()[0].storage))
+    assert len(sizes) > 5 and max(b - a for a, b in itertools.pairwise(sizes)) < 600_000
+    assert json.loads(send(other, subject, b""))["state"]["messages"] == 40
+
+
+def test_consumers_go_on_with_what_is_pending_and_how_often_it_was_delivered() -> None:
+    """row 64"""
+    js = filled(count=10)
+    body = {
+        "stream_name": "S",
+        "config": {"durable_name": "C", "ack_policy": "explicit", "ack_wait": SECOND_NS},
+    }
+    js.api("CONSUMER.CREATE.S.C", body)
+    js.messages("$JS.API.CONSUMER.MSG.NEXT.S.C", {"batch": 4, "no_wait": True})
+    js.wait_until(js.now + SECOND_NS)
+    js.messages("$JS.API.CONSUMER.MSG.NEXT.S.C", {"batch": 2, "no_wait": True})
+    before = js.engine.streams["S"].consumers["C"].state.pending()
+    assert [times for _, _, _, times in before] == [2, 2, 1, 1]
+    answer, data = backed_up(js)
+    other = EngineHarness(now=js.now)
+    restored(other, begun(other, answer), data)
+    restored_state = other.engine.streams["S"].consumers["C"].state
+    assert restored_state.pending() == before
+    assert restored_state.delivered_stream == 4
