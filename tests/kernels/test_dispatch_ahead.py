@@ -89,7 +89,7 @@ steps = st.lists(
         st.tuples(st.just("fail")),
     ),
     min_size=2,
-    max_size=50,
+    max_size=80,
 )
 
 
@@ -120,7 +120,7 @@ def test_one_read_comes_to_what_each_publish_alone_comes_to(
     assert whole.sender.in_msgs == len(steps)
 
 
-@pytest.mark.parametrize("before", [0, 1, 15, 16, 17, 40])
+@pytest.mark.parametrize("before", [0, 1, 31, 32, 33, 70])
 @pytest.mark.parametrize("behind", [b"PING\r\n", b"PUB a b c d 1\r\n"], ids=["control", "breach"])
 def test_what_stands_behind_a_publish_that_fails_comes_next(before: int, behind: bytes) -> None:
     side = Side(0)
@@ -133,7 +133,7 @@ def test_what_stands_behind_a_publish_that_fails_comes_next(before: int, behind:
     assert side.inlet.control().op == (OP_PING if behind == b"PING\r\n" else OP_ERROR)
 
 
-@pytest.mark.parametrize("before", [0, 1, 15, 16, 17, 40])
+@pytest.mark.parametrize("before", [0, 1, 31, 32, 33, 70])
 def test_a_sink_that_closes_leaves_the_rest_of_the_read_alone(before: int) -> None:
     side = Side(0)
     side.subscribe("a", "", 0)

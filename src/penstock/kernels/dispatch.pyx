@@ -44,7 +44,7 @@ cdef enum:
     ALLOWED_MAX = 1024              # decisions of publish_check that are remembered
     MAPPED_MAX = 4096               # decisions of a SubjectMapper that are remembered
     STALL_THRESHOLD = 8 << 20       # bytes
-    AHEAD = 16                      # publishes whose lookups wait for memory together
+    AHEAD = 32                      # publishes whose lookups wait for memory together
 
 
 cdef class DeliveryGuard:
