@@ -3,10 +3,15 @@
 One publisher (windowed, every publish asks for an ack) and one explicit-ack pull consumer that double-acks
 run while the server dies at a random instant. After every restart all that was acked must be there exactly
 once and in order, and nothing whose ack was confirmed may be delivered again.
+
+A second test removes meanwhile: deletes that erase, purges by subject and of the front, messages with a TTL,
+so that blocks are compacted, in plain stores and in encrypted and compressed ones. What was acked and not
+removed must be there, and nothing whose removal was confirmed may come back.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -20,18 +25,27 @@ from pathlib import Path
 
 import pytest
 
+from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE
 from tests.support.rawnats import RawNats
 
 KILLS = 20
 WINDOW = 400
 STREAM, CONSUMER = "KILL", "worker"
 
+REMOVAL_KILLS = 5
+REMOVAL_WINDOW = 200
+TTL_S = 1.0
+FRONT = 1000  # messages before the newest that a purge of the front leaves
+PADDING = b" " + b"padding of a message that is to fill blocks " * 190
+
 
 class Served:
     """`penstock serve` in a process of its own on one port and one store."""
 
-    def __init__(self, store_dir: Path) -> None:
+    def __init__(self, store_dir: Path, settings: str = "") -> None:
         self.store_dir = store_dir
+        self.config = store_dir.parent / "nats.conf"
+        self.config.write_text(f"jetstream {{ {settings} }}")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
@@ -39,6 +53,7 @@ class Served:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "penstock", "serve", "-a", "127.0.0.1", "-p", str(self.port)]
+        command += ["-c", str(self.config)]
         with (self.store_dir.parent / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "-js", "-sd", str(self.store_dir)], stderr=log, stdout=log
@@ -88,8 +103,6 @@ class Publisher(threading.Thread):
 
 
 def _sequence_in(ack: bytes) -> int:
-    import json
-
     answer = json.loads(ack)
     assert "error" not in answer, answer
     return int(answer["seq"])
@@ -238,3 +251,238 @@ def _check_the_consumer(port: int, confirmed: set[int], turn: int) -> None:
     while contiguous + 1 in confirmed:
         contiguous += 1
     assert floor >= contiguous, f"turn {turn}: ack floor {floor} after {contiguous} confirmed acks in a row"
+
+
+# ---------------------------------------------------------------------- removals
+
+
+def kind_of(number: int) -> str:
+    """Of four messages one stays until it is deleted; the others are purged or expire."""
+    return "ttl" if number % 16 == 3 else "keep" if number % 4 == 0 else "gone"
+
+
+class Removals:
+    """What may be said of the stream. Bounds are exclusive; `asked` ones were not confirmed (yet)."""
+
+    def __init__(self) -> None:
+        self.sent_at: dict[int, float] = {}  # by number
+        self.acked: dict[int, int] = {}  # sequence -> number
+        self.acked_at: dict[int, float] = {}  # sequence
+        self.deleted: set[int] = set()
+        self.asked_deleted: set[int] = set()
+        self.purged_below = self.asked_purged_below = 0  # of the subject kill.gone
+        self.floor = self.asked_floor = 0
+
+    def must_be_gone(self, seq: int, number: int, now: float) -> bool:
+        """Was its removal confirmed, or is it overdue? now: before the stream was read."""
+        if seq < self.floor or seq in self.deleted:
+            return True
+        if kind_of(number) == "gone":
+            return seq < self.purged_below
+        overdue = kind_of(number) == "ttl" and seq in self.acked_at
+        return overdue and self.acked_at[seq] + TTL_S + 0.5 < now
+
+    def may_be_gone(self, seq: int, number: int, now: float) -> bool:
+        """Did anybody ask for its removal? now: after the stream was read."""
+        if seq < self.asked_floor or seq in self.asked_deleted:
+            return True
+        if kind_of(number) == "gone":
+            return seq < self.asked_purged_below
+        return kind_of(number) == "ttl" and self.sent_at[number] + TTL_S < now + 0.1
+
+
+class Filler(threading.Thread):
+    """Publishes messages that stay, are purged, or expire."""
+
+    def __init__(self, port: int, model: Removals) -> None:
+        super().__init__()
+        self.model = model
+        self.connection = RawNats(port)
+
+    def run(self) -> None:
+        model, connection = self.model, self.connection
+        try:
+            connection.subscribe("_INBOX.pub.*", 1)
+            in_flight = 0
+            while True:
+                while in_flight < REMOVAL_WINDOW:
+                    number = len(model.sent_at) + 1
+                    model.sent_at[number] = time.monotonic()
+                    self._publish(number)
+                    in_flight += 1
+                message = connection.message()
+                in_flight -= 1
+                seq = _sequence_in(message.payload)
+                model.acked_at[seq] = time.monotonic()
+                model.acked[seq] = int(message.subject.rsplit(b".", 1)[1])
+        except (OSError, ConnectionError):
+            pass  # the server was killed, as it should be
+        finally:
+            connection.close()
+
+    def _publish(self, number: int) -> None:
+        kind = kind_of(number)
+        header = b"NATS/1.0\r\nNats-TTL: %d\r\n\r\n" % TTL_S if kind == "ttl" else b""
+        subject = f"kill.{kind} _INBOX.pub.{number}".encode()
+        body = b"%d" % number + PADDING
+        if header:
+            self.connection.send(
+                b"HPUB %s %d %d\r\n%s%s\r\n" % (subject, len(header), len(header) + len(body), header, body)
+            )
+        else:
+            self.connection.send(b"PUB %s %d\r\n%s\r\n" % (subject, len(body), body))
+
+
+class Remover(threading.Thread):
+    """Deletes and purges behind the publisher, one confirmed removal after the other."""
+
+    def __init__(self, port: int, model: Removals, rng: random.Random, *, from_front: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.rng = rng
+        self.from_front = from_front
+        self.rounds = 0
+        self.connection = RawNats(port)
+
+    def run(self) -> None:
+        try:
+            while True:
+                for _ in range(3):
+                    self._delete_one()
+                self._purge_subject()
+                if self.from_front:
+                    self._purge_front()
+                self.rounds += 1
+        except (OSError, ConnectionError):
+            pass
+        finally:
+            self.connection.close()
+
+    def _ask(self, what: str, body: dict[str, object]) -> None:
+        answer = self.connection.request(f"$JS.API.STREAM.{what}.{STREAM}", body)
+        assert answer.get("success"), answer
+
+    def _delete_one(self) -> None:
+        model = self.model
+        present = list(model.acked.items())[-2000:]
+        wanted = [seq for seq, n in present if kind_of(n) == "keep" and seq not in model.asked_deleted]
+        wanted = [seq for seq in wanted if seq >= model.floor]
+        if not wanted:
+            self.connection.flush()
+            return
+        seq = self.rng.choice(wanted)
+        model.asked_deleted.add(seq)
+        self._ask("MSG.DELETE", {"seq": seq})
+        model.deleted.add(seq)
+
+    def _purge_subject(self) -> None:
+        bound = max(list(self.model.acked), default=0)
+        if bound:
+            self.model.asked_purged_below = bound
+            self._ask("PURGE", {"filter": "kill.gone", "seq": bound})
+            self.model.purged_below = bound
+
+    def _purge_front(self) -> None:
+        bound = max(list(self.model.acked), default=0) - FRONT
+        if bound > self.model.floor:
+            self.model.asked_floor = bound
+            self._ask("PURGE", {"seq": bound})
+            self.model.floor = bound
+
+
+def read_present(port: int) -> dict[int, int]:
+    """sequence -> number of all messages there are."""
+    connection = RawNats(port)
+    config = {"ack_policy": "none", "mem_storage": True}
+    body = {"stream_name": STREAM, "config": config}
+    name = connection.request(f"$JS.API.CONSUMER.CREATE.{STREAM}", body)["name"]
+    connection.subscribe("_INBOX.read", 1)
+    found: dict[int, int] = {}
+    while True:
+        before = len(found)
+        next_subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{name}"
+        connection.publish(next_subject, b'{"batch":500,"no_wait":true}', "_INBOX.read")
+        while len(found) < before + 500:
+            message = connection.message()
+            if not message.reply.startswith(b"$JS.ACK."):
+                break
+            seq = int(message.reply.split(b".")[5])
+            assert seq not in found and message.payload.endswith(PADDING)
+            number = found[seq] = int(message.payload[: -len(PADDING)])
+            assert message.subject == f"kill.{kind_of(number)}".encode()
+        if len(found) == before:
+            connection.close()
+            return found
+
+
+ENCRYPTED = 'key: "a key of this test", cipher: aes'
+
+
+@pytest.mark.parametrize("kind", ["plain", "encrypted and compressed"])
+def test_what_was_removed_stays_removed_after_kill_9_and_all_else_is_there(kind: str, tmp_path: Path) -> None:
+    served = Served(tmp_path / "store", "" if kind == "plain" else ENCRYPTED)
+    served.start()
+    try:
+        setup = RawNats(served.port)
+        config = {"name": STREAM, "subjects": ["kill.*"], "storage": "file", "allow_msg_ttl": True}
+        config["compression"] = "none" if kind == "plain" else "s2"
+        answer = setup.request(f"$JS.API.STREAM.CREATE.{STREAM}", config)
+        assert "error" not in answer, answer
+        setup.close()
+        rng = random.Random(int(os.environ.get("PENSTOCK_KILL_SEED", "20")))
+        model, compacted = Removals(), False
+        for turn in range(REMOVAL_KILLS):
+            filler = Filler(served.port, model)
+            remover = Remover(served.port, model, rng, from_front=turn >= REMOVAL_KILLS // 2)
+            filler.start()
+            remover.start()
+            _let_both_get_going(filler, remover)
+            time.sleep(rng.uniform(0.0, 0.4))
+            served.kill()
+            filler.join()
+            remover.join()
+            served.start()
+            _check_removals(served.port, model, turn)
+            compacted |= _has_a_compacted_block(served.store_dir)
+        assert len(model.deleted) >= REMOVAL_KILLS, "the deletes never got going"
+        assert model.purged_below and model.floor, "the purges never got going"
+        assert compacted, "no block was compacted: too little was published"
+    finally:
+        if served.process is not None and served.process.poll() is None:
+            served.kill()
+
+
+def _let_both_get_going(filler: Filler, remover: Remover) -> None:
+    """Until a block's worth was published and something removed, however busy the machine is."""
+    deadline = time.monotonic() + 10
+    wanted = len(filler.model.acked) + FRONT
+    while time.monotonic() < deadline and (remover.rounds < 2 or len(filler.model.acked) < wanted):
+        time.sleep(0.01)
+
+
+def _check_removals(port: int, model: Removals, turn: int) -> None:
+    before = time.monotonic()
+    found = read_present(port)
+    after = time.monotonic()
+    numbers = [found[seq] for seq in sorted(found)]
+    assert numbers == sorted(set(numbers)), f"turn {turn}: out of order or twice"
+    back = [seq for seq, number in found.items() if model.must_be_gone(seq, number, before)]
+    assert not back, f"turn {turn}: removed and there again: {[(s, kind_of(found[s])) for s in back[:5]]}"
+    lost = [
+        seq
+        for seq, number in model.acked.items()
+        if found.get(seq) != number and not model.may_be_gone(seq, number, after)
+    ]
+    assert not lost, f"turn {turn}: acked and lost: {[(s, kind_of(model.acked[s])) for s in lost[:5]]}"
+    connection = RawNats(port)
+    asked = {"subjects_filter": "kill.keep"}
+    state = connection.request(f"$JS.API.STREAM.INFO.{STREAM}", asked)["state"]
+    connection.close()
+    kept = sum(kind_of(number) == "keep" for number in numbers)
+    assert state.get("subjects", {}).get("kill.keep", 0) == kept, f"turn {turn}: {state}, {kept} read"
+
+
+def _has_a_compacted_block(store_dir: Path) -> bool:
+    """Is a closed block smaller than a block is when it is closed? Compressed ones always are."""
+    blocks = sorted(store_dir.glob("**/*.blk"), key=lambda path: int(path.stem))
+    return any(path.stat().st_size < DEFAULT_BLOCK_SIZE // 2 for path in blocks[:-1])
