@@ -326,6 +326,46 @@ async def test_a_lost_message_ends_a_fail_batch_and_is_told_to_an_ok_batch(
     assert await payloads(stream) == [b"1", b"3", b"1"]
 
 
+async def test_a_batch_has_an_inbox_of_its_own_and_leaves_it_at_the_end(
+    js: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row 136: one subscription below its id; once it failed nobody has to send it anything."""
+    subjects: list[str] = []
+    subscribe = js.session.subscribe
+
+    def note(subject: str, **more: Any) -> Any:
+        subjects.append(subject)
+        return subscribe(subject, **more)
+
+    monkeypatch.setattr(js.session, "subscribe", note)
+    async with js.fast_ingest("s.f", gap="fail", flow=1, outstanding_acks=1) as batch:
+        await batch.add(payload=b"1")
+        assert [subject.endswith(f".{batch.id}.>") for subject in subjects] == [True]
+        with pytest.raises(BatchEndedError):
+            await batch.add_many([b"3"] * (batch._flow.take() + 100))
+        assert batch._subscription is None
+    assert len(subjects) == 1
+
+
+async def test_a_commit_that_was_lost_is_sent_again(
+    js: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows 129, 132: a ping finds the gap, and the commit takes another sequence."""
+    async with js.fast_ingest("s.f", gap="ok", timeout=1.0) as batch:
+        await batch.add(payload=b"1")
+        send, lost = batch._send, []
+
+        def lose_one(subject: bytes, header: bytes, body: bytes, seq: int, operation: Any) -> None:
+            if lost:
+                send(subject, header, body, seq, operation)
+            lost.append(seq)
+
+        monkeypatch.setattr(batch, "_send", lose_one)
+        ack = await batch.commit(payload=b"2")
+    assert (ack.count, lost, batch.gaps[0][1]) == (3, [2, 3], 3)
+    assert await payloads(stream) == [b"1", b"2"]
+
+
 async def test_eight_publishers_at_once(url: str, js: JetStream, stream: Stream) -> None:
     """Row 128: all of them get their turn."""
 

@@ -348,6 +348,41 @@ def test_a_ping_tells_what_was_lost_at_the_end(harness: EngineHarness) -> None:
     assert other.ask(4, PING) == [gap(1, 5), final(2, 1, "other")]
 
 
+@pytest.mark.parametrize("mode", ["fail", "ok"])
+def test_who_applied_the_same_messages_can_go_on_with_the_batch(mode: str) -> None:
+    """Row 133: what a stream knows of its batches follows from the messages alone, so that another one which
+    applied them takes the batch over; with ok it tells the gap and goes on, with fail the gap is the end."""
+    leader, follower = EngineHarness(), EngineHarness()
+    publishers = []
+    for harness in (leader, follower):
+        harness.create("S", "s.>", allow_batched=True, storage="memory")
+        publisher = FastPublisher(harness, gap=mode, flow=5)
+        publisher.send(1, START)
+        publisher.append(2, 7)
+        assert publisher.heard()[-1] == flow(5, 5)
+        publishers.append(publisher)
+    publishers[0].append(8, 10)
+    assert publishers[0].heard() == [flow(10, 5)]
+    heir = publishers[1]
+    assert heir.ask(7, PING) == [flow(5, 5)]
+    if mode == "ok":
+        assert heir.ask(11, APPEND) == [gap(7, 11), flow(10, 5)]
+        assert heir.ask(12, COMMIT) == [final(9, 12)]
+    else:
+        assert heir.ask(11, APPEND) == [gap(7, 11), final(7, 7)]
+
+
+def test_a_restart_ends_what_was_not_committed(harness: EngineHarness) -> None:
+    """Row 125, row 133: what was stored stays; the batch is unknown, as with the official server."""
+    publisher = FastPublisher(harness, gap="ok")
+    publisher.send(1, START)
+    publisher.append(2, 3)
+    publisher.heard()
+    again = harness.restart()
+    assert code(FastPublisher(again, gap="ok").ask(4, APPEND)) == 10206
+    assert again.state("S")["messages"] == 3
+
+
 def test_a_ping_behind_the_end_gets_the_last_answer_again(harness: EngineHarness) -> None:
     """Row 132, row 135: a lost final ack stalls nobody."""
     publisher = FastPublisher(harness)
