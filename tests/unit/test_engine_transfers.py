@@ -316,6 +316,23 @@ def test_a_server_that_stops_in_a_restore_removes_it(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_server_that_stops_right_after_a_restore_keeps_the_stream(tmp_path: Path) -> None:
+    """row 64, row 204: between the end of the restore and the end of its tick."""
+    answer, data = backed_up(filled())
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    subject = begun(js, answer)
+    send(js, subject, data)
+    heard = js.listen(b"_INBOX.end")
+    publish(js.index, subject.encode(), b"_INBOX.end", b"", b"")
+    js.tick()
+    js.engine.apply(js.now)
+    assert len(heard) == 1 and "error" not in json.loads(heard[0][2])
+    js.engine.close()
+    assert store.account("$G").stream_names() == ["S"]
+    store.close()
+
+
 def test_one_tick_takes_a_slice_of_what_a_small_chunk_expands_to() -> None:
     """row 64: a few bytes may stand for many."""
     js = EngineHarness()

@@ -281,12 +281,12 @@ class Restore:
             return
         try:
             self._store.save_meta(msgspec.json.encode(StreamMeta(self.config, self._engine.clock())))
-            self.stop()
             stream = self._engine.adopt(self._store)
         except StoreError as error:
-            self.is_done = False
             self._fail(str(error), self._end_reply or b"")
             return
+        self._store = None  # it is the stream's now
+        self.stop()
         now = self._engine.clock()
         self._tell(now)
         response = StreamCreateResponse(
