@@ -79,9 +79,9 @@ class ApiService:
         text = subject.decode("utf-8", "surrogateescape")
         prefix = next(prefix for prefix in self._prefixes if text.startswith(prefix))
         found = TABLE.find(text[len(prefix) :].split("."))
-        engine.api_stats.total += 1
         if found is None:
             refused: Any = ErrorResponse(type=TYPE_PREFIX + SYSTEM_RESPONSE, error=codes.BAD_REQUEST)
+            engine.api_stats.total += 1
             engine.api_stats.errors += 1
             self._respond(reply, encode(refused))
             return
@@ -116,6 +116,7 @@ class ApiService:
         if response is None:
             return
         text = encode(response)
+        engine.api_stats.total += 1  # as the official server counts: no answer counts itself
         self._respond(request.reply, text)
         if endpoint.audited or failed:
             self._audit(request, text)
