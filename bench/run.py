@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import consumers
 import load
 from rich.console import Console
 from rich.progress import Progress
@@ -33,6 +34,14 @@ IDLE_SUBSCRIPTIONS = 100_000
 IDLE_MAX_MIB = 1024
 SPREAD_SUBJECTS = 100_000
 SPREAD_COST_MAX = 1.5
+IDLE_CONSUMERS = 1000
+IDLE_CONSUMERS_COST_MAX = 1.2
+ACTIVE_CONSUMERS = 100
+SHARED_MESSAGES = 10_000
+SHARED_SPREAD_MAX = 1.5
+WIDE_MESSAGES = 10_000_000
+NUM_PENDING_MAX_MS = 50
+FILTERED_LEAST_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -188,12 +197,58 @@ def scenarios(quick: bool) -> list[Scenario]:
             "ordered consumer, 128 B",
             "msg/s",
             lambda s: load.ordered_consumer_msgs_per_s(consumer_run(s, FILL_MESSAGES)),
-            goal=1.5,
+            goal=2.0,
         ),
         Scenario(
             "pull fetch 500, explicit acks",
             "msg/s",
             lambda s: load.fetch_msgs_per_s(consumer_run(s, FILL_MESSAGES // 3 // share)),
+            goal=2.0,
+        ),
+        Scenario(
+            "pull consume, explicit acks",
+            "msg/s",
+            lambda s: consumers.consume_msgs_per_s(consumer_run(s, FILL_MESSAGES // share)),
+            goal=2.0,
+        ),
+        *many_consumers(share, WIDE_MESSAGES // 10 if quick else WIDE_MESSAGES),
+    ]
+
+
+def many_consumers(share: int, wide: int) -> list[Scenario]:
+    """Rows about many consumers, and about filters over a million subjects."""
+    return [
+        Scenario(
+            f"ingest beside {IDLE_CONSUMERS:,} idle consumers, beside none",
+            "times the cost",
+            lambda s: consumers.idle_consumers_cost(
+                s.port, consumers=IDLE_CONSUMERS, messages=200_000 // share
+            ),
+            bigger_is_better=False,
+            most=IDLE_CONSUMERS_COST_MAX,
+        ),
+        Scenario(
+            f"{ACTIVE_CONSUMERS} active consumers: most delivered to one, by the least",
+            "times",
+            lambda s: consumers.spread_of_counts(
+                s.port, consumers=ACTIVE_CONSUMERS, messages=SHARED_MESSAGES
+            ),
+            bigger_is_better=False,
+            most=SHARED_SPREAD_MAX,
+        ),
+        Scenario(
+            f"num_pending of a filter, {wide:,} messages",
+            "ms",
+            lambda s: consumers.num_pending_ms(s.port, messages=wide),
+            bigger_is_better=False,
+            most=NUM_PENDING_MAX_MS,
+        ),
+        Scenario(
+            "unfiltered rate by the rate of a sparse filter, 1 M subjects",
+            "times",
+            lambda s: 1 / consumers.sparse_filter_share(s.port, messages=wide),
+            bigger_is_better=False,
+            most=1 / FILTERED_LEAST_SHARE,
         ),
     ]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.jetstream.consumer.letters import REPLY_PREFIX
 from penstock.kernels.acksink import AckSink
 from penstock.kernels.dispatch import ServiceSink
-from penstock.kernels.pump import ready
+from penstock.kernels.pump import Pump, ready
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.protocol.ids import DIGITS
 
@@ -39,6 +39,7 @@ class ConsumerWiring:
         self._engine = engine
         self._consumers: dict[str, Consumer] = {}
         self._waiting: dict[Consumer, None] = {}
+        self._pumps: list[Pump] | None = None  # of the waiting ones, made when they are asked for
         self._acks = AckSink()
         flow = ServiceSink(self._on_flow_reply)
         letters = ServiceSink(self._on_letter_answer)
@@ -63,7 +64,7 @@ class ConsumerWiring:
 
     def remove(self, consumer: Consumer) -> None:
         """Nothing comes to it any more."""
-        self._waiting.pop(consumer, None)
+        self.wait(consumer, False)
         if self._consumers.get(consumer.name) is not consumer:
             return
         del self._consumers[consumer.name]
@@ -74,17 +75,25 @@ class ConsumerWiring:
 
     def wait(self, consumer: Consumer, waits: bool) -> None:
         """Does it want to hear of new messages? (It has somebody to deliver to, and nothing to deliver.)"""
+        if waits == (consumer in self._waiting):
+            return
+        self._pumps = None
         if waits:
             self._waiting[consumer] = None
         else:
-            self._waiting.pop(consumer, None)
+            del self._waiting[consumer]
 
     def with_news(self) -> list[Consumer]:
         """The waiting consumers for which the stream now holds a message."""
         if not self._waiting:
             return []
+        if self._pumps is None:
+            self._pumps = [consumer.pump for consumer in self._waiting]
+        found = ready(self._pumps)
+        if not found:
+            return []
         waiting = list(self._waiting)
-        return [waiting[i] for i in ready([consumer.pump for consumer in waiting])]
+        return [waiting[i] for i in found]
 
     def _on_flow_reply(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None

@@ -1,0 +1,180 @@
+"""Load on consumers, with the same raw sockets as `load`: many of them, filters, long streams."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import time
+from contextlib import suppress
+
+from load import ConsumerRun, LoadError, Wire, create_stream, wire
+
+DELIVERED = b" $JS.ACK."
+GROUPS = 1000  # of the wide stream: a million subjects are a thousand groups of a thousand
+ACK_SUBJECT = re.compile(rb" (\$JS\.ACK\.\S+) ")
+PULL_NS = 30_000_000_000
+
+
+def _make(control: Wire, stream: str, name: str, **config: object) -> dict[str, object]:
+    settings = {"name": name, "durable_name": name, "ack_policy": "explicit", "max_ack_pending": -1, **config}
+    body = json.dumps({"stream_name": stream, "config": settings}).encode()
+    return control.request(f"$JS.API.CONSUMER.CREATE.{stream}.{name}", body)
+
+
+def _drop(control: Wire, stream: str, name: str) -> None:
+    control.request(f"$JS.API.CONSUMER.DELETE.{stream}.{name}")
+
+
+def _pull(stream: str, name: str, inbox: str, batch: int) -> bytes:
+    ask = json.dumps({"batch": batch, "expires": PULL_NS}).encode()
+    subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"
+    return b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), inbox.encode(), len(ask), ask)
+
+
+def consume_msgs_per_s(run: ConsumerRun, *, batch: int = 500) -> float:
+    """A durable consumer pulled without end: the next pull leaves when half of the last has come, and what a
+    read brought is acked at once."""
+    name = f"consume{time.time_ns()}"
+    with wire(run.port) as consumer:
+        _make(consumer, run.stream, name)
+        consumer.sock.sendall(b"SUB _INBOX.consume 1\r\n")
+        pull = _pull(run.stream, name, "_INBOX.consume", batch)
+        started = time.perf_counter()
+        consumer.sock.sendall(pull)
+        asked, got, tail = batch, 0, b""
+        while got < run.messages:
+            data = tail + consumer.read()
+            end = data.rfind(b"\r\n") + 2
+            data, tail = data[:end], data[end:]
+            acks = ACK_SUBJECT.findall(data)
+            got += len(acks)
+            out = [b"PUB %s 0\r\n\r\n" % ack for ack in acks]
+            while asked - got <= batch // 2:
+                out.append(pull)
+                asked += batch
+            consumer.sock.sendall(b"".join(out))
+        took_s = time.perf_counter() - started
+        consumer.sock.sendall(b"UNSUB 1\r\n")
+        _drop(consumer, run.stream, name)
+    return got / took_s
+
+
+def _ingest_msgs_per_s(port: int, subject: bytes, messages: int, window: int = 1000) -> float:
+    frame = b"PUB %s _INBOX.in 128\r\n%s\r\n" % (subject, b"x" * 128)
+    with wire(port) as publisher:
+        publisher.sock.sendall(b"SUB _INBOX.in 1\r\n")
+        publisher.ping()
+        started = time.perf_counter()
+        for _ in range(messages // window):
+            publisher.sock.sendall(frame * window)
+            got = 0
+            while got < window:
+                got += publisher.count(b'"seq":')
+        return messages / (time.perf_counter() - started)
+
+
+def idle_consumers_cost(port: int, *, consumers: int, messages: int) -> float:
+    """What a stored message costs beside consumers that wait for others (each with an open pull and a filter
+    that doesn't match), as a multiple of what it costs without any."""
+    create_stream(port, "IDLE", "idle.>")
+    _ingest_msgs_per_s(port, b"idle.x", messages // 4)
+    alone = _ingest_msgs_per_s(port, b"idle.x", messages)
+    with wire(port) as control:
+        control.sock.sendall(b"SUB _INBOX.idle 1\r\n")
+        for i in range(consumers):
+            _make(control, "IDLE", f"c{i}", filter_subject=f"idle.none.{i}")
+            control.sock.sendall(_pull("IDLE", f"c{i}", "_INBOX.idle", 1))
+        control.ping()
+        beside = _ingest_msgs_per_s(port, b"idle.x", messages)
+        control.request("$JS.API.STREAM.DELETE.IDLE")
+    return alone / beside
+
+
+def spread_of_counts(port: int, *, consumers: int, messages: int) -> float:
+    """Consumers that all wait for what is published: the most any of them has got by the least, when half of
+    all is delivered."""
+    create_stream(port, "SHARED", "shared")
+    counts = dict.fromkeys((b"%d" % i for i in range(consumers)), 0)
+    delivered = re.compile(rb"MSG \S+ (\d+) \$JS\.ACK\.")
+    with wire(port) as consumer, wire(port) as publisher:
+        for i in range(consumers):
+            consumer.sock.sendall(b"SUB _INBOX.share.%d %d\r\n" % (i, i))
+            _make(consumer, "SHARED", f"c{i}", ack_policy="none")
+            consumer.sock.sendall(_pull("SHARED", f"c{i}", f"_INBOX.share.{i}", messages))
+        consumer.ping()
+        publisher.sock.sendall(b"PUB shared 128\r\n%s\r\n" % (b"x" * 128) * messages)
+        total, tail, spread = 0, b"", 0.0
+        while total < messages * consumers:
+            data = tail + consumer.read()
+            end = data.rfind(b"\r\n") + 2
+            data, tail = data[:end], data[end:]
+            for sid in delivered.findall(data):
+                counts[sid] += 1
+                total += 1
+            if not spread and total >= messages * consumers // 2:
+                spread = max(counts.values()) / max(min(counts.values()), 1)
+        consumer.request("$JS.API.STREAM.DELETE.SHARED")
+    return spread
+
+
+def fill_wide_stream(port: int, *, messages: int) -> None:
+    """A stream WIDE of so many messages over a million subjects, unless it is there already."""
+    with wire(port) as control, suppress(LoadError):
+        info = control.request("$JS.API.STREAM.INFO.WIDE")
+        if info["state"]["messages"] == messages:  # type: ignore[index]
+            return
+    create_stream(port, "WIDE", "wide.>")
+    with wire(port) as publisher:
+        publisher.sock.sendall(b"SUB _INBOX.wide 1\r\n")
+        publisher.ping()
+        step = 1000
+        for first in range(0, messages, step):
+            at = first // step % GROUPS
+            frame = b"PUB wide.g%%d.%d _INBOX.wide 16\r\n0123456789abcdef\r\n" % at
+            publisher.sock.sendall(b"".join([frame % i for i in range(step)]))
+            got = 0
+            while got < step:
+                got += publisher.count(b'"seq":')
+
+
+def num_pending_ms(port: int, *, messages: int) -> float:
+    """How long CONSUMER.CREATE takes, which tells how many messages wait for a filter: the slowest of three
+    filters (a group, one token of any group, one subject)."""
+    fill_wide_stream(port, messages=messages)
+    took = []
+    with wire(port) as control:
+        for number, filter_subject in enumerate(("wide.g7.*", "wide.*.7", "wide.g7.7")):
+            times = []
+            for turn in range(3):
+                name = f"pending{number}x{turn}"
+                started = time.perf_counter()
+                _make(control, "WIDE", name, filter_subject=filter_subject)
+                times.append(time.perf_counter() - started)
+                _drop(control, "WIDE", name)
+            took.append(statistics.median(times))
+    return max(took) * 1e3
+
+
+def sparse_filter_share(port: int, *, messages: int) -> float:
+    """The rate at which a filter's messages (a thousandth of the stream, each on a subject of its own) are
+    delivered, as a share of the rate of the same consumer without a filter."""
+    fill_wide_stream(port, messages=messages)
+    filtered = _read_msgs_per_s(port, messages // GROUPS, filter_subject="wide.g7.*")
+    return filtered / _read_msgs_per_s(port, messages // GROUPS)
+
+
+def _read_msgs_per_s(port: int, messages: int, **config: object) -> float:
+    name = f"read{time.time_ns()}"
+    with wire(port) as consumer:
+        _make(consumer, "WIDE", name, ack_policy="none", **config)
+        consumer.sock.sendall(b"SUB _INBOX.read 1\r\n")
+        consumer.ping()
+        started = time.perf_counter()
+        consumer.sock.sendall(_pull("WIDE", name, "_INBOX.read", messages))
+        got = 0
+        while got < messages:
+            got += consumer.count(DELIVERED)
+        took_s = time.perf_counter() - started
+        _drop(consumer, "WIDE", name)
+    return messages / took_s
