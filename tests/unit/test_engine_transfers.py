@@ -268,6 +268,20 @@ def test_what_does_not_fit_the_account_is_refused() -> None:
     )
 
 
+def test_an_interest_stream_without_its_consumers_keeps_its_messages() -> None:
+    """row 64: as the official server; a consumer made next gets them."""
+    js = EngineHarness()
+    js.create("S", "s.*", retention="interest")
+    config = {"durable_name": "C", "ack_policy": "explicit"}
+    js.api("CONSUMER.CREATE.S.C", {"stream_name": "S", "config": config})
+    js.request("s.1", b"kept")
+    answer, data = backed_up(js, no_consumers=True)
+    other = EngineHarness()
+    assert restored(other, begun(other, answer), data)["state"]["messages"] == 1
+    made = other.api("CONSUMER.CREATE.S.C", {"stream_name": "S", "config": config})
+    assert made["num_pending"] == 1
+
+
 def test_empty_and_sealed_streams_come_back() -> None:
     """row 64"""
     js = filled(count=3)

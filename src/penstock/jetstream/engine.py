@@ -142,11 +142,13 @@ class JetStream:
     def adopt(self, store: StreamStore) -> Stream:
         """A stream with messages and consumers becomes one of the account's; its store is open."""
         meta = msgspec.json.decode(store.meta, type=StreamMeta)
-        stream = self._open_stream(store, meta, self.clock())
+        stream = self._open_stream(store, meta, self.clock(), is_restored=True)
         self.advisories.stream_action(stream.name, "create")
         return stream
 
-    def _open_stream(self, store: StreamStore, meta: StreamMeta, now: int) -> Stream:
+    def _open_stream(
+        self, store: StreamStore, meta: StreamMeta, now: int, *, is_restored: bool = False
+    ) -> Stream:
         name = meta.config.name
         stream = self._new_stream(meta.config, store, meta.created)
         stream.recover(now)
@@ -163,7 +165,8 @@ class JetStream:
         if stream.needs is not None:
             # An ack may have been written whose removal was not; what a lost consumer needs is unknown.
             stream.needs.held = left_out
-            stream.needs.review()
+            if stream.consumers or not is_restored:  # a backup without consumers waits for new ones
+                stream.needs.review()
         self.streams[name] = stream
         stream.expire(now)
         stream.subscribe(self.index)
