@@ -24,7 +24,7 @@ from tests.support.nats_servers import running_server
 pa = pytest.importorskip("pyarrow")
 
 KINDS = ["penstock", pytest.param("official", marks=pytest.mark.official)]
-ATOMIC_KINDS = ["official"]  # that take atomic batches
+ATOMIC_KINDS = ["official", "penstock"]  # that take atomic batches
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -29,7 +29,7 @@ def decode_all(data: bytes) -> tuple[list[Record], int]:
         length, tagged, ts, subject_len = struct.unpack_from("<IQqH", data, at)
         size = length & ~HAS_HEADER
         raw = data[at : at + size]
-        if size < 30 or len(raw) != size or tagged >> SEQ_BITS > 3:
+        if size < 30 or len(raw) != size or tagged >> SEQ_BITS > 4:
             break
         if struct.unpack("<Q", raw[-8:])[0] != xxhash.xxh64_intdigest(raw[:-8]):
             break

@@ -145,7 +145,6 @@ def test_the_servers_own_subjects_need_no_ack(subject: str, text: str) -> None:
     [
         ({"mirror": StreamSource(name="M")}, "mirrors are"),
         ({"sources": [StreamSource(name="M")]}, "sources are"),
-        ({"allow_atomic": True}, "atomic batch publishing is"),
     ],
 )
 def test_features_that_are_not_there_are_refused_by_name(fields: dict[str, Any], feature: str) -> None:

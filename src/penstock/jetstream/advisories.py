@@ -78,8 +78,8 @@ class Advisories:
             {"stream": stream, "consumer": consumer, "action": action},
         )
 
-    def batch_abandoned(self, stream: str, batch: str, *, reason: str) -> None:
-        """A batch was given up; reason: "timeout", "incomplete" or "unsupported" (ADR-50)."""
+    def batch_abandoned(self, stream: str, batch: str, reason: str) -> None:
+        """A batch was given up; reason: "timeout", "incomplete", "large" or "unsupported" (ADR-50)."""
         self.publish(
             f"STREAM.BATCH_ABANDONED.{stream}",
             "batch_abandoned",

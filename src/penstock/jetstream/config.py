@@ -77,6 +77,8 @@ def _checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig
     config = _with_defaults(config, engine, pedantic=request.pedantic)
     config = _with_markers(config, pedantic=request.pedantic)
     config = _with_schedules(config, pedantic=request.pedantic)
+    if config.mirror is not None and config.allow_atomic:
+        raise codes.MIRROR_WITH_ATOMIC_PUBLISH.exception()
     _check_ages(config)
     _check_policies(config)
     _check_supported(config)
@@ -314,7 +316,6 @@ def _check_supported(config: StreamConfig) -> None:
     wanted = {
         "mirrors": config.mirror is not None,
         "sources": bool(config.sources),
-        "atomic batch publishing": config.allow_atomic,
     }
     missing = [feature for feature, is_wanted in wanted.items() if is_wanted]
     if missing:

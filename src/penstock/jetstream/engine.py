@@ -30,6 +30,7 @@ from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.interest import InterestWatch
 from penstock.jetstream.deadlines import Deadlines, earliest
 from penstock.jetstream.groupcommit import GroupCommit
+from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL, EngineConfig
 from penstock.jetstream.stream.stream import Stream, StreamMeta
 from penstock.jetstream.transfers import Transfers
@@ -85,6 +86,7 @@ class JetStream:
         self.elsewhere: Callable[[StorageType], tuple[int, int]] = lambda storage: (0, 0)
         self.fast_batches_elsewhere: Callable[[], int] = lambda: 0  # open in other accounts
         self.describe_client: Callable[[Sink], dict[str, Any] | None] | None = None
+        self.batches = BatchContext(lambda: self.config, abandoned=self.advisories.batch_abandoned)
         self.dirty_streams = DirtyList(wake)
         self.dirty_consumers = DirtyList(wake)
         self.wake = wake
@@ -193,6 +195,7 @@ class JetStream:
             self._finish_sync(stream)
         self.acknowledge()
         for stream in self.streams.values():
+            stream.atomic.drop()
             closers = [*(consumer.close for consumer in stream.consumers.values()), stream.store.close]
             for close in closers:
                 try:
@@ -506,6 +509,7 @@ class JetStream:
         """Removes a stream with its messages and consumers. Raises JetStreamApiError 10059, 10050."""
         stream = self.stream(name)
         stream.unsubscribe(self.index)
+        stream.atomic.drop()
         del self.streams[name]
         self._used[stream.config.storage] -= stream.accounted_bytes
         for table in (self._unwritten, self._changed, self._failing):
@@ -537,6 +541,7 @@ class JetStream:
             api_level=self.config.api_level,
             dirty=self.dirty_streams,
             below=self._below,
+            batches=self.batches,
         )
         stream.fast.may_start = partial(self._may_start_fast_batch, stream)
         stream.fast.config = lambda: self.config

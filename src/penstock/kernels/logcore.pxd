@@ -58,6 +58,9 @@ cdef class LogCore:
     cdef uint64_t noted_floor
     cdef uint64_t* ranges                   # removed ranges not noted yet: pairs of first, last
     cdef size_t range_count, range_capacity
+    cdef bint in_batch                      # between begin_batch and end_batch: what is appended stays together
+    cdef size_t batch_at                    # where in the open block its note is
+    cdef uint64_t batch_first               # the first sequence it may use
     cdef Hint hints[HINTS]
 
     # Uses up the next sequence without storing anything, at ts (ns): returns it.

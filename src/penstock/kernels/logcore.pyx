@@ -110,7 +110,8 @@ cdef class LogCore:
                 f"a message with a subject of {m.subject_len} and a body of {m.body_len} bytes can't be stored"
             )
         if block is None or (
-            block.count and (block.size + size > self.block_size or seq - block.first_seq > <uint64_t>SPAN_MAX)
+            block.count and not self.in_batch
+            and (block.size + size > self.block_size or seq - block.first_seq > <uint64_t>SPAN_MAX)
         ):
             self._roll()
             block = self.tail

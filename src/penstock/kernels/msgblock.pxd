@@ -14,6 +14,9 @@ cdef enum:
     SPAN_MAX = 0xFFFFFFFF       # sequences between a block's first and last
     NEXT_FAR = 0xFFFFFFFF       # there is a next one, further away than a delta can say
 
+cdef enum:
+    BATCH_NOTE_SIZE = 38        # of the note before a batch: an empty record and the size of what follows
+
 cdef class MessageBlock:
     cdef readonly uint64_t number           # its file's number
     cdef readonly uint64_t first_seq        # of the first entry; where the block begins when there is none
@@ -61,6 +64,8 @@ cdef class MessageBlock:
     # Appends a note: a removed range (seq..last), the floor seq with the last sequence and its timestamp, or
     # the block numbers seq..last whose messages are here now.
     cdef int note(self, int kind, uint64_t seq, uint64_t last, int64_t last_ts) except -1
+    # Writes the note of a batch at an offset, where BATCH_NOTE_SIZE bytes are kept for it.
+    cdef int note_batch(self, size_t offset, uint64_t first, uint64_t last, uint64_t size) except -1
     cdef void release(self) noexcept
     # Does it hold live messages and nothing else?
     cdef bint clean(self) noexcept
@@ -68,6 +73,7 @@ cdef class MessageBlock:
     cdef int _take_entries(self, const char* p, size_t count, const char* seqs) except -1
     cdef int _fill(self, size_t n) except -2
     cdef size_t _good_behind(self, size_t at, size_t n) noexcept
+    cdef bint _batch_is_torn(self, const Record* r, size_t n) noexcept
 
 # One row of the subjects in a block's index; the text follows. Positions count entries.
 cdef packed struct SubjectRow:

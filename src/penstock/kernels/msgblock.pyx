@@ -19,6 +19,7 @@ from libc.string cimport memcpy
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.records cimport (
     SEQ_BITS,
+    KIND_BATCH,
     KIND_FLOOR,
     KIND_MESSAGE,
     KIND_REMOVED,
@@ -27,6 +28,7 @@ from penstock.kernels.records cimport (
     RECORD_BAD_HASH,
     RECORD_OK,
     RECORD_OVERHEAD,
+    RECORD_TORN_BATCH,
     decode_record,
     encode_record,
     record_size,
@@ -199,6 +201,11 @@ cdef class MessageBlock:
         self.size += size
         return self._remember(kind, &r)
 
+    cdef int note_batch(self, size_t offset, uint64_t first, uint64_t last, uint64_t size) except -1:
+        encode_record(self.data + offset, BATCH_NOTE_SIZE, KIND_BATCH, first, <int64_t>last, NULL, 0,
+                      <const char*>&size, 0, sizeof(size))
+        return 0
+
     cdef int _remember(self, int kind, const Record* r) except -1:
         if kind == KIND_REMOVED:
             self.removed.append((r.seq, <uint64_t>r.ts))
@@ -206,6 +213,8 @@ cdef class MessageBlock:
         if kind == KIND_REPLACES:
             self.replaces_upto = <uint64_t>r.ts
             return 0
+        if kind == KIND_BATCH:
+            return 0                        # it is whole
         if r.seq > self.floor:
             self.floor = r.seq
         if <uint64_t>r.ts >= self.last_at_least:
@@ -278,6 +287,8 @@ cdef class MessageBlock:
             if kind != KIND_MESSAGE:
                 if <uint64_t>r.ts >> SEQ_BITS:
                     return -1
+                if kind == KIND_BATCH and self._batch_is_torn(&r, n):
+                    return RECORD_TORN_BATCH
                 self._remember(kind, &r)
             elif r.seq == 0 or r.subject_len == 0 or (
                 self.count and (r.seq <= self.last_seq or r.seq - self.first_seq > SPAN_MAX)
@@ -299,6 +310,29 @@ cdef class MessageBlock:
             at += r.size
             status = decode_record(self.data + at, n - at, &r, &kind, True)
         return at if status == RECORD_OK else 0
+
+    cdef bint _batch_is_torn(self, const Record* r, size_t n) noexcept:
+        """Is some of the batch after the note `r` missing? What ended a process, or a machine, in the middle of
+        a write leaves such a one; its last bytes are then the last of the block, or no records at all.
+
+        One message that is damaged between others is lost alone: whoever stored the batch was told so long ago.
+        """
+        cdef Record member
+        cdef int kind = 0, status
+        cdef size_t at = self.size + r.size, end
+        cdef uint64_t size = 0
+        if r.body_len != sizeof(size):
+            return True
+        memcpy(&size, r.body, sizeof(size))
+        if size > n - at:
+            return True
+        end = at + size
+        while at < end:
+            status = decode_record(self.data + at, end - at, &member, &kind, True)
+            if status != RECORD_OK and (status != RECORD_BAD_HASH or end == n):
+                return True
+            at += member.size
+        return False
 
     def let_go(self):
         """Lets the bytes go, when they were not copied."""

@@ -9,7 +9,9 @@ Sequences stay below 2**48; the bits above them say what a record is:
 - a message (0);
 - KIND_REMOVED: the messages `sequence`..`timestamp` (both inclusive) are gone;
 - KIND_FLOOR: everything below `sequence` is gone and the log's last sequence is at least `timestamp`;
-- KIND_REPLACES: this block holds what the blocks numbered `sequence`..`timestamp` held.
+- KIND_REPLACES: this block holds what the blocks numbered `sequence`..`timestamp` held;
+- KIND_BATCH: the messages `sequence`..`timestamp` are in the bytes that follow, as many as the payload (a u64)
+  says: all of them count, or, where the block ends too early, none.
 Sequences are never used twice, so these notes hold whatever order they are read in.
 """
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
@@ -29,6 +31,7 @@ cdef enum RecordKind:
     KIND_REMOVED = 1
     KIND_FLOOR = 2
     KIND_REPLACES = 3
+    KIND_BATCH = 4
 
 # What decode_record found.
 cdef enum RecordStatus:
@@ -38,6 +41,7 @@ cdef enum RecordStatus:
     RECORD_BAD_LENGTH = 3           # lengths that cannot be
     RECORD_BAD_KIND = 4             # unknown bits above the sequence
     RECORD_BAD_HASH = 5
+    RECORD_TORN_BATCH = 6           # a batch that is not all there
 
 cdef uint64_t xxh64(const char* p, size_t n, uint64_t seed) noexcept nogil
 

@@ -4,7 +4,8 @@ from typing import TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-# kind (0 message, 1 removed, 2 floor, 3 replaces), sequence, timestamp in ns, subject, header block, payload
+# kind (0 message, 1 removed, 2 floor, 3 replaces, 4 batch), sequence, timestamp in ns, subject, header block,
+# payload
 RecordTuple: TypeAlias = tuple[int, int, int, bytes, bytes, bytes]
 
 def xxh64_digest(data: Buffer, seed: int = 0) -> int:

@@ -129,7 +129,7 @@ cdef int decode_record(const char* p, size_t n, Record* r, int* kind, bint verif
         return RECORD_BAD_HASH
     tagged = load64(p + 4)
     r.seq = tagged & SEQ_MASK
-    if tagged >> SEQ_BITS > KIND_REPLACES:
+    if tagged >> SEQ_BITS > KIND_BATCH:
         return RECORD_BAD_KIND
     kind[0] = <int>(tagged >> SEQ_BITS)
     memcpy(&r.ts, p + 12, 8)
@@ -166,7 +166,7 @@ def encode(uint64_t seq, int64_t ts, bytes subject not None, bytes header not No
     cdef bytes body = header + payload
     cdef size_t size = record_size(len(subject), len(header), len(body))
     cdef bytes out
-    if size == 0 or seq > SEQ_MASK or kind < 0 or kind > KIND_REPLACES:
+    if size == 0 or seq > SEQ_MASK or kind < 0 or kind > KIND_BATCH:
         raise ValueError(
             f"no record holds sequence {seq}, kind {kind}, a subject of {len(subject)} and a body of {len(body)} bytes"
         )
@@ -181,6 +181,7 @@ WHY = {
     RECORD_BAD_LENGTH: "its lengths contradict each other",
     RECORD_BAD_KIND: "its kind is unknown",
     RECORD_BAD_HASH: "its hash does not fit its bytes",
+    RECORD_TORN_BATCH: "the batch that begins there is not all there",
 }
 
 

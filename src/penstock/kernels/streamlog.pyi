@@ -7,6 +7,7 @@ from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.records import Buffer
 
 DEFAULT_BLOCK_SIZE: int
+BATCH_BYTES_MAX: int
 
 class StoredMessage:
     """One stored message. `ts` is ns since epoch; `header` is the whole header block, b"" without one."""
@@ -37,6 +38,17 @@ class StreamLog(LogCore):
     # --- messages
     def append(self, subject: bytes, header: bytes, payload: bytes, ts: int) -> int:
         """Stores one message and returns its sequence. Raises ValueError when no record can hold it."""
+
+    def begin_batch(self, size: int, count: int) -> None:
+        """What is appended until end_batch() is one unit: it comes back from the disk whole or not at all.
+
+        size, count: the most bytes of records, and messages, it will have. Writing has to wait until its end.
+
+        Raises ValueError above BATCH_BYTES_MAX.
+        """
+
+    def end_batch(self) -> None:
+        """The unit is complete."""
 
     def skip(self, ts: int) -> int:
         """Uses up the next sequence without storing anything, and returns it."""

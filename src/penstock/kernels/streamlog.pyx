@@ -7,15 +7,19 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport qsort
 from libc.string cimport memcpy, memset
 
-from penstock.kernels.msgblock cimport ENTRY_DEAD, ENTRY_NONE, MessageBlock, SubjectRow
+from penstock.kernels.msgblock cimport (
+    BATCH_NOTE_SIZE, ENTRY_DEAD, ENTRY_NONE, SPAN_MAX, MessageBlock, SubjectRow,
+)
 from penstock.kernels.records cimport KIND_FLOOR, KIND_REMOVED, RECORD_OK, Record
 from penstock.kernels.sinks cimport Message
 from penstock.kernels.subjectstate cimport Subject
 
 cdef enum:
     WARM_MAX = 2                    # closed blocks that keep their own copy after they are on disk
+    BATCH_SIZE_MAX = 0x40000000     # a batch is in one block, whose offsets have 31 bits
 
 DEFAULT_BLOCK_SIZE = BLOCK_SIZE_DEFAULT
+BATCH_BYTES_MAX = BATCH_SIZE_MAX
 
 
 cdef int compare_first(const void* a, const void* b) noexcept nogil:
@@ -58,6 +62,40 @@ cdef class StreamLog(LogCore):
         m.header_len = len(header)
         m.body_len = len(body)
         return self.append_message(&m, ts)
+
+    def begin_batch(self, size_t size, size_t count):
+        """What is appended until end_batch() is recovered all or not at all; see the .pyi."""
+        cdef MessageBlock block = self.tail
+        assert not self.in_batch
+        if not self.durable:
+            return
+        if size > BATCH_SIZE_MAX:
+            raise ValueError(f"a batch of {size} bytes can't be stored as one: it has {BATCH_SIZE_MAX} at most")
+        size += BATCH_NOTE_SIZE
+        if block is None or (block.count and (
+            block.size + size > self.block_size
+            or self.last_seq + count - block.first_seq > <uint64_t>SPAN_MAX
+        )):
+            self._roll()
+            block = self.tail
+        block.reserve(size)
+        self.in_batch = True
+        self.batch_at = block.size
+        self.batch_first = self.last_seq + 1
+        block.size += BATCH_NOTE_SIZE       # end_batch writes it: nothing can read the block meanwhile
+
+    def end_batch(self):
+        """The batch is complete: says so in front of it."""
+        cdef MessageBlock block = self.tail
+        cdef size_t size
+        if not self.in_batch:
+            return
+        self.in_batch = False
+        size = block.size - self.batch_at - BATCH_NOTE_SIZE
+        if size == 0:
+            block.size = self.batch_at      # no consumer wanted any of it
+        else:
+            block.note_batch(self.batch_at, self.batch_first, block.last_seq, size)
 
     cdef StoredMessage _stored(self, uint64_t seq):
         cdef Record r

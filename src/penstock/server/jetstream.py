@@ -14,6 +14,7 @@ import msgspec
 from penstock.errors import ServerError, StoreError
 from penstock.jetstream.api.service import TABLE as API_TABLE
 from penstock.jetstream.engine import JetStream
+from penstock.jetstream.inflight import Inflight
 from penstock.jetstream.limits import EngineConfig
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.protocol.api import StorageType
@@ -57,6 +58,7 @@ class JetStreamService:
         self._new_id = NuidGenerator(_random_below)
         self.engines: dict[str, JetStream] = {}
         self._limits: dict[str, AccountJetStream] = {}  # of the accounts that have an engine
+        self._inflight = Inflight()
         self.max_memory_bytes = _limit(options.max_memory_bytes, _memory_bytes())
         self.max_file_bytes = _limit(options.max_file_bytes, _disk_bytes(options.store_dir))
         self._background: LoopBackground | None = None
@@ -210,6 +212,7 @@ class JetStreamService:
             below=_random_below,
         )
         engine.describe_client = self._describe
+        engine.batches.inflight = self._inflight
         engine.elsewhere = lambda storage: self._held(storage, account)
         engine.fast_batches_elsewhere = lambda: sum(
             other.fast_batches() for other in self.engines.values() if other is not engine

@@ -7,7 +7,7 @@ parts of the sum came from (`Nats-Counter-Sources`) is carried from each message
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,13 @@ _NOT_WITH_INCR = (
 # Python converts at most some thousand digits at once, so that nobody's number stalls a program.
 _DIGITS_AT_ONCE = 4000
 _CHUNK = 10**_DIGITS_AT_ONCE
+
+
+class Last(NamedTuple):
+    """What the next sum of a subject goes on from."""
+
+    header: bytes
+    payload: bytes
 
 
 class CounterValue(msgspec.Struct):
@@ -57,12 +64,17 @@ def check_increment(stream: Stream, header: bytes, payload_len: int) -> int | No
     return parse_number(value)
 
 
-def added(stream: Stream, subject: bytes, header: bytes, increment: int) -> tuple[bytes, bytes, str]:
-    """(header block, payload, value) of the message that stores the subject's sum with the increment.
+def last_of(stream: Stream, subject: bytes) -> Last | None:
+    """The subject's last message in the stream."""
+    stored = stream.log.load_last(subject)
+    return Last(stored.header, stored.payload) if stored is not None else None
 
-    Raises JetStreamApiError 10172 when the subject's last message is no counter.
+
+def added(last: Last | None, header: bytes, increment: int) -> tuple[bytes, bytes, str]:
+    """(header block, payload, value) of the message that stores a subject's sum with the increment.
+
+    last: the message before it. Raises JetStreamApiError 10172 when that is no counter.
     """
-    last = stream.log.load_last(subject)
     total = increment
     if last is not None:
         total += _value_of(last.payload)

@@ -71,7 +71,7 @@ def check(stream: Stream, subject: bytes, header: bytes, payload_len: int, now: 
     if decision.duplicate_of:
         return decision
     _check_expected_msg_id(stream, header)
-    rollup = _check_rollup(stream, header)
+    rollup = check_rollup(stream, header)
     if config.allow_msg_counter:
         return _counted(stream, subject, decision, increment)
     ttl_ns, kept = own_ttl(stream, decision.header)
@@ -84,7 +84,8 @@ def _counted(stream: Stream, subject: bytes, decision: Decision, increment: int 
     """The sum in place of the increment; it too has to keep the limits. Counter streams know no TTLs."""
     if increment is None:
         raise codes.MESSAGE_INCR_MISSING.exception()
-    header, payload, value = counter.added(stream, subject, decision.header, increment)
+    last = counter.last_of(stream, subject)
+    header, payload, value = counter.added(last, decision.header, increment)
     if 0 <= stream.config.max_msg_size < len(header) + len(payload):
         raise codes.STREAM_MESSAGE_EXCEEDS_MAXIMUM.exception()
     if len(header) > HEADER_MAX:
@@ -130,7 +131,7 @@ def _without_status_line(header: bytes) -> bytes:
     return headers.VERSION_LINE + rest if rest.strip(b"\r\n") else b""
 
 
-def _stored(header: bytes) -> bytes:
+def as_stored(header: bytes) -> bytes:
     """The block as it is stored: what was addressed to the server is gone."""
     header = _without_status_line(header)
     for name in (headers.REQUEST_INFO, headers.REQUIRED_API_LEVEL):
@@ -165,16 +166,16 @@ def _check_expected_sequences(stream: Stream, subject: bytes, header: bytes) -> 
     expected = headers.value_of(header, headers.EXPECTED_LAST_SUBJECT_SEQUENCE)
     of_subject = headers.value_of(header, headers.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT)
     if expected:
-        _hold_against(expected, stream.log.last_seq_of(of_subject or subject))
+        hold_against(expected, stream.log.last_seq_of(of_subject or subject))
     elif of_subject:
         raise codes.STREAM_EXPECTED_LAST_SEQ_PER_SUBJECT_INVALID.exception()
     expected = headers.value_of(header, headers.EXPECTED_LAST_SEQUENCE)
     if expected:
-        _hold_against(expected, stream.log.last_seq)
+        hold_against(expected, stream.log.last_seq)
 
 
-def _hold_against(expected: bytes, actual: int) -> None:
-    """What is no sequence matches none."""
+def hold_against(expected: bytes, actual: int) -> None:
+    """Refuses (10071) what expects another sequence. What is no sequence matches none."""
     if not (expected.isdigit() and len(expected) <= 20 and int(expected) == actual < _SEQ_MAX):
         raise codes.STREAM_WRONG_LAST_SEQUENCE.exception(seq=actual)
 
@@ -182,7 +183,7 @@ def _hold_against(expected: bytes, actual: int) -> None:
 def _check_duplicate(stream: Stream, header: bytes, now: int) -> Decision:
     msg_id = headers.value_of(header, headers.MSG_ID) or b""
     seq = stream.ids.find(msg_id, now) if msg_id else 0
-    return Decision(_stored(header), msg_id, duplicate_of=seq)
+    return Decision(as_stored(header), msg_id, duplicate_of=seq)
 
 
 def _check_expected_msg_id(stream: Stream, header: bytes) -> None:
@@ -215,7 +216,8 @@ def own_ttl(stream: Stream, header: bytes) -> tuple[int, bytes]:
     return ttl_ns, header
 
 
-def _check_rollup(stream: Stream, header: bytes) -> str:
+def check_rollup(stream: Stream, header: bytes) -> str:
+    """What a publish rolls up: "sub", "all" or nothing. Raises JetStreamApiError 10111."""
     value = (headers.value_of(header, headers.ROLLUP) or b"").decode("utf-8", "replace").lower()
     if not value:
         return ""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 import re
+from collections.abc import Mapping
 from datetime import tzinfo
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 PURGE = "purge"
 RETRY_NS = NS_PER_S  # while the stream can't be written
+_NOTHING_STAGED: Mapping[bytes, bool] = {}
 
 # What a produced message does not take over from its schedule or source.
 _OWN_HEADERS = re.compile(
@@ -60,10 +62,14 @@ class Produced(NamedTuple):
     next_due: int  # ns; 0: the schedule leaves
 
 
-def check_schedule(stream: Stream, subject: bytes, header: bytes, now: int) -> Request:
-    """What a publish asks for. Raises JetStreamApiError: 10188 where there are no schedules, 10189 for the
-    pattern, 10223 time zone, 10191 and 10166 TTL, 10192 roll-up, 10190 target, 10203 source, 10212 for the
-    headers of produced messages."""
+def check_schedule(
+    stream: Stream, subject: bytes, header: bytes, now: int, staged: Mapping[bytes, bool] = _NOTHING_STAGED
+) -> Request:
+    """What a publish asks for. staged: subjects written before in its batch, and whether by a schedule.
+
+    Raises JetStreamApiError: 10188 where there are no schedules, 10189 for the pattern, 10223 time zone,
+    10191 and 10166 TTL, 10192 roll-up, 10190 target, 10203 source, 10212 for the headers of produced ones.
+    """
     request = Request(header)
     if headers.SCHEDULE.encode() in header:  # every name begins with it
         allowed = stream.config.allow_msg_schedules
@@ -78,7 +84,7 @@ def check_schedule(stream: Stream, subject: bytes, header: bytes, now: int) -> R
                 raise codes.MESSAGE_SCHEDULES_DISABLED.exception()
             _check_parts(stream, subject, header)
             request = Request(_rolled_up(header), due=max(found.at, 1))
-    return _check_cancel(stream, subject, header, request)
+    return _check_cancel(stream, subject, header, request, staged)
 
 
 def _occurrence(header: bytes, after: int, now: int) -> Occurrence | None:
@@ -145,7 +151,9 @@ def _rolled_up(header: bytes) -> bytes:
     return header
 
 
-def _check_cancel(stream: Stream, subject: bytes, header: bytes, request: Request) -> Request:
+def _check_cancel(
+    stream: Stream, subject: bytes, header: bytes, request: Request, staged: Mapping[bytes, bool]
+) -> Request:
     """Clients may send a schedule away with a message of their own: `Nats-Schedule-Next: purge`."""
     scheduler = headers.value_of(header, headers.SCHEDULER)
     after = headers.value_of(header, headers.SCHEDULE_NEXT)
@@ -157,8 +165,11 @@ def _check_cancel(stream: Stream, subject: bytes, header: bytes, request: Reques
         raise codes.MESSAGE_SCHEDULES_SCHEDULER_INVALID.exception()
     if not stream.config.allow_msg_schedules:
         raise codes.MESSAGE_SCHEDULES_DISABLED.exception()
-    last = stream.log.load_last(scheduler)
-    if last is not None and not headers.value_of(last.header, headers.SCHEDULE):
+    is_schedule = staged.get(scheduler)
+    if is_schedule is None:
+        last = stream.log.load_last(scheduler)
+        is_schedule = last is None or bool(headers.value_of(last.header, headers.SCHEDULE))
+    if not is_schedule:
         raise codes.MESSAGE_SCHEDULES_SCHEDULER_INVALID.exception()
     return request._replace(purged=scheduler)
 

@@ -20,12 +20,15 @@ import msgspec
 
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.deadlines import earliest
+from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import DELETED_DETAILS_MAX, SEQ_MAX
 from penstock.jetstream.stream import ingest, retention, ttl
+from penstock.jetstream.stream.atomic import AtomicBatches, bytes_of
 from penstock.jetstream.stream.dedupe import recover_ids
 from penstock.jetstream.stream.fast import FastIngest, Outcome, is_fast
 from penstock.jetstream.stream.renaming import make_mapper, make_republish_mapper
 from penstock.jetstream.stream.schedules import RETRY_NS, MessageSchedules
+from penstock.jetstream.stream.staged import Checked, StagedMessage
 from penstock.kernels.ingest import (
     AckBatch,
     IngestBatch,
@@ -84,6 +87,7 @@ class Stream:
     store: keeps the messages; its log is the stream's state. created: ns. domain: for the pub acks.
     dirty: marked when publishes wait for apply(). api_level: publishes that require a higher one are refused.
     below: draws evenly from 0..n-1, for transforms that choose by chance, before a publish enters a batch.
+    batches: what batches share with those of other streams.
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class Stream:
         api_level: int,
         dirty: DirtyList,
         below: Below = _no_chance,
+        batches: BatchContext | None = None,
     ) -> None:
         self.config = config
         self.store = store
@@ -109,9 +114,10 @@ class Stream:
         self.ids = MessageIds(config.duplicate_window)
         self.expiry = retention.Expiry(self.log)
         self.schedules = MessageSchedules(self.log)
+        self.atomic = AtomicBatches(self, batches or BatchContext())
         self.sink = StreamSink(dirty, self)
-        self._ack_prefix = _ack_prefix(config.name, domain)
-        self.acks = AckBatch(self._ack_prefix)
+        self.ack_prefix = _ack_prefix(config.name, domain)
+        self.acks = AckBatch(self.ack_prefix)
         self.republisher = Republisher(config.name.encode(), format_time)
         self.fast = FastIngest(self)
         self._below = below
@@ -164,14 +170,20 @@ class Stream:
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, now: int, ts: int
     ) -> None:
         answers = bool(reply) and not self.config.no_ack
+        batch_id = headers.value_of(header, headers.BATCH_ID) if header else None
         try:
+            if batch_id and self.config.allow_atomic:
+                answer = self._take_batched(batch_id, StagedMessage(subject, header, payload), now)
+                if answers:
+                    self.acks.add(reply, answer)
+                return
             stored = self.store_publish(subject, header, payload, now, ts)
         except JetStreamApiError as error:
             if answers:
                 self.acks.add(reply, self._refusal(ApiError.from_exception(error)))
             return
         if answers and stored.value:
-            self.acks.add(reply, b'%s%d,"val":"%s"}' % (self._ack_prefix, stored.seq, stored.value.encode()))
+            self.acks.add(reply, b'%s%d,"val":"%s"}' % (self.ack_prefix, stored.seq, stored.value.encode()))
         elif answers:
             self.acks.add_ack(reply, stored.seq, stored.duplicate)
 
@@ -191,6 +203,23 @@ class Stream:
         if decision.msg_id:
             self.ids.add(decision.msg_id, seq, ts)
         return Outcome(seq, duplicate=False, value=decision.value)
+
+    def _take_batched(self, batch_id: bytes, message: StagedMessage, now: int) -> bytes:
+        if self.refuse_all is not None:
+            raise self.refuse_all.exception()
+        return self.atomic.take(batch_id, message, now)
+
+    def store_batch(self, checked: list[Checked], now: int) -> int:
+        """Stores messages as a unit and returns the sequence of the last."""
+        ts = max(now, self.log.last_ts)
+        seq = 0
+        self.log.begin_batch(bytes_of(checked), len(checked))
+        for subject, decision, payload in checked:
+            seq = self._store_decided(subject, decision, payload, ts)
+            if decision.msg_id:
+                self.ids.add(decision.msg_id, seq, ts)
+        self.log.end_batch()
+        return seq
 
     def _store_decided(self, subject: bytes, decision: ingest.Decision, payload: bytes, ts: int) -> int:
         wanted = self.is_wanted(subject)
@@ -244,6 +273,8 @@ class Stream:
         self.config = config
         self._configure()
         self.ids.resize(config.duplicate_window, now)
+        if not config.allow_atomic:
+            self.atomic.drop()
         enforce_all(self.log, self._limits)
         if self.needs is not None and before is not config.retention:
             self.needs.review()
@@ -318,6 +349,7 @@ class Stream:
         messages went."""
         self.ids.prune(now)
         self.fast.expire(now)
+        self.atomic.expire(now)
         if self.config.sealed:
             return 0
         self._now = now
@@ -354,7 +386,7 @@ class Stream:
 
     def next_deadline(self) -> int | None:
         """When (ns) `expire` has work; None when never."""
-        due = earliest(self.ids.next_deadline(), self.fast.next_deadline())
+        due = earliest(self.ids.next_deadline(), self.fast.next_deadline(), self.atomic.next_deadline())
         if self.config.sealed:
             return due
         return earliest(due, self.expiry.next_deadline(self.config.max_age), self.schedules.next_deadline())

@@ -1,0 +1,32 @@
+"""What atomic batches of a server's streams share: how many are open, and whom to tell of abandoned ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.jetstream.limits import EngineConfig
+
+
+@dataclass(slots=True)
+class Inflight:
+    """Open atomic batches of all streams of all accounts of a server."""
+
+    atomic: int = 0
+
+
+def _ignore(stream: str, batch_id: str, reason: str) -> None:
+    return
+
+
+@dataclass(slots=True)
+class BatchContext:
+    """What a stream is given for its atomic batches.
+
+    config: the engine's configuration, as it is when it is called. inflight: shared by all engines.
+    abandoned: told stream, batch id and reason ("timeout", "incomplete", "large", "unsupported").
+    """
+
+    config: Callable[[], EngineConfig] = EngineConfig
+    inflight: Inflight = field(default_factory=Inflight)
+    abandoned: Callable[[str, str, str], None] = _ignore
