@@ -12,11 +12,15 @@ STAMPS := $(VENV)/.stamps
 KERNEL_SOURCES := $(wildcard src/penstock/kernels/*.pyx src/penstock/kernels/*.pxd)
 # fuzz: how long each fuzzer runs
 SECONDS ?= 20
+# sim: the one to replay, or how many to run; churn: how many consumers
+SEED ?=
+SEEDS ?= 200
+CONSUMERS ?= 1000000
 K ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz kernel debug-kernels errors clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz sim sim-bugs churn kernel debug-kernels errors clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +81,15 @@ fuzz: setup $(STAMPS)/fuzz  ## every fuzzer for SECONDS=20 each
 		$(BIN)/python $$fuzzer -max_total_time=$(SECONDS) -artifact_prefix=build/fuzz/ \
 			build/fuzz/corpus/$$(basename $$fuzzer .py) || exit 1; \
 	done
+
+sim: setup  ## the simulation: SEED=n replays one, SEEDS=1000 runs many
+	$(BIN)/python -m penstock.testing.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+sim-bugs: setup  ## three bugs planted on purpose, and the seeds that find them
+	$(BIN)/python -m pytest -q -s tests/simulation/test_planted_bugs.py
+
+churn: setup  ## CONSUMERS=1000000 ephemeral consumers come and go in simulated time
+	$(BIN)/python -m penstock.testing.sim --churn $(CONSUMERS)
 
 kernel:  ## build the kernels named in K=a,b (all when empty) in place
 	@mkdir -p build

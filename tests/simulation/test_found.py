@@ -160,3 +160,44 @@ def test_a_periodic_sync_that_failed_is_tried_again() -> None:
     bench.wait_until(bench.now + 1_500_000_000)
     disk.lose_power(all_of_it=True)
     assert EngineHarness(opened(disk).account("$G")).state("S")["messages"] == 1
+
+
+def test_num_pending_counts_anew_when_the_front_passed_the_consumer() -> None:
+    bench = ConsumerBench()
+    bench.store_messages(*(f"s.{number}" for number in range(6)))
+    bench.consumer("x", durable_name="x")
+    assert bench.info("x")["num_pending"] == 6
+    bench.engine.streams["S"].log.purge(upto_seq=5)
+    bench.store_messages("s.6")
+    bench.pull("x", b"1")
+    assert bench.info("x")["num_pending"] == 2
+
+
+def test_a_duplicate_is_known_after_a_crash_that_left_the_newest_block_empty() -> None:
+    disk = SimDisk(Random(1))
+    bench = EngineHarness(opened(disk).account("$G"))
+    bench.create("S")
+    bench.request("S", b"payload", b"NATS/1.0\r\nNats-Msg-Id: one\r\n\r\n")
+    disk.close(disk.open(Path("/store/jetstream/%24G/streams/S/msgs/2.blk")))
+    disk.restart()
+    bench = EngineHarness(opened(disk).account("$G"), now=bench.now)
+    assert bench.request("S", b"payload", b"NATS/1.0\r\nNats-Msg-Id: one\r\n\r\n")["duplicate"]
+
+
+def test_a_name_is_free_again_when_the_disk_refused_to_remove_its_stream() -> None:
+    disk = SimDisk(Random(1))
+    bench = EngineHarness(opened(disk).account("$G"))
+    bench.create("S")
+    disk.fail_rate = 1.0
+    assert bench.api("STREAM.DELETE.S")["error"]["err_code"] == 10050
+    disk.fail_rate = 0.0
+    bench.create("S")
+
+
+def test_a_consumer_whose_files_the_disk_refuses_to_remove_does_not_stop_the_server() -> None:
+    disk = SimDisk(Random(1))
+    bench = ConsumerBench(opened(disk).account("$G"))
+    bench.consumer("x", inactive_threshold=1_000_000_000)
+    disk.fail_rate = 1.0
+    bench.wait_until(bench.now + 5_000_000_000)
+    assert not bench.engine.streams["S"].consumers

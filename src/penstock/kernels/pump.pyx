@@ -349,7 +349,7 @@ cdef class Pump:
             self.pending = last - start + 1
         else:
             removed = self.log.removals - self.pending_removals
-            if removed and self.log.first_seq <= self.position and \
+            if removed and self.log.first_seq <= self.pending_at and \
                     removed == self.log.front_removals - self.pending_front:
                 removed = 0                 # all of them left at the front, behind us
             if self.pending_known and removed == 0 and self.filter_count == 0:
@@ -362,6 +362,7 @@ cdef class Pump:
         self.pending_upto = last
         self.pending_removals = self.log.removals
         self.pending_front = self.log.front_removals
+        self.pending_at = self.position
         return 0
 
     @property

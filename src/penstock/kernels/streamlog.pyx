@@ -499,7 +499,10 @@ cdef class StreamLog(LogCore):
                 block.begin_at((previous.last_seq if previous is not None else 0) + 1)
             floor = max(floor, block.floor)
             last = max(last, max(block.last_at_least, block.last_seq))
-            self.last_ts = block.last_ts if block.count and block.last_seq >= block.last_at_least else block.noted_ts
+            if block.count and block.last_seq >= block.last_at_least:
+                self.last_ts = block.last_ts
+            elif block.last_at_least:       # else its bytes were lost, and it says nothing
+                self.last_ts = block.noted_ts
             kept.append(block)
             previous = block
         for block in kept:

@@ -63,6 +63,7 @@ class FileStreamStore:
         self._consumers: dict[str, FileConsumerStore] = {}
         self._memory_consumers: dict[str, MemoryConsumerStore] = {}
         self._consumers_changed = False
+        self.undeleted: set[str] = set()  # its name while its files should have gone and have not
         self._closed = False
         make_directory(self._disk, directory / "msgs")
         make_directory(self._disk, directory / "consumers")
@@ -144,7 +145,9 @@ class FileStreamStore:
             consumer.delete()
         self._memory_consumers.clear()
         self._forget()
+        self.undeleted.add(self.name)
         remove_directory(self._disk, self._directory)
+        self.undeleted.discard(self.name)
 
     def consumer_names(self) -> list[str]:
         on_disk = list_assets(self._files, self._directory / "consumers", META)
@@ -191,6 +194,7 @@ class FileAccountStore:
         self._block_size = block_size
         self._open: dict[str, FileStreamStore] = {}
         self._memory: dict[str, MemoryStreamStore] = {}
+        self._undeleted: set[str] = set()  # streams whose files the disk refused to remove
         _sync_present_names(self._disk, directory, self._streams_directory)
         sweep_deleted(self._disk, self._streams_directory)
 
@@ -210,10 +214,14 @@ class FileAccountStore:
     def _opened(self, directory: Path) -> FileStreamStore:
         stream = FileStreamStore(self._open, directory, files=self._files, block_size=self._block_size)
         self._open[stream.name] = stream
+        stream.undeleted = self._undeleted
         return stream
 
     def create_stream(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
         directory = self._directory(name)
+        if name in self._undeleted:
+            remove_directory(self._disk, directory)
+            self._undeleted.discard(name)
         if name in self._memory or self._disk.exists(directory / META):
             raise StoreError(f"account {self.name!r} keeps a stream {name!r} already", path=str(directory))
         if storage == "memory":

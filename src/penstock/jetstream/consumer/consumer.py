@@ -16,10 +16,12 @@ memory), or has a deadline.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.errors import StoreError
 from penstock.jetstream.consumer import config as rules
 from penstock.jetstream.consumer.acks import Acks
 from penstock.jetstream.consumer.groups import Pinning, check_group
@@ -57,6 +59,8 @@ from penstock.protocol.status import (
     Status,
 )
 from penstock.store.interface import ConsumerStore
+
+log = logging.getLogger("penstock.jetstream")
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
@@ -539,7 +543,10 @@ class Consumer:
         """Ends for good and leaves its stream."""
         self.engine.forget_consumer(self)
         self.stream.consumers.pop(self.name, None)
-        self.delete()
+        try:
+            self.delete()
+        except StoreError as error:
+            log.error("consumer %s: its files can not be removed: %s", self.name, error)
         if self.stream.consumer_left(is_direct=self.config.direct):
             self.engine.touch_stream(self.stream)
         self.engine.advisories.consumer_action(self.stream.name, self.name, "delete")

@@ -90,6 +90,15 @@ class Directory:
         self.durable = dict(self.entries)
         self.pending.clear()
 
+    def sync_all(self) -> None:
+        """Everything below is on the disk."""
+        self.sync()
+        for entry in self.entries.values():
+            if isinstance(entry, Directory):
+                entry.sync_all()
+            else:
+                entry.sync()
+
     def lose_power(self, random: Random | None) -> None:
         if self.pending:
             self.entries = dict(self.durable)

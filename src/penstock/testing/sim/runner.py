@@ -33,6 +33,11 @@ class Outcome(NamedTuple):
     deliveries: int
 
     @property
+    def summary(self) -> str:
+        """The failure in a line."""
+        return f"{type(self.failure).__name__}: {self.failure}"
+
+    @property
     def rule(self) -> str:
         """What was broken: a checker's rule, or the kind of exception."""
         return self.failure.rule if isinstance(self.failure, Violation) else type(self.failure).__name__

@@ -308,13 +308,21 @@ class StreamRecord:
                 ):
                     raise Violation("age", f"{self.name}: {held} should have gone")
 
+    def forget_the_past(self) -> None:
+        """Lets go what long runs would gather: what is known of messages that are gone."""
+        self.ever = {seq: tag for seq, tag in self.ever.items() if seq in self.live}
+        self.acked = {seq: tag for seq, tag in self.acked.items() if seq in self.live}
+        self.seq_of = {tag: seq for tag, seq in self.seq_of.items() if seq in self.live}
+        self.ids = {msg_id: first for msg_id, first in self.ids.items() if first[0] in self.live}
+        self.tags = set(self.seq_of)
+
     # --- answers to publishes
 
     def ack(self, publish: Publish, seq: int, duplicate: bool, now: int) -> None:
         """A pub ack arrived."""
         if duplicate:
             first = self.ids.get(publish.msg_id)
-            unseen = first is None and seq not in self.ever and seq <= self.last_seq
+            unseen = seq not in self.ever and seq <= self.last_seq
             if not unseen and (first is None or first[0] != seq):
                 raise Violation("duplicates", f"{self.name}: {publish.tag} is no duplicate of {seq}: {first}")
             return

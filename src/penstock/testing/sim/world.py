@@ -295,6 +295,9 @@ class World:
         """Which messages interest or work queue retention may remove now."""
         present = self.engine.streams[record.name].consumers
         known = [one for key, one in self.consumers.items() if key[0] == record.name and key[1] in present]
+        if any(stream == record.name for stream, _ in self.in_flight):
+            record.settled = set(record.live)  # its consumers come and go in this tick
+            return
         enough = any if record.config.retention is RetentionPolicy.WORKQUEUE else all
         record.settled = {
             seq for seq, held in record.live.items()

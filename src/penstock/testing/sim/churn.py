@@ -1,0 +1,84 @@
+"""A day of consumers that come and go, in simulated time: memory must stay where it was.
+
+Each round makes a hundred ephemeral consumers on a stream, half of them on disk and half in memory, half of
+them pulled and half pushed to, and lets their inactive threshold pass.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from penstock.testing.sim.streams import Publish
+from penstock.testing.sim.world import SECOND_NS, World
+
+ROUND = 100
+GROWTH_MAX = 8 << 20  # bytes; allocators keep some, a leak of ten bytes a consumer would show in a million
+
+
+class Churn(NamedTuple):
+    """What a churn run ended with. Sizes in bytes, `files` on the simulated disk."""
+
+    consumers: int
+    simulated_s: int
+    memory_before: int
+    memory_after: int
+    files_before: int
+    files_after: int
+    left: int
+
+    @property
+    def is_flat(self) -> bool:
+        grown = self.memory_after - self.memory_before
+        return grown < GROWTH_MAX and self.files_after <= self.files_before + 2 and self.left == 0
+
+
+def churn(consumers: int, *, tell: Callable[[str], object]) -> Churn:
+    """Makes and expires that many; memory is measured after the first tenth and at the end."""
+    lines: list[str] = []
+    world = World(Random(1), lines.append, always=False, block_size=100_000)
+    world.api("STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"], "max_msgs": 100}, ("create", "A"))
+    rounds = max(consumers // ROUND, 10)
+    before = files = 0
+    for number in range(rounds):
+        _round(world, number)
+        lines.clear()
+        if number + 1 == rounds // 10:
+            before, files = _memory(), len(world.disk.files())
+        if (number + 1) % max(rounds // 20, 1) == 0:
+            seconds = (world.now - 1_700_000_000 * SECOND_NS) // SECOND_NS
+            tell(f"{(number + 1) * ROUND:9} consumers, {seconds} s simulated, {_memory() >> 20} MiB")
+    seconds = (world.now - 1_700_000_000 * SECOND_NS) // SECOND_NS
+    left = len(world.stream("A").consumers)
+    result = Churn(rounds * ROUND, seconds, before, _memory(), files, len(world.disk.files()), left)
+    tell(f"{result}")
+    return result
+
+
+def _round(world: World, number: int) -> None:
+    publish = Publish(world.next_tag(), "A", f"A.{number % 7}")
+    world.publish(publish, b"", 20, reply=True)
+    record = world.streams["A"]
+    for i in range(ROUND):
+        name = f"c{number}_{i}"
+        config = {"name": name, "ack_policy": "explicit", "inactive_threshold": SECOND_NS}
+        config["mem_storage"] = i % 2 == 0
+        if i % 4 >= 2:
+            config["deliver_subject"] = f"nobody.{name}"
+        world.api(f"CONSUMER.CREATE.A.{name}", {"stream_name": "A", "config": config}, ("A", name))
+        if i % 4 == 0:
+            world.pull("A", name, {"batch": 1, "no_wait": True})
+            world.tick()
+    world.pass_time(80 * SECOND_NS)
+    # Of the simulation itself, not of the server.
+    world.disk.root.sync_all()
+    record.forget_the_past()
+
+
+def _memory() -> int:
+    gc.collect()
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
