@@ -391,7 +391,7 @@ class StreamRecord:
                     continue
                 if seq not in base.live:
                     raise Violation("no resurrection", f"{self.name}: {held} was gone and is back")
-                if base.live[seq] != held:
+                if base.live[seq] != held and (held.tag or base.live[seq].tag):
                     raise Violation("content", f"{self.name}: {base.live[seq]} came back as {held}")
             elif known is not None and known != held.tag and self.live.get(seq) is not None:
                 raise Violation("content", f"{self.name}: {self.live[seq]} came back as {held}")

@@ -200,6 +200,7 @@ class World:
                 require(key in in_flight or power, "no resurrection", f"consumer {key} is another one")
                 del self.consumers[key]
             else:
+                self._configure(known)  # a request whose answer got lost may have changed it
                 known.judge(consumer, self.streams[key[0]], power=power, always=self.always)
         self._meet_consumers(strict=not power and not in_flight and not self.doubtful and not self.damaged)
         for known in self.consumers.values():
@@ -320,7 +321,9 @@ class World:
         working = not self.disk.fail_rate and self.disk.room is None
         for one in self.publishes.values():
             record = self.streams.get(one.stream)
-            if record is not None and record.name in engine.streams and not record.config.no_ack and working:
+            if record is None or record.limits_changed or record.config.no_ack:
+                continue
+            if record.name in engine.streams and working:
                 raise Violation("answers", f"publish {one.tag} to {one.stream} was not answered")
         self.publishes.clear()
         self.in_flight.clear()
