@@ -272,7 +272,7 @@ class StreamRecord:
             raise Violation("counters", f"{self.name}: (messages, bytes, first) are {found}, it says {said}")
         config = self.config
         over = 0 < config.max_msgs < len(live) or 0 < config.max_bytes < self._bytes
-        if over and (config.discard is DiscardPolicy.OLD or not self.limits_changed):
+        if over and config.discard is DiscardPolicy.OLD:  # an update that shrinks limits removes no others
             raise Violation("limits", f"{self.name}: {found} is more than it may hold")
 
     def count_thoroughly(self, stream: Stream, now: int) -> None:
