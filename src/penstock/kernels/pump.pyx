@@ -339,7 +339,7 @@ cdef class Pump:
 
     cdef int refresh_pending(self) except -1:
         """Brings `pending` up to date with what was appended and removed since the last time."""
-        cdef uint64_t last = self.log.last_seq, removed, start
+        cdef uint64_t last = self.log.last_seq, removed, start, upto
         cdef bint in_list = self.skip_at < self.skip_count
         if not in_list and self.position > last:
             self.pending = 0
@@ -352,10 +352,14 @@ cdef class Pump:
             if removed and self.log.first_seq <= self.pending_at and \
                     removed == self.log.front_removals - self.pending_front:
                 removed = 0                 # all of them left at the front, behind us
-            if self.pending_known and removed == 0 and self.filter_count == 0:
-                self.pending += last - self.pending_upto
-            elif self.pending_known and removed == 0 and last - self.pending_upto <= WALK_MAX:
-                self.pending += self.walk(self.pending_upto + 1)
+            # It may begin at a sequence that is still to come: what is stored before isn't its business.
+            upto = max(self.pending_upto, self.skip_resume if in_list else self.position - 1)
+            if self.pending_known and removed == 0 and upto >= last:
+                pass
+            elif self.pending_known and removed == 0 and self.filter_count == 0:
+                self.pending += last - upto
+            elif self.pending_known and removed == 0 and last - upto <= WALK_MAX:
+                self.pending += self.walk(upto + 1)
             else:
                 self.pending = self.count_pending()
         self.pending_known = True

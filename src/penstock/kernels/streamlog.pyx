@@ -320,21 +320,27 @@ cdef class StreamLog(LogCore):
 
     def seq_at_time(self, int64_t ts):
         """First live sequence stored at or after ts; last_seq + 1 when none is."""
-        cdef size_t low = 0, high = len(self.blocks), middle
+        cdef size_t low = 0, high = len(self.blocks), middle, probe
         cdef MessageBlock block
         cdef Record r
         cdef uint64_t seq
         while low < high:
             middle = (low + high) // 2
-            block = <MessageBlock>self.blocks[middle]
-            if block.count and block.last_ts < ts:
-                low = middle + 1
+            probe = middle
+            while probe < high and not (<MessageBlock>self.blocks[probe]).count:
+                probe += 1                  # a block without messages, of notes alone, says nothing about time
+            if probe == high:
+                high = middle
+            elif (<MessageBlock>self.blocks[probe]).last_ts < ts:
+                low = probe + 1
             else:
                 high = middle
+        while low < <size_t>len(self.blocks) and not (<MessageBlock>self.blocks[low]).count:
+            low += 1
         if low == <size_t>len(self.blocks):
             return self.last_seq + 1
         block = <MessageBlock>self.blocks[low]
-        seq = self._next_live(self._seq_at_time_in(block, ts) if block.count else self.last_seq + 1)
+        seq = self._next_live(self._seq_at_time_in(block, ts))
         while seq:
             if self.read(seq, &r) and r.ts >= ts:
                 return seq

@@ -93,9 +93,11 @@ class BlockFiles:
         self._rewrites: list[tuple[MessageBlock | None, list[int]]] = []
         self._closing: deque[MessageBlock] = deque()
         self._dropped: list[int] = []
+        self._dropped_unwritten: list[int] = []  # the notes that they are gone are still to be written
         self._busy = 0  # number of the block that work in the background is about
         self._failed = False  # the last such work; write() tries again
         self._tidying = self._closed = False
+        self._all_written = False  # nothing in the log, notes included, is newer than what was written
         self._compactions_left = 0
         self._appended: dict[int, AppendedFile] = {}  # encrypted, of blocks that may get more
         # Of the block that was written last, nearly always the next one too: making and hashing a Path took
@@ -151,7 +153,13 @@ class BlockFiles:
             # What is half written over when the machine dies is gone by the note of its removal alone.
             self.sync()
         self._closing.extend(log.take_closed())
-        self._tidy(log)
+        self._dropped += self._dropped_unwritten
+        self._dropped_unwritten.clear()
+        self._all_written = True
+        try:
+            self._tidy(log)
+        finally:
+            self._all_written = False
         if len(self._closing) > CLOSING_MAX:
             self._files.background.drain()  # it can't keep up, and what isn't settled stays in memory
 
@@ -184,15 +192,19 @@ class BlockFiles:
     def _make_room(self, log: StreamLog) -> bool:
         """The disk is full, and blocks wait to be removed until the note that they are gone was written.
 
-        All but the newest go now: that one still tells the last sequence, and what of it was removed comes
-        back if the process ends before the note is written; nobody was told that it went.
+        All but the newest that was written go now: that one still tells the last sequence, and what of it was
+        removed comes back if the process ends before the note is written; nobody was told that it went.
         """
-        self._dropped += log.take_dropped()
-        self._dropped.sort()
-        free = [n for n in self._dropped[:-1] if n != self._busy and n not in self._syncing]
+        self._dropped_unwritten += log.take_dropped()
+        dropped = sorted(self._dropped + self._dropped_unwritten)
+        stays = max((n for n in dropped if n in self._known), default=0)
+        free = [n for n in dropped if n not in (stays, self._busy) and n not in self._syncing]
         if not free:
             return False
+        if stays in self._unsynced:
+            sync_files(self._disk, [block_path(self._directory, stays)])
         self._dropped = [n for n in self._dropped if n not in free]
+        self._dropped_unwritten = [n for n in self._dropped_unwritten if n not in free]
         for number in free:
             self._forget(number)
         self._unlink(free)
@@ -229,7 +241,9 @@ class BlockFiles:
             if block.number in self._known and block.resident and not block.replaces:
                 self._settle(log, block)
             return True
-        self._dropped += log.take_dropped()
+        if self._all_written:
+            # Else what made them superfluous may be in memory only: the next write() takes them.
+            self._dropped += log.take_dropped()
         if any(number not in self._syncing for number in self._dropped):
             self._remove(log)
             return True
@@ -318,27 +332,39 @@ class BlockFiles:
         return [block_path(self._directory, number)] if number in self._unsynced else []
 
     def _remove(self, log: StreamLog) -> None:
-        """Removes files of blocks that are gone from the log. When one block is left, all that is known of
-        sequences is in it: it must not be the next to vanish."""
+        """Removes files of blocks that are gone from the log; one after them that says at least which sequences
+        they had must not be the next to vanish."""
         numbers = [number for number in self._dropped if number not in self._syncing]
         self._dropped = [number for number in self._dropped if number in self._syncing]
-        before = self._unsynced_tail(log) if len(log.block_list()) == 1 else []
+        witness = self._witness(log, max(numbers))
+        self._unsynced -= witness
         for number in numbers:
             self._forget(number)
 
         def work() -> None:
-            sync_files(self._disk, before)
+            sync_files(self._disk, [block_path(self._directory, number) for number in witness])
             self._unlink(numbers)
 
         def done(_: None, error: StoreError | OSError | None) -> None:
             if error is not None:
-                # Everything in it is below the floor that is noted in a later block.
+                self._unsynced |= witness
+                # The notes of what it held may be dropped only after it: nothing else goes until it went.
                 logger.warning("left behind: %s", error)
+                self._dropped = numbers + self._dropped
+                self._known.update(n for n in numbers if self._disk.exists(block_path(self._directory, n)))
+                self._failed = True
             self._names_changed = True
             self._done(log)
 
         self._busy = numbers[0]
         self._files.background.run(work, done)
+
+    def _witness(self, log: StreamLog, number: int) -> set[int]:
+        """The block to sync before those up to `number` may go; none when a later one is on the disk."""
+        later = [block for block in log.block_list() if block.number > number]
+        speaking = [block.number for block in later if len(block)] or [block.number for block in later[-1:]]
+        # A closed one is synced once; the open one is written to again.
+        return set(speaking[:1]) if (self._unsynced | self._syncing).issuperset(speaking) else set()
 
     def _forget(self, number: int) -> None:
         self._files.forget(block_path(self._directory, number))
@@ -372,8 +398,12 @@ class BlockFiles:
 
     def _patch(self, log: StreamLog, number: int, offset: int, data: bytes) -> None:
         path = block_path(self._directory, number)
-        # The index counts the message; without one recovery reads the block, and finds the note.
-        remove_file(self._disk, index_path(self._directory, number))
+        # The index counts the message; without one recovery reads the block, and finds the note. Were it back
+        # after a power loss, the subject would be counted as long as the block is there.
+        index = index_path(self._directory, number)
+        if self._disk.exists(index):
+            remove_file(self._disk, index)
+            sync_directory(self._disk, self._directory)
         self._unsynced.add(number)
         if is_enveloped(self._disk.read_at(path, 0, 8)):
             self._patch_envelope(log, path, number, offset, data)

@@ -229,8 +229,12 @@ class FileAccountStore:
             self._memory[name] = held
             return held
         _make_empty(self._disk, directory)
-        self._files.replace(directory / META, pack_meta(name, meta))
-        return self._opened(directory)
+        try:
+            self._files.replace(directory / META, pack_meta(name, meta))
+            return self._opened(directory)
+        except (StoreError, OSError):
+            self._undeleted.add(name)  # the next try removes what there is of it
+            raise
 
     def _directory(self, name: str) -> Path:
         return self._streams_directory / quote_name(name)

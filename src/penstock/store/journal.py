@@ -5,7 +5,9 @@ each with length and hash. A new snapshot gets the next generation, so that a cr
 snapshot and removing the old journal can never put old entries onto a new state.
 
 A snapshot may take its time: start_snapshot() begins the journal of the next generation at once and leaves
-the state to the background. Until it is there, recovery reads the state before it with both journals.
+the state to the background. Until it is there, recovery reads the state before it with both journals. A
+journal that goes on where another ends says how many entries that one has: power loss can take the end of the
+older one, and what follows on a gap means nothing.
 
 Invariants: a journal is only appended to; what load() returns was written whole; what sync() returned for
 is there after the machine died, names included. Creating, changing and deleting syncs no names (consumers
@@ -41,6 +43,8 @@ STATE = "state"
 ENTRY_SIZE_MAX = 1 << 30
 
 _ENTRY = struct.Struct("<IQ")  # length, hash; the entry follows
+_LINK = struct.Struct("<Q")  # how many entries the journal before has
+_LINK_SEED = 1 << 63  # its hash tells it from an entry
 _STATE = struct.Struct("<8sQQ")  # magic, generation, hash; the state follows
 _STATE_MAGIC = b"PENSTAT1"
 
@@ -50,10 +54,27 @@ def frame_entry(entry: bytes, generation: int) -> bytes:
     return _ENTRY.pack(len(entry), xxh64_digest(entry, generation)) + entry
 
 
+def frame_link(count: int, generation: int) -> bytes:
+    """What the journal of a generation begins with when it goes on where one of `count` entries ends."""
+    link = _LINK.pack(count)
+    return _ENTRY.pack(len(link), xxh64_digest(link, generation | _LINK_SEED)) + link
+
+
+def read_link(data: bytes, generation: int) -> tuple[int | None, int]:
+    """How many entries a journal expects before it, if it says so, and how many bytes that takes."""
+    end = _ENTRY.size + _LINK.size
+    if len(data) >= end:
+        length, digest = _ENTRY.unpack_from(data)
+        link = data[_ENTRY.size : end]
+        if length == _LINK.size and digest == xxh64_digest(link, generation | _LINK_SEED):
+            return _LINK.unpack(link)[0], end
+    return None, 0
+
+
 def read_entries(data: bytes, generation: int) -> tuple[list[bytes], int]:
     """The whole entries at the head of a journal, and how many bytes they take."""
     entries: list[bytes] = []
-    at = 0
+    _, at = read_link(data, generation)
     while at + _ENTRY.size <= len(data):
         length, digest = _ENTRY.unpack_from(data, at)
         entry = data[at + _ENTRY.size : at + _ENTRY.size + length]
@@ -94,6 +115,8 @@ class FileConsumerStore:
         self._pending = bytearray()
         self._state: bytes | None = None
         self._generation = 0  # of the journal that is written
+        self._count = 0  # of its entries
+        self._link: bytes | None = None  # what it has to begin with
         self._base = 0  # of the snapshot that is on disk
         self._written = 0
         self._appended: AppendedFile | None = None  # the journal, when it is encrypted
@@ -145,11 +168,15 @@ class FileConsumerStore:
         self.write()
         self._state, self._base = read_state(self._files, self._directory / STATE)
         self._generation = self._base
+        self._link = None
         entries, whole = self._read_journal()
+        self._count = len(entries)
         # Of a snapshot that didn't come to disk: its journal goes on where the one before it ends.
-        while whole and self._disk.exists(self._journal_of(self._generation + 1)):
+        while whole and self._follows(self._generation + 1):
             self._generation += 1
             more, whole = self._read_journal()
+            self._link = None if self._written or self._appended else frame_link(self._count, self._generation)
+            self._count = len(more)
             entries += more
         self._sweep()
         self.journal_bytes = sum(_ENTRY.size + len(entry) for entry in entries)
@@ -158,6 +185,24 @@ class FileConsumerStore:
         self._unsynced = {path for path in present if self._disk.exists(path)}
         self._loaded = True
         return self._state, entries
+
+    def _follows(self, generation: int) -> bool:
+        """Is there a journal of that generation, and does it go on where the present one ends?"""
+        path = self._journal_of(generation)
+        try:
+            file = self._disk.read(path)
+        except FileNotFoundError:
+            return False
+        if is_enveloped(file):
+            decoded = self._files.vault.decode(memoryview(file), path)
+            file = bytes(decoded.data[: decoded.good])
+        expected, _ = read_link(file, generation)
+        if expected is None or expected == self._count:
+            return True
+        logger.warning(
+            "%s: left out: it follows on %d entries, of which %d are there", path, expected, self._count
+        )
+        return False
 
     def _read_journal(self) -> tuple[list[bytes], bool]:
         """The entries of the present generation; False when a torn end was cut."""
@@ -201,8 +246,12 @@ class FileConsumerStore:
         assert len(entry) <= ENTRY_SIZE_MAX
         if not self._loaded:
             self.load()
+        if self._link is not None:
+            self._pending += self._link
+            self._link = None
         framed = frame_entry(entry, self._generation)
         self._pending += framed
+        self._count += 1
         self.journal_bytes += len(framed)
 
     def write(self) -> None:
@@ -255,6 +304,7 @@ class FileConsumerStore:
         self._base, self._state = self._generation, state
         self._names_changed = True
         self._pending.clear()
+        self._link = None  # it begins anew
         self._unlink(before)
 
     def start_snapshot(self, state: bytes) -> None:
@@ -291,6 +341,7 @@ class FileConsumerStore:
     def _next_generation(self) -> None:
         self._files.forget(self._journal)
         self._generation += 1
+        self._link, self._count = frame_link(self._count, self._generation), 0
         self._appended = None
         self._written = self.journal_bytes = 0
 

@@ -32,9 +32,12 @@ class ConsumerRecord:
         self.settled: set[int] = set()
         self.confirmed: set[int] = set()
         self.consumer_seq = self.kept_seq = 0
+        self.recovered = 0  # up to there it is what the server said after a crash that was delivered
+        self.resume = 0  # last_per_subject: what it began with ends there, and is `firsts`
+        self.firsts: set[int] = set()
         self.start = 1
         self.newest = 0
-        self.floor = 0
+        self.floor = self.kept_floor = 0
         self.configure(config)
 
     def configure(self, config: dict[str, Any]) -> None:
@@ -60,6 +63,12 @@ class ConsumerRecord:
         """Did it get its ack, or will it never be delivered?"""
         if held.seq < self.start or not self.wants(held.subject):
             return True
+        if held.seq <= self.resume and held.seq not in self.firsts:
+            return True  # it begins with the last of each subject
+        if self.policy == "none" and held.seq <= self.newest:
+            return True  # to deliver is all it has to do
+        if held.seq <= self.recovered and held.seq not in self.delivered:
+            return True  # an ack that the crash interrupted had arrived
         return held.seq in self.settled or held.seq in self.sent
 
     # --- what comes and goes
@@ -120,6 +129,17 @@ class ConsumerRecord:
         self._settle(list(self.sent))
         self.sent.clear()
         self.kept_seq = self.consumer_seq
+        self.kept_floor = self.floor
+
+    def starts_with_lasts(self, resume: int, record: StreamRecord) -> None:
+        """last_per_subject: it delivers the last message of each subject up to `resume` first."""
+        self.resume = resume
+        lasts = {
+            held.subject: seq
+            for seq, held in record.live.items()
+            if seq <= resume and self.wants(held.subject)
+        }
+        self.firsts = set(lasts.values())
 
     def _settle(self, seqs: list[int]) -> None:
         for seq in seqs:
@@ -167,6 +187,7 @@ class ConsumerRecord:
             self.confirmed &= self.settled
             self.floor = 0
         else:
+            self.floor = self.kept_floor  # what wasn't written is gone
             require(
                 self.kept_seq <= state.delivered_consumer <= self.consumer_seq or self.policy == "none",
                 "numbers",
@@ -197,6 +218,6 @@ class ConsumerRecord:
         self.outstanding = [one for one in self.outstanding if one[1] in self.delivered]
         self.sent.clear()
         self.consumer_seq = self.kept_seq = state.delivered_consumer
-        self.newest = state.delivered_stream
+        self.newest = self.recovered = state.delivered_stream
         self.settled -= self.delivered.keys()
         self.confirmed &= self.settled

@@ -68,12 +68,17 @@ def tag_of(payload: bytes) -> int:
     return int(payload[:8]) if payload[:8].isdigit() else 0
 
 
-def read_log(log: StreamLog, from_seq: int) -> dict[int, Held]:
-    """What a log holds at or after a sequence, message by message."""
+def read_log(log: StreamLog, from_seq: int, *, damaged: bool = False) -> dict[int, Held]:
+    """What a log holds at or after a sequence, message by message. damaged: bits were flipped in its files, so
+    that it may find out while it reads that a message is lost, and must count it as gone from then on."""
     found: dict[int, Held] = {}
     seq = log.next_seq(from_seq)
     while seq:
+        lost = log.lost
         message = log.load(seq)
+        if damaged and message is None and log.lost == lost + 1 and log.next_seq(seq) != seq:
+            seq = log.next_seq(seq + 1)
+            continue
         if message is None or message.seq != seq:
             raise Violation("readable", f"message {seq} is said to be there and can not be read")
         size = 30 + len(message.subject) + len(message.payload)
@@ -107,6 +112,8 @@ class StreamRecord:
         self.limits_changed = False
         self.damaged = False  # bits were flipped in its files: what is gone may be
         self._bytes = 0
+        self._looked_at = 0  # messages, when the limits were last held against them
+        self._looked_at_bytes = 0
 
     # --- following the log
 
@@ -115,7 +122,7 @@ class StreamRecord:
         log = stream.log
         self.config = stream.config
         self.window_ns = min(self.window_ns, stream.config.duplicate_window)
-        fresh = read_log(log, self.last_seq + 1)
+        fresh = read_log(log, self.last_seq + 1, damaged=self.damaged)
         for held in fresh.values():
             self._check_new(held)
         gone: list[Held] = []
@@ -150,6 +157,14 @@ class StreamRecord:
     def was_synced(self) -> None:
         """Everything that was written is on the disk."""
         self.synced = self.kept
+
+    def survived_power_loss(self, now: int) -> None:
+        """What recovery found is on the disk; the markers which it left itself for what had expired are not."""
+        last, live = self.last_seq, dict(self.kept.live)
+        while last in live and live[last].tag == 0 and live[last].ts == now:
+            del live[last]
+            last -= 1
+        self.synced = Picture(live, last, self.kept.maybe)
 
     def _check_new(self, held: Held) -> None:
         if held.tag == 0:
@@ -270,10 +285,21 @@ class StreamRecord:
         said = (log.messages, log.bytes, log.first_seq)
         if found != said:
             raise Violation("counters", f"{self.name}: (messages, bytes, first) are {found}, it says {said}")
-        config = self.config
-        over = 0 < config.max_msgs < len(live) or 0 < config.max_bytes < self._bytes
-        if over and config.discard is DiscardPolicy.OLD:  # an update that shrinks limits removes no others
+        self._hold_limits(found)
+
+    def _hold_limits(self, found: tuple[int, int, int]) -> None:
+        """A stream that discards new messages removes none when an update shrinks a limit; until enough went
+        otherwise it may hold too much, and must not become more."""
+        config, count = self.config, len(self.live)
+        excess = 0 < config.max_msgs < count
+        excess_bytes = 0 < config.max_bytes < self._bytes
+        if config.discard is DiscardPolicy.NEW:
+            excess = excess and count > self._looked_at
+            excess_bytes = excess_bytes and self._bytes > self._looked_at_bytes
+        shrunk = config.discard is DiscardPolicy.NEW and self.limits_changed
+        if (excess or excess_bytes) and not shrunk:
             raise Violation("limits", f"{self.name}: {found} is more than it may hold")
+        self._looked_at, self._looked_at_bytes = count, self._bytes
 
     def count_thoroughly(self, stream: Stream, now: int) -> None:
         """What is too dear for every tick: counts by subject, gaps, what should have aged."""
@@ -282,6 +308,11 @@ class StreamRecord:
         for held in live.values():
             subject = held.subject.encode()
             counts[subject] = counts.get(subject, 0) + 1
+        if log.lost:
+            # Of a message whose bytes the disk changed nobody knows the subject any more: the subject's state
+            # counts it until the log is opened again.
+            require(self.damaged, "counters", f"{self.name}: {log.lost} messages lost on a disk that is well")
+            return
         said = log.subjects()
         require(counts == said, "counters", f"{self.name}: by subject {counts}, it says {said}")
         require(log.num_subjects == len(counts), "counters", f"{self.name}: {log.num_subjects} subjects said")
@@ -323,7 +354,14 @@ class StreamRecord:
         if duplicate:
             first = self.ids.get(publish.msg_id)
             unseen = seq not in self.ever and seq <= self.last_seq
-            if not unseen and (first is None or first[0] != seq):
+            # A window that grew has the same id twice; either is an answer.
+            held = self.live.get(seq)
+            is_earlier = (
+                held is not None
+                and now - held.ts < self.config.duplicate_window
+                and headers.value_of(held.header, headers.MSG_ID) == publish.msg_id
+            )
+            if not unseen and not is_earlier and (first is None or first[0] != seq):
                 raise Violation("duplicates", f"{self.name}: {publish.tag} is no duplicate of {seq}: {first}")
             return
         known = self.ever.get(seq)
@@ -347,6 +385,7 @@ class StreamRecord:
         config = self.config
         return (
             not publish.plain
+            or self.limits_changed  # it may have met the limits before the update
             or config.discard is DiscardPolicy.NEW
             or config.sealed
             or config.max_msg_size >= 0
@@ -359,13 +398,14 @@ class StreamRecord:
         """Compares what was recovered with what must have survived, and goes on from there."""
         log = stream.log
         found = read_log(log, 1)
+        self.config = stream.config  # recovery enforces what an update left, be it answered or not
         base = self.synced if power and not always else self.kept
         must = dict(base.live)
         if not power or always:
             must |= {seq: self.live[seq] for seq in self.acked if seq in self.live}
         missing = [held for seq, held in must.items() if found.get(seq) != held]
         self._judge_found(found, base, stream.config)
-        unexplained = [held for held in missing if not self._may_be_missing(held, found, now)]
+        unexplained = [held for held in missing if not self._may_be_missing(held, found, now, power)]
         if unexplained:
             raise Violation(
                 "acked means kept", f"{self.name}: {unexplained} were stored, recovery found {sorted(found)}"
@@ -398,7 +438,7 @@ class StreamRecord:
             elif known is None and held.tag and held.tag not in self.tags:
                 raise Violation("published", f"{self.name}: {held} was not published")
 
-    def _may_be_missing(self, held: Held, found: dict[int, Held], now: int) -> bool:
+    def _may_be_missing(self, held: Held, found: dict[int, Held], now: int, power: bool) -> bool:
         if held.seq not in self.live:
             return True  # it was removed after the base was written
         if self._has_reason(held, now):
@@ -408,10 +448,12 @@ class StreamRecord:
         if limited and (self.limits_changed or held.seq < min(found, default=1 << 62)):
             return True
         if config.max_msgs_per_subject > 0 and (self.published or self.limits_changed):
-            return any(
-                other.subject == held.subject and other.seq > held.seq for other in found.values()
-            ) or (config.max_msgs > 0 or config.max_bytes > 0)
-        return config.retention is not RetentionPolicy.LIMITS
+            # Power loss can take the newer message of its subject, and leave what was written after it: the
+            # note that the older one made way for it.
+            lost = power and any(one.subject == held.subject for one in self.published.values())
+            newer = any(one.subject == held.subject and one.seq > held.seq for one in found.values())
+            return lost or newer or limited
+        return False
 
     def _judge_prefix(self, found: dict[int, Held], base: Picture) -> None:
         """Of what was appended since the last write, recovery keeps a beginning."""
@@ -425,7 +467,7 @@ class StreamRecord:
         """What is there now is what the stream is from here on."""
         log = stream.log
         self.config = stream.config
-        self.live = read_log(log, 1) if found is None else found
+        self.live = read_log(log, 1, damaged=self.damaged) if found is None else found
         self.last_seq = log.last_seq
         self._bytes = sum(held.size for held in self.live.values())
         self.ever = {seq: tag for seq, tag in self.ever.items() if seq <= self.last_seq}
@@ -438,6 +480,7 @@ class StreamRecord:
         lost = frozenset(range(1, self.last_seq + 1)) - self.live.keys()
         self.kept = Picture(self.live, self.last_seq, lost)
         self.end_tick()
+        self._looked_at, self._looked_at_bytes = len(self.live), self._bytes  # a crash may bring some back
         self._count(log)
 
 

@@ -50,6 +50,7 @@ class World:
         self.publishes: dict[int, Publish] = {}  # those that wait for an ack
         self.in_flight: set[tuple[str, str]] = set()  # what requests of this tick create, delete, update
         self.doubtful: set[str] = set()  # names of streams whose creation or deletion failed half-way
+        self.half_updated: set[str] = set()  # of those whose update did: it may hold after a restart
         self.flipped = False  # a bit was flipped since the last recovery
         self.damaged = False  # ... or before: whatever is gone may be
         self.kill_phase: str | None = None
@@ -145,7 +146,8 @@ class World:
                 for consumer in stream.consumers.values()
             }  # fmt: skip
             state = stream.state(deleted=True)
-            found[name] = (stream.store.meta, state, read_log(stream.log, 1), consumers)
+            messages = read_log(stream.log, 1, damaged=self.flipped or self.damaged)
+            found[name] = (stream.store.meta, state, messages, consumers)
         return found
 
     def _judge(self, in_flight: set[tuple[str, str]], *, power: bool) -> None:
@@ -166,18 +168,22 @@ class World:
                 made = ("create", name) in in_flight or name in self.doubtful or self.damaged
                 require(made, "no resurrection", f"stream {name} was deleted and is back")
                 self.streams[name] = known = StreamRecord(name, stream.config)
+                known.damaged = self.damaged
                 known.adopt(stream)
             elif self.damaged:
                 known.damaged = True
                 known.adopt(stream)
             else:
-                if ("update", name) in in_flight:
+                if ("update", name) in in_flight or name in self.half_updated:
                     known.limits_changed = True
+                if known.config.retention is not RetentionPolicy.LIMITS:
+                    self._note_settled(known, in_flight)
                 known.judge(stream, self.now, power=power, always=self.always)
             if power:
-                known.was_synced()
+                known.survived_power_loss(self.now)
         self._judge_consumers(in_flight, power=power)
         self.doubtful.clear()
+        self.half_updated.clear()
         self.flipped = False
 
     def _judge_consumers(self, in_flight: set[tuple[str, str]], *, power: bool) -> None:
@@ -224,6 +230,9 @@ class World:
         config = json.loads(encode(consumer.config))
         record = self.consumers[stream, name] = ConsumerRecord(stream, name, config, consumer.created)
         record.adopt(consumer)
+        record.recovered = 0
+        if not record.simple_start:
+            record.starts_with_lasts(consumer.meta.resume_seq, self.streams[stream])
         return record
 
     def bind(self, subject: str) -> None:
@@ -275,16 +284,16 @@ class World:
             self.disk.dead = True
             raise Killed
 
-    def look(self) -> None:
+    def look(self, *, written: bool = True) -> None:
         """Takes in what became of the streams; what is written now must survive the process from now on."""
         for name, stream in self.engine.streams.items():
             record = self.streams.get(name)
             if record is None:
                 record = self.streams[name] = StreamRecord(name, stream.config)
             if record.config.retention is not RetentionPolicy.LIMITS:
-                self._note_settled(record)
+                self._note_settled(record, self.in_flight)
             record.look(stream, self.now)
-            if stream.write_failure is None:
+            if written and stream.write_failure is None:
                 record.wrote()
                 if self.always:
                     record.was_synced()
@@ -292,17 +301,22 @@ class World:
             require(("delete", name) in self.in_flight, "acked means kept", f"stream {name} vanished")
             self._forget(name)
 
-    def _note_settled(self, record: StreamRecord) -> None:
+    def _note_settled(self, record: StreamRecord, in_flight: set[tuple[str, str]]) -> None:
         """Which messages interest or work queue retention may remove now."""
         present = self.engine.streams[record.name].consumers
         known = [one for key, one in self.consumers.items() if key[0] == record.name and key[1] in present]
-        if any(stream == record.name for stream, _ in self.in_flight):
+        if any(stream == record.name for stream, _ in in_flight):
             record.settled = set(record.live)  # its consumers come and go in this tick
             return
-        enough = any if record.config.retention is RetentionPolicy.WORKQUEUE else all
+        if record.config.retention is RetentionPolicy.WORKQUEUE:
+            record.settled = {
+                seq for seq, held in record.live.items()
+                if any(one.wants(held.subject) and one.is_done_with(held) for one in known)
+            }  # fmt: skip
+            return
         record.settled = {
             seq for seq, held in record.live.items()
-            if enough(one.is_done_with(held) for one in known)
+            if all(one.is_done_with(held) for one in known)
         }  # fmt: skip
 
     def _end_tick(self) -> None:
@@ -385,6 +399,9 @@ class World:
             require(harmless or self.damaged, "answers", f"{request}: {error}")
         if error and self.faulty():
             self.doubtful.update(name for what, name in kept if what in ("create", "delete"))
+            self.half_updated.update(name for what, name in kept if what == "update")
+        elif not error:
+            self.half_updated.difference_update(name for what, name in kept if what == "update")
         return answer
 
     def faulty(self) -> bool:
@@ -481,12 +498,18 @@ class World:
     def check_all(self) -> None:
         """Everything that is too dear for every tick."""
         self.tick()
+        # What an interest stream delivers to those that don't ack goes after the write of its tick.
+        self.look(written=False)
+        for record in self.streams.values():
+            record.end_tick()
         for name, record in list(self.streams.items()):
             record.count_thoroughly(self.engine.streams[name], self.now)
         for (stream, name), consumer_record in self.consumers.items():
             consumer = self.engine.streams[stream].consumers[name]
             info = json.loads(encode(consumer.info(self.now)))
             consumer_record.check(consumer, self.streams[stream], info)
+            if consumer not in self.engine._lagging:
+                consumer_record.kept_floor = consumer_record.floor
 
     def stream(self, name: str) -> Stream:
         return self.engine.streams[name]
