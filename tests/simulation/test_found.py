@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from penstock.errors import StoreWriteError
 from penstock.kernels.dispatch import publish
+from penstock.kernels.streamlog import StreamLog
 from penstock.store.file import FileStore
+from penstock.store.interface import StreamStore
 from penstock.testing.sim.disk import Killed, SimDisk
-from tests.support.consumers import ConsumerBench
+from tests.support.consumers import SECOND, ConsumerBench
 from tests.support.engine import EngineHarness
 
 
@@ -201,3 +205,180 @@ def test_a_consumer_whose_files_the_disk_refuses_to_remove_does_not_stop_the_ser
     disk.fail_rate = 1.0
     bench.wait_until(bench.now + 5_000_000_000)
     assert not bench.engine.streams["S"].consumers
+
+
+class Steady(Random):
+    """Always the same: `chance` of random(), and the greatest of randrange() or the least."""
+
+    def __init__(self, chance: float, *, greatest: bool) -> None:
+        super().__init__(1)
+        self._chance, self._greatest = chance, greatest
+
+    def random(self) -> float:
+        return self._chance
+
+    def randrange(self, start: int, *_: int) -> int:  # type: ignore[override]
+        return start - 1 if self._greatest else 0
+
+
+BYTES_LOST_NAMES_KEPT = Steady(0.1, greatest=True)
+BYTES_KEPT_NAMES_LOST = Steady(0.3, greatest=False)
+
+
+class FailingDisk(SimDisk):
+    """Fails once, at its n-th operation from now on, or with the next one of a kind."""
+
+    fails_in = 0
+    fails_at = ""
+
+    def _step(self, what: str, path: Path | None = None) -> None:
+        super()._step(what, path)
+        self.fails_in -= 1
+        if self.fails_in == 0 or what == self.fails_at:
+            self.fails_at = ""
+            raise OSError(errno.EIO, "Input/output error")
+
+
+MSGS = Path("/store/jetstream/%24G/streams/S/msgs")
+
+
+def filled(disk: SimDisk, count: int) -> StreamStore:
+    """A stream of so many messages, each of its own subject and in a block of its own."""
+    stream = opened(disk, block_size=150).account("$G").create_stream("S", b"{}", "file")
+    for number in range(count):
+        stream.log.append(b"S.%d" % number, b"", b"." * 100, number + 1)
+    stream.write()
+    return stream
+
+
+def reopened(disk: SimDisk) -> StreamLog:
+    disk.restart()
+    return opened(disk, block_size=150).account("$G").open_stream("S").log
+
+
+def test_a_time_is_found_behind_a_block_of_notes() -> None:
+    log = StreamLog(150, True)
+    for number in range(60):
+        log.append(b"S.%d" % number, b"", b"payload", 1)
+    for seq in range(2, 60, 2):
+        log.remove(seq)
+        log.flush_notes()
+    newest = log.append(b"S", b"", b"payload", 10)
+    assert any(not len(block) for block in log.block_list())
+    assert log.seq_at_time(5) == newest
+
+
+def test_num_pending_does_not_count_what_is_stored_before_the_sequence_a_consumer_begins_with() -> None:
+    bench = ConsumerBench()
+    bench.consumer("x", deliver_policy="by_start_sequence", opt_start_seq=4)
+    bench.consumer("y", deliver_policy="by_start_sequence", opt_start_seq=4, filter_subject="s.>")
+    counts = []
+    for number in range(6):
+        bench.store_messages(f"s.{number}")
+        bench.engine.streams["S"].delete_message(1, erase=False) if number == 1 else None
+        counts.append((bench.info("x")["num_pending"], bench.info("y")["num_pending"]))
+    assert counts == [(0, 0), (0, 0), (0, 0), (1, 1), (2, 2), (3, 3)]
+
+
+def test_the_sequence_survives_a_full_disk_that_made_room_more_than_once() -> None:
+    disk = SimDisk(Random(1))
+    stream = filled(disk, 5)
+    disk.room = 0
+    for number in range(3):
+        stream.log.purge()
+        stream.log.append(b"S", b"", b"." * 100, number + 10)
+        with pytest.raises(StoreWriteError):
+            stream.write()
+    assert reopened(disk).last_seq == 5
+
+
+def test_a_sync_removes_no_block_whose_removal_was_not_written() -> None:
+    disk = SimDisk(Random(1))
+    stream = filled(disk, 5)
+    stream.log.purge()
+    disk.room = 0
+    with pytest.raises(StoreWriteError):
+        stream.write()
+    stream.start_sync(lambda error: None)
+    assert reopened(disk).last_seq == 5
+
+
+def test_a_block_that_could_not_be_removed_goes_with_the_next_write() -> None:
+    disk = FailingDisk(Random(1))
+    stream = filled(disk, 5)
+    stream.log.remove(2)
+    disk.fails_at = "unlink"
+    stream.write()
+    assert "2.blk" in disk.names(MSGS)
+    stream.log.append(b"S", b"", b"payload", 10)
+    stream.write()
+    assert "2.blk" not in disk.names(MSGS)
+
+
+def test_the_sequence_survives_power_loss_after_blocks_were_removed() -> None:
+    disk = SimDisk(BYTES_LOST_NAMES_KEPT)
+    stream = filled(disk, 5)
+    stream.sync()
+    stream.log.append(b"S", b"", b"." * 100, 10)
+    stream.log.append(b"S", b"", b"payload", 10)
+    stream.log.purge(upto_seq=6)
+    stream.write()
+    disk.lose_power()
+    assert reopened(disk).last_seq >= 5
+
+
+@pytest.mark.parametrize("operation", range(1, 14))
+def test_a_stream_can_be_created_after_the_disk_failed_to(operation: int) -> None:
+    disk = FailingDisk(Random(1))
+    bench = EngineHarness(opened(disk).account("$G"))
+    disk.fails_in = operation
+    if "error" in bench.api("STREAM.CREATE.S", {"name": "S"}):
+        bench.create("S")
+    bench.request("S", b"payload")
+    assert bench.state("S")["messages"] == 1
+
+
+def test_the_subject_of_an_erased_message_is_not_counted_after_power_loss() -> None:
+    disk = SimDisk(BYTES_KEPT_NAMES_LOST)
+    stream = opened(disk, block_size=150).account("$G").create_stream("S", b"{}", "file")
+    for number in range(6):
+        stream.log.append(b"S.%d" % number, b"", b".", number + 1)
+    stream.write()
+    stream.sync()
+    stream.log.remove(2, True)
+    stream.write()
+    disk.lose_power()
+    log = reopened(disk)
+    assert (log.messages, log.num_subjects) == (5, 5)
+
+
+def test_a_consumer_comes_back_when_power_loss_took_the_older_of_two_journals() -> None:
+    disk = FailingDisk(Random(1))
+    consumer = filled(disk, 1).create_consumer("x", b"{}")
+    consumer.append(b"one")
+    consumer.write()
+    disk.fails_at = "rename"  # of the snapshot
+    consumer.start_snapshot(b"state")
+    consumer.append(b"two")
+    consumer.write()
+    disk.restart()
+    present = opened(disk).account("$G").open_stream("S").open_consumer("x")
+    assert present.load() == (None, [b"one", b"two"])
+    disk.restart()
+    disk.close(disk.open(MSGS.parent / "consumers" / "x" / "journal.0", truncate=True))
+    assert opened(disk).account("$G").open_stream("S").open_consumer("x").load() == (None, [])
+
+
+def test_a_duplicate_is_known_after_a_restart_though_its_id_is_there_twice() -> None:
+    disk = SimDisk(Random(1))
+    header = b"NATS/1.0\r\nNats-Msg-Id: one\r\n\r\n"
+    bench = EngineHarness(opened(disk).account("$G"))
+    bench.create("S", duplicate_window=SECOND)
+    bench.request("S", b"payload", header)
+    bench.wait_until(bench.now + 2 * SECOND)
+    assert "duplicate" not in bench.request("S", b"payload", header)
+    bench.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["S"], "duplicate_window": 60 * SECOND})
+    disk.restart()
+    bench = EngineHarness(opened(disk).account("$G"), now=bench.now)
+    bench.wait_until(bench.now + 59 * SECOND)
+    assert bench.request("S", b"payload", header)["duplicate"]

@@ -332,7 +332,7 @@ class BlockFiles:
         return [block_path(self._directory, number)] if number in self._unsynced else []
 
     def _remove(self, log: StreamLog) -> None:
-        """Removes files of blocks that are gone from the log; one after them that says at least which sequences
+        """Removes files of blocks that are gone from the log; a later one that says at least which sequences
         they had must not be the next to vanish."""
         numbers = [number for number in self._dropped if number not in self._syncing]
         self._dropped = [number for number in self._dropped if number in self._syncing]

@@ -175,7 +175,8 @@ class FileConsumerStore:
         while whole and self._follows(self._generation + 1):
             self._generation += 1
             more, whole = self._read_journal()
-            self._link = None if self._written or self._appended else frame_link(self._count, self._generation)
+            is_empty = not self._written and self._appended is None
+            self._link = frame_link(self._count, self._generation) if is_empty else None
             self._count = len(more)
             entries += more
         self._sweep()

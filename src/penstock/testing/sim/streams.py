@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.streamlog import StreamLog
 from penstock.protocol import headers
-from penstock.protocol.api import DiscardPolicy, RetentionPolicy, StreamConfig
+from penstock.protocol.api import DiscardPolicy, StreamConfig
 from penstock.protocol.durations import NS_PER_S
 from penstock.protocol.subjects import matches
 from penstock.testing.sim.faults import Violation, require
@@ -69,8 +69,11 @@ def tag_of(payload: bytes) -> int:
 
 
 def read_log(log: StreamLog, from_seq: int, *, damaged: bool = False) -> dict[int, Held]:
-    """What a log holds at or after a sequence, message by message. damaged: bits were flipped in its files, so
-    that it may find out while it reads that a message is lost, and must count it as gone from then on."""
+    """What a log holds at or after a sequence, message by message.
+
+    damaged: bits were flipped in its files, so that it may find out while it reads that a message is lost,
+    and must count it as gone from then on.
+    """
     found: dict[int, Held] = {}
     seq = log.next_seq(from_seq)
     while seq:
@@ -159,7 +162,7 @@ class StreamRecord:
         self.synced = self.kept
 
     def survived_power_loss(self, now: int) -> None:
-        """What recovery found is on the disk; the markers which it left itself for what had expired are not."""
+        """What recovery found is on the disk; the markers which it left for what had expired are not."""
         last, live = self.last_seq, dict(self.kept.live)
         while last in live and live[last].tag == 0 and live[last].ts == now:
             del live[last]
