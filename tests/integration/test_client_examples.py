@@ -13,6 +13,16 @@ from tests.support.nats_servers import KINDS, running_server
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OUTPUT = {
+    "client_atomic_user.py": """\
+joe lives in Springfield
+joe lives in Seaside
+refused: somebody was faster
+nothing of it is stored: True
+""",
+    "client_bulk_load.py": """\
+100,001 messages stored, the last as 100,001
+{"sensor":1,"celsius":16}
+""",
     "client_core.py": """\
 greet.joe: hello
 greet.pam: hello
