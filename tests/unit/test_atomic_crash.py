@@ -164,3 +164,20 @@ def test_a_batch_that_rolls_up_its_stream_survives_a_restart(tmp_path: Path) -> 
     assert payloads(js) == [b"1", b"2", b"3"]
     store.close()
     assert payloads(opened(tmp_path, None)[1]) == [b"1", b"2", b"3"]
+
+
+def test_one_damaged_message_of_a_batch_stored_long_ago_is_lost_alone(tmp_path: Path) -> None:
+    """In a block that was closed, even at its end: nobody was in the middle of writing it."""
+    store, js = opened(tmp_path, None, block_size=600)
+    js.create("S", "s.>", allow_atomic=True)
+    put_batch(js, "b")
+    damaged = the_block(tmp_path)
+    put_batch(js, "later", 9)
+    store.close()
+    for path in tmp_path.glob("**/*.idx"):
+        path.unlink()
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-20] + b"~" + whole[-19:])
+    found = payloads(opened(tmp_path, None, block_size=600)[1])
+    assert found[: BATCH - 1] == [b"b%d" % n for n in range(1, BATCH)]
+    assert found[BATCH - 1 :] == [b"later%d" % n for n in range(1, 10)]

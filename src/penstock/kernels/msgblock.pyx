@@ -313,7 +313,7 @@ cdef class MessageBlock:
 
     cdef bint _batch_is_torn(self, const Record* r, size_t n) noexcept:
         """Is some of the batch after the note `r` missing? What ended a process, or a machine, in the middle of
-        a write leaves such a one; its last bytes are then the last of the block, or no records at all.
+        a write leaves such a one; its last bytes are then the last of the open block, or no records at all.
 
         One message that is damaged between others is lost alone: whoever stored the batch was told so long ago.
         """
@@ -329,7 +329,7 @@ cdef class MessageBlock:
         end = at + size
         while at < end:
             status = decode_record(self.data + at, end - at, &member, &kind, True)
-            if status != RECORD_OK and (status != RECORD_BAD_HASH or end == n):
+            if status != RECORD_OK and (status != RECORD_BAD_HASH or (end == n and not self.closed)):
                 return True
             at += member.size
         return False

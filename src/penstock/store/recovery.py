@@ -96,9 +96,9 @@ def _scanned(directory: Path, block_files: BlockFiles, number: int) -> tuple[Mes
     path = block_path(directory, number)
     data = block_files.load(number, 0)
     block = MessageBlock(number, 1)
+    block.closed = True
     bad = block.scan(data, copy=False)
     _tell_passed_over(path, block)
-    block.closed = True
     block.written = block.size
     if bad is not None:
         logger.error(
