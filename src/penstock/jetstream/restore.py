@@ -179,8 +179,7 @@ class Restore:
                 return
             if not self._plain.startswith(archive.MARK):
                 raise ProtocolError(
-                    "not an archive of a server from 2.15 on: back the stream up with such a server,"
-                    " or copy it with `penstock stream copy`"
+                    "not an archive of a server from 2.15 on: back the stream up with such a server"
                 )
             self._marked = True
             at = len(archive.MARK)
