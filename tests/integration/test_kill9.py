@@ -364,7 +364,7 @@ class Remover(threading.Thread):
 
     def _delete_one(self) -> None:
         model = self.model
-        present = list(model.acked.items())[-2000:]
+        present = list(model.acked.copy().items())[-2000:]  # copied at once: the filler goes on meanwhile
         wanted = [seq for seq, n in present if kind_of(n) == "keep" and seq not in model.asked_deleted]
         wanted = [seq for seq in wanted if seq >= model.floor]
         if not wanted:
@@ -376,14 +376,14 @@ class Remover(threading.Thread):
         model.deleted.add(seq)
 
     def _purge_subject(self) -> None:
-        bound = max(list(self.model.acked), default=0)
+        bound = max(self.model.acked.copy(), default=0)
         if bound:
             self.model.asked_purged_below = bound
             self._ask("PURGE", {"filter": "kill.gone", "seq": bound})
             self.model.purged_below = bound
 
     def _purge_front(self) -> None:
-        bound = max(list(self.model.acked), default=0) - FRONT
+        bound = max(self.model.acked.copy(), default=0) - FRONT
         if bound > self.model.floor:
             self.model.asked_floor = bound
             self._ask("PURGE", {"seq": bound})
