@@ -30,6 +30,7 @@ from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex, is_awaite
 cdef enum:
     NUMBER_MAX = 20             # digits of a 64 bit number
     ACK_NUMBERS = 5             # <deliveries>.<stream seq>.<consumer seq>.<ts>.<pending>
+    MSG_SIZE_LINE_MAX = 40      # "Nats-Msg-Size: " and a number
     BACKLOG_MAX = 8 * 1024 * 1024
     PARKED_MAX = 100000                 # messages that may wait for those of their keys
     # Up to this many messages ahead, pending ones are counted by walking instead of by the per-subject state.
@@ -142,6 +143,34 @@ cdef bint any_overlap(list filters) except -1:
                 if len(left) == len(right):
                     return True
     return False
+
+
+cdef int add_header(OutBuffer out, const Message* m, const char* line, size_t n, Message* made) except -1:
+    """Makes `made` (which may be m) the message with one more header line, of n bytes without its end. Its bytes
+    are in `out`."""
+    cdef size_t header_len = m.header_len, payload_len = m.body_len - m.header_len
+    cdef const char* header = m.body
+    cdef char* d
+    cdef char* end
+    if header_len < 4:
+        header = PyBytes_AS_STRING(VERSION_LINE)
+        header_len = <size_t>PyBytes_GET_SIZE(VERSION_LINE)
+    else:
+        header_len -= 2                 # the closing empty line
+    out.clear()
+    d = out.reserve(header_len + n + 4 + payload_len)
+    memcpy(d, header, header_len)
+    memcpy(d + header_len, line, n)
+    end = d + header_len + n
+    memcpy(end, b"\r\n\r\n", 4)
+    end += 4
+    if payload_len:
+        memcpy(end, m.body + m.header_len, payload_len)
+    made[0] = m[0]
+    made.body = d
+    made.header_len = <size_t>(end - d)
+    made.body_len = made.header_len + payload_len
+    return 0
 
 
 cdef class Pump:
@@ -418,53 +447,17 @@ cdef class Pump:
 
     cdef int strip_payload(self, Message* m) except -1:
         """headers_only: the payload's size becomes a header."""
-        cdef size_t header_len = m.header_len, payload_len = m.body_len - m.header_len
-        cdef const char* header = m.body
-        cdef char* d
-        cdef size_t n
-        if header_len < 4:
-            header = PyBytes_AS_STRING(VERSION_LINE)
-            header_len = <size_t>PyBytes_GET_SIZE(VERSION_LINE)
-        else:
-            header_len -= 2                 # the closing empty line
-        self.scratch.clear()
-        d = self.scratch.reserve(header_len + <size_t>PyBytes_GET_SIZE(MSG_SIZE_HEADER) + NUMBER_MAX + 4)
-        memcpy(d, header, header_len)
-        n = header_len
-        memcpy(d + n, PyBytes_AS_STRING(MSG_SIZE_HEADER), <size_t>PyBytes_GET_SIZE(MSG_SIZE_HEADER))
-        n += <size_t>PyBytes_GET_SIZE(MSG_SIZE_HEADER)
-        n += put_uint(d + n, payload_len)
-        memcpy(d + n, b"\r\n\r\n", 4)
-        n += 4
-        m.body = d
-        m.header_len = m.body_len = n
-        return 0
+        cdef char line[MSG_SIZE_LINE_MAX]
+        cdef size_t n = <size_t>PyBytes_GET_SIZE(MSG_SIZE_HEADER), payload_len = m.body_len - m.header_len
+        memcpy(line, PyBytes_AS_STRING(MSG_SIZE_HEADER), n)
+        n += put_uint(line + n, payload_len)
+        m.body_len = m.header_len
+        return add_header(self.scratch, m, line, n, m)
 
     cdef int add_pin(self, const Message* m, Message* pinned) except -1:
         """The message with the present pin among its headers."""
-        cdef size_t header_len = m.header_len, payload_len = m.body_len - m.header_len
-        cdef size_t n = <size_t>PyBytes_GET_SIZE(self.pin_header)
-        cdef const char* header = m.body
-        cdef char* d
-        if header_len < 4:
-            header = PyBytes_AS_STRING(VERSION_LINE)
-            header_len = <size_t>PyBytes_GET_SIZE(VERSION_LINE)
-        else:
-            header_len -= 2                 # the closing empty line
-        self.pin_scratch.clear()
-        d = self.pin_scratch.reserve(header_len + n + 4 + payload_len)
-        memcpy(d, header, header_len)
-        memcpy(d + header_len, PyBytes_AS_STRING(self.pin_header), n)
-        n += header_len
-        memcpy(d + n, b"\r\n\r\n", 4)
-        n += 4
-        if payload_len:
-            memcpy(d + n, m.body + m.header_len, payload_len)
-        pinned[0] = m[0]
-        pinned.body = d
-        pinned.header_len = n
-        pinned.body_len = n + payload_len
-        return 0
+        return add_header(self.pin_scratch, m, PyBytes_AS_STRING(self.pin_header),
+                          <size_t>PyBytes_GET_SIZE(self.pin_header), pinned)
 
     cdef int64_t pause_ns(self, int64_t ts, size_t size, int64_t now) noexcept:
         """How long a new message, stored at ts, has to wait; 0 when it may go."""

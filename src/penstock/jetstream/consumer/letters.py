@@ -104,6 +104,7 @@ class DeadLetters:
         if not self.wanted:
             self._due.clear()
             self._under_way.clear()
+            self._retry_at = None
             return
         for seq, deliveries in self._consumer.state.given_up():
             if seq not in self._due:
@@ -137,6 +138,8 @@ class DeadLetters:
 
     def apply(self, now: int) -> int:
         """Settles what was answered, publishes what is due; returns how many messages were settled."""
+        if not (self._due or self._answers or self._under_way):
+            return 0  # as ever: this is asked in every tick that brings acks
         answers, self._answers = self._answers, []
         settled = sum(self._answered(seq, payload) for seq, payload in answers)
         if self._due and len(self._under_way) < UNDER_WAY_MAX:
