@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.flow import FlowWindow
 from penstock.kernels.dispatch import publish
 from penstock.protocol.batch import FlowAck, parse_answer
+from penstock.protocol.flow import FlowWindow
 from tests.support.engine import EngineHarness
 from tests.support.fast_batches import APPEND, COMMIT, EOB, PING, START, FastPublisher
 

@@ -9,9 +9,9 @@ With gap="fail" the stored messages are exactly the first `ack.count` ones, in o
 message ends the batch. With gap="ok" lost and refused messages are told (`on_gap`, `on_error`) and the rest
 goes on.
 
-How much may be under way is decided in flow.py. Answers come on an inbox of the batch's own, which is left
-when it ends, so that a server need not send what nobody reads. A ping goes out when answers are late, when
-nothing was sent for a while (the server forgets a batch after ten seconds), and after a reconnect.
+How much may be under way is decided in protocol/flow.py. Answers come on an inbox of the batch's own, which
+is left when it ends, so that a server need not send what nobody reads. A ping goes out when answers are late,
+when nothing was sent for a while (the server forgets a batch after ten seconds), and after a reconnect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Unpack
 
-from penstock.client.flow import FlowWindow
 from penstock.client.listener import ConnectionListener
 from penstock.client.message import Payload, RawMessage, encode_payload
 from penstock.client.nuid import new_nuid
@@ -53,6 +52,7 @@ from penstock.protocol.batch import (
     reply_end,
     reply_prefix,
 )
+from penstock.protocol.flow import FlowWindow
 
 if TYPE_CHECKING:
     from penstock.client.session import Session

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ConfigError, CredentialsError, MisuseError
@@ -152,18 +152,12 @@ class SourceOptions:
         Raises ConfigError: an unknown name (with the nearest known one), a value that can't be read or is out
         of bounds, a contradiction, no stream.
         """
-        return _Parser(given).source()
+        return SourceOptionParser(given).source()
 
 
-# Every known option; the order is the one of the error that lists them.
-_KNOWN = (
+# The order of these names is the one of the error that lists them.
+CONNECTION_OPTIONS = (
     "servers",
-    "stream",
-    "subject",
-    "startingOffsets",
-    "startingSequence",
-    "startingTime",
-    "endingSequence",
     "user",
     "password",
     "token",
@@ -175,6 +169,17 @@ _KNOWN = (
     "tlsKey",
     "apiPrefix",
     "domain",
+    "connectTimeoutSeconds",
+    "requestTimeoutSeconds",
+    "retrySeconds",
+)
+_SOURCE_OPTIONS = (
+    "stream",
+    "subject",
+    "startingOffsets",
+    "startingSequence",
+    "startingTime",
+    "endingSequence",
     "minPartitions",
     "recordsPerPartition",
     "maxRecordsPerTrigger",
@@ -184,66 +189,25 @@ _KNOWN = (
     "batchBytes",
     "pullRecords",
     "access",
-    "connectTimeoutSeconds",
-    "requestTimeoutSeconds",
-    "retrySeconds",
 )
-_ALIASES = {"path": "stream"}  # spark.read.format("jetstream").load("ORDERS")
 
 
-class _Parser:
-    """Reads one set of options; what it reads it takes out, so nothing is read twice under two names."""
+class OptionParser:
+    """Reads one set of options, those of the connection among them. A format names its own in `known`."""
+
+    known: ClassVar[tuple[str, ...]] = CONNECTION_OPTIONS
+    aliases: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        known = {name.lower(): name for name in _KNOWN}
+        known = {name.lower(): name for name in self.known}
         self.values: dict[str, str] = {}
         for key, value in given.items():
-            name = known.get(key.lower()) or _ALIASES.get(key.lower())
+            name = known.get(key.lower()) or self.aliases.get(key.lower())
             if name is None:
-                raise ConfigError(_unknown_option(key))
+                raise ConfigError(_unknown_option(key, self.known))
             if name in self.values and self.values[name] != value:
                 raise ConfigError(f"option {name!r} is given twice: {self.values[name]!r} and {value!r}")
             self.values[name] = value
-
-    def source(self) -> SourceOptions:
-        streams = self.names("stream")
-        if not streams:
-            raise ConfigError('option \'stream\' is missing: .option("stream", "ORDERS") or .load("ORDERS")')
-        starts = [n for n in ("startingOffsets", "startingSequence", "startingTime") if n in self.values]
-        if len(starts) > 1:
-            raise ConfigError(f"options {' and '.join(starts)} contradict each other: give one of them")
-        starting_sequence = self.integer("startingSequence", None, 1, SEQUENCE_MAX)
-        ending_sequence = self.integer("endingSequence", None, 0, SEQUENCE_MAX - 1)
-        offsets = self.values.get("startingOffsets", "earliest").strip().lower()
-        if offsets not in ("earliest", "latest"):
-            raise ConfigError(f"option 'startingOffsets' is {offsets!r}: earliest or latest")
-        access = self.values.get("access", "consumer").strip().lower()
-        if access not in ("consumer", "direct"):
-            raise ConfigError(f"option 'access' is {access!r}: consumer or direct")
-        subjects = self.filters()
-        if access == "direct" and len(subjects) > 1:
-            raise ConfigError(
-                "option 'access' is direct, which takes one subject filter; 'subject' gives several"
-            )
-        time_text = self.values.get("startingTime")
-        return SourceOptions(
-            connection=self.connection(),
-            streams=streams,
-            subjects=subjects,
-            starting_offsets=offsets,
-            starting_sequence=starting_sequence,
-            starting_time=None if time_text is None else parse_time(time_text),
-            ending_sequence=ending_sequence,
-            min_partitions=self.integer("minPartitions", 1, 1, 100_000),
-            records_per_partition=self.integer("recordsPerPartition", 250_000, 1, SEQUENCE_MAX),
-            max_records_per_trigger=self.integer("maxRecordsPerTrigger", None, 1, SEQUENCE_MAX),
-            fail_on_data_loss=self.boolean("failOnDataLoss", True),
-            include_headers=self.boolean("includeHeaders", False),
-            batch_rows=self.integer("batchRows", 32_768, 1, BATCH_ROWS_MAX),
-            batch_bytes=self.integer("batchBytes", 16 * 1024 * 1024, 1, BATCH_BYTES_MAX),
-            pull_records=self.integer("pullRecords", 10_000, 1, 1_000_000),
-            access=access,
-        )
 
     def connection(self) -> ConnectionOptions:
         servers = tuple(parse_server(text) for text in self.items("servers")) or (
@@ -291,9 +255,6 @@ class _Parser:
                 )
         return self.items(name)
 
-    def filters(self) -> tuple[str, ...]:
-        return tuple(_check_subject("subject", item, wildcards=True) for item in self.items("subject"))
-
     def boolean(self, name: str, default: bool) -> bool:
         text = self.values.get(name, str(default)).strip().lower()
         if text not in ("true", "false"):
@@ -320,6 +281,54 @@ class _Parser:
             return kind(text.strip())
         except ValueError:
             raise ConfigError(f"option {name!r} is {text!r}: not a number") from None
+
+
+class SourceOptionParser(OptionParser):
+    known = (*_SOURCE_OPTIONS, *CONNECTION_OPTIONS)
+    aliases: ClassVar[Mapping[str, str]] = {"path": "stream"}  # spark.read.format("jetstream").load("ORDERS")
+
+    def source(self) -> SourceOptions:
+        streams = self.names("stream")
+        if not streams:
+            raise ConfigError('option \'stream\' is missing: .option("stream", "ORDERS") or .load("ORDERS")')
+        starts = [n for n in ("startingOffsets", "startingSequence", "startingTime") if n in self.values]
+        if len(starts) > 1:
+            raise ConfigError(f"options {' and '.join(starts)} contradict each other: give one of them")
+        starting_sequence = self.integer("startingSequence", None, 1, SEQUENCE_MAX)
+        ending_sequence = self.integer("endingSequence", None, 0, SEQUENCE_MAX - 1)
+        offsets = self.values.get("startingOffsets", "earliest").strip().lower()
+        if offsets not in ("earliest", "latest"):
+            raise ConfigError(f"option 'startingOffsets' is {offsets!r}: earliest or latest")
+        access = self.values.get("access", "consumer").strip().lower()
+        if access not in ("consumer", "direct"):
+            raise ConfigError(f"option 'access' is {access!r}: consumer or direct")
+        subjects = self.filters()
+        if access == "direct" and len(subjects) > 1:
+            raise ConfigError(
+                "option 'access' is direct, which takes one subject filter; 'subject' gives several"
+            )
+        time_text = self.values.get("startingTime")
+        return SourceOptions(
+            connection=self.connection(),
+            streams=streams,
+            subjects=subjects,
+            starting_offsets=offsets,
+            starting_sequence=starting_sequence,
+            starting_time=None if time_text is None else parse_time(time_text),
+            ending_sequence=ending_sequence,
+            min_partitions=self.integer("minPartitions", 1, 1, 100_000),
+            records_per_partition=self.integer("recordsPerPartition", 250_000, 1, SEQUENCE_MAX),
+            max_records_per_trigger=self.integer("maxRecordsPerTrigger", None, 1, SEQUENCE_MAX),
+            fail_on_data_loss=self.boolean("failOnDataLoss", True),
+            include_headers=self.boolean("includeHeaders", False),
+            batch_rows=self.integer("batchRows", 32_768, 1, BATCH_ROWS_MAX),
+            batch_bytes=self.integer("batchBytes", 16 * 1024 * 1024, 1, BATCH_BYTES_MAX),
+            pull_records=self.integer("pullRecords", 10_000, 1, 1_000_000),
+            access=access,
+        )
+
+    def filters(self) -> tuple[str, ...]:
+        return tuple(_check_subject("subject", item, wildcards=True) for item in self.items("subject"))
 
 
 def parse_server(text: str) -> ServerAddress:
@@ -366,8 +375,8 @@ def _check_subject(option: str, text: str, *, wildcards: bool) -> str:
     return text
 
 
-def _unknown_option(key: str) -> str:
-    lowered = {name.lower(): name for name in _KNOWN}
+def _unknown_option(key: str, known: tuple[str, ...]) -> str:
+    lowered = {name.lower(): name for name in known}
     near = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.5)
-    hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known options: {', '.join(_KNOWN)}"
+    hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known options: {', '.join(known)}"
     return f"unknown option {key!r} of the jetstream source: {hint}"

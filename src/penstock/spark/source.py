@@ -89,9 +89,9 @@ class RangePartition(InputPartition):
 class JetStreamSource(DataSource):
     """`spark.read.format("jetstream")` and `spark.readStream.format("jetstream")`; options: SourceOptions."""
 
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        self.parsed = SourceOptions.parse(dict(options))
+    @property
+    def parsed(self) -> SourceOptions:
+        return SourceOptions.parse(dict(self.options))
 
     @classmethod
     def name(cls) -> str:

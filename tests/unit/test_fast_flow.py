@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.flow import FlowWindow
 from penstock.errors import BatchNotEnabledError, BatchUnknownError, MisuseError
 from penstock.protocol.api import ApiError, DecodeError, PubAck
 from penstock.protocol.batch import (
@@ -22,6 +21,7 @@ from penstock.protocol.batch import (
     reply_end,
     reply_prefix,
 )
+from penstock.protocol.flow import FlowWindow
 from tests.reference.batches import FlowServer
 
 TOTAL = 100
