@@ -26,6 +26,7 @@ accounts {
       { service: "short", response_threshold: "150ms" }
       { service: "old.name" }
       { service: "measured", latency: { sampling: 100, subject: lat } }
+      { service: "hurried", latency: { sampling: 100, subject: lat }, response_threshold: "100ms" }
       { service: "traced", latency: { sampling: headers, subject: lat } }
       { stream: "news.>" }
       { stream: "pair.*.*" }
@@ -49,6 +50,7 @@ accounts {
       { service: {account: E, subject: "short"} }
       { service: {account: E, subject: "old.name"} }
       { service: {account: E, subject: "measured"}, share: true }
+      { service: {account: E, subject: "hurried"} }
       { service: {account: E, subject: "traced"} }
       { service: {account: M, subject: "mid.>"} }
       { stream: {account: E, subject: "news.>"}, prefix: from.e }
@@ -329,6 +331,41 @@ def test_a_request_nobody_took_is_measured_as_unavailable(people: People) -> Non
     assert (told["status"], told["description"]) == (503, "Service Unavailable")
 
 
+def test_a_request_whose_answer_is_late_is_measured_as_timed_out(people: People) -> None:
+    e, i = listening(people("e"), "lat", "hurried"), listening(people("i"), "in")
+    i.publish("hurried", b"q", "in")
+    i.flush()
+    e.message()
+    told = json.loads(e.message().payload)
+    assert (told["status"], told["description"]) == (504, "Service Timeout")
+    assert (told["service"], told["system"], told["total"]) == (0, 0, 0)
+    assert told["requestor"]["acc"] == "I"
+    assert "responder" not in told
+
+
+@pytest.mark.parametrize("goes", ["UNSUB 1\r\n", "UNSUB 2\r\n", ""])
+def test_a_request_whose_asker_goes_is_measured_as_given_up(people: People, goes: str) -> None:
+    """Whether it listened by the reply's name, by a wildcard, or closes."""
+    e = listening(people("e"), "measured", "lat")
+    i = listening(people("i"), "in.x" if goes != "UNSUB 2\r\n" else "nothing", "in.*" if "2" in goes else "x")
+    i.publish("measured", b"q", "in.x")
+    i.flush()
+    request = e.message()
+    if goes:
+        i.send(goes.encode())
+    else:
+        i.close()
+    told = json.loads(e.message().payload)
+    assert (told["status"], told["description"]) == (408, "Request Timeout")
+    assert (told["service"], told["system"], told["total"]) == (0, 0, 0)
+    assert told["start"] < told["timestamp"]
+    i = listening(people("i2"), "in.x")
+    e.publish(request.reply.decode(), b"late")
+    e.flush()
+    assert seen(i) == []
+    assert arrived(e) == []
+
+
 TRACES = {
     "none": ({"X": "1"}, None),
     "uber": ({"Uber-Trace-Id": "a:b:c:1", "Uberctx-X": "1"}, ["Uber-Trace-Id", "Uberctx-X"]),
@@ -367,7 +404,7 @@ def test_the_account_page_shows_what_is_shared(people: People) -> None:
     assert exports["many"]["response_type"] == "Streamed"
     assert exports["traced"]["service_latency"] == {"sampling": "headers", "results": "lat"}
     assert exports["news.>"] == {"subject": "news.>", "type": "stream"}
-    assert len(exports) == 9
+    assert len(exports) == 10
     assert e["mappings"] == {"old.name": [{"subject": "new.name", "weight": 100}]}
     imports = {entry["local_subject"]: entry for entry in i["imports"] if entry["account"] != "S"}
     plain = {"invalid": False, "share": False, "tracking": False}
@@ -380,4 +417,4 @@ def test_the_account_page_shows_what_is_shared(people: People) -> None:
     }  # fmt: skip
     assert imports["measured"]["latency"] == {"sampling": 100, "results": "lat"}
     assert imports["measured"]["share"]
-    assert len(imports) == 12
+    assert len(imports) == 13

@@ -281,6 +281,11 @@ def test_a_measured_request_ends_once() -> None:
     _ask(y, server, b"m")
     accounts.exchange.expire(1000)
     assert ended[2:] == [ReplyEnd.REPLY_EXPIRED]
+    listener = Subscription(ClientSink(DirtyList()), b"gone", b"", b"1")
+    y.index.insert(listener)
+    y.publish(b"m", b"", reply=b"gone")
+    y.unsubscribe(listener)
+    assert ended[3:] == [ReplyEnd.REPLY_UNWANTED]
 
 
 def _ask(account: Account, server: ClientSink, subject: bytes) -> bytes:
@@ -298,6 +303,40 @@ def test_a_consumer_sees_when_who_asked_is_gone() -> None:
     assert target.is_wanted(index)
     accounts.by_name["Y"].unsubscribe(listener)
     assert not target.is_wanted(index)
+
+
+@pytest.mark.parametrize("subject", [b"in", b"*", b">"])
+def test_who_asked_and_listens_no_more_is_not_waited_for(subject: bytes) -> None:
+    accounts = service()
+    server, y = accounts.subscribe("X", "r"), accounts.by_name["Y"]
+    listeners = [Subscription(ClientSink(DirtyList()), f, b"", b"1") for f in (subject, b"in")]
+    for listener in listeners:
+        y.index.insert(listener)
+    replies = [_ask(y, server, b"r") for _ in range(3)]
+    y.publish(b"r", b"", reply=b"other.in")
+    y.unsubscribe(listeners[1])
+    assert accounts.waiting("X") == 4, "somebody listens still"
+    accounts.by_name["X"].publish(replies[1], b"a")
+    assert accounts.waiting("X") == 3
+    y.unsubscribe(listeners[0])
+    assert accounts.waiting("X") == (0 if subject == b">" else 1)
+    assert accounts.by_name["X"].publish(replies[0], b"a") == 0
+
+
+def test_an_answer_that_ends_its_own_subscription_is_an_answer() -> None:
+    accounts = service()
+    server, y = accounts.subscribe("X", "r"), accounts.by_name["Y"]
+
+    class Owner:
+        def on_auto_unsubscribe(self, subscription: Subscription) -> None:
+            y.unsubscribe(subscription)
+
+    client = ClientSink(DirtyList(), Owner())
+    y.index.insert(Subscription(client, b"in", b"", b"1", 1))
+    reply = _ask(y, server, b"r")
+    assert accounts.by_name["X"].publish(reply, b"a") == 1
+    assert client.take() == b"MSG in 1 1\r\na\r\n"
+    assert accounts.waiting("X") == 0
 
 
 def test_a_cycle_of_services_ends() -> None:

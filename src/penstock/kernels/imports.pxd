@@ -58,6 +58,8 @@ cdef class ReplySink(Sink):
 cdef class ReplyTable(AwaitedReplies):
     cdef SubscriptionIndex index
     cdef dict waiting                           # {subject: ReplySink}
+    # {reply subject: what it waits for in other accounts, a ReplySink, or a dict of several}
+    cdef dict asked
     cdef object clock
     cdef public object on_first                 # None, or called when the first one waits
     cdef readonly bytes prefix
@@ -68,6 +70,9 @@ cdef class ReplyTable(AwaitedReplies):
     )
     cpdef int close(self, ReplySink sink, int why) except -1
     cdef bytes new_subject(self)
+    cdef int note_asked(self, ReplySink sink) except -1
+    cdef int forget_asked(self, ReplySink sink) except -1
+    cdef int end_unwanted(self, bytes to) except -1
 
 # A stream of another account, in the index of the exporting one: one for each subscription that gets it.
 cdef class ShadowSink(Sink):

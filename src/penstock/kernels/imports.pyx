@@ -10,6 +10,8 @@ A *stream* import is a ShadowSink in the exporting account's index for each subs
 that should get it. So queue groups span both accounts, and a consumer sees its receivers, as on the official
 server.
 
+Answers are awaited until they came, their time is over, or the last subscription to where they should go ends.
+
 Invariants: a message that came by a service import reaches no imported stream (as there). A sink is never
 within its own pass_on() twice, so cycles end. Answers are awaited in no index: an index would drop its cache
 for each of them.
@@ -25,7 +27,7 @@ from libc.string cimport memcmp
 
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.dispatch cimport ClientSink, SubjectMapper
-from penstock.kernels.grammar cimport filter_matches, token_end
+from penstock.kernels.grammar cimport filter_matches, has_wildcard, token_end
 from penstock.kernels.sinks cimport Message, Sink, Subscription
 from penstock.kernels.subjects cimport AwaitedReplies, MatchResult, SubscriptionIndex
 
@@ -349,6 +351,7 @@ cdef class ReplyTable(AwaitedReplies):
         self.index = index
         self.clock = clock
         self.waiting = {}
+        self.asked = {}
         self.random_state = seed or 1
         self.prefix = b"_R_."
         self.prefix = self.new_subject() + b"."
@@ -396,6 +399,7 @@ cdef class ReplyTable(AwaitedReplies):
         sink.match.plain = [sink.subscription]
         sink.match.groups = []
         self.waiting[subject] = sink
+        asking.note_asked(sink)
         if len(self.waiting) == 1 and self.on_first is not None:
             self.on_first()
         return sink
@@ -406,6 +410,7 @@ cdef class ReplyTable(AwaitedReplies):
             return 0
         sink.subscription.closed = True
         self.waiting.pop(sink.subscription.subject, None)
+        sink.asking.forget_asked(sink)
         sink.match = NOBODY
         if sink.measurement is not None:
             measurement, sink.measurement = sink.measurement, None
@@ -419,6 +424,49 @@ cdef class ReplyTable(AwaitedReplies):
             if now - sink.at >= sink.threshold_ns:
                 self.close(sink, REPLY_EXPIRED)
         return len(self.waiting)
+
+    cdef int note_asked(self, ReplySink sink) except -1:
+        known = self.asked.get(sink.to)
+        if known is None:
+            self.asked[sink.to] = sink
+        elif isinstance(known, dict):
+            known[sink] = None
+        else:
+            self.asked[sink.to] = {known: None, sink: None}
+        return 0
+
+    cdef int forget_asked(self, ReplySink sink) except -1:
+        known = self.asked.get(sink.to)
+        if known is sink:
+            del self.asked[sink.to]
+        elif isinstance(known, dict):
+            del known[sink]
+            if not known:
+                del self.asked[sink.to]
+        return 0
+
+    cdef int unsubscribed(self, const char* f, size_t n) except -1:
+        cdef bytes to
+        if not self.asked:
+            return 0
+        if not has_wildcard(f, n):
+            to = PyBytes_FromStringAndSize(f, <Py_ssize_t>n)
+            return self.end_unwanted(to) if to in self.asked else 0
+        for to in list(self.asked):
+            if filter_matches(f, n, PyBytes_AS_STRING(to), <size_t>PyBytes_GET_SIZE(to)):
+                self.end_unwanted(to)
+        return 0
+
+    cdef int end_unwanted(self, bytes to) except -1:
+        """Awaits nothing for this reply subject any more, unless somebody else listens to it."""
+        cdef MatchResult result = self.index.lookup(PyBytes_AS_STRING(to), <size_t>PyBytes_GET_SIZE(to))
+        cdef ReplySink sink
+        if result.plain or result.groups:
+            return 0
+        known = self.asked.get(to)
+        for sink in list(known) if isinstance(known, dict) else [known]:
+            sink.table.close(sink, REPLY_UNWANTED)
+        return 0
 
     cdef MatchResult find(self, const char* subject, size_t n):
         sink = self.waiting.get(PyBytes_FromStringAndSize(subject, <Py_ssize_t>n))

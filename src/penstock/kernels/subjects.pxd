@@ -50,6 +50,8 @@ cdef class AwaitedReplies:
     cdef MatchResult find(self, const char* subject, size_t n)
     # The same, never None, and empty when whoever awaits it listens no more.
     cdef MatchResult find_wanted(self, const char* subject, size_t n)
+    # A subscription to this filter has left the index: who asked may listen no more.
+    cdef int unsubscribed(self, const char* f, size_t n) except -1
 
 cdef bint is_awaited(const char* subject, size_t n) noexcept nogil
 

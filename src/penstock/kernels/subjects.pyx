@@ -296,6 +296,9 @@ cdef class AwaitedReplies:
     cdef MatchResult find_wanted(self, const char* subject, size_t n):
         return NOBODY
 
+    cdef int unsubscribed(self, const char* f, size_t n) except -1:
+        return 0
+
 
 cdef class SubscriptionIndex:
     """All subscriptions of one account.
@@ -635,6 +638,8 @@ cdef class SubscriptionIndex:
         self.invalidate(f, n, wildcard)
         if self.watcher is not None:
             self.watcher.removed(sub)
+        if self.replies is not None:
+            self.replies.unsubscribed(f, n)
         return True
 
     cdef int prune(self, Node* node) except -1:
