@@ -105,8 +105,8 @@ def wire(port: int) -> Iterator[Wire]:
         connection.close()
 
 
-def create_stream(port: int, name: str, subject: str, storage: str = "file") -> None:
-    """A fresh stream: one of that name goes first."""
+def create_stream(port: int, name: str, subject: str, storage: str = "file", **more: object) -> None:
+    """A fresh stream: one of that name goes first. more: fields of its configuration."""
     with wire(port) as control:
         with suppress(LoadError):
             control.request(f"$JS.API.STREAM.DELETE.{name}")
@@ -123,6 +123,7 @@ def create_stream(port: int, name: str, subject: str, storage: str = "file") -> 
             "max_age": 0,
             "max_msgs_per_subject": -1,
             "max_msg_size": -1,
+            **more,
         }
         control.request(f"$JS.API.STREAM.CREATE.{name}", json.dumps(config).encode())
 
@@ -368,30 +369,53 @@ def _acked_one_by_one(publisher: Wire, body: bytes, messages: int) -> float:
 def _acked_windowed(publisher: Wire, body: bytes, messages: int, window: int) -> float:
     step = min(CHUNK_MESSAGES, window)
     chunk = b"".join(b"PUB bench.js.a _INBOX.ack.%d %d\r\n%s\r\n" % (i, len(body), body) for i in range(step))
+    return windowed(publisher, [chunk], messages, window, step=step)
+
+
+def windowed(
+    publisher: Wire,
+    chunks: list[bytes],
+    messages: int,
+    window: int,
+    *,
+    step: int = CHUNK_MESSAGES,
+    mark: bytes = b'"seq":',
+) -> float:
+    """Sends `chunks` of `step` messages each in turn, at most `window` messages unanswered; answers/s.
+
+    mark -- what an answer has once.
+    """
     acked = 0
+    failed: list[BaseException] = []
     room = threading.Condition()
 
     def read_acks() -> None:
         nonlocal acked
         got = 0
-        while got < messages:
-            got += publisher.count(b'"seq":')
-            with room:
-                acked = got
-                room.notify()
+        try:
+            while got < messages:
+                got += publisher.count(mark)
+                with room:
+                    acked = got
+                    room.notify()
+        except (LoadError, OSError) as error:
+            failed.append(error)
 
     reader = threading.Thread(target=read_acks)
     started = time.perf_counter()
     reader.start()
-    sent = 0
+    sent, number = 0, 0
     while sent < messages:
         with room:
             while sent - acked + step > window:
-                if not room.wait(timeout=SILENCE_MAX_S):
-                    raise LoadError(f"no ack for {SILENCE_MAX_S} s: {acked} of {sent} publishes are acked")
-        publisher.sock.sendall(chunk)
+                if not room.wait(timeout=SILENCE_MAX_S) or failed:
+                    raise LoadError(f"{acked} of {sent} publishes are acked, and no more: {failed}")
+        publisher.sock.sendall(chunks[number])
+        number = number + 1 if number + 1 < len(chunks) else 0
         sent += step
     reader.join()
+    if failed:
+        raise LoadError(f"{acked} of {sent} publishes are acked, and no more: {failed}")
     return messages / (time.perf_counter() - started)
 
 

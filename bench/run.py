@@ -15,15 +15,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import consumers
 import load
+import streams
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from rows import Row, Scenario
 from servers import ROOT, ServerProcess, official_server, penstock_server
 
 FILL_MESSAGES = 300_000
@@ -42,35 +42,6 @@ SHARED_SPREAD_MAX = 1.5
 WIDE_MESSAGES = 10_000_000
 NUM_PENDING_MAX_MS = 50
 FILTERED_LEAST_SHARE = 0.5
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """One row: `measure(server)` gives the figure; `goal` is the least ratio aimed at, `most` the most that
-    penstock's own figure may be."""
-
-    name: str
-    unit: str
-    measure: Callable[[ServerProcess], float]
-    bigger_is_better: bool = True
-    goal: float | None = None
-    most: float | None = None
-
-
-@dataclass
-class Row:
-    scenario: Scenario
-    figures: dict[str, list[float]] = field(default_factory=dict)
-
-    def median(self, server: str) -> float | None:
-        values = self.figures.get(server)
-        return statistics.median(values) if values else None
-
-    def ratio(self) -> float | None:
-        ours, theirs = self.median("penstock"), self.median("nats-server")
-        if ours is None or theirs is None:
-            return None
-        return ours / theirs if self.scenario.bigger_is_better else theirs / ours
 
 
 def start_time_ms(server: ServerProcess) -> float:
@@ -188,12 +159,6 @@ def scenarios(quick: bool) -> list[Scenario]:
             lambda s: load.acked_publishes_per_s(s.port, messages=10_000 // share, window=1),
         ),
         Scenario(
-            "acked publish, 2000 in flight, file",
-            "acks/s",
-            lambda s: load.acked_publishes_per_s(s.port, messages=500_000 // share, window=2000),
-            goal=4.0,
-        ),
-        Scenario(
             "ordered consumer, 128 B",
             "msg/s",
             lambda s: load.ordered_consumer_msgs_per_s(consumer_run(s, FILL_MESSAGES)),
@@ -287,7 +252,7 @@ def measure(rows: list[Row], servers: list[ServerProcess], rounds: int, console:
             for turn in range(rounds):
                 # Who goes first alternates: a warm page cache or a noisy neighbour favours nobody.
                 order = servers if turn % 2 == 0 else servers[::-1]
-                for server in order:
+                for server in map(row.scenario.instead, order):
                     progress.update(task, description=f"{row.scenario.name}: {server.name}")
                     row.figures.setdefault(server.name, []).append(row.scenario.measure(server))
                     progress.advance(task)
@@ -319,22 +284,15 @@ def table(rows: list[Row]) -> Table:
     for name in ("penstock", "nats-server", "ratio", "goal"):
         out.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        ours, theirs, ratio, goal = (
-            row.median("penstock"),
-            row.median("nats-server"),
-            row.ratio(),
-            row.scenario.goal,
-        )
-        most = row.scenario.most
-        missed = goal is not None and ratio is not None and ratio < goal
-        missed |= most is not None and ours is not None and ours > most
-        aim = f">= {goal:g}" if goal is not None else f"ours <= {most:,g}" if most is not None else ""
+        ours, theirs, ratio = row.median("penstock"), row.median(row.rival), row.ratio()
+        rival = "" if row.rival == "nats-server" else f"\n{row.rival}"
         out.add_row(
             row.scenario.name,
             row.scenario.unit,
-            *(told(figure) for figure in (ours, theirs)),
-            "-" if ratio is None else f"[{'red' if missed else 'green'}]{ratio:.2f}[/]",
-            aim,
+            told(ours),
+            told(theirs) + rival,
+            "-" if ratio is None else f"[{'red' if row.missed() else 'green'}]{ratio:.2f}[/]",
+            row.aim(),
         )
     return out
 
@@ -357,7 +315,9 @@ def main() -> None:
         servers = [s for s in (penstock_server(folder), official_server(folder)) if s is not None]
         if len(servers) == 1:
             console.print("no nats-server on PATH and no go to install it: penstock is measured alone")
-        rows = [Row(s) for s in scenarios(options.quick) if options.only in s.name]
+        rivals = streams.Rivals(folder)
+        wanted = scenarios(options.quick) + streams.scenarios(5 if options.quick else 1, rivals)
+        rows = [Row(s) for s in wanted if options.only in s.name]
         process_rows = [Row(s) for s in process_scenarios() if options.only in s.name]
         try:
             for server in servers:
@@ -375,6 +335,7 @@ def main() -> None:
                     [r for r in process_rows if "recovery" not in r.scenario.name], servers, rounds, console
                 )
         finally:
+            rivals.stop()
             for server in servers:
                 server.stop()
     rows += process_rows

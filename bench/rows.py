@@ -1,0 +1,73 @@
+"""What a row of the table is: how it is measured, and what is aimed at."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from servers import ServerProcess
+
+
+def itself(server: ServerProcess) -> ServerProcess:
+    """The server that runs anyway."""
+    return server
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One row: `measure(server)` gives the figure; `goal` is the least ratio aimed at, `most` the most that
+    penstock's own figure may be, `enough()` an own figure that will do whatever the ratio is.
+
+    `instead(server)` is the process to measure in the place of one of the two: another configuration, or
+    another product.
+    """
+
+    name: str
+    unit: str
+    measure: Callable[[ServerProcess], float]
+    bigger_is_better: bool = True
+    goal: float | None = None
+    most: float | None = None
+    enough: Callable[[], float | None] | None = None
+    instead: Callable[[ServerProcess], ServerProcess] = itself
+
+
+@dataclass
+class Row:
+    scenario: Scenario
+    figures: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def rival(self) -> str:
+        """Who penstock is compared with here."""
+        return next((name for name in self.figures if name != "penstock"), "nats-server")
+
+    def median(self, server: str) -> float | None:
+        values = self.figures.get(server)
+        return statistics.median(values) if values else None
+
+    def ratio(self) -> float | None:
+        ours, theirs = self.median("penstock"), self.median(self.rival)
+        if ours is None or theirs is None:
+            return None
+        return ours / theirs if self.scenario.bigger_is_better else theirs / ours
+
+    def missed(self) -> bool:
+        """Is the figure short of what is aimed at?"""
+        ours, ratio = self.median("penstock"), self.ratio()
+        goal, most = self.scenario.goal, self.scenario.most
+        enough = self.scenario.enough() if self.scenario.enough is not None else None
+        if most is not None and ours is not None and ours > most:
+            return True
+        if goal is None or ratio is None or ratio >= goal:
+            return False
+        return enough is None or ours is None or ours < enough
+
+    def aim(self) -> str:
+        """The goal as the table shows it."""
+        scenario = self.scenario
+        enough = scenario.enough() if scenario.enough is not None else None
+        if scenario.goal is not None:
+            return f">= {scenario.goal:g}" + (f" or {enough:,.0f}" if enough is not None else "")
+        return f"ours <= {scenario.most:,g}" if scenario.most is not None else ""
