@@ -20,6 +20,7 @@ from penstock.routing.sharing import (
 )
 from penstock.server.account_claims import account_options, connection_types_of, jetstream_of, permissions_of
 from penstock.server.options import AccountJetStream, AccountOptions
+from penstock.server.reservations import excess, growth
 
 NAME = "ACCOUNT"
 
@@ -48,11 +49,17 @@ def test_jetstream_without_storage_is_none() -> None:
     )
 
 
-def test_of_tiers_the_one_of_one_replica_holds() -> None:
+def test_tiers_come_over() -> None:
     tiers = {"R3": JetStreamLimits(disk_storage=3), "R1": JetStreamLimits(disk_storage=1, consumer=7)}
     found = jetstream_of(OperatorLimits(tiered_limits=tiers))
     assert found is not None
-    assert (found.max_file_bytes, found.max_consumers) == (1, 7)
+    assert [(name, tier.max_file_bytes, tier.max_consumers) for name, tier in found.tiers] == [
+        ("R1", 1, 7),
+        ("R3", 3, -1),
+    ]
+    assert excess([found], 0, 4) == ""
+    assert excess([found, found], 0, 4).startswith("insufficient storage")
+    assert growth(None, found) == 4
 
 
 def test_mappings_come_over() -> None:

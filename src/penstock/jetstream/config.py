@@ -53,9 +53,12 @@ def refuse(text: str) -> JetStreamApiError:
 def checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
     """The configuration a request for a new stream asks for, defaults filled in.
 
-    Raises JetStreamApiError: 10128 and 10052 for the name, 10133 and 10074 for replicas, 10157 for what
-    pedantic mode would have to correct, 10052 with a text for anything else.
+    Raises JetStreamApiError: 10120 without limits for so many replicas, 10128 and 10052 for the name, 10133
+    and 10074 for replicas, 10157 for what pedantic mode would have to correct, 10052 with a text for anything
+    else.
     """
+    if not engine.has_tier(request.num_replicas):
+        raise codes.NO_LIMITS.exception()
     config = _checked(request, engine)
     if config.mirror_direct and config.mirror is None:
         raise refuse("stream has no mirror but does have mirror direct")

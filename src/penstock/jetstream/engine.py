@@ -33,6 +33,7 @@ from penstock.jetstream.groupcommit import GroupCommit
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL, EngineConfig
 from penstock.jetstream.stream.stream import Stream, StreamMeta
+from penstock.jetstream.tiers import flat, tiered
 from penstock.jetstream.transfers import Transfers
 from penstock.kernels.sinks import DirtyList, Sink
 from penstock.kernels.subjects import SubscriptionIndex
@@ -40,7 +41,6 @@ from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
 from penstock.protocol.api import (
     AccountInfo,
-    AccountLimits,
     ApiError,
     ApiStats,
     PersistMode,
@@ -587,26 +587,18 @@ class JetStream:
 
     def account_info(self) -> AccountInfo:
         """What the account uses and may use."""
-        return AccountInfo(
+        info = AccountInfo(
             memory=self._used[StorageType.MEMORY],
             storage=self._used[StorageType.FILE],
             reserved_memory=self.reserved(StorageType.MEMORY),
             reserved_storage=self.reserved(StorageType.FILE),
             streams=len(self.streams),
             consumers=sum(len(stream.consumers) for stream in self.streams.values()),
-            limits=AccountLimits(
-                max_memory=self.config.account_memory_max,
-                max_storage=self.config.account_storage_max,
-                max_streams=self.config.max_streams,
-                max_consumers=self.config.max_consumers,
-                max_ack_pending=self.config.max_ack_pending,
-                max_bytes_required=self.config.max_bytes_required,
-                memory_max_stream_bytes=self.config.memory_max_stream_bytes,
-                storage_max_stream_bytes=self.config.storage_max_stream_bytes,
-            ),
+            limits=flat(self.config),
             domain=self.config.domain,
             api=self.api_stats,
         )
+        return tiered(info, self.config.tiers) if self.config.tiers else info
 
     def used(self, storage: StorageType) -> int:
         """Bytes that all streams of this storage held when each was noted last."""
@@ -627,6 +619,8 @@ class JetStream:
         """Why publishes to the stream are refused just now, or None."""
         if stream.write_failure is not None:
             return stream.write_failure
+        if not self.config.has_tier(1):
+            return codes.NO_LIMITS
         storage = stream.config.storage
         config, used = self.config, self._used[storage]
         is_memory = storage is StorageType.MEMORY
@@ -636,6 +630,8 @@ class JetStream:
         return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self.elsewhere(storage)[0] else None
 
     def _check_capacity(self, config: StreamConfig, present: Stream | None) -> None:
+        if not self.config.has_tier(1):
+            raise codes.NO_LIMITS.exception()
         is_memory = config.storage is StorageType.MEMORY
         own = self.config.memory_max_stream_bytes if is_memory else self.config.storage_max_stream_bytes
         if self.config.max_bytes_required and config.max_bytes <= 0:

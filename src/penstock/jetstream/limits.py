@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.protocol.api import AccountLimits
 
 SECOND_NS = 1_000_000_000
 MINUTE_NS = 60 * SECOND_NS
@@ -16,6 +19,7 @@ SEQ_MAX = 2**47  # a stream begins or goes on below it; records have room for tw
 HEADER_MAX = 0xFFFF  # bytes of a header block
 NAMES_PAGE = 1024  # entries of one STREAM.NAMES or CONSUMER.NAMES response
 LIST_PAGE = 256  # entries of one STREAM.LIST or CONSUMER.LIST response
+OWN_TIER = "R1"  # of every stream of a server that stands alone
 SUBJECTS_PAGE = 100_000  # subjects of one STREAM.INFO response
 DELETED_DETAILS_MAX = 100_000  # sequences listed by one STREAM.INFO response
 MULTI_LAST_MAX = 1024  # subjects one multi_last request may match
@@ -35,6 +39,8 @@ class EngineConfig:
     api_level: the JetStream API level advertised; requests that need more are refused with 10185.
     domain: JetStream domain, "" for none; also served under `$JS.<domain>.API`.
     max_memory, max_storage: bytes all memory, all file streams of the server together may hold.
+    tiers: limits by a stream's replicas, as the account's info shows them; where there are some, only streams
+    whose tier is among them may be. A server that stands alone has one of each stream: tier R1.
     account_memory_max, account_storage_max: what the account itself is limited to, as its info tells.
     max_bytes_required: must streams have max_bytes?
     memory_max_stream_bytes, storage_max_stream_bytes: the most a stream's max_bytes may be, 0 or less for no
@@ -64,6 +70,7 @@ class EngineConfig:
     domain: str = ""
     max_memory: int = -1
     max_storage: int = -1
+    tiers: Mapping[str, AccountLimits] = field(default_factory=dict)
     account_memory_max: int = -1
     account_storage_max: int = -1
     max_bytes_required: bool = False
@@ -85,3 +92,7 @@ class EngineConfig:
     batch_messages_max: int = 1000
     official_fast_errors: bool = False
     batch_timeout_ns: int = 10 * SECOND_NS
+
+    def has_tier(self, replicas: int) -> bool:
+        """Are there limits for streams of so many replicas?"""
+        return not self.tiers or f"R{max(1, replicas)}" in self.tiers

@@ -4,7 +4,7 @@ Pure translation, no keys and no clock: who signed a token and whether it holds 
 `operators`. Numbers differ: in claims -1 is no limit and 0 lets nothing through; JetStream limits of 0
 streams or consumers are no limits, and no storage at all is no JetStream.
 
-Tiers of JetStream limits are by replicas; a server that stands alone has streams with one, so R1 holds.
+Tiers of JetStream limits are by replicas; which one holds is the engine's to say.
 """
 
 from __future__ import annotations
@@ -90,7 +90,12 @@ def jetstream_of(limits: claims.OperatorLimits) -> AccountJetStream | None:
     if not limits.has_jetstream:
         return None
     tiers = limits.tiered_limits
-    own = tiers.get("R1") or next(iter(tiers.values())) if tiers else limits
+    if tiers:
+        return AccountJetStream(tiers=tuple((name, _tier(tiers[name])) for name in sorted(tiers)))
+    return _tier(limits)
+
+
+def _tier(own: claims.JetStreamLimits) -> AccountJetStream:
     return AccountJetStream(
         max_memory_bytes=own.mem_storage,
         max_file_bytes=own.disk_storage,

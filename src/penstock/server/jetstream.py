@@ -15,9 +15,9 @@ from penstock.errors import ServerError, StoreError
 from penstock.jetstream.api.service import TABLE as API_TABLE
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.inflight import Inflight
-from penstock.jetstream.limits import EngineConfig
+from penstock.jetstream.limits import OWN_TIER, EngineConfig
 from penstock.kernels.sinks import Sink, Subscription
-from penstock.protocol.api import StorageType
+from penstock.protocol.api import AccountLimits, StorageType
 from penstock.protocol.api.base import TYPE_PREFIX
 from penstock.protocol.durations import format_time
 from penstock.protocol.error_codes import BAD_REQUEST, NOT_ENABLED_FOR_ACCOUNT
@@ -223,8 +223,11 @@ class JetStreamService:
 
     def _config(self, account: str, limits: AccountJetStream) -> EngineConfig:
         server = self._server
+        tiers = {name: _tier(tier) for name, tier in limits.tiers}
+        limits = dict(limits.tiers).get(OWN_TIER, limits)
         return EngineConfig(
             account=account,
+            tiers=tiers,
             server_id=server.server_id,
             server_name=server.server_name,
             version=VERSION,
@@ -313,6 +316,19 @@ def refuse_requests(account: Account) -> Subscription:
         account.publish(reply, msgspec.json.encode({"type": TYPE_PREFIX + kind, "error": error}))
 
     return account.subscribe_service(b"$JS.API.>", refuse)
+
+
+def _tier(limits: AccountJetStream) -> AccountLimits:
+    return AccountLimits(
+        max_memory=limits.max_memory_bytes,
+        max_storage=limits.max_file_bytes,
+        max_streams=limits.max_streams,
+        max_consumers=limits.max_consumers,
+        max_ack_pending=limits.max_ack_pending,
+        max_bytes_required=limits.max_bytes_required,
+        memory_max_stream_bytes=limits.memory_max_stream_bytes,
+        storage_max_stream_bytes=limits.file_max_stream_bytes,
+    )
 
 
 def _random_below(n: int) -> int:

@@ -67,6 +67,9 @@ class AccountJetStream:
     """Most bytes of one memory stream. `memory_max_stream_bytes`, `mem_max_stream_bytes`."""
     file_max_stream_bytes: int = -1
     """Most bytes of one file stream. `disk_max_stream_bytes`, `store_max_stream_bytes`."""
+    tiers: tuple[tuple[str, AccountJetStream], ...] = ()
+    """Limits by a stream's replicas (`R1`, `R3`); where there are some, the others mean nothing. Default
+    none. (Account JWTs only.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,10 @@ from penstock.server.options import AccountJetStream
 
 def excess(accounts: Iterable[AccountJetStream], max_memory_bytes: int, max_file_bytes: int) -> str:
     """What these reserve too much of, in the official words; "" when there is enough."""
-    limits = tuple(accounts)
+    memory, file = _reserved(accounts)
     for error, reserved, available in (
-        (MEMORY_RESOURCES_EXCEEDED, sum(max(0, one.max_memory_bytes) for one in limits), max_memory_bytes),
-        (STORAGE_RESOURCES_EXCEEDED, sum(max(0, one.max_file_bytes) for one in limits), max_file_bytes),
+        (MEMORY_RESOURCES_EXCEEDED, memory, max_memory_bytes),
+        (STORAGE_RESOURCES_EXCEEDED, file, max_file_bytes),
     ):
         if reserved > available:
             return f"{error.description} ({error.err_code})"
@@ -28,8 +28,14 @@ def excess(accounts: Iterable[AccountJetStream], max_memory_bytes: int, max_file
 
 def growth(before: AccountJetStream | None, after: AccountJetStream | None) -> int:
     """How many bytes more an account reserves now, of the kind of which it is most."""
-    old, new = before or AccountJetStream(), after or AccountJetStream()
-    return max(
-        max(0, new.max_memory_bytes) - max(0, old.max_memory_bytes),
-        max(0, new.max_file_bytes) - max(0, old.max_file_bytes),
+    old, new = (_reserved([one] if one is not None else []) for one in (before, after))
+    return max(new[0] - old[0], new[1] - old[1])
+
+
+def _reserved(accounts: Iterable[AccountJetStream]) -> tuple[int, int]:
+    """Bytes of memory and of files that the limits set aside, each tier's on its own."""
+    limits = [tier for one in accounts for _, tier in one.tiers or (("", one),)]
+    return (
+        sum(max(0, one.max_memory_bytes) for one in limits),
+        sum(max(0, one.max_file_bytes) for one in limits),
     )

@@ -267,6 +267,8 @@ def _unused_name(engine: JetStream, stream: Stream) -> str:
 def _check_capacity(engine: JetStream, stream: Stream, config: ConsumerConfig) -> None:
     if config.direct or config.sourcing:
         return
+    if not engine.config.has_tier(1):
+        raise codes.NO_LIMITS.exception()
     of_stream = stream.config.max_consumers
     if of_stream <= 0:
         of_stream = engine.config.consumers_per_stream_max

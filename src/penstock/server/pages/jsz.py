@@ -94,13 +94,15 @@ def account_jsz(server: Server, options: JszOptions) -> Steps:
 
 def account_detail(server: Server, name: str, engine: JetStream, options: JszOptions) -> Steps:
     info = engine.account_info()
+    limits = info.limits
     detail: Page = {
-        "name": name,
+        "name": server.account_name(name),
         "id": name,
         "memory": info.memory,
         "storage": info.storage,
-        "reserved_memory": info.reserved_memory,
-        "reserved_storage": info.reserved_storage,
+        # What its limits set aside; without a limit the largest number, as on the official server.
+        "reserved_memory": limits.max_memory % 2**64,
+        "reserved_storage": limits.max_storage % 2**64,
         "accounts": 0,
         "ha_assets": 0,
         "api": {"level": info.api.level, "total": info.api.total, "errors": info.api.errors},

@@ -1,0 +1,56 @@
+"""Limits of an account as its info shows them: one set, or one for each tier of replicas.
+
+A tier is named by a stream's replicas (`R1`, `R3`). A server that stands alone has streams of one replica, so
+all use is tier R1's, also where the account has no limits for it any more.
+
+The official server leaves out a tier without use once the account lost another one; that is not imitated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from penstock.jetstream.limits import OWN_TIER, EngineConfig
+from penstock.protocol.api import AccountInfo, AccountLimits, AccountTier
+
+NONE = AccountLimits(
+    max_memory=0,
+    max_storage=0,
+    max_streams=0,
+    max_consumers=0,
+    max_ack_pending=0,
+    memory_max_stream_bytes=0,
+    storage_max_stream_bytes=0,
+)
+
+
+def flat(config: EngineConfig) -> AccountLimits:
+    """The limits that hold for streams of this server."""
+    return AccountLimits(
+        max_memory=config.account_memory_max,
+        max_storage=config.account_storage_max,
+        max_streams=config.max_streams,
+        max_consumers=config.max_consumers,
+        max_ack_pending=config.max_ack_pending,
+        max_bytes_required=config.max_bytes_required,
+        memory_max_stream_bytes=config.memory_max_stream_bytes,
+        storage_max_stream_bytes=config.storage_max_stream_bytes,
+    )
+
+
+def tiered(info: AccountInfo, limits: Mapping[str, AccountLimits]) -> AccountInfo:
+    """The info of an account with tiers: use and limits by tier, and no limits beside them."""
+    tiers = {name: AccountTier(limits=limit) for name, limit in limits.items()}
+    if info.streams or OWN_TIER in limits:
+        tiers[OWN_TIER] = AccountTier(
+            memory=info.memory,
+            storage=info.storage,
+            reserved_memory=info.reserved_memory,
+            reserved_storage=info.reserved_storage,
+            streams=info.streams,
+            consumers=info.consumers,
+            limits=limits.get(OWN_TIER, NONE),
+        )
+    return structs.replace(info, limits=NONE, tiers=tiers)
