@@ -213,7 +213,7 @@ def restart_ms(server: ServerProcess) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
-def direct_gets_per_s(server: ServerProcess, *, gets: int, in_flight: int = 250) -> float:
+def direct_gets_per_s(server: ServerProcess, *, gets: int, in_flight: int = WINDOW) -> float:
     """Single direct gets by sequence, so many in flight; answers/s."""
     _fill_direct(server.port)
 
@@ -224,7 +224,7 @@ def direct_gets_per_s(server: ServerProcess, *, gets: int, in_flight: int = 250)
     return _direct(server.port, ask, gets, in_flight)
 
 
-def direct_lasts_per_s(server: ServerProcess, *, gets: int, in_flight: int = 250) -> float:
+def direct_lasts_per_s(server: ServerProcess, *, gets: int, in_flight: int = WINDOW) -> float:
     """Single direct gets of a subject's last message (what a key-value store's reads are); answers/s."""
     _fill_direct(server.port)
     return _direct(
@@ -236,7 +236,7 @@ def direct_lasts_per_s(server: ServerProcess, *, gets: int, in_flight: int = 250
 
 
 def _direct(port: int, ask: Callable[[int], bytes], gets: int, in_flight: int) -> float:
-    step = min(CHUNK_MESSAGES, in_flight) // 5
+    step = min(CHUNK_MESSAGES, in_flight)
     chunks = [b"".join([ask(n) for n in range(at, at + step)]) for at in range(0, gets, step)]
     with wire(port) as reader:
         reader.sock.sendall(b"SUB _INBOX.get.* 1\r\n")

@@ -303,6 +303,15 @@ class JetStream:
         self._deferred.append(work)
         self.wake()
 
+    def may_answer(self) -> bool:
+        """Applies what arrived before, for a request that only reads. False: it has to wait."""
+        group = self.group
+        if self.is_routing or group.count:
+            return False
+        if self.dirty_streams or self.dirty_consumers or self._deferred or group.ready:
+            self.apply(self.clock())
+        return True
+
     def next_deadline(self) -> int | None:
         """When (ns) `on_time` wants to be called; None when nothing waits for time."""
         transfers = self.transfers.next_deadline()

@@ -36,16 +36,16 @@ class GroupCommit:
     def __init__(self, engine: JetStream) -> None:
         self._engine = engine
         self._waiting: dict[Stream, None] = {}  # streams with publishes to apply
-        self._ready: list[Stream] = []  # those of them that may be applied again
+        self.ready: list[Stream] = []  # those of them that may be applied again
         self._consumers: dict[Consumer, None] = {}  # that had work while their stream was syncing
         self._requests: list[Callable[[], object]] = []
-        self._count = 0
+        self.count = 0  # streams on their way to the disk
         self._starting = False
 
     @property
     def under_way(self) -> bool:
         """Is a stream on its way to the disk?"""
-        return self._count > 0
+        return self.count > 0
 
     def hold(self, stream: Stream) -> None:
         """Its publishes are applied when its sync is done."""
@@ -53,7 +53,7 @@ class GroupCommit:
 
     def take_ready(self) -> list[Stream]:
         """Streams that were held and may be applied."""
-        ready, self._ready = self._ready, []
+        ready, self.ready = self.ready, []
         return ready
 
     def hold_consumer(self, consumer: Consumer) -> None:
@@ -74,14 +74,14 @@ class GroupCommit:
 
         def done(error: StoreWriteError | None) -> None:
             stream.syncing = False
-            self._count -= 1
+            self.count -= 1
             if self._starting:
                 failed.extend([error] if error is not None else [])
             else:
                 self._finish(stream, error)
 
         stream.syncing = True
-        self._count += 1
+        self.count += 1
         self._starting = True
         try:
             stream.store.start_sync(done)
@@ -98,8 +98,8 @@ class GroupCommit:
         self._consumers = {one: None for one in self._consumers if one.stream is not stream}
         if stream in self._waiting:
             del self._waiting[stream]
-            self._ready.append(stream)
-        if not self._count:
+            self.ready.append(stream)
+        if not self.count:
             requests, self._requests = self._requests, []
             for request in requests:
                 engine.defer(request)

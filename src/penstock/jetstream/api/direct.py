@@ -7,11 +7,13 @@ allow it, and streams that don't exist, the answer is what a subject without a l
 Single messages carry Nats-Stream, Nats-Subject, Nats-Sequence and Nats-Time-Stamp beside their own headers;
 those of a batch also Nats-Num-Pending and Nats-Last-Sequence, and a batch ends with status 204 EOB.
 Refusals are status messages without a body.
+
+Requests for one message that say no more than which one don't come here: kernels/directget.pyx answers them
+as this module does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +23,7 @@ from penstock.jetstream.api.dispatch import ApiRequest, Endpoint, api_level_suff
 from penstock.jetstream.api.streams import find_message, is_contradictory, start_seq, time_of
 from penstock.jetstream.limits import MULTI_LAST_MAX
 from penstock.jetstream.stream.stream import Stream
+from penstock.kernels.directget import send_run, send_these
 from penstock.kernels.dispatch import publish
 from penstock.kernels.streamlog import StoredMessage
 from penstock.protocol import headers, status
@@ -88,60 +91,58 @@ def _send_one(engine: JetStream, stream: Stream, request: ApiRequest, body: MsgG
         raise _Refused(status.MALFORMED_REQUEST) from None
     if message is None:
         raise _Refused(status.MESSAGE_NOT_FOUND)
-    header = b"" if body.no_hdr else _header(stream, message, [])
+    header = b"" if body.no_hdr else _header(stream, message)
     publish(engine.index, request.reply, b"", header, message.payload)
 
 
 def _send_batch(engine: JetStream, stream: Stream, request: ApiRequest, body: MsgGetRequest) -> None:
+    name = stream.name.encode("utf-8", "surrogateescape")
+    room = body.max_bytes or engine.config.max_pending
+    end = []
     try:
         if body.multi_last:
-            pairs, upto_seq = _last_of_many(stream, body)
+            seqs, upto_seq = _last_of_many(stream, body)
+            # With headers even when none are wanted: nobody could tell the subjects apart.
+            sent, last, pending = send_these(
+                engine.index, request.reply, name, stream.log, seqs=seqs, most=max(0, body.batch), room=room
+            )
+            end.append((headers.UP_TO_SEQUENCE, str(upto_seq)))
         else:
-            pairs, upto_seq = _run(stream, body), 0
+            sent, last, pending = _send_run(engine, stream, request, body, name, room)
     except JetStreamApiError:
         raise _Refused(status.MALFORMED_REQUEST) from None
-    room = body.max_bytes or engine.config.max_pending
-    previous = 0
-    pending = None
-    for sent, (message, pending_after) in enumerate(pairs, start=1):
-        extra = [(headers.NUM_PENDING, str(pending_after)), (headers.LAST_SEQUENCE, str(previous))]
-        # Without headers, nobody could tell the subjects of a multi_last apart.
-        bare = body.no_hdr and not body.multi_last
-        header = b"" if bare else _header(stream, message, extra)
-        publish(engine.index, request.reply, b"", header, message.payload)
-        previous, pending = message.seq, pending_after
-        room -= len(message.subject) + len(message.header) + len(message.payload)
-        if room <= 0 or 0 < body.batch == sent:
-            break
-    if pending is None:
+    if not sent:
         raise _Refused(status.NO_RESULTS if body.multi_last else status.MESSAGE_NOT_FOUND)
-    end = [(headers.NUM_PENDING, str(pending)), (headers.LAST_SEQUENCE, str(previous))]
-    if body.multi_last:
-        end.append((headers.UP_TO_SEQUENCE, str(upto_seq)))
-    publish(engine.index, request.reply, b"", status.EOB.block(end), b"")
+    lines = [(headers.NUM_PENDING, str(pending)), (headers.LAST_SEQUENCE, str(last)), *end]
+    publish(engine.index, request.reply, b"", status.EOB.block(lines), b"")
 
 
-def _run(stream: Stream, body: MsgGetRequest) -> Iterator[tuple[StoredMessage, int]]:
-    """Messages in order of sequence, each with how many follow it."""
+def _send_run(
+    engine: JetStream, stream: Stream, request: ApiRequest, body: MsgGetRequest, name: bytes, room: int
+) -> tuple[int, int, int]:
+    """Messages in order of sequence."""
     if body.batch < 0:
         raise _Refused(status.DIRECT_BAD_REQUEST)
     filter_subject = body.next_by_subj.encode()
     seq = start_seq(stream, body)
     pending = stream.log.count_from(seq, filter_subject)
-    return _walk(stream, filter_subject, seq, pending)
+    return send_run(
+        engine.index,
+        request.reply,
+        name,
+        stream.log,
+        filter=filter_subject,
+        seq=seq,
+        pending=pending,
+        most=body.batch,
+        room=room,
+        bare=body.no_hdr,
+    )
 
 
-def _walk(
-    stream: Stream, filter_subject: bytes, seq: int, pending: int
-) -> Iterator[tuple[StoredMessage, int]]:
-    while (message := stream.log.load_next(filter_subject, seq)) is not None:
-        seq = message.seq + 1
-        pending -= 1
-        yield message, max(0, pending)
-
-
-def _last_of_many(stream: Stream, body: MsgGetRequest) -> tuple[Iterator[tuple[StoredMessage, int]], int]:
-    """The last messages of every subject that one of the filters matches, and the sequence looked up to."""
+def _last_of_many(stream: Stream, body: MsgGetRequest) -> tuple[list[int], int]:
+    """Sequences of the last message of every subject that one of the filters matches, and the sequence looked
+    up to."""
     log = stream.log
     upto_seq = body.up_to_seq
     if body.up_to_time:
@@ -157,25 +158,16 @@ def _last_of_many(stream: Stream, body: MsgGetRequest) -> tuple[Iterator[tuple[S
         if len(seqs) > MULTI_LAST_MAX:
             raise _Refused(status.TOO_MANY_RESULTS)
     first = start_seq(stream, body)
-    chosen = sorted(seq for seq in seqs if seq >= first)
-    return _load_all(stream, chosen), upto_seq
+    return sorted(seq for seq in seqs if seq >= first), upto_seq
 
 
-def _load_all(stream: Stream, seqs: list[int]) -> Iterator[tuple[StoredMessage, int]]:
-    for at, seq in enumerate(seqs, start=1):
-        message = stream.log.load(seq)
-        if message is not None:
-            yield message, len(seqs) - at
-
-
-def _header(stream: Stream, message: StoredMessage, extra: list[tuple[str, str]]) -> bytes:
+def _header(stream: Stream, message: StoredMessage) -> bytes:
     """The message's own header block with what a direct get adds."""
     lines = [
         (headers.STREAM, stream.name),
         (headers.SUBJECT, message.subject.decode("utf-8", "surrogateescape")),
         (headers.SEQUENCE, str(message.seq)),
         (headers.TIME_STAMP, format_time(message.ts)),
-        *extra,
     ]
     added = headers.build(lines)
     if not message.header.endswith(b"\r\n\r\n"):

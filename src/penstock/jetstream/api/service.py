@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import JetStreamApiError, StoreError
 from penstock.jetstream.api import account, consumers, direct, streams, transfers
 from penstock.jetstream.api.dispatch import ApiRequest, ApiTable, Endpoint, api_level_suffices
-from penstock.kernels.dispatch import ServiceSink, publish
+from penstock.kernels.directget import DirectGets
+from penstock.kernels.dispatch import publish
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.protocol import error_codes as codes
+from penstock.protocol import status
 from penstock.protocol.api import TYPE_PREFIX, ApiError, ErrorResponse, encode
 
 if TYPE_CHECKING:
@@ -46,7 +48,9 @@ class ApiService:
         self._prefixes = [PREFIX]
         if engine.config.domain:
             self._prefixes.append(f"$JS.{engine.config.domain}.API.")
-        self._sink = ServiceSink(self._on_request, self._apply_pending)
+        self._sink = DirectGets(
+            self._on_request, self._apply_pending, engine, engine.index, status.MESSAGE_NOT_FOUND.block()
+        )
         self._subscriptions: list[Subscription] = []
 
     def start(self) -> None:
