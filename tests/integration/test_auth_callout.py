@@ -12,6 +12,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.protocol.claims import GenericClaims, Permission, User, UserClaims
+from penstock.protocol.curvekeys import CurveKey
 from penstock.protocol.jwt import decode, encode
 from penstock.protocol.nkeys import KeyPair, Prefix, is_public
 from penstock.server.directives import load
@@ -65,12 +66,16 @@ def knocking(port: int, **connect: object) -> Wire:
 
 
 class Question:
-    """A question that has come to the service."""
+    """A question that has come to the service, which may have a curve key."""
 
-    def __init__(self, service: RawNats) -> None:
+    def __init__(self, service: RawNats, xkey: CurveKey | None = None) -> None:
         message = service.message()
-        self.service, self.reply = service, message.reply.decode()
-        self.claims = decode(message.payload.decode())
+        self.service, self.reply, self.xkey = service, message.reply.decode(), xkey
+        self.server_xkey, payload = "", message.payload
+        if xkey is not None:
+            self.server_xkey = message.header.decode().split("\r\n")[1].removeprefix("Nats-Server-Xkey: ")
+            payload = xkey.open(payload, self.server_xkey)
+        self.claims = decode(payload.decode())
         assert isinstance(self.claims, GenericClaims)
         self.body: dict[str, Any] = dict(self.claims.nats)
 
@@ -79,6 +84,9 @@ class Question:
         *,
         account: str = "APP",
         by: KeyPair = ISSUER,
+        sealed: bool = False,
+        issuer_account: str = "",
+        response_by: KeyPair | None = None,
         user: dict[str, Any] | None = None,
         head: dict[str, Any] | None = None,
         error: str = "",
@@ -86,6 +94,8 @@ class Question:
     ) -> None:
         nkey = self.body["user_nkey"]
         body: dict[str, object] = {"type": "authorization_response", "version": 2}
+        if issuer_account:
+            body["issuer_account"] = issuer_account
         if error:
             body["error"] = error
         else:
@@ -93,8 +103,11 @@ class Question:
             given = {"subject": nkey, "audience": account, "name": "joe", **(head or {})}
             body["jwt"] = encode(UserClaims(nats=nats, **given), by, now_s=now_s())
         settings = {"subject": nkey, "audience": self.body["server_id"]["id"], **claims}
-        token = encode(GenericClaims(nats=body, **settings), by, now_s=now_s())
-        self.service.publish(self.reply, token.encode())
+        answer = encode(GenericClaims(nats=body, **settings), response_by or by, now_s=now_s()).encode()
+        if sealed:
+            assert self.xkey is not None
+            answer = self.xkey.seal(answer, self.server_xkey, bytes(24))
+        self.service.publish(self.reply, answer)
 
 
 def test_the_service_is_told_who_asks(port: int, service: RawNats) -> None:
@@ -189,6 +202,36 @@ def test_an_end_that_the_answer_sets_is_kept(port: int, service: RawNats) -> Non
     assert wire.rest() == b"-ERR 'User Authentication Expired'\r\n"
 
 
+STRANGER = key("account", "stranger")
+XKEY = CurveKey.from_bytes(bytes(range(32)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_a_curve_key_questions_are_sealed_and_answers_may_be(kind: str, tmp_path: Path) -> None:
+    conf = CONF.replace(f"issuer: {ISSUER.public}", f"issuer: {ISSUER.public}, xkey: {XKEY.public}")
+    with running_conf(kind, conf, tmp_path) as port:
+        service = login(port, "service", headers=True)
+        service.subscribe("$SYS.REQ.USER.AUTH", 1)
+        service.flush()
+        for answer in ({}, {"sealed": True}, {"sealed": True, "response_by": STRANGER}):
+            wire = knocking(port, user="joe", **{"pass": "x"})
+            question = Question(service, XKEY)
+            assert question.server_xkey == wire.info["xkey"] == question.body["server_id"]["xkey"]
+            question.answer(**answer)
+            wire.until(b"PONG\r\n")
+            wire.close()
+        for answer in ({"response_by": STRANGER}, {"sealed": True, "by": STRANGER}):
+            wire = knocking(port, user="joe", **{"pass": "x"})
+            Question(service, XKEY).answer(**answer)
+            assert wire.rest() == VIOLATION
+        wire = knocking(port, user="joe", **{"pass": "x"})
+        question = Question(service, XKEY)
+        question.xkey = CurveKey.from_bytes(bytes(32))
+        question.answer(sealed=True)
+        assert wire.rest() == VIOLATION
+        service.close()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_subject_of_questions_is_the_servers(kind: str, tmp_path: Path) -> None:
     refused = ["-ERR 'Permissions Violation for Publish to \"$SYS.REQ.USER.AUTH\"'"]
@@ -211,6 +254,14 @@ def test_the_subject_of_questions_is_the_servers(kind: str, tmp_path: Path) -> N
         ("auth_users: [a]", "Authorization callouts require an issuer to be specified"),
         (f"issuer: {ISSUER.public}", "Authorization callouts require authorized users to be specified"),
         ("issuer: x, auth_users: [a]", "Expected callout user to be a valid public account nkey, got "),
+        (
+            f"issuer: {ISSUER.public}, auth_users: [a], xkey: X1",
+            "Expected callout xkey to be a valid",
+        ),
+        (
+            f"issuer: {ISSUER.public}, auth_users: [a], allowed_accounts: [B]",
+            'auth_callout allowed account "B" not found in configured accounts',
+        ),
         (f"issuer: {ISSUER.public}, auth_users: a", "Expected auth_users field to be an array"),
     ],
 )

@@ -153,7 +153,6 @@ def test_permission_to_respond_is_a_permission(port: int) -> None:
         ("OLD", "joe", {}, VIOLATION),
         ("FOREIGN", "joe", {}, VIOLATION),
         ("UNKNOWN", "joe", {}, VIOLATION),
-        ("CALLOUT", "joe", {}, VIOLATION),
         ("CALLOUT", "service", {}, "in"),
         ("A", "joe", {"pub": Permission(allow=("a..b",))}, VIOLATION),
     ],

@@ -9,8 +9,10 @@ Until the answer is there the client is not read from; without one in time it is
 logs in as one of `auth_users`, whom nobody is asked about. Who is in the service's account may not publish to
 the subject of questions.
 
-What the official server's `xkey` encrypts is not supported: a configuration with it is refused by name. Nor
-are accounts known by tokens that leave their users to a service: they let in its own users alone.
+With a curve key (`xkey`) the question is sealed for the service, and names the server's own key in a header;
+an answer may be sealed in turn, and then needs no signature that is known.
+
+Who is asked, and whose answers count, is in `callout_policies`.
 """
 
 from __future__ import annotations
@@ -24,15 +26,17 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ConfigError, MisuseError
 from penstock.kernels.sinks import Sink
 from penstock.protocol.claims import GenericClaims, UserClaims
+from penstock.protocol.curvekeys import NONCE_BYTES
 from penstock.protocol.ids import NuidGenerator
 from penstock.protocol.jwt import decode, decode_user, encode
 from penstock.protocol.nkeys import KeyPair, Prefix, is_public
 from penstock.routing.permissions import Entry, Permissions
 from penstock.server.account_claims import connection_types_of, permissions_of
 from penstock.server.auth import Credentials, Identity
+from penstock.server.callout_policies import Policy, Service
 from penstock.server.identity import VERSION
 from penstock.server.operators import time_left_ns
-from penstock.server.options import GLOBAL_ACCOUNT, NS, CalloutOptions
+from penstock.server.options import NS
 
 if TYPE_CHECKING:
     from penstock.server.connect_options import ConnectOptions
@@ -41,50 +45,42 @@ if TYPE_CHECKING:
 
 SUBJECT = "$SYS.REQ.USER.AUTH"
 AUDIENCE = "nats-authorization-request"
+XKEY_HEADER = "Nats-Server-Xkey"
+TOKEN_START = b"eyJ"
 Decided = Callable[[Identity | None], None]
 
 
 class AuthCallout:
-    """Asks the service of a server's configuration.
+    """Asks services about clients.
 
     Args:
-        server: has the options, the accounts and the clock.
-        options: whom to ask, and whose answers count.
+        server: has the accounts, the clock, and keys.
+        policy: whom to ask, and whose answers count.
     """
 
-    def __init__(self, server: Server, options: CalloutOptions) -> None:
+    def __init__(self, server: Server, policy: Policy) -> None:
         self._server = server
-        self._options = options
-        assert server.key is not None  # there is one where the options have a callout
-        self._key = server.key
+        self._policy = policy
+        assert server.key is not None  # there is one where services may be asked
+        assert server.curve_key is not None
+        self._key, self._curve_key = server.key, server.curve_key
         self._new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
 
-    def is_asked(self, credentials: Credentials, identity: Identity | None) -> bool:
-        """Does the service decide about this client, whom the configuration let in, or did not?"""
-        if identity is not None and not self._is_delegated(identity.account):
-            return False
-        return (credentials.nkey or credentials.user) not in self._options.auth_users
-
-    def _is_delegated(self, account: str) -> bool:
-        """Does the service decide about configured users of this account?"""
-        allowed = self._options.allowed_accounts
-        return account == GLOBAL_ACCOUNT or not allowed or account in allowed
+    def service(self, credentials: Credentials, identity: Identity | None) -> Service | None:
+        """Who decides about this client, whom its credentials let in, or did not; None = nobody else does."""
+        return self._policy.service(credentials, identity)
 
     def let_in(self, identity: Identity) -> Identity:
-        """One of `auth_users`, or somebody whom the service is not asked about."""
-        return self._restricted(identity) if self._is_delegated(identity.account) else identity
-
-    def _restricted(self, identity: Identity) -> Identity:
-        """Who is in the service's account asks no questions in the server's name."""
-        if identity.account != self._options.account:
+        """Who is in a service's account asks no questions in the server's name."""
+        if not self._policy.asks_in(identity.account):
             return identity
         permissions = identity.permissions or Permissions()
         denied = replace(permissions.publish, deny=(*permissions.publish.deny, Entry(SUBJECT)))
         return replace(identity, permissions=replace(permissions, publish=denied))
 
-    def ask(self, session: Session, given: ConnectOptions, decided: Decided) -> None:
+    def ask(self, service: Service, session: Session, given: ConnectOptions, decided: Decided) -> None:
         """Asks about a client; `decided` is called once, soon or when the time for it is over."""
-        server, account = self._server, self._server.account(self._options.account)
+        server, account = self._server, self._server.account(service.account)
         user = KeyPair.from_bytes(Prefix.USER, os.urandom(32))
         reply = f"$SYS._INBOX.{self._new_id()}".encode()
         waiting = True
@@ -104,7 +100,7 @@ class AuthCallout:
             subject: bytes, again: bytes, header: bytes, payload: bytes, origin: Sink | None
         ) -> None:
             try:
-                identity = self._identity(payload, user.public)
+                identity = self._identity(service, payload, user.public)
             except (MisuseError, ConfigError) as error:
                 end(None, str(error))
             else:
@@ -114,13 +110,16 @@ class AuthCallout:
         timeout_s = server.options.auth_timeout_ns / NS
         timer = loop.call_later(timeout_s, lambda: end(None, "auth callout: no answer in time"))
         subscription = account.subscribe_service(reply, answered)
-        question = self._question(session, given, user.public)
-        if not account.publish(SUBJECT.encode(), question.encode(), reply=reply):
+        header, question = b"", self._question(service, session, given, user.public).encode()
+        if service.xkey:
+            header = f"NATS/1.0\r\n{XKEY_HEADER}: {self._curve_key.public}\r\n\r\n".encode()
+            question = self._curve_key.seal(question, service.xkey, os.urandom(NONCE_BYTES))
+        if not account.publish(SUBJECT.encode(), question, reply=reply, header=header):
             end(None, f"auth callout: nobody listens to {SUBJECT} in account {account.name}")
 
     # -- the question
 
-    def _question(self, session: Session, given: ConnectOptions, user: str) -> str:
+    def _question(self, service: Service, session: Session, given: ConnectOptions, user: str) -> str:
         server = self._server
         host, _ = session.connection.peer
         about: dict[str, Any] = {
@@ -133,7 +132,7 @@ class AuthCallout:
             "nonce": session.nonce if given.sig else "",
         }
         shown = {
-            "jwt": given.jwt,
+            "jwt": service.token,
             "nkey": given.nkey,
             "sig": given.sig,
             "auth_token": given.auth_token,
@@ -157,12 +156,14 @@ class AuthCallout:
             "type": "authorization_request",
             "version": 2,
         }
+        if service.xkey:
+            body["server_id"]["xkey"] = self._curve_key.public
         encrypted = session.connection.tls()
         if encrypted[0]:
             body["client_tls"] = {"version": encrypted[0], "cipher": encrypted[1], **_certificates(session)}
         claims = GenericClaims(
             audience=AUDIENCE,
-            subject=self._options.issuer,
+            subject=service.subject,
             expires=now_s + max(1, server.options.auth_timeout_ns // NS),
             nats=body,
         )
@@ -170,10 +171,13 @@ class AuthCallout:
 
     # -- the answer
 
-    def _identity(self, payload: bytes, expected: str) -> Identity:
+    def _identity(self, service: Service, payload: bytes, expected: str) -> Identity:
         """Who the client is. Raises MisuseError or ConfigError."""
         if not payload:
-            raise MisuseError('auth callout violation: "no reason supplied"')
+            raise MisuseError(f'auth callout violation: "no reason supplied" on account {service.account!r}')
+        is_sealed = bool(service.xkey) and not payload.startswith(TOKEN_START)
+        if is_sealed:
+            payload = self._curve_key.open(payload, service.xkey)
         answer = decode(payload.decode("utf-8", "replace"))
         if not isinstance(answer, GenericClaims) or answer.nats.get("type") != "authorization_response":
             raise MisuseError("not an authorization response claim")
@@ -183,6 +187,8 @@ class AuthCallout:
             raise MisuseError("auth callout violation: auth callout response is not for expected user")
         if answer.audience != self._server.server_id:
             raise MisuseError("auth callout violation: auth callout response is not for server")
+        if not is_sealed:  # who could seal it, was asked
+            self._policy.check_signer(service, answer)
         if answer.nats.get("error"):
             raise MisuseError(f"auth callout service returned an error: {answer.nats['error']}")
         user = decode_user(str(answer.nats.get("jwt", "")))
@@ -193,33 +199,25 @@ class AuthCallout:
             raise MisuseError(f"Error validating user JWT: {problem}")
         if user.subject != expected:
             raise MisuseError(f"Expected authorized user of {expected!r} but got {user.subject!r}")
-        return self._placed(user)
+        return self._placed(service, user)
 
-    def _placed(self, user: UserClaims) -> Identity:
-        if user.nats.issuer_account:
-            raise MisuseError("error non operator mode account: attempted to use issuer_account")
-        if user.issuer != self._options.issuer:
-            raise MisuseError(
-                f"wrong issuer for auth callout response, expected {self._options.issuer!r} got"
-                f" {user.issuer!r}"
-            )
-        if connection_types_of(user.nats) is None:
+    def _placed(self, service: Service, user: UserClaims) -> Identity:
+        place = self._policy.place(service, user)
+        if connection_types_of(place.limits) is None:
             raise MisuseError("authorized user using invalid connection type")
-        account = user.audience
-        if account not in self._server.accounts:
-            raise MisuseError(f"no valid account {account!r} for auth callout response")
         expires_ns = user.expires * NS
-        if user.nats.times:
-            ends_ns = self._server.clock() + time_left_ns(user.nats, self._server.clock())
+        if place.limits.times:
+            ends_ns = self._server.clock() + time_left_ns(place.limits, self._server.clock())
             expires_ns = min(expires_ns or ends_ns, ends_ns)
+        permissions = permissions_of(place.limits)
         identity = Identity(
-            account=account,
+            account=place.account,
             user=user.name or user.subject,
-            permissions=permissions_of(user.nats),
-            issuer_key=account,
+            permissions=place.default_permissions if permissions is None else permissions,
+            issuer_key=place.account,
             expires_ns=expires_ns,
         )
-        return self._restricted(identity)
+        return self.let_in(identity)
 
 
 def _certificates(session: Session) -> dict[str, list[str]]:

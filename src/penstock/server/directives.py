@@ -31,7 +31,7 @@ NO_PROFILE = (
 _STORAGE_SIZE = re.compile(r"(\d+)([KMGT]?)")
 
 UNSUPPORTED = frozenset(
-    """connect_error_reports default_js_domain default_sentinel disable_sublist_cache feature_flags
+    """connect_error_reports default_js_domain disable_sublist_cache feature_flags
     max_closed_clients max_sub_tokens no_header_support no_system_account ocsp ocsp_cache
     prof_block_rate proxies proxy_protocol reconnect_error_reports
     resolver_tls server_metadata server_tags store_dir write_timeout""".split()
@@ -419,6 +419,7 @@ _TOP: dict[str, tuple[str, Reader]] = {
     **dict.fromkeys(("trusted", "trusted_keys"), ("trusted_keys", _trust("trusted_keys"))),
     **dict.fromkeys(("resolver", "account_resolver", "accounts_resolver"), ("resolver", _trust("resolver"))),
     "resolver_preload": ("resolver_preload", _trust("preload")),
+    "default_sentinel": ("default_sentinel", text),
     "resolver_pinned_accounts": ("resolver_pinned_accounts", _trust("pinned")),
     "tls": ("tls", _tls),
     "websocket": ("websocket", _websocket),

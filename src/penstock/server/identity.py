@@ -9,6 +9,7 @@ from binascii import crc_hqx
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.protocol.curvekeys import CurveKey
     from penstock.protocol.nkeys import KeyPair
 
 VERSION = "2.14.3"
@@ -23,6 +24,13 @@ def new_server_key() -> KeyPair:
     from penstock.protocol.nkeys import KeyPair, Prefix
 
     return KeyPair.from_bytes(Prefix.SERVER, os.urandom(32))
+
+
+def new_curve_key() -> CurveKey:
+    """A fresh key with which a server and services that it asks encrypt what they say."""
+    from penstock.protocol.curvekeys import CurveKey
+
+    return CurveKey.from_bytes(os.urandom(32))
 
 
 def new_server_id() -> str:

@@ -102,7 +102,7 @@ def pinned(node: Node, name: str) -> frozenset[str]:
 
 def callout(node: Node, name: str) -> CalloutOptions:
     """The block `auth_callout`."""
-    found = fields(block(node, name), _CALLOUT, frozenset({"xkey", "key"}))
+    found = fields(block(node, name), _CALLOUT, frozenset())
     if "issuer" not in found:
         raise node.where.error("Authorization callouts require an issuer to be specified")
     if not is_public(found["issuer"], Prefix.ACCOUNT):
@@ -121,6 +121,13 @@ def _texts(node: Node, name: str) -> tuple[str, ...]:
     return tuple(text(entry, name) for entry in node.value)
 
 
+def _xkey(node: Node, name: str) -> str:
+    key = text(node, name)
+    if not is_public(key, Prefix.CURVE):
+        raise node.where.error(f'Expected callout xkey to be a valid public xkey, got "{key}"')
+    return key
+
+
 _CALLOUT: dict[str, tuple[str, Reader]] = {
     "issuer": ("issuer", text),
     "account": ("account", text),
@@ -128,6 +135,8 @@ _CALLOUT: dict[str, tuple[str, Reader]] = {
     "auth_users": ("auth_users", _texts),
     "users": ("auth_users", _texts),
     "allowed_accounts": ("allowed_accounts", _texts),
+    "xkey": ("xkey", _xkey),
+    "key": ("xkey", _xkey),
 }
 
 

@@ -128,9 +128,7 @@ class Operators:
         return False
 
     def _identity(self, credentials: Credentials) -> Identity:
-        if not credentials.jwt:
-            raise Untrusted("Authentication requires a user JWT")
-        user = decode_user(credentials.jwt)
+        user = self._shown(credentials)
         now_ns = self._server.clock()
         problem = next(iter(user.problems()), "") or user.time_problem(now_ns // NS)
         if problem:
@@ -140,12 +138,7 @@ class Operators:
         if pinned and user.account not in pinned | {options.system_account}:
             raise Untrusted(f"Account {user.account} not listed as operator pinned account")
         account = self.account(user.account)
-        limits = _limits(account, user)
-        service_users = account.claims.nats.authorization.auth_users
-        if service_users and user.subject not in service_users:
-            raise Untrusted(
-                "the account leaves its users to an auth callout, which needs a configured one here"
-            )
+        limits = limits_of(account, user)
         if account.expired:
             raise Untrusted("Account JWT has expired")
         self._check_how(credentials, account, user, limits)
@@ -164,6 +157,23 @@ class Operators:
             max_payload=limits.payload,
             max_subscriptions=limits.subs,
         )
+
+    def _shown(self, credentials: Credentials) -> UserClaims:
+        token = self.token_of(credentials)
+        if not token:
+            raise Untrusted("Authentication requires a user JWT")
+        return decode_user(token)
+
+    def token_of(self, credentials: Credentials) -> str:
+        """What a client counts as having shown: the sentinel's token in place of one that is none."""
+        sentinel = self._server.options.default_sentinel
+        if not sentinel:
+            return credentials.jwt
+        try:
+            decode_user(credentials.jwt)
+        except MisuseError:
+            return sentinel
+        return credentials.jwt
 
     def _check_how(
         self, credentials: Credentials, account: KnownAccount, user: UserClaims, limits: UserLimits
@@ -389,7 +399,7 @@ def _signer_changed(before: KnownAccount, fresh: KnownAccount, issuer: str) -> b
     return before.signing_keys.get(issuer) != fresh.signing_keys[issuer]
 
 
-def _limits(account: KnownAccount, user: UserClaims) -> UserLimits:
+def limits_of(account: KnownAccount, user: UserClaims) -> UserLimits:
     """A user's limits: its own, or those of the scope of the key that signed it. Raises Untrusted."""
     if user.issuer not in account.signing_keys:
         raise Untrusted("User JWT issuer is not known")
@@ -441,6 +451,8 @@ def check(options: Options) -> None:
         raise ConfigError("operators do not allow users to be configured directly")
     if options.auth_callout is not None:
         raise ConfigError("operators do not allow authorization callouts to be configured directly")
+    if options.default_sentinel:
+        _check_sentinel(options.default_sentinel)
     if options.operators and options.trusted_keys:
         raise ConfigError("conflicting options for 'TrustedKeys' and 'TrustedOperators'")
     claims = [decode_operator(token) for token in options.operators]
@@ -458,6 +470,16 @@ def check(options: Options) -> None:
     for key in options.resolver_pinned_accounts:
         if not is_public(key, Prefix.ACCOUNT):
             raise ConfigError(f'pinned account key "{key}" is not a valid public account nkey')
+
+
+def _check_sentinel(token: str) -> None:
+    try:
+        user = decode_user(token).nats
+    except MisuseError as error:
+        raise ConfigError("default sentinel JWT not valid") from error
+    may_be_scoped = bool(user.issuer_account) and user.limits == UserLimits()
+    if not user.bearer_token and not may_be_scoped:
+        raise ConfigError("default sentinel must be a bearer token")
 
 
 def _check_version(operator: str, wanted: str) -> None:

@@ -120,6 +120,8 @@ class CalloutOptions:
     allowed_accounts: tuple[str, ...] = ()
     """Of the users that are configured, it is asked about those in these accounts; default: about all.
     `allowed_accounts`."""
+    xkey: str = ""
+    """Public curve key of the service: what the server asks is encrypted for it. Default "" = not. `xkey`."""
 
     def __post_init__(self) -> None:
         if not self.auth_users:
@@ -397,6 +399,9 @@ class Options:
     """Where the tokens of accounts are; needed with `operators`. Default none. `resolver`."""
     resolver_preload: tuple[tuple[str, str], ...] = ()
     """(account, token) that the resolver begins with. Default none. `resolver_preload`."""
+    default_sentinel: str = ""
+    """The user's token of clients that show none, a bearer's; "" (default) = they are refused.
+    `default_sentinel`."""
     resolver_pinned_accounts: frozenset[str] = frozenset()
     """The only accounts whose users are let in, beside the system account. Default: all.
     `resolver_pinned_accounts`."""
@@ -535,9 +540,18 @@ class Options:
             from penstock.server.operators import check  # most servers trust none
 
             check(self)
+        elif self.default_sentinel:
+            raise ConfigError("default sentinel requires operators and accounts")
         self._check_accounts()
         if self.users and self.token:
             raise ConfigError("Can not have a token and a users array")
+        if self.auth_callout is not None:
+            names = {account.name for account in self.accounts}
+            for name in self.auth_callout.allowed_accounts:
+                if name not in names:
+                    raise ConfigError(
+                        f'auth_callout allowed account "{name}" not found in configured accounts'
+                    )
         seen: set[str] = set()
         for user in self.all_users():
             if not user.name:

@@ -227,6 +227,7 @@ _APPLY: dict[str, Callable[[Server], None] | None] = {
     "jetstream": _jetstream,
     "mappings": _authorization,
     "resolver_preload": _tokens,
+    "default_sentinel": None,
     "client_advertise": None,
     "websocket": _authorization,  # its users; _prepare made the rest
     "debug": _logging,

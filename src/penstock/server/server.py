@@ -32,7 +32,14 @@ from penstock.net.reasons import CloseReason
 from penstock.routing.account import Account
 from penstock.server import account_setup, files, lameduck, logs
 from penstock.server.auth import GLOBAL_ACCOUNT, Authenticator, ConfiguredUsers
-from penstock.server.identity import PROTOCOL, RUNTIME, VERSION, new_server_id, new_server_key
+from penstock.server.identity import (
+    PROTOCOL,
+    RUNTIME,
+    VERSION,
+    new_curve_key,
+    new_server_id,
+    new_server_key,
+)
 from penstock.server.options import AccountJetStream, AccountOptions, JetStreamOptions, Options
 from penstock.server.passwords import Passwords
 from penstock.server.session import Session
@@ -89,7 +96,9 @@ class Server:
         self.log = log or logs.Log(logs.to_logging, debug=options.debug, trace=options.trace)
         self.clock: Callable[[], int] = time.time_ns
         self.random: Callable[[], float] = _random
-        self.key = None if options.auth_callout is None else new_server_key()
+        asks = options.auth_callout is not None or options.trusts_operators
+        self.key = new_server_key() if asks else None
+        self.curve_key = new_curve_key() if asks else None
         self.server_id = new_server_id() if self.key is None else self.key.public
         self.server_name = options.server_name or self.server_id
         self.operators = self._open_operators()
@@ -296,12 +305,18 @@ class Server:
         return self.operators or ConfiguredUsers(self.options, passwords=self.passwords)
 
     def new_callout(self) -> AuthCallout | None:
-        """The service that decides who may connect, as the options say now; None = there is none."""
-        if self.options.auth_callout is None:
+        """Services that decide who may connect, as the options say now; None = there are none."""
+        if self.options.auth_callout is None and self.operators is None:
             return None
         from penstock.server.auth_callout import AuthCallout
+        from penstock.server.callout_policies import ConfiguredPolicy, OperatorPolicy
 
-        return AuthCallout(self, self.options.auth_callout)
+        if self.operators is not None:
+            return AuthCallout(self, OperatorPolicy(self.operators))
+        assert self.options.auth_callout is not None
+        names = {account.name for account in self.options.accounts}
+        system = {GLOBAL_ACCOUNT, self.options.system_account}
+        return AuthCallout(self, ConfiguredPolicy(self.options.auth_callout, frozenset(names | system)))
 
     def admit(self, session: Session) -> bool:
         """Counts a new session; False when there are as many as there may be."""
@@ -483,6 +498,8 @@ class Server:
             "headers": True,
             "max_payload": options.max_payload,
         }
+        if self.curve_key is not None:
+            info["xkey"] = self.curve_key.public
         if self.authenticator.required:
             info["auth_required"] = True
         if self.encryption is not None:

@@ -269,11 +269,12 @@ class Session:
     def _checked(self, options: ConnectOptions, identity: Identity | None) -> None:
         """What the configuration says of the client; a service may have to be asked."""
         callout = self.server.callout
-        if callout is not None and callout.is_asked(self.credentials(options), identity):
+        service = callout.service(self.credentials(options), identity) if callout is not None else None
+        if callout is not None and service is not None:
             if self._auth_timer is not None:
                 self._auth_timer.cancel()  # the service has a time of its own
                 self._auth_timer = None
-            callout.ask(self, options, self._pause(lambda identity: self._decide(options, identity)))
+            callout.ask(service, self, options, self._pause(lambda identity: self._decide(options, identity)))
             return
         if callout is not None and identity is not None:
             identity = callout.let_in(identity)

@@ -1,0 +1,77 @@
+"""Curve keys: X25519 keys in the form of nkeys, with which two parties encrypt what they say to each other.
+
+A sealed message is `xkv1`, a nonce of 24 bytes and a box of NaCl (X25519, XSalsa20, Poly1305): whoever can
+open it knows that the owner of the other key sealed it. The boxes are PyNaCl's, imported with the first one.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import MisuseError
+from penstock.protocol.nkeys import Prefix, decode_public, decode_seed, encode_public, encode_seed
+
+VERSION = b"xkv1"
+NONCE_BYTES = 24
+
+
+class CurveKey:
+    """A key that can seal and open.
+
+    Args:
+        seed: text that begins with `SX`.
+
+    Raises:
+        MisuseError: no seed, or one of another kind.
+    """
+
+    __slots__ = ("_secret", "public")
+
+    def __init__(self, seed: str) -> None:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        prefix, self._secret = decode_seed(seed)
+        if prefix is not Prefix.CURVE:
+            raise MisuseError("this is no seed of a curve key (SX...)")
+        public = X25519PrivateKey.from_private_bytes(self._secret).public_key().public_bytes_raw()
+        self.public: str = encode_public(Prefix.CURVE, public)
+
+    @classmethod
+    def from_bytes(cls, secret: bytes) -> CurveKey:
+        """A key made of 32 random bytes."""
+        return cls(encode_seed(Prefix.CURVE, secret))
+
+    def seal(self, data: bytes, recipient: str, nonce: bytes) -> bytes:
+        """Encrypts for the owner of a public curve key; nonce: 24 random bytes.
+
+        Raises MisuseError when that is no such key, or one that nothing can be sealed for.
+        """
+        from nacl.bindings import crypto_box
+        from nacl.exceptions import CryptoError
+
+        try:
+            return VERSION + nonce + crypto_box(data, nonce, _raw(recipient), self._secret)
+        except CryptoError as error:
+            raise MisuseError(f"nothing can be sealed for {recipient!r}: {error}") from error
+
+    def open(self, sealed: bytes, sender: str) -> bytes:
+        """What the owner of a public curve key sealed for this one. Raises MisuseError: it is none."""
+        from nacl.bindings import crypto_box_open
+        from nacl.exceptions import CryptoError
+
+        start = len(VERSION) + NONCE_BYTES
+        if len(sealed) <= start or not sealed.startswith(VERSION):
+            raise MisuseError("this is no sealed message: it doesn't begin with xkv1 and a nonce")
+        nonce = sealed[len(VERSION) : start]
+        try:
+            return bytes(crypto_box_open(sealed[start:], nonce, _raw(sender), self._secret))
+        except CryptoError as error:
+            raise MisuseError(f"this was not sealed by {sender!r} for {self.public}") from error
+
+    def __repr__(self) -> str:
+        return f"<CurveKey {self.public}>"
+
+
+def _raw(public: str) -> bytes:
+    prefix, raw = decode_public(public)
+    if prefix is not Prefix.CURVE:
+        raise MisuseError(f"{public!r} is no public curve key (X...)")
+    return raw
