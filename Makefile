@@ -85,7 +85,7 @@ fuzz: setup $(STAMPS)/fuzz  ## every fuzzer for SECONDS=20 each
 sim: setup  ## the simulation: SEED=n replays one, SEEDS=1000 runs many
 	$(BIN)/python -m penstock.testing.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
-sim-bugs: setup  ## three bugs planted on purpose, and the seeds that find them
+sim-bugs: setup  ## bugs planted on purpose, and the seeds that find them
 	$(BIN)/python -m pytest -q -s tests/simulation/test_planted_bugs.py
 
 churn: setup  ## CONSUMERS=1000000 ephemeral consumers come and go in simulated time

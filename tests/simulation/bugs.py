@@ -1,16 +1,23 @@
-"""Three bugs planted on purpose, by patching the product while a test runs: the simulation must find each."""
+"""Bugs planted on purpose, by patching the product while a test runs: the simulation must find each, by the
+checker whose business it is (PLANTED names its rule)."""
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.jetstream.engine import JetStream
+from penstock.jetstream.stream.fast import FastIngest
+from penstock.kernels import records
 from penstock.kernels.streamlog import StreamLog
 from penstock.store import blocks, recovery
 from penstock.store.disk import Disk
+
+KIND_FLOOR, KIND_BATCH = 2, 4  # of notes in a block
 
 
 def ack_before_write(patch: pytest.MonkeyPatch) -> None:
@@ -63,4 +70,39 @@ def off_by_one_in_recovery(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "map_file", short)
 
 
-PLANTED = [ack_before_write, lost_tombstone, off_by_one_in_recovery]
+def half_a_batch_in_recovery(patch: pytest.MonkeyPatch) -> None:
+    """Recovery takes what is there of an atomic batch: the notes in front of batches mean nothing."""
+    map_file = recovery.map_file
+
+    def without_batch_notes(disk: Disk, path: Path) -> memoryview:
+        data = bytearray(map_file(disk, path))
+        nothing = records.encode(0, 0, b"", b"", bytes(8), KIND_FLOOR)
+        at = 0
+        while at + 12 <= len(data):
+            size, tagged = struct.unpack_from("<IQ", data, at)
+            if tagged >> 48 == KIND_BATCH and len(data) - at >= len(nothing):
+                data[at : at + len(nothing)] = nothing
+            at += max(size & 0x7FFFFFFF, 1)
+        return memoryview(bytes(data))
+
+    patch.setattr(recovery, "map_file", without_batch_notes)
+
+
+def stored_past_a_gap(patch: pytest.MonkeyPatch) -> None:
+    """A fast batch with gap mode `fail` tells of a gap, and goes on."""
+
+    def in_order(fast: FastIngest, batch: Any, reply: bytes, seq: int) -> bool:
+        if seq != batch.seq + 1:
+            fast._say_gap(reply, batch.seq, seq)
+        return bool(seq > batch.seq)
+
+    patch.setattr(FastIngest, "_in_order", in_order)
+
+
+PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
+    (ack_before_write, "acked means kept"),
+    (lost_tombstone, "no resurrection"),
+    (off_by_one_in_recovery, "acked means kept"),
+    (half_a_batch_in_recovery, "atomic"),
+    (stored_past_a_gap, "past a gap"),
+]

@@ -444,3 +444,15 @@ def test_of_any_batch_all_is_stored_in_order_or_nothing(data: st.DataObject) -> 
             expected += [b"%s%d" % (batch_id.encode(), n) for n in range(1, count + 1)]
         assert engine.payloads() == expected
     assert engine.inflight == len(engine.engine.streams["S"].atomic.open)
+
+
+def test_the_header_that_an_end_of_batch_adds_to_the_last_message_counts_for_the_stream_s_limit() -> None:
+    size = 30 + len("s.a") + 4 + len(block("x", 1)) + len(b"1")
+    bench = Atomic({"discard": "new", "max_bytes": size})
+    assert bench.put("x", 1) is None
+    assert bench.put("x", 2, "eob")["error"]["err_code"] == 10077
+    assert bench.put("y", 1) is None  # as long; without the end's header there is room
+    assert bench.engine.streams["S"].log.bytes == 0
+    roomy = Atomic({"discard": "new", "max_bytes": size + len("Nats-Batch-Commit: 1\r\n")})
+    assert roomy.put("x", 1) is None
+    assert roomy.put("x", 2, "eob")["count"] == 1

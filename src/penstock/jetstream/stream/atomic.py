@@ -133,11 +133,11 @@ class AtomicBatches:
 
     def _commit(self, batch_id: bytes, batch: _OpenBatch, now: int, *, eob: bool) -> bytes:
         check = BatchCheck(self._stream, now)
-        checked = [check.decide(message) for message in batch.messages]
-        if eob:
-            last = checked[-1]
-            header = headers.with_value(last.decision.header, headers.BATCH_COMMIT, "1")
-            checked[-1] = last._replace(decision=last.decision._replace(header=header))
+        messages = batch.messages
+        if eob:  # before the checks: the stream has to have room for the header too
+            header = headers.with_value(messages[-1].header, headers.BATCH_COMMIT, "1")
+            messages[-1] = messages[-1]._replace(header=header)
+        checked = [check.decide(message) for message in messages]
         seq = self._stream.store_batch(checked, now)
         ack = encode({"batch": batch_id.decode("utf-8", "replace"), "count": len(checked)})
         return b"%s%d,%s" % (self._stream.ack_prefix, seq, ack[1:])

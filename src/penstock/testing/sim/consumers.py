@@ -71,6 +71,12 @@ class ConsumerRecord:
             return True  # an ack that the crash interrupted had arrived
         return held.seq in self.settled or held.seq in self.sent
 
+    def may_let_go(self, held: Held) -> bool:
+        """May a message leave its work queue? It got its ack, whatever the filters have become, or it will
+        never be delivered."""
+        is_acked = self.policy == "explicit" and (held.seq in self.settled or held.seq in self.sent)
+        return is_acked or (self.wants(held.subject) and self.is_done_with(held))
+
     # --- what comes and goes
 
     def deliver(self, about: Delivery, reply: str, payload: bytes, record: StreamRecord) -> None:
@@ -201,6 +207,7 @@ class ConsumerRecord:
             if not power:
                 for seq, times in self.delivered.items():
                     lost = seq in record.live and seq not in pending and seq not in self.sent
+                    lost = lost and seq not in record.came_back
                     if lost and seq <= state.delivered_stream and not (0 < self.max_deliver <= times):
                         raise Violation("until acked", f"{where}: {seq} is pending no more")
         for seq in self.settled:

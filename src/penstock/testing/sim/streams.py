@@ -112,8 +112,12 @@ class StreamRecord:
         self.published: dict[int, Publish] = {}  # in this tick
         self.tags: set[int] = set()  # of everything that was ever published to it
         self.settled: set[int] = set()  # sequences that interest or work queue retention may remove
+        self.came_back: set[int] = set()  # with a crash, that took back their removal
         self.limits_changed = False
         self.damaged = False  # bits were flipped in its files: what is gone may be
+        # Power loss took what was not synced; of a closed block whose index was kept, nobody knows before it
+        # is read.
+        self.may_have_holes = False
         self._bytes = 0
         self._looked_at = 0  # messages, when the limits were last held against them
         self._looked_at_bytes = 0
@@ -314,7 +318,8 @@ class StreamRecord:
         if log.lost:
             # Of a message whose bytes the disk changed nobody knows the subject any more: the subject's state
             # counts it until the log is opened again.
-            require(self.damaged, "counters", f"{self.name}: {log.lost} messages lost on a disk that is well")
+            may = self.damaged or self.may_have_holes
+            require(may, "counters", f"{self.name}: {log.lost} messages lost on a disk that is well")
             return
         said = log.subjects()
         require(counts == said, "counters", f"{self.name}: by subject {counts}, it says {said}")
@@ -367,6 +372,16 @@ class StreamRecord:
             if not unseen and not is_earlier and (first is None or first[0] != seq):
                 raise Violation("duplicates", f"{self.name}: {publish.tag} is no duplicate of {seq}: {first}")
             return
+        self.promise(publish, seq, now)
+        if publish.expect is not None:
+            expected, of_subject = publish.expect
+            if not of_subject and expected != seq - 1:
+                raise Violation(
+                    "expectations", f"{self.name}: {seq} was stored, {expected} was to be the last"
+                )
+
+    def promise(self, publish: Publish, seq: int, now: int) -> None:
+        """An ack says that the publish is stored there."""
         known = self.ever.get(seq)
         if known is None:
             self.ever[seq] = publish.tag  # came and went within the tick
@@ -376,12 +391,6 @@ class StreamRecord:
         elif known != publish.tag:
             raise Violation("acks", f"{self.name}: {publish.tag} is acked as {seq}, which is {known}")
         self.acked[seq] = publish.tag
-        if publish.expect is not None:
-            expected, of_subject = publish.expect
-            if not of_subject and expected != seq - 1:
-                raise Violation(
-                    "expectations", f"{self.name}: {seq} was stored, {expected} was to be the last"
-                )
 
     def may_refuse(self, publish: Publish) -> bool:
         """May a publish get an error, with a disk that works?"""
@@ -408,7 +417,7 @@ class StreamRecord:
             must |= {seq: self.live[seq] for seq in self.acked if seq in self.live}
         missing = [held for seq, held in must.items() if found.get(seq) != held]
         self._judge_found(found, base, stream.config)
-        unexplained = [held for held in missing if not self._may_be_missing(held, found, now, power)]
+        unexplained = [held for held in missing if not self.may_be_missing(held, found, now, power=power)]
         if unexplained:
             raise Violation(
                 "acked means kept", f"{self.name}: {unexplained} were stored, recovery found {sorted(found)}"
@@ -417,6 +426,7 @@ class StreamRecord:
             raise Violation("sequence", f"{self.name}: {base.last_seq} was the last, now {log.last_seq}")
         if not power:
             self._judge_prefix(found, base)
+        self.came_back = found.keys() - self.live.keys()
         self.adopt(stream, found)
 
     def _judge_found(self, found: dict[int, Held], base: Picture, config: StreamConfig) -> None:
@@ -441,7 +451,8 @@ class StreamRecord:
             elif known is None and held.tag and held.tag not in self.tags:
                 raise Violation("published", f"{self.name}: {held} was not published")
 
-    def _may_be_missing(self, held: Held, found: dict[int, Held], now: int, power: bool) -> bool:
+    def may_be_missing(self, held: Held, found: dict[int, Held], now: int, *, power: bool) -> bool:
+        """May a crash have left out what was there?"""
         if held.seq not in self.live:
             return True  # it was removed after the base was written
         if self._has_reason(held, now):

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from penstock.protocol import headers
+from penstock.testing.sim.batchwork import publish_atomic, publish_fast
 from penstock.testing.sim.consumers import ConsumerRecord
 from penstock.testing.sim.faults import require
 from penstock.testing.sim.streams import Publish, StreamRecord
@@ -66,6 +67,8 @@ def stream_config(name: str, random: Random) -> dict[str, Any]:
         config["first_seq"] = random.randrange(1, 1000)
     if random.random() < 0.25:
         config["compression"] = "s2"
+    config["allow_atomic"] = random.random() < 0.5
+    config["allow_batched"] = random.random() < 0.5
     return config
 
 
@@ -88,6 +91,7 @@ def update_stream(world: World, random: Random) -> None:
     config["retention"] = present.retention.value
     config["allow_msg_ttl"] = present.allow_msg_ttl
     config["deny_delete"] = present.deny_delete
+    config["allow_atomic"], config["allow_batched"] = present.allow_atomic, present.allow_batched
     if present.first_seq:
         config["first_seq"] = present.first_seq
     record.limits_changed = True
@@ -382,6 +386,8 @@ def heal_disk(world: World) -> None:
 
 ACTIONS: tuple[tuple[Action, int], ...] = (
     (publish_some, 34),
+    (publish_atomic, 9),
+    (publish_fast, 9),
     (pass_time, 7),
     (create_stream, 6),
     (update_stream, 2),

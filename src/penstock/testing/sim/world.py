@@ -23,10 +23,12 @@ from penstock.kernels.subjects import SubscriptionIndex
 from penstock.protocol.acks import parse_reply
 from penstock.protocol.api import RetentionPolicy, encode
 from penstock.store.file import FileStore
+from penstock.testing.sim.atomics import MESSAGES_MAX
+from penstock.testing.sim.batches import BatchBook
 from penstock.testing.sim.consumers import ConsumerRecord
 from penstock.testing.sim.disk import Killed, SimDisk
 from penstock.testing.sim.faults import Violation, require
-from penstock.testing.sim.streams import Publish, StreamRecord, read_log
+from penstock.testing.sim.streams import Publish, StreamRecord, read_log, tag_of
 
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000
@@ -48,8 +50,10 @@ class World:
         self.streams: dict[str, StreamRecord] = {}
         self.consumers: dict[tuple[str, str], ConsumerRecord] = {}
         self.publishes: dict[int, Publish] = {}  # those that wait for an ack
+        self.batches = BatchBook()
         self.in_flight: set[tuple[str, str]] = set()  # what requests of this tick create, delete, update
         self.doubtful: set[str] = set()  # names of streams whose creation or deletion failed half-way
+        self.half_removed: set[tuple[str, str]] = set()  # consumers whose files the disk may have kept
         self.half_updated: set[str] = set()  # of those whose update did: it may hold after a restart
         self.flipped = False  # a bit was flipped since the last recovery
         self.damaged = False  # ... or before: whatever is gone may be
@@ -62,6 +66,7 @@ class World:
         self._tags = itertools.count(1)
         self._ids = itertools.count(1)
         self._answers: dict[bytes, bytes] = {}
+        self._read: list[tuple[bytes, bytes]] = []  # header and payload of what a direct get brought
         self._confirmations: dict[int, tuple[ConsumerRecord, list[int]]] = {}
         self._was_faulty = False
         self._bound: dict[str, Subscription] = {}
@@ -76,6 +81,9 @@ class World:
         self.index.insert(Subscription(ServiceSink(self._on_answer), b"_IN.a.*"))
         self.index.insert(Subscription(ServiceSink(self._on_confirmation), b"_IN.c.*"))
         self.index.insert(Subscription(ServiceSink(self._on_message), b"_IN.d.>"))
+        self.index.insert(Subscription(ServiceSink(self._on_read), b"_IN.r.*"))
+        self.index.insert(Subscription(ServiceSink(self.batches.on_atomic_answer), b"_IN.b.*"))
+        self.index.insert(Subscription(ServiceSink(self.batches.on_fast_answer), b"_IN.f.>"))
         self._answers.clear()
         self._confirmations.clear()
         self._bound.clear()
@@ -89,6 +97,7 @@ class World:
                 config=EngineConfig(
                     server_name="sim", version="2.14.0", sync_always=self.always,
                     sync_interval_ns=20 * SECOND_NS, write_retry_ns=RETRY_NS, journal_min_bytes=300,
+                    batch_messages_max=MESSAGES_MAX,
                 ),
                 clock=lambda: self.now,
                 new_id=lambda: f"id{next(self._ids):08d}",
@@ -123,14 +132,15 @@ class World:
             self.disk.restart()
         in_flight = set(self.in_flight)
         self._boot()
+        first = self.dump() if twice else None
+        self._judge(in_flight, power=power)
         if twice:
-            first = self.dump()
             self.disk.restart()
             self._boot()
             second = self.dump()
             if first != second:
                 raise Violation("idempotent recovery", f"first {first}, then {second}")
-        self._judge(in_flight, power=power)
+            self._bind_all()
         self.tick()
 
     def dump(self) -> Any:
@@ -178,12 +188,16 @@ class World:
                     known.limits_changed = True
                 if known.config.retention is not RetentionPolicy.LIMITS:
                     self._note_settled(known, in_flight)
+                self.batches.judge(known, read_log(stream.log, 1), self.now, power=power)
                 known.judge(stream, self.now, power=power, always=self.always)
             if power:
                 known.survived_power_loss(self.now)
+                known.may_have_holes |= not self.always
+        self.batches.crashed(damaged=self.damaged)
         self._judge_consumers(in_flight, power=power)
         self.doubtful.clear()
         self.half_updated.clear()
+        self.half_removed.clear()
         self.flipped = False
 
     def _judge_consumers(self, in_flight: set[tuple[str, str]], *, power: bool) -> None:
@@ -192,15 +206,18 @@ class World:
             consumer = stream.consumers.get(key[1]) if stream is not None else None
             if consumer is None:
                 excused = known.may_vanish or power or self.damaged or known.config.get("mem_storage")
+                excused = excused or ("delete", key[0]) in in_flight
                 if not excused and key not in in_flight:
                     raise Violation("acked means kept", f"consumer {key} is gone")
                 lasting = not (known.may_vanish or known.config.get("mem_storage") or self.damaged)
+                lasting = lasting and key not in in_flight and ("delete", key[0]) not in in_flight
                 if power and self.always and known.confirmed and lasting and self._is_kept(key[0]):
                     raise Violation("acks stay", f"consumer {key} is gone with its confirmed acks")
                 del self.consumers[key]
             elif self.damaged:
                 known.settled.clear()
                 known.confirmed.clear()
+                known.floor = known.kept_floor = 0
                 known.adopt(consumer)
             elif consumer.created != known.created:
                 require(key in in_flight or power, "no resurrection", f"consumer {key} is another one")
@@ -209,6 +226,9 @@ class World:
                 self._configure(known)  # a request whose answer got lost may have changed it
                 known.judge(consumer, self.streams[key[0]], power=power, always=self.always)
         self._meet_consumers(strict=not power and not in_flight and not self.doubtful and not self.damaged)
+        self._bind_all()
+
+    def _bind_all(self) -> None:
         for known in self.consumers.values():
             if known.push:
                 self.bind(known.push)
@@ -222,7 +242,8 @@ class World:
         for name, stream in self.engine.streams.items():
             for consumer in stream.consumers.values():
                 if (name, consumer.name) not in self.consumers:
-                    require(not strict, "no resurrection", f"consumer {name} > {consumer.name} is back")
+                    may = not strict or (name, consumer.name) in self.half_removed
+                    require(may, "no resurrection", f"consumer {name} > {consumer.name} is back")
                     self._meet(name, consumer.name)
 
     def _meet(self, stream: str, name: str) -> ConsumerRecord:
@@ -311,7 +332,7 @@ class World:
         if record.config.retention is RetentionPolicy.WORKQUEUE:
             record.settled = {
                 seq for seq, held in record.live.items()
-                if any(one.wants(held.subject) and one.is_done_with(held) for one in known)
+                if any(one.may_let_go(held) for one in known)
             }  # fmt: skip
             return
         record.settled = {
@@ -330,6 +351,8 @@ class World:
                     known.may_vanish or key in self.in_flight, "consumers stay", f"consumer {key} vanished"
                 )
                 del self.consumers[key]
+                if self.faulty():
+                    self.half_removed.add(key)
             elif consumer not in engine._lagging:
                 known.wrote()
         working = not self.disk.fail_rate and self.disk.room is None
@@ -341,7 +364,9 @@ class World:
                 raise Violation("answers", f"publish {one.tag} to {one.stream} was not answered")
         self.publishes.clear()
         self.in_flight.clear()
-        for record in self.streams.values():
+        for name, record in self.streams.items():
+            refusing = name in engine.streams and engine.streams[name].refuse_all is not None
+            self.batches.end_tick(record, self.now, faulty=self.faulty(), refusing=refusing)
             record.end_tick()
 
     def pass_time(self, ns: int) -> None:
@@ -369,15 +394,30 @@ class World:
 
     def publish(self, one: Publish, header: bytes, size: int, *, reply: bool) -> None:
         """Sends a publish; its payload begins with its tag."""
-        record = self.streams[one.stream]
-        record.published[one.tag] = one
-        record.tags.add(one.tag)
         if reply:
             self.publishes[one.tag] = one
         payload = b"%08d" % one.tag + b"." * size
         inbox = b"_IN.p.%d" % one.tag if reply else b""
+        self.send(one.subject, inbox, header, payload, [one], self.streams[one.stream])
+
+    def send(
+        self, subject: str, inbox: bytes, header: bytes, payload: bytes, what: list[Publish], to: StreamRecord
+    ) -> None:
+        """Sends a message upon which any of these publishes may be stored."""
+        for one in what:
+            to.published[one.tag] = one
+            to.tags.add(one.tag)
         with self._log:
-            publish(self.index, one.subject.encode(), inbox, header, payload)
+            publish(self.index, subject.encode(), inbox, header, payload)
+
+    def read(self, subject: bytes, body: bytes) -> set[int] | None:
+        """A direct get of several messages: their tags, or None when it was refused."""
+        self._read.clear()
+        with self._log:
+            publish(self.index, subject, b"_IN.r.1", b"", body)
+        if not self._read or not self._read[-1][0].startswith(b"NATS/1.0 204"):
+            return None
+        return {tag_of(payload) for _, payload in self._read[:-1]}
 
     def next_tag(self) -> int:
         return next(self._tags)
@@ -467,6 +507,11 @@ class World:
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
         self._answers[subject] = payload
+
+    def _on_read(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        self._read.append((header, payload))
 
     def _on_confirmation(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None

@@ -1,0 +1,267 @@
+"""What must be true of atomic batches: all of one is stored, one message behind the other, or nothing.
+
+The record follows what was sent (losses, repetitions and wrong orders included) the way the specification
+says a server does, and knows of each message what it must be answered with. Whether a batch that may be
+refused was, the log and the answers tell; that it is never there in part is checked after every tick and
+after every crash, and of what a client reads while batches are under way.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from penstock.protocol.api import RetentionPolicy
+from penstock.testing.sim.faults import Violation, require
+from penstock.testing.sim.streams import Held, Publish, StreamRecord
+
+TIMEOUT_NS = 10_000_000_000
+MESSAGES_MAX = 12  # of a batch; what the simulated server is configured with
+
+
+class Arrival(NamedTuple):
+    """A message on its way. publish: None for an end without message. commit: "", "1" or "eob"."""
+
+    batch: AtomicBatch
+    seq: int
+    publish: Publish | None
+    commit: str
+    size: int  # bytes of header and payload
+    answer: int  # number of the inbox that waits for the answer; 0: none
+
+
+class AtomicBatch:
+    """One batch, as its publisher and as a server without faults sees it."""
+
+    def __init__(self, number: int, record: StreamRecord) -> None:
+        self.id = f"atomic{number}"
+        self.record = record
+        self.sent: list[Publish] = []  # by the publisher: number n is at n - 1
+        self.is_open = False  # on the server
+        self.staged: list[Publish] = []
+        self.heard = 0
+        self.uncertain = False  # the disk failed meanwhile: its publisher gives it up
+
+    def expire(self, now: int) -> None:
+        if self.is_open and self.heard + TIMEOUT_NS <= now:
+            self.is_open = False
+
+    def take(self, arrival: Arrival, now: int) -> str:
+        """What a message comes to: "staged", "refused" or "commit" (of all that is staged)."""
+        if 0 <= self.record.config.max_msg_size < arrival.size:
+            return "refused"  # before anybody asks what batch it is of
+        self.expire(now)
+        if not self.is_open:
+            self.staged = []
+            if arrival.seq != 1:
+                return "refused"
+        self.is_open = False
+        if arrival.seq != len(self.staged) + 1 or (arrival.commit == "eob" and arrival.seq == 1):
+            return "refused"
+        if arrival.publish is not None:
+            self.staged.append(arrival.publish)
+        if len(self.staged) > MESSAGES_MAX:
+            return "refused"
+        if arrival.commit:
+            return "commit"
+        self.is_open, self.heard = True, now
+        return "staged"
+
+
+class AtomicRecord:
+    """The atomic batches of one stream."""
+
+    def __init__(self, record: StreamRecord) -> None:
+        self._record = record
+        self.batches: list[AtomicBatch] = []  # which their publishers have not ended
+        self.arrivals: list[Arrival] = []  # since the last tick
+        self.answers: dict[int, bytes] = {}
+        self._whole: list[list[Publish]] = []  # batches that were stored, while something of them is there
+        self._reads: list[set[int]] = []  # tags, one set for each time somebody read everything
+
+    def end_tick(self, now: int, *, faulty: bool, refusing: bool) -> None:
+        """The tick is over: everything that arrived was decided and answered. refusing: by a refusal."""
+        record = self._record
+        arrivals, self.arrivals = self.arrivals, []
+        answers, self.answers = self.answers, {}
+        committed: list[list[Publish]] = []
+        for arrival in arrivals:
+            batch = arrival.batch
+            batch.uncertain |= faulty or record.limits_changed
+            came_to = "refused" if refusing else batch.take(arrival, now)
+            answer = answers.pop(arrival.answer, None)
+            staged = list(batch.staged)
+            if came_to == "commit" and self._is_stored(staged):
+                committed.append(staged)
+            silent = not arrival.answer or record.config.no_ack
+            if came_to == "staged" or silent or (batch.uncertain and answer is None):
+                require(not answer or batch.uncertain, "answers", f"{batch.id} {arrival.seq}: {answer!r}")
+                self._check_silent(came_to, batch, staged, committed)
+            elif self._check_answer(arrival, came_to, staged, answer, now, stored=staged in committed):
+                committed.append(staged)
+        require(not answers, "answers", f"{record.name}: nobody waited for {answers}")
+        self._check_nothing_else(arrivals, committed)
+        self._whole += committed
+        self._check_reads()
+        self._forget()
+
+    def _check_silent(
+        self, came_to: str, batch: AtomicBatch, staged: list[Publish], committed: list[list[Publish]]
+    ) -> None:
+        if came_to != "commit" or batch.uncertain or staged in committed:
+            return
+        may = any(self._record.may_refuse(one) for one in staged) or self._left_at_once(staged, set())
+        require(may, "atomic", f"{batch.id} was committed and is not there")
+
+    def _check_answer(
+        self,
+        arrival: Arrival,
+        came_to: str,
+        staged: list[Publish],
+        answer: bytes | None,
+        now: int,
+        *,
+        stored: bool,
+    ) -> bool:
+        """Was it said to be stored?"""
+        batch, record = arrival.batch, self._record
+        where = f"{batch.id} {arrival.seq}, {came_to}"
+        if answer is None:
+            raise Violation("answers", f"{where}: was not answered")
+        said: dict[str, Any] = json.loads(answer) if answer else {}
+        if "error" in said:
+            may = came_to == "refused" or any(record.may_refuse(one) for one in staged)
+            require(may or batch.uncertain, "answers", f"{where}: {said}")
+            require(batch.uncertain or not stored, "atomic", f"{where}: {said}, but it is stored")
+            return False
+        require(came_to == "commit", "answers", f"{where}: {said}")
+        count, last = said["count"], said["seq"]
+        right = (len(staged), batch.id)
+        require((count, said["batch"]) == right, "answers", f"{where}: {said}, has {right}")
+        require(
+            stored or self._left_at_once(staged, set()), "atomic", f"{where}: {said}, and it is not there"
+        )
+        for i, publish in enumerate(staged):
+            record.promise(publish, last - count + 1 + i, now)
+        return True
+
+    # --- is it whole?
+
+    def _is_stored(self, batch: list[Publish]) -> bool:
+        """Is a batch in the log? Raises Violation when it is there in part."""
+        return self._check_whole(batch, self._record.seq_of, self._record.live)
+
+    def _check_whole(self, batch: list[Publish], seq_of: dict[int, int], live: dict[int, Held]) -> bool:
+        found = {i: seq_of[one.tag] for i, one in enumerate(batch) if one.tag in seq_of}
+        if not found:
+            return False
+        at = min(found)
+        first = found[at] - at
+        seqs = [seq_of.get(one.tag) for one in batch]
+        for i, seq in found.items():
+            if seq != first + i:
+                raise Violation("atomic", f"{self._record.name}: a batch is at {seqs}, not in one run")
+        missing = [one for i, one in enumerate(batch) if i not in found]
+        if missing and not self._left_at_once(batch, {batch[i].tag for i in found}, live):
+            raise Violation("atomic", f"{self._record.name}: of a batch only {seqs} is there")
+        return True
+
+    def _left_at_once(
+        self, batch: list[Publish], present: set[int], live: dict[int, Held] | None = None
+    ) -> bool:
+        """May the messages of a batch that are not there have gone in the tick in which they were stored?"""
+        record, config = self._record, self._record.config
+        live = record.live if live is None else live
+        if config.retention is not RetentionPolicy.LIMITS or record.limits_changed or record.asked:
+            return True
+        if any(one.rollup for one in record.published.values()) or config.allow_msg_schedules:
+            return True
+        newest: dict[str, int] = {}
+        for held in live.values():
+            newest[held.subject] = max(newest.get(held.subject, 0), held.seq)
+        by_size = config.max_msgs > 0 or config.max_bytes > 0
+        there = False
+        for one in batch:
+            if one.tag in present:
+                there = True
+            elif (not by_size or there) and (config.max_msgs_per_subject <= 0 or one.subject not in newest):
+                return False
+        return True
+
+    def _check_nothing_else(self, arrivals: list[Arrival], committed: list[list[Publish]]) -> None:
+        """Nothing of a batch that was not committed is stored."""
+        whole = {one.tag for batch in committed for one in batch}
+        for batch in dict.fromkeys(arrival.batch for arrival in arrivals):
+            for seq, one in enumerate(batch.sent, 1):
+                if one.tag in self._record.seq_of and one.tag not in whole and not self._knows(one):
+                    raise Violation("atomic", f"{batch.id} {seq} is stored, and was not committed")
+
+    def _knows(self, publish: Publish) -> bool:
+        return any(one.tag == publish.tag for batch in self._whole for one in batch)
+
+    # --- reads
+
+    def was_read(self, tags: set[int]) -> None:
+        """Somebody got everything there is, all at once."""
+        self._reads.append(tags)
+
+    def _check_reads(self) -> None:
+        reads, self._reads = self._reads, []
+        seq_of, live = self._record.seq_of, self._record.live
+        for tags in reads:
+            for batch in self._whole:
+                missing = [one for one in batch if one.tag not in tags and seq_of.get(one.tag) in live]
+                if missing and len(missing) < len([one for one in batch if seq_of.get(one.tag) in live]):
+                    raise Violation("atomic", f"{self._record.name}: {missing[0].tag} was missing in a read")
+            unknown = tags - seq_of.keys() - set(self._record.ever.values()) - {0}
+            unknown -= self._record.published.keys()  # those may have come and gone within the tick
+            require(not unknown, "atomic", f"{self._record.name}: {unknown} were read and never stored")
+
+    # --- crashes
+
+    def judge(self, found: dict[int, Held], now: int, *, power: bool) -> None:
+        """After a crash, before the stream's record takes over what was found."""
+        seq_of = {held.tag: seq for seq, held in found.items() if held.tag}
+        live = self._record.live
+        for batch in self._whole:
+            seqs = [self._record.seq_of.get(one.tag, 0) for one in batch]
+            parts = [live[seq] for seq in seqs if seq in live]
+            kept = [held for held in parts if found.get(held.seq) == held]
+            lost = [held for held in parts if found.get(held.seq) != held]
+            lost = [held for held in lost if not self._record.may_be_missing(held, found, now, power=power)]
+            if kept and lost:
+                raise Violation("atomic", f"{self._record.name}: {kept} came back and {lost} did not")
+        committed: list[list[Publish]] = []
+        for arrival in self.arrivals:
+            if arrival.batch.take(arrival, now) == "commit":
+                batch = list(arrival.batch.staged)
+                if self._check_whole(batch, seq_of, found):
+                    committed.append(batch)
+        self._check_nothing_else_found(seq_of, committed)
+        self._whole += committed
+
+    def _check_nothing_else_found(self, seq_of: dict[int, int], committed: list[list[Publish]]) -> None:
+        whole = {one.tag for batch in committed for one in batch}
+        for batch in [*self.batches, *(arrival.batch for arrival in self.arrivals)]:
+            for one in batch.sent:
+                if one.tag in seq_of and one.tag not in whole and not self._knows(one):
+                    raise Violation("atomic", f"{batch.id}: {one.tag} came back, and was not committed")
+
+    def crashed(self, *, damaged: bool) -> None:
+        """The server knows nothing of open batches any more; their publishers don't know that.
+
+        damaged: bits of the stream's files were flipped, so that what is there may be less than whole.
+        """
+        if damaged:
+            self._whole.clear()
+        for batch in self.batches:
+            batch.is_open = False
+        self.arrivals.clear()
+        self.answers.clear()
+        self._reads.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        live = self._record.live
+        seq_of = self._record.seq_of
+        self._whole = [batch for batch in self._whole if any(seq_of.get(one.tag) in live for one in batch)]

@@ -1,0 +1,95 @@
+"""The publishers' side of batches, atomic and fast, of all streams; atomics.py and fasts.py say what must be
+true of them."""
+
+from __future__ import annotations
+
+import itertools
+
+from penstock.kernels.sinks import Sink
+from penstock.testing.sim.atomics import AtomicBatch, AtomicRecord
+from penstock.testing.sim.fasts import FastBatch, FastRecord
+from penstock.testing.sim.faults import Violation
+from penstock.testing.sim.streams import Held, StreamRecord
+
+
+class StreamBatches:
+    """The batches of one stream."""
+
+    def __init__(self, record: StreamRecord) -> None:
+        self.record = record
+        self.atomic = AtomicRecord(record)
+        self.fast = FastRecord(record)
+
+
+class BatchBook:
+    """The batches of all streams, and where their answers go."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, StreamBatches] = {}
+        self._numbers = itertools.count(1)
+        self._inboxes: dict[int, AtomicRecord] = {}
+        self._fast: dict[str, FastRecord] = {}
+
+    def of(self, record: StreamRecord) -> StreamBatches:
+        """Those of a stream; none of them was begun before it was created."""
+        known = self._streams.get(record.name)
+        if known is None or known.record is not record:
+            known = self._streams[record.name] = StreamBatches(record)
+        return known
+
+    def new_atomic(self, record: StreamRecord) -> AtomicBatch:
+        batch = AtomicBatch(next(self._numbers), record)
+        self.of(record).atomic.batches.append(batch)
+        return batch
+
+    def new_fast(self, record: StreamRecord, *, flow: int, gap_ok: bool) -> FastBatch:
+        batch = FastBatch(next(self._numbers), record, flow=flow, gap_ok=gap_ok)
+        fast = self._fast[batch.id] = self.of(record).fast
+        fast.batches.append(batch)
+        return batch
+
+    def new_inbox(self, record: StreamRecord) -> int:
+        """The number of an inbox for one answer about an atomic batch."""
+        number = next(self._numbers)
+        self._inboxes[number] = self.of(record).atomic
+        return number
+
+    # --- what the world does
+
+    def end_tick(self, record: StreamRecord, now: int, *, faulty: bool, refusing: bool) -> None:
+        """A stream's tick is over, and its record has looked at the log."""
+        batches = self._streams.get(record.name)
+        if batches is not None and batches.record is record:
+            batches.atomic.end_tick(now, faulty=faulty, refusing=refusing)
+            batches.fast.end_tick(now, faulty=faulty)
+
+    def judge(self, record: StreamRecord, found: dict[int, Held], now: int, *, power: bool) -> None:
+        """After a crash, before the record takes over what was found."""
+        batches = self._streams.get(record.name)
+        if batches is not None and batches.record is record:
+            batches.atomic.judge(found, now, power=power)
+            batches.fast.judge(found, now, power=power)
+
+    def crashed(self, *, damaged: bool) -> None:
+        """Nobody waits for answers any more. damaged: bits of the files were flipped."""
+        self._inboxes.clear()
+        for batches in self._streams.values():
+            batches.atomic.crashed(damaged=damaged)
+            batches.fast.crashed()
+
+    # --- what arrives
+
+    def on_atomic_answer(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        number = int(subject.rpartition(b".")[2])
+        atomic = self._inboxes.pop(number, None)
+        if atomic is None:
+            raise Violation("answers", f"{subject!r} got a second answer: {payload!r}")
+        atomic.answers[number] = payload
+
+    def on_fast_answer(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        batch_id = subject.split(b".")[2].decode()
+        self._fast[batch_id].answered(batch_id, payload)

@@ -1,0 +1,193 @@
+"""What publishers of batches do: messages that get lost, come twice or overtake one another, ends of all
+kinds, pauses, and going on after a crash as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import TypeVar
+
+from penstock.protocol import headers
+from penstock.protocol.batch import Operation
+from penstock.testing.sim import atomics, fasts
+from penstock.testing.sim.atomics import AtomicBatch
+from penstock.testing.sim.fasts import FastBatch
+from penstock.testing.sim.streams import Publish, StreamRecord
+from penstock.testing.sim.world import World
+
+TOKENS = ("x", "y", "z.1", "z.2", "w.q")
+SIZES = (0, 5, 30, 30, 120)
+FAULT_RATE = 0.06
+
+T = TypeVar("T")
+
+
+def any_stream_with(world: World, random: Random, feature: str) -> StreamRecord | None:
+    """One of the streams whose configuration has the feature."""
+    names = [name for name in sorted(world.streams) if getattr(world.streams[name].config, feature)]
+    return world.streams[random.choice(names)] if names else None
+
+
+def extra_headers(one: Publish, record: StreamRecord, random: Random) -> list[tuple[str, str]]:
+    """Headers that act, of a few messages."""
+    kind = random.random()
+    if kind < 0.7:
+        return []
+    if kind < 0.85:
+        one.msg_id = b"m%d" % random.randrange(30)
+        return [(headers.MSG_ID, one.msg_id.decode())]
+    one.plain = False
+    if kind < 0.9:
+        return [(headers.TTL, random.choice(["1", "3s", "never", "60"]))]
+    if kind < 0.94:
+        one.rollup = random.choice(["sub", "all"])
+        return [(headers.ROLLUP, one.rollup)]
+    last = max((held.seq for held in record.live.values() if held.subject == one.subject), default=0)
+    return [(headers.EXPECTED_LAST_SUBJECT_SEQUENCE, str(last + random.choice([0, 0, 0, 1])))]
+
+
+def on_the_way(messages: list[T], random: Random, *, first: bool) -> list[T]:
+    """What arrives of a few messages. first: the first of them may come twice or late as well."""
+    arriving = list(messages)
+    if random.random() < FAULT_RATE and arriving:
+        del arriving[random.randrange(len(arriving))]
+    if random.random() < FAULT_RATE and arriving:
+        at = random.randrange(0 if first else 1, len(arriving) + (not first))
+        arriving[at:at] = arriving[at : at + 1]
+    if random.random() < FAULT_RATE and len(arriving) > 1 and first:
+        at = random.randrange(len(arriving) - 1)
+        arriving[at], arriving[at + 1] = arriving[at + 1], arriving[at]
+    return arriving
+
+
+# --- atomic
+
+
+def publish_atomic(world: World, random: Random) -> None:
+    """Begins an atomic batch, or goes on with one, perhaps to its end."""
+    record = any_stream_with(world, random, "allow_atomic")
+    if record is None:
+        return
+    book = world.batches.of(record).atomic
+    book.batches = [batch for batch in book.batches if not batch.uncertain]
+    batch = random.choice(book.batches) if book.batches and random.random() < 0.6 else None
+    batch = batch or world.batches.new_atomic(record)
+    ends = random.random() < 0.55
+    arrivals = [_atomic_message(world, batch, random) for _ in range(random.choice([1, 2, 3, 6]))]
+    if ends:
+        book.batches.remove(batch)
+        arrivals = _with_commit(batch, arrivals, random)
+    if len(batch.sent) > 1:  # the only message of a batch, sent twice, is two batches
+        arrivals = on_the_way(arrivals, random, first=True)
+    for arrival, header, payload in arrivals:
+        _send_atomic(world, arrival, header, payload, asks=bool(arrival.commit) or random.random() < 0.5)
+    if random.random() < 0.3:
+        read_everything(world, record)
+    if random.random() < 0.85:
+        world.tick()
+
+
+Outgoing = tuple[atomics.Arrival, list[tuple[str, str]], bytes]
+
+
+def _atomic_message(world: World, batch: AtomicBatch, random: Random) -> Outgoing:
+    one = Publish(world.next_tag(), batch.record.name, f"{batch.record.name}.{random.choice(TOKENS)}")
+    batch.sent.append(one)
+    seq = len(batch.sent)
+    pairs = [(headers.BATCH_ID, batch.id), (headers.BATCH_SEQUENCE, str(seq))]
+    pairs += extra_headers(one, batch.record, random)
+    one.plain &= not one.msg_id  # an id that is known, or twice in the batch, refuses all of it
+    payload = b"%08d" % one.tag + b"." * random.choice(SIZES)
+    return atomics.Arrival(batch, seq, one, "", 0, 0), pairs, payload
+
+
+def _with_commit(batch: AtomicBatch, arrivals: list[Outgoing], random: Random) -> list[Outgoing]:
+    if random.random() < 0.4:
+        seq = len(batch.sent) + 1
+        pairs = [(headers.BATCH_ID, batch.id), (headers.BATCH_SEQUENCE, str(seq))]
+        pairs.append((headers.BATCH_COMMIT, "eob"))
+        return [*arrivals, (atomics.Arrival(batch, seq, None, "eob", 0, 0), pairs, b"")]
+    last, pairs, payload = arrivals[-1]
+    committing = last._replace(commit="1")
+    return [*arrivals[:-1], (committing, [*pairs, (headers.BATCH_COMMIT, "1")], payload)]
+
+
+def _send_atomic(
+    world: World, arrival: atomics.Arrival, pairs: list[tuple[str, str]], payload: bytes, *, asks: bool
+) -> None:
+    batch = arrival.batch
+    number = world.batches.new_inbox(batch.record) if asks else 0
+    block = headers.build(pairs)
+    arrival = arrival._replace(answer=number, size=len(block) + len(payload))
+    world.say(f"{batch.id} {arrival.seq} {arrival.commit} to {batch.record.name}")
+    world.batches.of(batch.record).atomic.arrivals.append(arrival)
+    subject = arrival.publish.subject if arrival.publish is not None else f"{batch.record.name}.x"
+    inbox = b"_IN.b.%d" % number if asks else b""
+    world.send(subject, inbox, block, payload, batch.sent if arrival.commit else [], batch.record)
+
+
+def read_everything(world: World, record: StreamRecord) -> None:
+    """A direct get of all there is, while publishes wait: of a batch it gets all or nothing."""
+    if not record.config.allow_direct:
+        return
+    subject = f"$JS.API.DIRECT.GET.{record.name}".encode()
+    body = json.dumps({"batch": 1000, "seq": 1}).encode()
+    tags = world.read(subject, body)
+    if tags is not None:
+        world.batches.of(record).atomic.was_read(tags)
+
+
+# --- fast
+
+
+def publish_fast(world: World, random: Random) -> None:
+    """Begins a fast batch, or goes on with one, perhaps to its end."""
+    record = any_stream_with(world, random, "allow_batched")
+    if record is None:
+        return
+    fast = world.batches.of(record).fast
+    fast.batches = [batch for batch in fast.batches if not batch.uncertain]
+    if fast.batches and random.random() < 0.65:
+        batch = random.choice(fast.batches)
+    else:
+        batch = world.batches.new_fast(
+            record, flow=random.choice([1, 2, 3, 10, 100]), gap_ok=random.random() < 0.5
+        )
+    begins = not batch.sent
+    messages = [_fast_message(world, batch, random) for _ in range(random.choice([1, 2, 4, 8]))]
+    how = random.random()
+    if how < 0.2:
+        last, header, payload = messages[-1]
+        messages[-1] = (last._replace(operation=Operation.COMMIT), header, payload)
+    elif how < 0.3:
+        messages.append((fasts.Arrival(batch, len(batch.sent) + 1, Operation.EOB, None), b"", b""))
+    elif how < 0.45:
+        messages.append((fasts.Arrival(batch, len(batch.sent), Operation.PING, None), b"", b""))
+    if how < 0.3 and (len(batch.sent) == 1 or random.random() < 0.7):
+        fast.batches.remove(batch)  # else its publisher may ask again
+    single = len(messages) == 1 and begins
+    arriving = messages if single else on_the_way(messages, random, first=not begins)
+    for arrival, header, payload in arriving:
+        _send_fast(world, arrival, header, payload)
+    if random.random() < 0.9:
+        world.tick()
+
+
+def _fast_message(world: World, batch: FastBatch, random: Random) -> tuple[fasts.Arrival, bytes, bytes]:
+    one = Publish(world.next_tag(), batch.record.name, f"{batch.record.name}.{random.choice(TOKENS)}")
+    batch.sent.append(one)
+    seq = len(batch.sent)
+    pairs = extra_headers(one, batch.record, random)
+    payload = b"%08d" % one.tag + b"." * random.choice(SIZES)
+    operation = Operation.START if seq == 1 else Operation.APPEND
+    return fasts.Arrival(batch, seq, operation, one), headers.build(pairs) if pairs else b"", payload
+
+
+def _send_fast(world: World, arrival: fasts.Arrival, header: bytes, payload: bytes) -> None:
+    batch = arrival.batch
+    world.say(f"{batch.id} {arrival.seq} {arrival.operation.name.lower()} to {batch.record.name}")
+    world.batches.of(batch.record).fast.arrivals.append(arrival)
+    one = arrival.publish
+    subject = one.subject if one is not None else f"{batch.record.name}.x"
+    reply = batch.reply(arrival.seq, arrival.operation)
+    world.send(subject, reply, header, payload, [one] if one is not None else [], batch.record)

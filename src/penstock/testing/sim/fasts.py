@@ -1,0 +1,304 @@
+"""What must be true of fast batches: with gap mode `fail` nothing is stored past a gap, with `ok` every gap
+is told; a flow ack's messages are stored, and the count of the final ack is what was received.
+
+The record follows what arrived, which it knows better than any publisher: what was lost, repeated or
+overtaken on the way is an arrival that is missing, or in the wrong place. After each tick it expects just the
+answers that follow from that; which messages were refused, the answers tell.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from penstock.protocol.api import RetentionPolicy
+from penstock.protocol.batch import Operation
+from penstock.testing.sim.faults import Violation, require
+from penstock.testing.sim.streams import Held, Publish, StreamRecord
+
+TIMEOUT_NS = 10_000_000_000
+
+
+class Arrival(NamedTuple):
+    """A message, or a ping or an end without one (publish: None), on its way."""
+
+    batch: FastBatch
+    seq: int
+    operation: Operation
+    publish: Publish | None
+
+
+class FastBatch:
+    """One batch, as its publisher and as a server without faults sees it."""
+
+    def __init__(self, number: int, record: StreamRecord, *, flow: int, gap_ok: bool) -> None:
+        self.id = f"fast{number}"
+        self.record = record
+        self.flow = flow
+        self.gap_ok = gap_ok
+        self.sent: list[Publish] = []  # by the publisher: number n is at n - 1
+        self.heard = 0
+        self.is_open = False  # on the server
+        self.final: tuple[int, bool] | None = None  # what it ended with: count, and whether without error
+        self.uncertain = False  # the disk failed meanwhile: its publisher gives it up
+        self.seq = 0  # how far it has come
+        self.stored: dict[int, int] = {}  # sequence in the stream by batch sequence, of what is known
+        self.acked = self.msgs = 0  # of the last flow ack
+        self.survived = 0  # what was sent before a crash, and is judged
+
+    @property
+    def inbox(self) -> str:
+        return f"_IN.f.{self.id}"
+
+    def reply(self, seq: int, operation: Operation) -> bytes:
+        gap = "ok" if self.gap_ok else "fail"
+        return f"{self.inbox}.{self.id}.{self.flow}.{gap}.{seq}.{operation.value}.$FI".encode()
+
+
+class Walk:
+    """Goes through what arrived for a batch in one tick. told: the answers, but for flow acks; None after a
+    crash, when nobody knows which messages were refused."""
+
+    def __init__(self, batch: FastBatch, told: list[dict[str, Any]] | None, now: int) -> None:
+        self.batch = batch
+        self.record = batch.record
+        self.told = told
+        self.now = now
+        self.expected: list[tuple[Any, ...]] = []
+        self.pinged = False
+        self.refused = {said["seq"] for said in told or () if said.get("type") == "err"}
+
+    def take(self, arrival: Arrival) -> None:
+        batch, seq, operation = self.batch, arrival.seq, arrival.operation
+        if batch.is_open and batch.heard + TIMEOUT_NS <= self.now:
+            batch.is_open = False
+        if not batch.is_open and batch.final is not None:
+            if operation is Operation.PING:
+                self.expected.append(("final", *batch.final))
+            return
+        if not batch.is_open:
+            if seq != 1 or operation is Operation.PING:
+                self.expected.append(("unknown",))
+                return
+            batch.is_open, batch.seq = True, 0
+        batch.heard = self.now
+        if operation is Operation.PING:
+            self._ping(seq)
+        elif self._in_order(seq):
+            if operation is Operation.EOB:
+                self._end(None)
+            else:
+                self._append(arrival)
+
+    def _in_order(self, seq: int) -> bool:
+        batch = self.batch
+        if seq == batch.seq + 1:
+            return True
+        self.expected.append(("gap", batch.seq, seq))
+        if batch.gap_ok and seq > batch.seq:
+            batch.seq = seq - 1
+            return True
+        self._end(None)
+        return False
+
+    def _ping(self, sent: int) -> None:
+        batch = self.batch
+        if sent > batch.seq:
+            self.expected.append(("gap", batch.seq, sent + 1))
+            if not batch.gap_ok:
+                self._end(None)
+                return
+            batch.seq = sent
+        self.pinged = True
+
+    def _append(self, arrival: Arrival) -> None:
+        batch, publish, seq = self.batch, arrival.publish, arrival.seq
+        assert publish is not None
+        commits = arrival.operation is Operation.COMMIT
+        is_single = commits and seq == 1
+        at = self.record.seq_of.get(publish.tag)
+        if at is None and self._was_refused(seq, is_single=is_single or (seq == 1 and not batch.gap_ok)):
+            may = self.record.may_refuse(publish) or batch.uncertain
+            require(may, "answers", f"{batch.id} {seq} was refused: {self.told}")
+            self._refuse(seq, commits=commits, is_single=is_single)
+            return
+        if at is None and self.told is not None:
+            left = bool(publish.msg_id) or left_at_once(self.record, publish)
+            require(left, "fast", f"{batch.id} {seq} is neither stored nor refused: {self.told}")
+        elif at is not None:
+            if at <= max(batch.stored.values(), default=0):
+                raise Violation("fast", f"{batch.id} {seq} is at {at}, those before at {batch.stored}")
+            batch.stored[seq] = at
+        batch.seq = seq
+        if commits:
+            self._end(None)
+
+    def _was_refused(self, seq: int, *, is_single: bool) -> bool:
+        if self.told is None:
+            return False  # it may have been, but nobody was told
+        if is_single:
+            return any("error" in said and not said.keys() & {"type", "batch"} for said in self.told)
+        return seq in self.refused
+
+    def _refuse(self, seq: int, *, commits: bool, is_single: bool) -> None:
+        batch = self.batch
+        if is_single or (seq == 1 and not batch.gap_ok):
+            batch.is_open, batch.final = False, None
+            self.expected.append(("refused",))
+            return
+        self.expected.append(("err", seq))
+        if batch.gap_ok and not commits:
+            batch.seq = seq
+        else:
+            self._end(None if batch.gap_ok else seq)
+
+    def _end(self, refused: int | None) -> None:
+        batch = self.batch
+        batch.is_open = False
+        batch.final = (batch.seq, refused is None)
+        self.expected.append(("final", *batch.final))
+
+
+def left_at_once(record: StreamRecord, publish: Publish) -> bool:
+    """May a message have gone in the tick in which it was stored?"""
+    config = record.config
+    return (
+        config.retention is not RetentionPolicy.LIMITS
+        or config.max_msgs > 0
+        or config.max_bytes > 0
+        or config.max_msgs_per_subject > 0
+        or record.limits_changed
+        or bool(record.asked)
+        or any(one.rollup for one in record.published.values())
+    )
+
+
+class FastRecord:
+    """The fast batches of one stream."""
+
+    def __init__(self, record: StreamRecord) -> None:
+        self._record = record
+        self.batches: list[FastBatch] = []  # which their publishers have not ended
+        self.arrivals: list[Arrival] = []  # since the last tick
+        self.answers: dict[str, list[dict[str, Any]]] = {}
+
+    def answered(self, batch_id: str, answer: bytes) -> None:
+        """The server said something about a batch."""
+        self.answers.setdefault(batch_id, []).append(json.loads(answer))
+
+    def end_tick(self, now: int, *, faulty: bool) -> None:
+        """The tick is over: everything that arrived was decided and answered."""
+        arrivals, self.arrivals = self.arrivals, []
+        answers, self.answers = self.answers, {}
+        silent = self._record.config.no_ack
+        for batch in dict.fromkeys(arrival.batch for arrival in arrivals):
+            batch.uncertain |= faulty or self._record.limits_changed
+            said = answers.pop(batch.id, [])
+            flows = [one for one in said if one.get("type") == "ack"]
+            told = [one for one in said if one.get("type") != "ack"]
+            unsure = batch.uncertain or silent
+            walk = Walk(batch, None if unsure else told, now)
+            for arrival in arrivals:
+                if arrival.batch is batch:
+                    walk.take(arrival)
+            self._check_stored(batch)
+            if not unsure:
+                self._check_told(batch, walk, told)
+                self._check_flow(batch, walk, flows)
+        for batch in self.batches:
+            late = answers.pop(batch.id, [])  # flow acks that were due while the stream did not ack
+            for one in late:
+                ahead = one.get("type") == "ack" and batch.acked <= one["seq"] <= batch.seq
+                require(ahead, "answers", f"{batch.id}: nobody waited for {late}")
+                batch.acked, batch.msgs = one["seq"], one["msgs"]
+        require(not answers, "answers", f"{self._record.name}: nobody waited for {answers}")
+
+    def _check_told(self, batch: FastBatch, walk: Walk, told: list[dict[str, Any]]) -> None:
+        found = [_outline(one) for one in told]
+        if found != walk.expected:
+            raise Violation("fast", f"{batch.id}: {walk.expected} was to be told, was {told}")
+        for one in told:
+            if "count" in one and one.get("count"):
+                require(one["batch"] == batch.id, "fast", f"{batch.id}: {one}")
+                self._promise(batch, one["count"], walk.now)
+                newest = batch.stored.get(max(batch.stored, default=0), one["seq"])
+                other = any(publish.msg_id or left_at_once(self._record, publish) for publish in batch.sent)
+                require(one["seq"] == newest or other, "fast", f"{batch.id}: {one}, stored {newest}")
+
+    def _check_flow(self, batch: FastBatch, walk: Walk, flows: list[dict[str, Any]]) -> None:
+        for said in flows:
+            require(
+                batch.acked <= said["seq"] <= batch.seq and 0 < said["msgs"] <= batch.flow,
+                "fast", f"{batch.id}: {said} after {batch.acked}, {batch.seq} arrived",
+            )  # fmt: skip
+            batch.acked, batch.msgs = said["seq"], said["msgs"]
+        self._promise(batch, batch.acked, walk.now)
+        require(bool(flows) or not walk.pinged, "fast", f"{batch.id}: a ping without answer")
+        if batch.is_open and batch.seq >= batch.acked + batch.msgs:
+            raise Violation("progress", f"{batch.id}: {batch.seq} arrived, {batch.acked}+{batch.msgs} acked")
+
+    def _promise(self, batch: FastBatch, upto: int, now: int) -> None:
+        """What is acked is stored, and stays."""
+        for seq, at in batch.stored.items():
+            if seq <= upto:
+                self._record.promise(batch.sent[seq - 1], at, now)
+
+    def _check_stored(self, batch: FastBatch) -> None:
+        """Nothing is stored that came after the end, and with `fail` nothing past a gap."""
+        for seq, one in enumerate(batch.sent[batch.survived :], batch.survived + 1):
+            at = self._record.seq_of.get(one.tag)
+            if at is not None and batch.stored.get(seq) != at:
+                raise Violation(
+                    "past a gap", f"{batch.id} {seq} is stored past {batch.seq}, where the batch ended"
+                )
+
+    # --- crashes
+
+    def judge(self, found: dict[int, Held], now: int, *, power: bool) -> None:
+        """After a crash, before the stream's record takes over what was found."""
+        record = self._record
+        at_of = {held.tag: seq for seq, held in found.items() if held.tag}
+        for batch in self.batches:
+            walk = Walk(batch, None, now)
+            for arrival in self.arrivals:
+                if arrival.batch is batch:
+                    walk.take(arrival)
+            fresh = enumerate(batch.sent[batch.survived :], batch.survived + 1)
+            present = [seq for seq, one in fresh if one.tag in at_of]
+            if not present:
+                continue
+            if max(present) > batch.seq:
+                raise Violation("past a gap", f"{batch.id} {present} came back, it has {batch.seq}")
+            ats = [at_of[batch.sent[seq - 1].tag] for seq in present]
+            require(ats == sorted(ats), "fast", f"{batch.id} {present} came back at {ats}")
+            if power or batch.gap_ok:
+                continue
+            arrived = {one.seq for one in self.arrivals if one.batch is batch and one.publish is not None}
+            for seq in sorted(arrived):
+                if seq > max(present):
+                    break
+                one = batch.sent[seq - 1]
+                gone = one.tag in record.seq_of or one.msg_id or left_at_once(record, one)
+                if one.tag not in at_of and not gone and not record.may_refuse(one):
+                    raise Violation("fast", f"{batch.id}: {present} came back, {seq} did not")
+
+    def crashed(self) -> None:
+        """The server knows nothing of open batches any more; their publishers don't know that."""
+        for batch in self.batches:
+            batch.is_open, batch.final = False, None
+            batch.seq = batch.acked = batch.msgs = 0
+            batch.stored.clear()
+            batch.survived = len(batch.sent)
+        self.arrivals.clear()
+        self.answers.clear()
+
+
+def _outline(said: dict[str, Any]) -> tuple[Any, ...]:
+    """What an answer comes to."""
+    if said.get("type") == "gap":
+        return "gap", said["last_seq"], said["seq"]
+    if said.get("type") == "err":
+        return "err", said["seq"]
+    if said.get("error") and not said.get("batch"):
+        return ("unknown",) if said["error"]["err_code"] == 10206 else ("refused",)
+    return "final", said.get("count", 0), "error" not in said
