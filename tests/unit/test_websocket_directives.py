@@ -14,7 +14,9 @@ def test_every_directive_sets_its_option() -> None:
     text = """websocket {
       listen: "127.0.0.1:8080"
       tls { cert_file: c.pem, key_file: k.pem }
-      compression: true
+      compress: true
+      advertise: "[::1]:99"
+      ping_interval: "5s"
       same_origin: true
       allowed_origins: ["http://a", "https://b:1"]
       handshake_timeout: "3s"
@@ -27,6 +29,8 @@ def test_every_directive_sets_its_option() -> None:
         port=8080,
         tls=TlsOptions(cert_file="c.pem", key_file="k.pem"),
         compression=True,
+        advertise="[::1]:99",
+        ping_interval_ns=5_000_000_000,
         same_origin=True,
         allowed_origins=("http://a", "https://b:1"),
         handshake_timeout_ns=3_000_000_000,
@@ -47,7 +51,10 @@ def test_every_directive_sets_its_option() -> None:
         ("ws { port: 1, no_tls: true, tls: on }", "must be a map"),
         ("ws { port: 1 }", "websocket requires TLS configuration"),
         ("ws { no_tls: true }", "websocket.port is missing"),
-        ("ws { port: 1, no_tls: true, ping_interval: 1 }", 'field "ping_interval" is not supported'),
+        ("ws { port: 1, no_tls: true, ping_interval: -1 }", "websocket.ping_interval is -1"),
+        ("ws { port: 1, no_tls: true, advertise: 'a:b:c' }", 'websocket.advertise is "a:b:c"'),
+        ("ws { port: 1, no_tls: true, advertise: 'h:99999' }", 'write it as "host:port"'),
+        ("client_advertise: 'h:x'", 'client_advertise is "h:x"'),
         ("ws { port: 1, no_tls: true, authorization { users: [] } }", 'field "users" is not supported'),
         ("ws { port: 1, no_tls: true, no_auth_user: a }", 'websocket no_auth_user: "a" not present'),
         (

@@ -11,6 +11,7 @@ in the official server): nobody can tell when it has become valid.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -299,6 +300,11 @@ class WebsocketOptions:
     """The same for the token of `authorization`. `token_cookie`."""
     headers: tuple[tuple[str, str], ...] = ()
     """Headers of the answer to a handshake. Default none. `headers`."""
+    ping_interval_ns: int = 0
+    """How long these connections may be silent; 0 (default) = as long as others. `ping_interval`."""
+    advertise: str = ""
+    """host[:port] that other servers of a cluster tell their clients; one that stands alone shows it in varz.
+    Default none. `advertise`."""
 
     @property
     def has_own_users(self) -> bool:
@@ -314,6 +320,9 @@ class WebsocketOptions:
             raise ConfigError("websocket requires TLS configuration; give it `tls`, or `no_tls: true`")
         if self.user and self.token:
             raise ConfigError("websocket authorization cannot have a user/pass and token")
+        _at_least("websocket.ping_interval", self.ping_interval_ns, 0)
+        if self.advertise:
+            host_and_port("websocket.advertise", self.advertise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,7 +336,7 @@ class Options:
     server_name: str = ""
     """Name of the server, no spaces. Default: its generated id. `server_name`."""
     client_advertise: str = ""
-    """host:port that clients should know instead of the bound address. Default none. `client_advertise`."""
+    """host[:port] that clients are told instead of the bound address. Default none. `client_advertise`."""
     cluster_name: str = ""
     """Name of the cluster, no spaces. A server stands alone so far, and the name means nothing. Default
     none. `cluster.name`."""
@@ -470,6 +479,8 @@ class Options:
         if self.log_format not in ("text", "json"):
             raise ConfigError(f'log_format is "{self.log_format}"; it must be "text" or "json"')
         _at_least("ping_interval", self.ping_interval_ns, 1)
+        if self.client_advertise:
+            host_and_port("client_advertise", self.client_advertise)
         _at_least("ping_max", self.ping_max, 1)
         _at_least("write_deadline", self.write_deadline_ns, 1)
         _at_least("authorization.timeout", self.auth_timeout_ns, 1)
@@ -574,6 +585,14 @@ class Options:
             )
         if users and (websocket.user or websocket.token):
             raise ConfigError("websocket authentication cannot have a single user/pass or token and users")
+
+
+def host_and_port(name: str, text: str) -> tuple[str, int]:
+    """The parts of `host`, `host:port` or `[v6]:port`; port 0 when there is none. Raises ConfigError."""
+    match = re.fullmatch(r"(\[[^\[\]]+\]|[^:\[\]]*)(?::(\d{1,5}))?", text)
+    if match is None or int(match[2] or 0) > 65535:
+        raise ConfigError(f'{name} is "{text}"; write it as "host:port" or "host"')
+    return match[1].strip("[]"), int(match[2] or 0)
 
 
 def _between(name: str, value: int, low: int, high: int) -> None:

@@ -40,7 +40,7 @@ from penstock.server.identity import (
     new_server_id,
     new_server_key,
 )
-from penstock.server.options import AccountJetStream, AccountOptions, JetStreamOptions, Options
+from penstock.server.options import AccountJetStream, AccountOptions, JetStreamOptions, Options, host_and_port
 from penstock.server.passwords import Passwords
 from penstock.server.session import Session
 from penstock.server.system import SystemService
@@ -449,6 +449,12 @@ class Server:
             return self.websockets.auth_timeout_ns
         return self.options.auth_timeout_ns
 
+    def ping_interval_ns_of(self, kind: str) -> int:
+        """How long such clients may be silent."""
+        websocket = self.options.websocket
+        own = websocket.ping_interval_ns if kind == "websocket" and websocket is not None else 0
+        return own or self.options.ping_interval_ns
+
     def authenticator_of(self, kind: str) -> Authenticator:
         """Who checks the credentials of clients that come in by "nats" or "websocket"."""
         own = self.websockets.authenticator if kind == "websocket" and self.websockets is not None else None
@@ -479,7 +485,7 @@ class Server:
                 f"can not listen on {options.host}:{port}: {error.strerror or error}; is it in use?"
             ) from error
         self._listener = listener
-        self._info["port"] = listener.port
+        self._info = self._static_info(listener.port)
         self.log.info(f"Listening for client connections on {_host_port(options.host, listener.port)}")
         if self.encryption is not None:
             need = "required" if self.encryption.required else "available"
@@ -510,7 +516,9 @@ class Server:
                 info["domain"] = options.jetstream.domain
             info["api_lvl"] = self.jetstream.api_level
         if options.client_advertise:
-            info["connect_urls"] = [options.client_advertise]
+            host, told = host_and_port("client_advertise", options.client_advertise)
+            info |= {"host": host, "port": told or port}
+            info["connect_urls"] = [_host_port(host, told or port)]
         return info
 
     def _open_jetstream(self, tick: Tick) -> None:

@@ -108,7 +108,7 @@ class Session:
             self._auth_timer = loop.call_later(timeout_ns / 1e9, self._on_auth_timeout)
         else:
             self._identify(self.authenticator.check(self.credentials()))
-        first_ping_s = min(FIRST_PING_S, server.options.ping_interval_ns / 1e9)
+        first_ping_s = min(FIRST_PING_S, server.ping_interval_ns_of(self.connection.kind) / 1e9)
         self._ping_timer = loop.call_later(
             first_ping_s * (1 + FIRST_PING_JITTER * server.random()), self._on_ping_timer
         )
@@ -555,7 +555,7 @@ class Session:
             self._ping_sent_ns = self.server.clock()
             self.trace("->> [PING]")
             self.send(PING)
-        interval_s = options.ping_interval_ns / 1e9
+        interval_s = self.server.ping_interval_ns_of(self.connection.kind) / 1e9
         self._ping_timer = asyncio.get_running_loop().call_later(interval_s, self._on_ping_timer)
 
     def _shut(self) -> None:

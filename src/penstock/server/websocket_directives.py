@@ -10,7 +10,6 @@ from penstock.server.conf import Node
 from penstock.server.directives import Reader, address, block, boolean, duration, fields, integer, text
 from penstock.server.options import WebsocketOptions
 
-UNSUPPORTED = frozenset({"advertise", "ping_interval"})
 UNSUPPORTED_AUTHORIZATION = frozenset(
     {"users", "permissions", "default_permissions", "auth_callout", "proxy_required"}
 )
@@ -18,7 +17,7 @@ UNSUPPORTED_AUTHORIZATION = frozenset(
 
 def websocket(node: Node, name: str) -> WebsocketOptions:
     """Reads the block. Raises ConfigError."""
-    found = fields(block(node, name), _WEBSOCKET, UNSUPPORTED)
+    found = fields(block(node, name), _WEBSOCKET, frozenset())
     found.update(found.pop("authorization", {}))
     host, port = found.pop("listen", (None, None))
     if port is not None:
@@ -61,6 +60,9 @@ _WEBSOCKET: dict[str, tuple[str, Reader]] = {
     "no_tls": ("no_tls", boolean),
     "tls": ("tls", tls_directives.tls),
     "compression": ("compression", boolean),
+    "compress": ("compression", boolean),
+    "advertise": ("advertise", text),
+    "ping_interval": ("ping_interval_ns", duration),
     "same_origin": ("same_origin", boolean),
     "allowed_origins": ("allowed_origins", _origins),
     "allowed_origin": ("allowed_origins", _origins),

@@ -119,6 +119,7 @@ class Websockets:
         shown = {
             "host": options.host,
             "port": self.port,
+            "advertise": options.advertise,
             "no_tls": options.no_tls,
             "compression": options.compression,
             "same_origin": options.same_origin,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.protocol.durations import format_time
 from penstock.server.identity import PROTOCOL, RUNTIME, VERSION
+from penstock.server.options import host_and_port
 from penstock.server.pages.base import Options, Page, Query, uptime
 from penstock.server.pages.jsz import jetstream_config, jetstream_limits, jetstream_stats
 from penstock.server.totals import Traffic
@@ -49,14 +50,15 @@ def num_subscriptions(server: Server) -> int:
 def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> Page:
     """General state. `requests`: how often each page was asked for."""
     told, now, totals, sums = server.options, server.clock(), server.totals, traffic(server)
+    host, port = host_and_port("client_advertise", told.client_advertise)
     page: Page = {
         "server_id": server.server_id,
         "server_name": server.server_name,
         "version": VERSION,
         "proto": PROTOCOL,
         "go": RUNTIME,
-        "host": told.host,
-        "port": server.port,
+        "host": host or told.host,
+        "port": port or server.port,
         "connect_urls": [told.client_advertise] if told.client_advertise else None,
         "auth_required": server.authenticator.required or None,
         "max_connections": told.max_connections,
