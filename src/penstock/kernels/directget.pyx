@@ -19,7 +19,7 @@ from penstock.kernels.buffers cimport OutBuffer, put_uint
 from penstock.kernels.dispatch cimport ServiceSink, route
 from penstock.kernels.grammar cimport has_wildcard, token_end
 from penstock.kernels.records cimport Record
-from penstock.kernels.sinks cimport Message, Sink, Subscription
+from penstock.kernels.sinks cimport Message, Sink, Subscription, is_closed
 from penstock.kernels.streamlog cimport StreamLog
 from penstock.kernels.subjects cimport SubscriptionIndex
 
@@ -213,10 +213,10 @@ cdef class DirectGets(ServiceSink):
         cdef const char* p = m.subject + prefix
         if (
             m.subject_len > prefix + VERB_SIZE and memcmp(p, b"DIRECT.GET.", VERB_SIZE) == 0
-            and m.reply_len and not m.header_len and not sub.closed and not self.answering
+            and m.reply_len and not m.header_len and not is_closed(sub) and not self.answering
             and self.answer(p + VERB_SIZE, m.subject_len - prefix - VERB_SIZE, m)
         ):
-            sub.delivered += 1
+            sub.interest.delivered += 1
             return 1
         return ServiceSink.deliver(self, sub, m, origin)
 

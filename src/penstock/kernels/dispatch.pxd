@@ -2,6 +2,7 @@
 from libc.stdint cimport uint64_t
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.frames cimport Frame, FrameParser
+from penstock.kernels.literals cimport Sought
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
 from penstock.kernels.ticks cimport TickTrigger
@@ -44,6 +45,7 @@ cdef class ClientSink(Sink):
     cdef public Tracer tracer           # None, or what is told of messages that come and go
     cdef public bytes brief, detail     # None, or what services in other accounts are told of it (imports.pyx)
     cdef int mark_dirty(self) except -1
+    cdef int encoded(self, size_t body_len, Sink origin) except -1
     cdef bint send(self) except -1
     # Is it the guard alone that keeps the message from this receiver?
     cdef bint denies(self, Subscription sub, const Message* m) except -1
@@ -92,10 +94,10 @@ cdef class Inlet:
     # frame (or OP_ERROR) it stopped at; the caller reads it by control() and calls process() again.
     cpdef int process(self) except -1
     cdef int run(self) except -1
-    cdef int take_ahead(self, PublishFrame* ahead, int* op) except -1
-    cdef int publish_ahead(self, const PublishFrame* ahead, int count) except -1
+    cdef int take_ahead(self, PublishFrame* ahead, Sought* sought, int* op) except -1
+    cdef int publish_ahead(self, const PublishFrame* ahead, Sought* sought, int count) except -1
     cdef int work(self) except -1
-    cdef int publish_frame(self, const Frame* f) except -1
+    cdef int publish_frame(self, const Frame* f, Sought* sought) except -1
     cdef bint is_allowed(self, const Message* m) except -1
 
 # Routes one message to everybody interested; returns how many took it.

@@ -12,15 +12,17 @@ Rejected: handing PUB frames to Python when pedantic or verbose are on (the answ
 counting the 503 as a delivery (the official server doesn't either: UNSUB max is about messages).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.string cimport memcmp, memmove
+from libc.string cimport memmove
 
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.frames cimport (
-    ERROR_MALFORMED, OP_HPUB, OP_NEED_MORE, OP_PUB, FrameParser, put_msg, to_python,
+    ERROR_MALFORMED, OP_HPUB, OP_NEED_MORE, OP_PUB, FrameParser, put_msg, put_msg_behind, to_python,
 )
-from penstock.kernels.grammar cimport is_literal_subject
+from penstock.kernels.grammar cimport has_space, is_literal_subject, is_reserved_reply, is_reserved_subject
 from penstock.kernels.literals cimport Sought
-from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
+from penstock.kernels.sinks cimport (
+    INTEREST_CLOSED, DirtyList, Interest, Message, Sink, Subscription, interest_words, is_closed,
+)
 from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
 from penstock.kernels.ticks cimport TickTrigger
 
@@ -122,7 +124,7 @@ cdef class ClientSink(Sink):
         cdef const char* body = m.body
         cdef size_t header_len = m.header_len
         cdef size_t body_len = m.body_len
-        if self.closed or sub.closed or (origin is self and not self.echo):
+        if self.closed or is_closed(sub) or (origin is self and not self.echo):
             return 0
         if self.guard is not None:
             if not self.guard.passes(m):
@@ -140,6 +142,31 @@ cdef class ClientSink(Sink):
             sent = m[0]
             sent.body, sent.header_len, sent.body_len = body, header_len, body_len
             self.tracer.note(False, sub.sid, &sent)
+        sub.interest.delivered += 1
+        self.encoded(body_len, origin)
+        if sub.most and sub.interest.delivered >= sub.most:
+            sub.mark(INTEREST_CLOSED, True)
+            if self.owner is not None:
+                self.owner.on_auto_unsubscribe(sub)
+        return 1
+
+    cdef int deliver_to(self, Interest* interest, const Message* m, Sink origin) except -1:
+        if interest.flags or self.guard is not None or self.tracer is not None or (
+            m.header_len and not self.headers
+        ):
+            return self.deliver(<Subscription>interest.subscription, m, origin)
+        if self.closed or (origin is self and not self.echo):
+            return 0
+        put_msg_behind(
+            self.out, interest_words(interest), interest.subject_len + <size_t>interest.sid_len + 2,
+            m.reply, m.reply_len, m.body, m.header_len, m.body_len,
+        )
+        interest.delivered += 1     # after encoded() it may be gone: that wakes who may do anything
+        self.encoded(m.body_len, origin)
+        return 1
+
+    cdef int encoded(self, size_t body_len, Sink origin) except -1:
+        """A message with a body of that size went into `out`."""
         self.out_msgs += 1
         self.out_bytes += body_len
         if not self.is_dirty:
@@ -151,15 +178,10 @@ cdef class ClientSink(Sink):
                 # One read can be multiplied by every subscription of a connection: waiting for the end of
                 # the tick would let it fill memory.
                 self.closed = self.overflowed = True
-        sub.delivered += 1
-        if sub.max_msgs and sub.delivered >= sub.max_msgs:
-            sub.closed = True
-            if self.owner is not None:
-                self.owner.on_auto_unsubscribe(sub)
-        return 1
+        return 0
 
     cdef bint denies(self, Subscription sub, const Message* m) except -1:
-        return not (self.closed or sub.closed or self.guard is None) and not self.guard.passes(m)
+        return not (self.closed or is_closed(sub) or self.guard is None) and not self.guard.passes(m)
 
     cdef bint is_blocked(self, size_t backlog_max) noexcept:
         return self.out.size >= self.stall_threshold or self.out.size >= backlog_max
@@ -232,7 +254,7 @@ cdef class ServiceSink(Sink):
 
     cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
         cdef bytes subject, reply, header, payload
-        if sub.closed:
+        if is_closed(sub):
             return 0
         subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
         reply = PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b""
@@ -240,7 +262,7 @@ cdef class ServiceSink(Sink):
         payload = PyBytes_FromStringAndSize(
             m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len)
         )
-        sub.delivered += 1
+        sub.interest.delivered += 1
         if self.before is not None:
             self.before()
         self.callback(subject, reply, header, payload, origin)
@@ -259,39 +281,36 @@ cdef int route_to_group(SubscriptionIndex index, list group, const Message* m, S
         first = <size_t>(index.random() % n)
     for i in range(n):
         sub = <Subscription>group[(first + i) % n]
-        if not sub.closed and sub.sink.deliver(sub, m, origin):
+        if not is_closed(sub) and sub.sink.deliver(sub, m, origin):
             return 1
     return 0
 
 
 cdef int route(SubscriptionIndex index, const Message* m, Sink origin) except -1:
-    cdef void* sole = NULL
-    cdef MatchResult result = index.lookup_or_sole(m.subject, m.subject_len, &sole)
+    cdef Sought sought
+    sought.subject, sought.n, sought.index = m.subject, m.subject_len, NULL
+    return route_sought(index, &sought, m, origin)
+
+
+cdef int route_sought(SubscriptionIndex index, Sought* sought, const Message* m, Sink origin) except -1:
+    """The same for a message whose subject's lookup has perhaps begun."""
+    cdef Interest* sole = NULL
+    cdef MatchResult result = index.lookup_or_sole(sought, &sole)
     cdef list plain, groups
     cdef Subscription sub
     cdef Py_ssize_t i
     cdef int taken = 0
     if sole != NULL:
-        sub = <Subscription>sole
-        return 0 if sub.closed else sub.sink.deliver(sub, m, origin)
+        return 0 if sole.flags & INTEREST_CLOSED else (<Sink>sole.receiver).deliver_to(sole, m, origin)
     plain = result.plain
     groups = result.groups
     for i in range(len(plain)):
         sub = <Subscription>plain[i]
-        if not sub.closed:
+        if not is_closed(sub):
             taken += sub.sink.deliver(sub, m, origin)
     for i in range(len(groups)):
         taken += route_to_group(index, <list>groups[i], m, origin)
     return taken
-
-
-cdef bint has_space(bytes subject) noexcept:
-    cdef const char* s = PyBytes_AS_STRING(subject)
-    cdef Py_ssize_t i
-    for i in range(PyBytes_GET_SIZE(subject)):
-        if s[i] == c' ' or s[i] == c'\t' or s[i] == c'\r' or s[i] == c'\n':
-            return True
-    return False
 
 
 cpdef int publish(
@@ -318,29 +337,6 @@ cpdef int publish(
     return route(index, &m, origin)
 
 
-cdef inline bint starts_with(const char* s, size_t n, const char* prefix, size_t k) noexcept nogil:
-    return n > k and memcmp(s, prefix, k) == 0
-
-
-cdef bint is_reserved_subject(const char* s, size_t n) noexcept nogil:
-    """Subjects between servers; clients may not publish there."""
-    if n == 0 or (s[0] != c'$' and s[0] != c'_'):
-        return False
-    return (
-        starts_with(s, n, b"$NRG.", 5) or starts_with(s, n, b"_GR_.", 5) or starts_with(s, n, b"$GR.", 4)
-    )
-
-
-cdef bint is_reserved_reply(const char* s, size_t n) noexcept nogil:
-    """Replies that only servers may name: service imports, consumer acks, gateways."""
-    if n == 0 or (s[0] != c'$' and s[0] != c'_'):
-        return False
-    return (
-        starts_with(s, n, b"_R_.", 4) or starts_with(s, n, b"$JS.ACK.", 8)
-        or starts_with(s, n, b"_GR_.", 5) or starts_with(s, n, b"$GR.", 4)
-    )
-
-
 cdef int answer_no_responders(SubscriptionIndex index, ClientSink sink, const Message* m) except -1:
     """The 503 status to the publisher's own subscription to the reply, if it has one."""
     cdef MatchResult result = index.lookup(m.reply, m.reply_len)
@@ -348,7 +344,7 @@ cdef int answer_no_responders(SubscriptionIndex index, ClientSink sink, const Me
     cdef bytes header
     cdef size_t n
     for sub in result.plain:
-        if sub.sink is sink and not sub.closed:
+        if sub.sink is sink and not is_closed(sub):
             header = (
                 b"NATS/1.0 503\r\nNats-Subject: "
                 + PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
@@ -475,12 +471,13 @@ cdef class Inlet:
     cdef int run(self) except -1:
         cdef FrameParser parser = self.parser
         cdef PublishFrame ahead[AHEAD + 1]
+        cdef Sought sought[AHEAD]
         cdef int count
         cdef int op = OP_PUB
         while not self.sink.closed:
-            count = self.take_ahead(ahead, &op)
+            count = self.take_ahead(ahead, sought, &op)
             if count:
-                self.publish_ahead(ahead, count)
+                self.publish_ahead(ahead, sought, count)
                 if self.sink.closed:
                     break
             if op == OP_PUB or (op == OP_NEED_MORE and count):
@@ -492,16 +489,14 @@ cdef class Inlet:
             return op
         return OP_NEED_MORE
 
-    cdef int take_ahead(self, PublishFrame* ahead, int* op) except -1:
+    cdef int take_ahead(self, PublishFrame* ahead, Sought* sought, int* op) except -1:
         """Takes the publishes that were read, AHEAD at most; `op` is what comes then, OP_PUB for perhaps more.
 
         Where each began, and what comes then, stands in `start`.
         """
         cdef FrameParser parser = self.parser
-        cdef Sought sought[AHEAD]
         cdef Frame* f
         cdef int count = 0
-        cdef int i
         op[0] = OP_PUB
         while True:
             ahead[count].start = parser.start
@@ -511,6 +506,7 @@ cdef class Inlet:
             op[0] = parser.next(f)
             if op[0] == OP_PUB or (op[0] == OP_HPUB and self.sink.headers):
                 op[0] = OP_PUB
+                sought[count].subject, sought[count].n, sought[count].index = f.subject, f.subject_len, NULL
                 count += 1
                 continue
             if op[0] == OP_HPUB:
@@ -519,12 +515,10 @@ cdef class Inlet:
                 self.frame = f[0]
             break
         if count > 1 and self.mapper is None and self.index is not None:
-            for i in range(count):
-                sought[i].subject, sought[i].n = ahead[i].frame.subject, ahead[i].frame.subject_len
-            self.index.fetch_ahead(sought, <size_t>count)
+            self.index.seek(sought, <size_t>count)
         return count
 
-    cdef int publish_ahead(self, const PublishFrame* ahead, int count) except -1:
+    cdef int publish_ahead(self, const PublishFrame* ahead, Sought* sought, int count) except -1:
         """Routes what was taken. When the sink closes or something is raised, what comes after that publish,
         the frame that ended the taking too, is as if it had never been taken."""
         cdef int i = 0
@@ -532,14 +526,14 @@ cdef class Inlet:
         try:
             while i < count and not self.sink.closed:
                 i += 1
-                self.publish_frame(&ahead[i - 1].frame)
+                self.publish_frame(&ahead[i - 1].frame, &sought[i - 1])
             whole = not self.sink.closed
         finally:
             if not whole:
                 self.parser.go_back(ahead[i].start)
         return 0
 
-    cdef int publish_frame(self, const Frame* f) except -1:
+    cdef int publish_frame(self, const Frame* f, Sought* sought) except -1:
         """Routes a PUB or HPUB."""
         cdef Message m
         cdef ClientSink sink = self.sink
@@ -558,6 +552,7 @@ cdef class Inlet:
         if self.mapper is not None:
             mapped = self.mapper.map(PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len))
             m.subject, m.subject_len = PyBytes_AS_STRING(mapped), <size_t>PyBytes_GET_SIZE(mapped)
+            sought.subject, sought.n, sought.index = m.subject, m.subject_len, NULL
         if not self.is_allowed(&m):
             return 0
         if self.verbose:
@@ -565,7 +560,7 @@ cdef class Inlet:
             sink.mark_dirty()
         if self.index is None:
             raise RuntimeError("a publish arrived on an Inlet without an index")
-        taken = route(self.index, &m, sink)
+        taken = route_sought(self.index, sought, &m, sink)
         if taken == 0 and m.reply_len and self.no_responders:
             answer_no_responders(self.index, sink, &m)
         return taken

@@ -541,23 +541,38 @@ cdef enum:
     FRAME_SLACK = 64    # verb, blanks, two sizes of up to 20 digits, two CRLF
 
 
-cdef int put_msg(
-    OutBuffer out, const char* subject, size_t subject_len, const char* sid, size_t sid_len,
-    const char* reply, size_t reply_len, const char* body, size_t header_len, size_t body_len,
-) except -1:
-    cdef char* d = out.reserve(subject_len + sid_len + reply_len + body_len + FRAME_SLACK)
-    if header_len:
-        d = put(d, b"HMSG ", 5)
-    else:
-        d = put(d, b"MSG ", 4)
-    d = put_word(d, subject, subject_len)
-    d = put_word(d, sid, sid_len)
+cdef inline char* put_verb(char* d, size_t header_len) noexcept nogil:
+    return put(d, b"HMSG ", 5) if header_len else put(d, b"MSG ", 4)
+
+
+cdef inline void put_rest(
+    OutBuffer out, char* d, const char* reply, size_t reply_len, const char* body, size_t header_len, size_t body_len,
+) noexcept:
+    """What comes after the sid, at d, which has room for it."""
     if reply_len:
         d = put_word(d, reply, reply_len)
     d = put_sizes(d, header_len, body_len)
     d = put(d, body, body_len)
     d = put_crlf(d)
     out.size = <size_t>(d - out.data)
+
+
+cdef int put_msg(
+    OutBuffer out, const char* subject, size_t subject_len, const char* sid, size_t sid_len,
+    const char* reply, size_t reply_len, const char* body, size_t header_len, size_t body_len,
+) except -1:
+    cdef char* d = put_verb(out.reserve(subject_len + sid_len + reply_len + body_len + FRAME_SLACK), header_len)
+    d = put_word(put_word(d, subject, subject_len), sid, sid_len)
+    put_rest(out, d, reply, reply_len, body, header_len, body_len)
+    return 0
+
+
+cdef int put_msg_behind(
+    OutBuffer out, const char* words, size_t words_len, const char* reply, size_t reply_len,
+    const char* body, size_t header_len, size_t body_len,
+) except -1:
+    cdef char* d = put_verb(out.reserve(words_len + reply_len + body_len + FRAME_SLACK), header_len)
+    put_rest(out, put(d, words, words_len), reply, reply_len, body, header_len, body_len)
     return 0
 
 

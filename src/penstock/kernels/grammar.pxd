@@ -1,5 +1,5 @@
 """Subject grammar: literal subjects, filters, and how they relate."""
-from libc.string cimport memchr
+from libc.string cimport memchr, memcmp
 
 # A publish subject: non-empty tokens, no wildcard tokens, no whitespace or NUL.
 cdef bint is_literal_subject(const char* s, size_t n) noexcept nogil
@@ -9,6 +9,8 @@ cdef bint has_wildcard(const char* s, size_t n) noexcept nogil
 # Does filter `f` match literal subject `s`?
 cdef bint filter_matches(const char* f, size_t fn, const char* s, size_t sn) noexcept nogil
 cdef bint has_empty_token(const char* s, size_t n) noexcept nogil
+# Would it break a frame?
+cdef bint has_space(bytes subject) noexcept
 # Raises ValueError when it is no filter.
 cdef int check_filter(bytes f) except -1
 
@@ -19,3 +21,23 @@ cdef inline const char* token_end(const char* p, const char* end) noexcept nogil
 
 cdef inline bint is_token(const char* p, const char* end, char c) noexcept nogil:
     return end - p == 1 and p[0] == c
+
+cdef inline bint starts_with(const char* s, size_t n, const char* prefix, size_t k) noexcept nogil:
+    return n > k and memcmp(s, prefix, k) == 0
+
+# Subjects between servers; clients may not publish there.
+cdef inline bint is_reserved_subject(const char* s, size_t n) noexcept nogil:
+    if n == 0 or (s[0] != c'$' and s[0] != c'_'):
+        return False
+    return (
+        starts_with(s, n, b"$NRG.", 5) or starts_with(s, n, b"_GR_.", 5) or starts_with(s, n, b"$GR.", 4)
+    )
+
+# Replies that only servers may name: service imports, consumer acks, gateways.
+cdef inline bint is_reserved_reply(const char* s, size_t n) noexcept nogil:
+    if n == 0 or (s[0] != c'$' and s[0] != c'_'):
+        return False
+    return (
+        starts_with(s, n, b"_R_.", 4) or starts_with(s, n, b"$JS.ACK.", 8)
+        or starts_with(s, n, b"_GR_.", 5) or starts_with(s, n, b"$GR.", 4)
+    )

@@ -15,6 +15,15 @@ cdef inline bint is_space_or_nul(char c) noexcept nogil:
     return c == c' ' or c == c'\t' or c == c'\r' or c == c'\n' or c == c'\f' or c == 0
 
 
+cdef bint has_space(bytes subject) noexcept:
+    cdef const char* s = PyBytes_AS_STRING(subject)
+    cdef Py_ssize_t i
+    for i in range(PyBytes_GET_SIZE(subject)):
+        if s[i] == c' ' or s[i] == c'\t' or s[i] == c'\r' or s[i] == c'\n':
+            return True
+    return False
+
+
 cdef bint is_valid(const char* s, size_t n, bint wildcards) noexcept nogil:
     """Are there only non-empty tokens without blanks, and wildcards only when allowed and where allowed?"""
     cdef size_t i

@@ -28,7 +28,7 @@ from libc.string cimport memcmp
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.dispatch cimport ClientSink, SubjectMapper
 from penstock.kernels.grammar cimport filter_matches, has_wildcard, token_end
-from penstock.kernels.sinks cimport Message, Sink, Subscription
+from penstock.kernels.sinks cimport INTEREST_CLOSED, Message, Sink, Subscription, is_closed
 from penstock.kernels.subjects cimport AwaitedReplies, MatchResult, SubscriptionIndex
 
 cdef enum:
@@ -119,7 +119,7 @@ cdef int hand_over(
     Subscription sub, const Message* shown, const Message* inner, Sink origin
 ) except -1:
     """To one subscription of the other account."""
-    if sub.closed or isinstance(sub.sink, ShadowSink):
+    if is_closed(sub) or isinstance(sub.sink, ShadowSink):
         return 0
     if isinstance(sub.sink, ImportSink):
         return (<ImportSink>sub.sink).pass_on(sub, inner, origin, True)
@@ -202,11 +202,11 @@ cdef class ImportSink(Sink):
         cdef ReplySink reply = None
         cdef bytes mapped
         cdef int taken
-        if self.busy or sub.closed:
+        if self.busy or is_closed(sub):
             return 0
         self.busy = True
         try:
-            sub.delivered += 1
+            sub.interest.delivered += 1
             if self.rewriter is not None:
                 self.rewriter.rewrite(m.subject, m.subject_len)
                 out.subject, out.subject_len = self.rewriter.out.data, self.rewriter.out.size
@@ -311,9 +311,9 @@ cdef class ReplySink(Sink):
         cdef ReplySink back = None
         cdef bytes own = self.subscription.subject
         cdef int taken
-        if sub.closed:
+        if is_closed(sub):
             return 0
-        sub.delivered += 1
+        sub.interest.delivered += 1
         if m.reply_len and not is_ack(m.reply, m.reply_len):
             back = self.asking.open(
                 self.table.index, self.table, PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len),
@@ -406,9 +406,9 @@ cdef class ReplyTable(AwaitedReplies):
 
     cpdef int close(self, ReplySink sink, int why) except -1:
         """Awaits no more answers for it. why: a ReplyEnd."""
-        if sink.subscription.closed:
+        if is_closed(sink.subscription):
             return 0
-        sink.subscription.closed = True
+        sink.subscription.mark(INTEREST_CLOSED, True)
         self.waiting.pop(sink.subscription.subject, None)
         sink.asking.forget_asked(sink)
         sink.match = NOBODY
@@ -498,7 +498,7 @@ cdef class ShadowSink(Sink):
     cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
         cdef Message local
         cdef Subscription target = self.target
-        if sub.closed or target.closed:
+        if is_closed(sub) or is_closed(target):
             return 0
         # A consumer's message has the subject it was stored with, which is none of this stream's.
         if self.rewriter is None or not filter_matches(

@@ -1,39 +1,36 @@
 """The table of literal filters: a subject finds its entry, and many find theirs at once."""
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcmp, memcpy
 
-# One literal filter. Its subject stands behind it in the same piece of memory.
-cdef struct Literal:
-    void* state             # FilterState, owned by SubscriptionIndex.states
-    void* sole              # its only Subscription, when that is in no queue group; else NULL
-    size_t key_len
+from penstock.kernels.lines cimport LINE
+from penstock.kernels.sinks cimport Interest, interest_words
 
-# The hash stands beside the pointer: a probe that meets another subject's cell costs no look at that subject.
-cdef struct LiteralCell:
-    uint64_t hash
-    Literal* literal        # NULL: nothing here
-
-# Open addressing, linear probing, at most half full.
+# Open addressing, linear probing, at most half full. A cell is 0, or the address of an Interest, whose last bits,
+# which are none of it (an Interest begins with a line), hold some of the hash: a probe that meets another subject's
+# cell mostly costs no look at that subject.
 cdef struct LiteralTable:
-    LiteralCell* cells
+    uintptr_t* cells
     size_t capacity         # a power of two
     size_t count
 
-# A subject that is about to be looked up.
+# A subject that is about to be looked up, and what was found out about it ahead.
 cdef struct Sought:
     const char* subject
     size_t n
     uint64_t hash
-    void* found             # what of it is on its way into the processor's cache
+    const void* index           # the SubscriptionIndex that found it out; NULL: nothing is known but subject and n
+    uint64_t generation         # of the index, for which `cell` holds
+    uintptr_t cell              # the first one with the right tag; 0: the subject isn't in the table
 
-cdef int literal_put(LiteralTable* t, Literal* literal, uint64_t key_hash) except -1
-cdef Literal* literal_new(const char* key, size_t n) except NULL
-# Takes out an entry that is there, and frees it.
-cdef void literal_drop(LiteralTable* t, Literal* literal, uint64_t key_hash) noexcept nogil
-cdef void literals_free(LiteralTable* t) noexcept nogil
-# Has what looking them up and delivering to a sole subscription will read fetched, for all of them at once.
-# Changes nothing but the time it takes.
-cdef void literals_fetch(const LiteralTable* t, Sought* sought, size_t count, uint64_t seed) noexcept
+cdef int literal_put(LiteralTable* t, Interest* entry, uint64_t key_hash) except -1
+# Another entry for the same subject.
+cdef void literal_replace(LiteralTable* t, Interest* entry, Interest* by, uint64_t key_hash) noexcept
+# Takes out an entry that is there.
+cdef void literal_drop(LiteralTable* t, Interest* entry, uint64_t key_hash) noexcept
+cdef void literals_free(LiteralTable* t) noexcept
+# Finds out hashes and cells, and has those and what they lead to fetched, for all of them at once. Changes nothing
+# but the time it takes.
+cdef void literals_seek(const LiteralTable* t, Sought* sought, size_t count, uint64_t seed) noexcept
 
 
 cdef inline uint64_t mix(uint64_t h) noexcept nogil:
@@ -62,25 +59,33 @@ cdef inline uint64_t hash_bytes(const char* p, size_t n, uint64_t seed) noexcept
     return mix(h)
 
 
-cdef inline char* literal_key(const Literal* literal) noexcept nogil:
-    return <char*>literal + sizeof(Literal)
+cdef inline uintptr_t tag_of(uint64_t key_hash) noexcept nogil:
+    return <uintptr_t>(key_hash >> 58)
 
 
-cdef inline Literal* literal_get(
+cdef inline Interest* entry_in(uintptr_t cell) noexcept nogil:
+    return <Interest*>(cell & ~<uintptr_t>(LINE - 1))
+
+
+cdef inline bint is_entry_of(const Interest* entry, uint64_t key_hash, const char* key, size_t n) noexcept nogil:
+    return (
+        entry.hash == <uint32_t>key_hash and entry.subject_len == n
+        and memcmp(interest_words(entry), key, n) == 0
+    )
+
+
+cdef inline Interest* literal_get(
     const LiteralTable* t, uint64_t key_hash, const char* key, size_t n
 ) noexcept nogil:
     cdef size_t i
-    cdef const LiteralCell* cell
+    cdef uintptr_t cell
     if t.count == 0:
         return NULL
     i = key_hash & (t.capacity - 1)
     while True:
-        cell = &t.cells[i]
-        if cell.literal == NULL:
+        cell = t.cells[i]
+        if cell == 0:
             return NULL
-        if (
-            cell.hash == key_hash and cell.literal.key_len == n
-            and memcmp(literal_key(cell.literal), key, n) == 0
-        ):
-            return cell.literal
+        if cell & (LINE - 1) == tag_of(key_hash) and is_entry_of(entry_in(cell), key_hash, key, n):
+            return entry_in(cell)
         i = (i + 1) & (t.capacity - 1)

@@ -3,7 +3,8 @@
 
 Theory of operation. Literal filters live in one hash table keyed by the whole subject (literals.pyx);
 wildcard filters in a trie of tokens. A lookup probes the cache, then the table, then walks the trie; none
-of this makes a Python object. Each filter keeps its prebuilt MatchResult, so that a subject which exactly one filter
+of this makes a Python object. A literal filter with one subscription stands in the table with that one's Interest;
+every other filter keeps its prebuilt MatchResult, so that a subject which exactly one filter
 matches (a reply to `_INBOX.<id>.<n>`, never seen before and never again) costs a walk and no allocation.
 Only results put together from several filters, or found by a long walk, are worth a place in the cache.
 
@@ -20,7 +21,7 @@ against 60); a generation number that makes every change flush the cache (each c
 own inbox); one cache a connection (fan-in would multiply memory for nothing gained).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
@@ -28,10 +29,10 @@ from penstock.kernels.grammar cimport (
     check_filter, filter_matches, has_empty_token, has_wildcard, is_token, token_end,
 )
 from penstock.kernels.literals cimport (
-    Literal, Sought, hash_bytes, literal_drop, literal_get, literal_new, literal_put, literals_fetch, literals_free,
-    mix,
+    Sought, entry_in, hash_bytes, is_entry_of, literal_drop, literal_get, literal_put, literal_replace, literals_free,
+    literals_seek, mix,
 )
-from penstock.kernels.sinks cimport Subscription
+from penstock.kernels.sinks cimport Interest, Subscription, interest_free, interest_new
 
 cdef enum:
     CACHE_SIZE = 2048               # entries; a power of two
@@ -251,6 +252,10 @@ cdef MatchResult result_of_members(list members):
 cdef class FilterState:
     """The subscriptions of one filter, in the order of insertion."""
 
+    def __dealloc__(self):
+        if self.entry != NULL:
+            interest_free(self.entry)
+
     cdef int add(self, Subscription sub) except -1:
         self.members.append(sub)
         self.result = None
@@ -261,10 +266,10 @@ cdef class FilterState:
         self.result = None
         return 0
 
-    cdef void* sole(self):
-        """The only subscription, when no queue group has a say in who gets the message; else NULL."""
+    cdef Interest* sole(self):
+        """That of the only subscription, when no queue group has a say in who gets the message; else NULL."""
         if len(self.members) == 1 and not (<Subscription>self.members[0]).queue:
-            return <void*>self.members[0]
+            return (<Subscription>self.members[0]).interest
         return NULL
 
 
@@ -274,10 +279,13 @@ cdef inline MatchResult result_of(FilterState state):
     return state.result
 
 
-cdef MatchResult merged(Found* found):
-    """One result out of several filters; a queue group spans all filters its members subscribed to."""
+cdef MatchResult merged(const Interest* sole, Found* found):
+    """One result out of a literal filter's only subscription, unless it is NULL, and several filters; a queue group
+    spans all filters its members subscribed to."""
     cdef list members = []
     cdef size_t i
+    if sole != NULL:
+        members.append(<Subscription>sole.subscription)
     for i in range(found.count):
         members.extend((<FilterState>found.states[i]).members)
     return result_of_members(members)
@@ -353,28 +361,31 @@ cdef class SubscriptionIndex:
     # --- lookup
 
     cdef MatchResult lookup(self, const char* subject, size_t n):
-        return self.lookup_or_sole(subject, n, NULL)
+        cdef Sought sought
+        sought.subject, sought.n, sought.index = subject, n, NULL
+        return self.lookup_or_sole(&sought, NULL)
 
-    cdef MatchResult lookup_or_sole(self, const char* subject, size_t n, void** sole):
-        """What lookup() gives; or None, and `sole` is the one Subscription, without queue group, that matches.
+    cdef MatchResult lookup_or_sole(self, Sought* sought, Interest** sole):
+        """What lookup() gives; or None, and `sole` is that of the one subscription, without queue group, that matches.
 
         With `sole` NULL it always is a result. Both are borrowed from the index.
         """
-        cdef uint64_t key_hash
         cdef CacheEntry* entry
         cdef size_t i
+        cdef size_t n = sought.n
         if n == 0:
             return NOBODY
         self.num_lookups += 1
-        if self.replies is not None and is_awaited(subject, n):
-            return self.with_replies(subject, n, self.find(subject, n, hash_bytes(subject, n, self.seed), NULL))
-        key_hash = hash_bytes(subject, n, self.seed)
+        if sought.index != <void*>self:
+            sought.hash = hash_bytes(sought.subject, n, self.seed)
+        if self.replies is not None and is_awaited(sought.subject, n):
+            return self.with_replies(sought.subject, n, self.find(sought, NULL))
         if self.in_cache:
-            i = key_hash & (CACHE_SIZE - 1)
+            i = sought.hash & (CACHE_SIZE - 1)
             entry = &self.cache[i]
-            if entry.hash == key_hash and entry.key_len == n and memcmp(entry.key, subject, n) == 0:
+            if entry.hash == sought.hash and entry.key_len == n and memcmp(entry.key, sought.subject, n) == 0:
                 return <MatchResult>self.cached[i]
-        return self.find(subject, n, key_hash, sole)
+        return self.find(sought, sole)
 
     cdef MatchResult with_replies(self, const char* subject, size_t n, MatchResult result):
         """The result and who awaits a reply on the subject."""
@@ -389,10 +400,22 @@ cdef class SubscriptionIndex:
         both.groups = result.groups
         return both
 
-    cdef MatchResult find(self, const char* subject, size_t n, uint64_t key_hash, void** sole):
+    cdef Interest* literal_of(self, const Sought* sought) noexcept:
+        cdef uintptr_t cell = sought.cell
+        if sought.index == <void*>self and sought.generation == self.generation:
+            if cell == 0:
+                return NULL
+            if is_entry_of(entry_in(cell), sought.hash, sought.subject, sought.n):
+                return entry_in(cell)
+        return literal_get(&self.literals, sought.hash, sought.subject, sought.n)
+
+    cdef MatchResult find(self, const Sought* sought, Interest** sole):
         """The lookup without the cache; puts there what is worth it."""
         cdef Found found
-        cdef Literal* literal = literal_get(&self.literals, key_hash, subject, n)
+        cdef const char* subject = sought.subject
+        cdef size_t n = sought.n
+        cdef Interest* literal = self.literal_of(sought)
+        cdef Interest* only = NULL
         cdef MatchResult result
         self.num_walks += 1
         found.states = &found.inline_states[0]
@@ -400,25 +423,28 @@ cdef class SubscriptionIndex:
         found.count = found.visited = 0
         found.out_of_memory = False
         if literal != NULL:
-            add_found(&found, literal.state)
+            if literal.subscription != NULL:
+                only = literal
+            else:
+                add_found(&found, literal.receiver)
         walk(self.root, subject, subject + n, self.seed, &found)
-        if sole != NULL and found.count == 1 and literal != NULL and literal.sole != NULL:
-            sole[0] = literal.sole
+        if sole != NULL and only != NULL and found.count == 0:
+            sole[0] = only
             return None
         try:
             if found.out_of_memory:
                 raise MemoryError("no memory to collect the filters that match a subject")
-            if found.count == 0 or (literal == NULL and has_empty_token(subject, n)):
+            if only != NULL or found.count > 1:
+                result = merged(only, &found)
+            elif found.count == 0 or (literal == NULL and has_empty_token(subject, n)):
                 result = NOBODY
-            elif found.count == 1:
-                result = result_of(<FilterState>found.states[0])
             else:
-                result = merged(&found)
+                result = result_of(<FilterState>found.states[0])
         finally:
             if found.states != &found.inline_states[0]:
                 free(found.states)
-        if found.count > 1 or found.visited > WALK_SHORT:
-            self.remember(subject, n, key_hash, result)
+        if only != NULL or found.count > 1 or found.visited > WALK_SHORT:
+            self.remember(subject, n, sought.hash, result)
         return result
 
     cdef int remember(self, const char* subject, size_t n, uint64_t key_hash, MatchResult result) except -1:
@@ -482,9 +508,13 @@ cdef class SubscriptionIndex:
                     self.forget(i)
         return 0
 
-    cdef void fetch_ahead(self, Sought* sought, size_t count) noexcept:
+    cdef void seek(self, Sought* sought, size_t count) noexcept:
+        cdef size_t i
         if self.literals.count >= FETCH_FROM:
-            literals_fetch(&self.literals, sought, count, self.seed)
+            literals_seek(&self.literals, sought, count, self.seed)
+            for i in range(count):
+                sought[i].index = <void*>self
+                sought[i].generation = self.generation
 
     # --- changes
 
@@ -504,30 +534,53 @@ cdef class SubscriptionIndex:
         self.free_slots.append(state.slot)
         return 0
 
+    cdef FilterState new_literal_state(self, const char* f, size_t n):
+        """Of a filter that stands in the table with an entry of its own."""
+        cdef FilterState state = self.new_state()
+        try:
+            state.entry = interest_new(f, n, NULL, 0)
+        except MemoryError:
+            self.drop_state(state)
+            raise
+        state.entry.receiver = <void*>state
+        return state
+
     cdef int insert_literal(self, const char* f, size_t n, Subscription sub) except -1:
         cdef uint64_t key_hash = hash_bytes(f, n, self.seed)
-        cdef Literal* literal = literal_get(&self.literals, key_hash, f, n)
+        cdef Interest* entry = literal_get(&self.literals, key_hash, f, n)
         cdef FilterState state
-        if literal == NULL:
-            state = self.new_state()
-            literal = literal_new(f, n)
-            literal.state = <void*>state
-            literal_put(&self.literals, literal, key_hash)
+        if entry == NULL and not sub.queue:
+            return literal_put(&self.literals, sub.interest, key_hash)
+        if entry != NULL and entry.subscription == NULL:
+            state = <FilterState>entry.receiver
         else:
-            state = <FilterState>literal.state
+            state = self.new_literal_state(f, n)
+            if entry == NULL:
+                literal_put(&self.literals, state.entry, key_hash)
+            else:
+                state.add(<Subscription>entry.subscription)
+                literal_replace(&self.literals, entry, state.entry, key_hash)
         state.add(sub)
-        literal.sole = state.sole()
         return 0
 
     cdef int remove_literal(self, const char* f, size_t n, Subscription sub) except -1:
         cdef uint64_t key_hash = hash_bytes(f, n, self.seed)
-        cdef Literal* literal = literal_get(&self.literals, key_hash, f, n)
-        cdef FilterState state = <FilterState>literal.state
+        cdef Interest* entry = literal_get(&self.literals, key_hash, f, n)
+        cdef Interest* sole
+        cdef FilterState state
+        if entry.subscription != NULL:
+            literal_drop(&self.literals, entry, key_hash)
+            return 0
+        state = <FilterState>entry.receiver
         state.drop(sub)
-        literal.sole = state.sole()
-        if not state.members:
-            self.drop_state(state)
-            literal_drop(&self.literals, literal, key_hash)
+        sole = state.sole()
+        if sole != NULL:
+            literal_replace(&self.literals, entry, sole, key_hash)
+        elif not state.members:
+            literal_drop(&self.literals, entry, key_hash)
+        else:
+            return 0
+        self.drop_state(state)
         return 0
 
     cdef int insert_wildcard(self, const char* f, size_t n, Subscription sub) except -1:
