@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,8 @@ def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield port
 
 
-def user(port: int, account: str) -> RawNats:
-    return token_login(port, "joe", user_token(account, "joe"))
+def user(port: int, account: str, **connect: object) -> RawNats:
+    return token_login(port, "joe", user_token(account, "joe"), **connect)
 
 
 def test_streams_come_over_to_those_who_may(port: int) -> None:
@@ -118,5 +119,60 @@ def test_exports_that_are_gone_end_imports(kind: str, tmp_path: Path) -> None:
         source.publish("news.eu")
         source.flush()
         assert received(to) == []
+        for client in (system, to, source):
+            client.close()
+
+
+PLAIN = {"headers": False, "no_responders": False}  # requests come as MSG
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_imports_end_when_their_activation_expires(kind: str, tmp_path: Path) -> None:
+    ends = {"expires": now_s() + 6}
+    imports = (
+        imported("stream", "private.a", token=activation("stream", "private.a", **ends)),
+        imported("stream", "private.b", token=activation("stream", "private.>")),
+        imported("service", "secret", token=activation("service", "secret", **ends)),
+    )
+    tokens = {**TOKENS, "TO": account_token("TO", imports=imports)}
+    with running_conf(kind, conf(tokens), tmp_path) as port:
+        to, source = user(port, "TO"), user(port, "FROM", **PLAIN)
+        to.send(b"SUB private.> 1\r\n")
+        to.subscribe("in", 2)
+        source.subscribe("secret", 1)
+        source.flush()
+
+        def reached() -> tuple[list[str], list[str]]:
+            to.publish("secret", b"?")
+            to.flush()
+            requests = received(source)
+            source.publish("private.a")
+            source.publish("private.b")
+            source.flush()
+            return requests, received(to)
+
+        assert reached() == (["secret 1"], ["private.a 1", "private.b 1"])
+        time.sleep(max(0, ends["expires"] + 0.3 - time.time()))  # the servers' own timers
+        assert reached() == ([], ["private.b 1"])
+        for client in (to, source):
+            client.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_activation_that_is_revoked_ends_an_import(kind: str, tmp_path: Path) -> None:
+    tokens = {**TOKENS, "TO": account_token("TO", imports=IMPORTS[-1:])}
+    with running_conf(kind, conf(tokens), tmp_path) as port:
+        system, to, source = system_login(port), user(port, "TO"), user(port, "FROM", **PLAIN)
+        source.subscribe("secret", 1)
+        source.flush()
+        to.publish("secret", b"?")
+        to.flush()
+        assert received(source) == ["secret 1"]
+        time.sleep(1.1)  # a newer token is one of a later second
+        revoking = Export(subject="secret", type="service", token_req=True, revocations={"*": now_s()})
+        assert updated(system, "FROM", account_token("FROM", exports=(revoking,)))["code"] == 200
+        to.publish("secret", b"?")
+        to.flush()
+        assert received(source) == []
         for client in (system, to, source):
             client.close()

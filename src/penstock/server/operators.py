@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING
 from penstock.errors import ConfigError, MisuseError
 from penstock.net.reasons import CloseReason
 from penstock.protocol.claims import AccountClaims, Import, Scope, UserClaims, UserLimits, seconds_left
-from penstock.protocol.jwt import decode_account, decode_activation, decode_operator, decode_user
+from penstock.protocol.jwt import decode_account, decode_operator, decode_user
 from penstock.protocol.nkeys import Prefix, is_public
 from penstock.protocol.user_templates import fill
 from penstock.routing.permissions import Permissions
+from penstock.server import activations
 from penstock.server.account_claims import account_options, connection_types_of, permissions_of
 from penstock.server.account_setup import refurnish, share
 from penstock.server.auth import Credentials, Identity, is_signed
@@ -58,10 +59,18 @@ class KnownAccount:
     updated_ns: int
     expired: bool = False
     timer: asyncio.TimerHandle | None = None
+    activation_timer: asyncio.TimerHandle | None = None
 
     @property
     def name(self) -> str:
         return self.claims.subject
+
+    def stop_timers(self) -> None:
+        """It is known no more, or known anew."""
+        for timer in (self.timer, self.activation_timer):
+            if timer is not None:
+                timer.cancel()
+        self.timer = self.activation_timer = None
 
 
 class Operators:
@@ -112,8 +121,7 @@ class Operators:
     def close(self) -> None:
         """Ends the timers."""
         for known in self.known.values():
-            if known.timer is not None:
-                known.timer.cancel()
+            known.stop_timers()
 
     # -- users
 
@@ -236,9 +244,11 @@ class Operators:
         if before.token == token and not before.expired:
             return
         fresh = self._read(name, token)
-        if before.timer is not None:
-            before.timer.cancel()
+        before.stop_timers()
         self._adopt(fresh)
+        for other in self.known.values():
+            if any(one.account == name and one.token for one in other.claims.nats.imports):
+                self._renew_activations(other)
         refurnish(self._server, name)
         self._hold(before, fresh)
 
@@ -248,8 +258,7 @@ class Operators:
         if known is None:
             return
         self._expire(known)
-        if known.timer is not None:
-            known.timer.cancel()
+        known.stop_timers()
         if self._server.jetstream is not None:
             self._server.jetstream.configure(name, None)
         del self.known[name]
@@ -300,7 +309,7 @@ class Operators:
         return KnownAccount(
             claims=claims,
             token=token,
-            options=account_options(claims, lambda one: self._is_activated(claims, one)),
+            options=self._options(claims),
             default_permissions=permissions_of(claims.nats.default_permissions),
             signing_keys=signing_keys,
             updated_ns=self._server.clock(),
@@ -331,29 +340,44 @@ class Operators:
             delay_s = known.claims.expires - server.clock() / NS
             loop = asyncio.get_running_loop()
             known.timer = loop.call_later(max(0.0, delay_s), self._expire, known)
+        self._watch_activations(known)
+
+    def _options(self, claims: AccountClaims) -> AccountOptions:
+        """What the claims mean just now. Raises ConfigError."""
+        return account_options(claims, lambda one: self._is_activated(claims, one))
 
     def _is_activated(self, importer: AccountClaims, one: Import) -> bool:
-        """Does the token of an import come from the exporting account, for this account and subject?"""
         if not one.token:
             return False
-        try:
-            activation = decode_activation(one.token)
-            exporter_token = self._fetch(one.account)
-            exporter = self.verified(exporter_token) if exporter_token is not None else None
-        except (MisuseError, Untrusted):
-            return False
-        if exporter is None or activation.subject != importer.subject or activation.nats.kind != one.type:
-            return False
-        if activation.issuer not in {one.account, *exporter.nats.scopes} or activation.problems():
-            return False
-        if activation.time_problem(self._server.clock() // NS):
-            return False
-        export = next(
-            (e for e in exporter.nats.exports if e.type == one.type and e.subject == one.subject), None
-        )
-        revocations = export.revocations if export is not None else {}
-        return not any(activation.issued_at <= revocations[who]
-                       for who in ("*", importer.subject) if who in revocations)  # fmt: skip
+        known = self.known.get(one.account)
+        exporter = known.claims if known is not None else None
+        if exporter is None:
+            try:
+                token = self._fetch(one.account)
+                exporter = self.verified(token) if token is not None else None
+            except (MisuseError, Untrusted):
+                return False
+        return exporter is not None and activations.holds(importer, one, exporter, self._server.clock() // NS)
+
+    def _renew_activations(self, known: KnownAccount) -> None:
+        """Activations of an account may have begun or ended: its imports follow."""
+        known.options = self._options(known.claims)
+        self._watch_activations(known)
+
+    def _watch_activations(self, known: KnownAccount) -> None:
+        if known.activation_timer is not None:
+            known.activation_timer.cancel()
+            known.activation_timer = None
+        now_ns = self._server.clock()
+        at_s = activations.next_change(known.claims, now_ns // NS)
+        if at_s:
+            loop = asyncio.get_running_loop()
+            delay_s = max(0.0, at_s - now_ns / NS)
+            known.activation_timer = loop.call_later(delay_s, self._on_activation_time, known)
+
+    def _on_activation_time(self, known: KnownAccount) -> None:
+        self._renew_activations(known)
+        share(self._server)
 
     # -- those who are connected
 
