@@ -11,7 +11,7 @@ import nats
 import nats.errors
 import pytest
 
-from penstock.jetstream.consumer.wiring import account_hash
+from penstock.protocol.ids import short_hash
 from tests.support.nats_servers import KINDS, running_server, until
 from tests.support.talk import Talk, code
 
@@ -257,7 +257,7 @@ async def test_an_ack_is_empty_or_says_so_to_a_subject_of_either_version(talk: C
     await talk.client.publish(messages[1].reply, b"+ACK")
     await talk.client.publish(messages[2].reply, b"+OK")
     await talk.until_info("c", num_ack_pending=2)
-    long = [message.reply.replace("$JS.ACK.", f"$JS.ACK._.{account_hash('$G')}.") for message in messages[3:]]
+    long = [message.reply.replace("$JS.ACK.", f"$JS.ACK._.{short_hash('$G')}.") for message in messages[3:]]
     await talk.client.publish(long[0], b"+ACK")
     await talk.client.publish(f"{long[1]}.extra", b"")
     await talk.until_info("c", num_ack_pending=0)

@@ -16,6 +16,7 @@ from penstock.protocol.api import (
     StorageType,
     StreamConfig,
     StreamConfigRequest,
+    StreamConsumerSource,
     StreamSource,
 )
 
@@ -140,15 +141,11 @@ def test_the_servers_own_subjects_need_no_ack(subject: str, text: str) -> None:
     assert checked(subjects=[subject], no_ack=bool(text)).subjects == [subject]
 
 
-@pytest.mark.parametrize(
-    ("fields", "feature"),
-    [
-        ({"mirror": StreamSource(name="M")}, "mirrors are"),
-        ({"sources": [StreamSource(name="M")]}, "sources are"),
-    ],
-)
-def test_features_that_are_not_there_are_refused_by_name(fields: dict[str, Any], feature: str) -> None:
-    assert refusal(**fields) == (10052, f"{feature} not supported by this server version")
+def test_durable_consumers_of_origins_are_refused() -> None:
+    source = StreamSource(name="O", consumer=StreamConsumerSource(name="c", deliver_subject="d"))
+    text = "a durable consumer for a mirror or source is not supported by this server version"
+    assert refusal(mirror=source, subjects=[]) == (10052, text)
+    assert refusal(sources=[source]) == (10052, text)
 
 
 def test_fast_batches_need_level_3_and_are_not_for_mirrors() -> None:

@@ -34,7 +34,7 @@ def test_a_random_transform_is_drawn_once_before_the_batch() -> None:
     js.create("S", "s.>", subject_transform={"src": "s.>", "dest": "{{random(5)}}.>"})
     draws = iter([3, 1, 4])
     stream = js.engine.streams["S"]
-    stream._below = lambda n: next(draws)
+    stream.below = lambda n: next(draws)
     stream._configure()
     for _ in range(3):
         publish(js.index, b"s.x", b"", b"", b"")

@@ -4,7 +4,7 @@
 present configuration. Neither looks at other streams or at what is stored: the engine does. Texts and codes
 are the official server's (behaviour of v2.15), so that people find the same words in the same places.
 
-Configurations of features this server does not have are refused, never accepted and ignored.
+What a configuration says about mirrors and sources is checked by `stream/origins.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from penstock.jetstream.limits import (
     SEQ_MAX,
     EngineConfig,
 )
+from penstock.jetstream.stream import origins
 from penstock.jetstream.stream.renaming import implied_republish
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
@@ -84,7 +85,7 @@ def _checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig
         raise codes.MIRROR_WITH_ATOMIC_PUBLISH.exception()
     _check_ages(config)
     _check_policies(config)
-    _check_supported(config)
+    origins.check_alone(config)
     _check_subjects(config)
     config = _with_renaming(config, pedantic=request.pedantic)
     if config.num_replicas > 1:
@@ -315,17 +316,6 @@ def _with_renaming(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
     return structs.replace(config, republish=republish)
 
 
-def _check_supported(config: StreamConfig) -> None:
-    wanted = {
-        "mirrors": config.mirror is not None,
-        "sources": bool(config.sources),
-    }
-    missing = [feature for feature, is_wanted in wanted.items() if is_wanted]
-    if missing:
-        verb = "is" if len(missing) == 1 and not missing[0].endswith("s") else "are"
-        raise refuse(f"{', '.join(missing)} {verb} not supported by this server version")
-
-
 _NO_ACK_AREAS = (
     # (subjects, exception, text): a stream on the API's own subjects would answer requests with pub acks.
     (("$JS.>", "$JSC.>", "$NRG.>"), "$JS.EVENT.>", "jetstream api"),
@@ -355,6 +345,8 @@ def _check_unchanged(present: StreamConfig, config: StreamConfig, *, sealed: boo
         raise refuse("stream configuration name must match original")
     if config.storage is not present.storage:
         raise refuse("stream configuration update can not change storage type")
+    if config.mirror is not None and config.mirror != present.mirror:
+        raise codes.STREAM_MIRROR_NOT_UPDATABLE.exception()  # but it may end: the stream goes on by itself
     work_queues = {present.retention, config.retention}
     if len(work_queues) == 2 and RetentionPolicy.WORKQUEUE in work_queues:
         raise refuse("stream configuration update can not change retention policy to/from workqueue")

@@ -49,6 +49,11 @@ class Deadlines(Generic[T]):
             self._heap = [(due, next(self._order), key) for key, (due, _) in self._due.items()]
             heapq.heapify(self._heap)
 
+    def deadline_of(self, thing: T) -> int | None:
+        """The thing's deadline, or None."""
+        present = self._due.get(id(thing))
+        return present[0] if present is not None else None
+
     def earliest(self) -> int | None:
         """The next deadline of all, or None."""
         heap = self._heap

@@ -32,6 +32,8 @@ from penstock.jetstream.deadlines import Deadlines, earliest
 from penstock.jetstream.groupcommit import GroupCommit
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL, EngineConfig
+from penstock.jetstream.sourcing import Sourcing
+from penstock.jetstream.stream.origins import check_among
 from penstock.jetstream.stream.stream import Stream, StreamMeta
 from penstock.jetstream.tiers import flat, tiered
 from penstock.jetstream.transfers import Transfers
@@ -109,6 +111,7 @@ class JetStream:
         self._retry_due: int | None = None
         self.interest = InterestWatch(index)
         self.transfers = Transfers(self)
+        self.sourcing = Sourcing(self)
         self._api = ApiService(self)
 
     # --- life ----------------------------------------------------------------------------------
@@ -172,6 +175,7 @@ class JetStream:
         self.streams[name] = stream
         stream.expire(now)
         stream.subscribe(self.index)
+        self.sourcing.follow(stream)
         self.touch_stream(stream)
         return stream
 
@@ -267,6 +271,7 @@ class JetStream:
             if stream.wiring is not None and stream.write_failure is None and not stream.syncing:
                 active.update(dict.fromkeys(stream.wiring.with_news()))
         self._deliver(list(active), now)
+        self.sourcing.advance(changed, now)
         self.transfers.advance(now)
 
     def _deliver(self, consumers: list[Consumer], now: int) -> None:
@@ -295,6 +300,7 @@ class JetStream:
             self.is_routing = False
         news = stream.wiring.with_news() if stream.wiring is not None and error is None else []
         self._deliver([one for one in dict.fromkeys([*held, *news]) if not one.closed], self.clock())
+        self.sourcing.advance([stream.name], self.clock())
         if stream.name in self._unwritten:
             self.wake()
 
@@ -314,8 +320,8 @@ class JetStream:
 
     def next_deadline(self) -> int | None:
         """When (ns) `on_time` wants to be called; None when nothing waits for time."""
-        transfers = self.transfers.next_deadline()
-        return earliest(self._deadlines.earliest(), self._sync_due, self._retry_due, transfers)
+        others = earliest(self.transfers.next_deadline(), self.sourcing.next_deadline())
+        return earliest(self._deadlines.earliest(), self._sync_due, self._retry_due, others)
 
     def on_time(self, now: int) -> None:
         """Does what is due at `now`: expiries, redeliveries, heartbeats, the periodic sync."""
@@ -328,6 +334,7 @@ class JetStream:
                 thing.on_time(now)
                 self.touch_consumer(thing)
         self.transfers.on_time(now)
+        self.sourcing.on_time(now)
         if self._sync_due is not None and self._sync_due <= now:
             self._sync_due = None
             self._sync()
@@ -382,7 +389,7 @@ class JetStream:
 
     def _write_stream(self, stream: Stream) -> None:
         try:
-            stream.store.write()
+            stream.write()
             if stream.is_memory:
                 pass
             elif self.config.sync_always and stream.config.persist_mode is not PersistMode.ASYNC:
@@ -452,7 +459,7 @@ class JetStream:
         Raises JetStreamApiError: what `config.checked` refuses, 10058 for another configuration under that
         name, 10065 for subjects of another stream, 10027, 10028 and 10047 for the account's limits.
         """
-        config = stream_config.checked(request, self.config)
+        config = self._among_others(stream_config.checked(request, self.config), request)
         present = self.streams.get(config.name)
         if self.transfers.is_restoring(config.name):
             raise codes.STREAM_NAME_EXIST.exception(stream=config.name)
@@ -474,6 +481,7 @@ class JetStream:
         stream.number_from_first()
         self.streams[config.name] = stream
         stream.subscribe(self.index)
+        self.sourcing.follow(stream)
         self.touch_stream(stream)
         self.advisories.stream_action(stream.name, "create")
         return stream
@@ -481,7 +489,7 @@ class JetStream:
     def check_restore(self, request: StreamConfigRequest) -> StreamConfig:
         """The configuration of a stream that is to be restored. Raises JetStreamApiError like create_stream,
         and 10130 for a name in use."""
-        config = stream_config.restored(request, self.config)
+        config = self._among_others(stream_config.restored(request, self.config), request)
         self._check_overlap(config)
         self._check_capacity(config, None)
         name = config.name
@@ -500,7 +508,7 @@ class JetStream:
     def update_stream(self, request: Any, now: int) -> Stream:
         """Changes a stream's configuration. Raises JetStreamApiError like create_stream, 10059, 10052."""
         stream = self.stream(request.name)
-        config = stream_config.updated(stream.config, request, self.config)
+        config = self._among_others(stream_config.updated(stream.config, request, self.config), request)
         self._check_consumer_limits(stream, config)
         self._check_overlap(config)
         self._check_capacity(config, stream)
@@ -510,6 +518,7 @@ class JetStream:
             log.error("stream %s: its new configuration can not be written: %s", stream.name, error)
             raise codes.STREAM_UPDATE.exception(err=str(error)) from error
         stream.subscribe(self.index)
+        self.sourcing.follow(stream)
         self.touch_stream(stream)
         self.advisories.stream_action(stream.name, "modify")
         return stream
@@ -518,6 +527,7 @@ class JetStream:
         """Removes a stream with its messages and consumers. Raises JetStreamApiError 10059, 10050."""
         stream = self.stream(name)
         stream.unsubscribe(self.index)
+        self.sourcing.forget(stream)
         stream.atomic.drop()
         del self.streams[name]
         self._used[stream.config.storage] -= stream.accounted_bytes
@@ -534,6 +544,13 @@ class JetStream:
             log.error("stream %s: its files can not be removed: %s", name, error)
             raise codes.STREAM_DELETE.exception(err=str(error)) from error
         self.advisories.stream_action(name, "delete")
+
+    def _among_others(self, config: StreamConfig, request: StreamConfigRequest) -> StreamConfig:
+        def find(name: str) -> StreamConfig | None:
+            stream = self.streams.get(name)
+            return stream.config if stream is not None else None
+
+        return check_among(config, find, pedantic=request.pedantic)
 
     def forget_consumer(self, consumer: Consumer) -> None:
         """A consumer goes away: no more turns and deadlines for it."""

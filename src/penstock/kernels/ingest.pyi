@@ -47,6 +47,9 @@ class StreamSink(Sink):
     def __init__(self, dirty_list: DirtyList, stream: object) -> None: ...
     @property
     def batch(self) -> IngestBatch: ...
+    def mark(self) -> None:
+        """The stream has something to apply that did not come by its subjects."""
+
     def take(self) -> IngestBatch:
         """Everything collected since the last take; valid until the take after the next."""
 

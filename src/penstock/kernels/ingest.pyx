@@ -174,6 +174,12 @@ cdef class StreamSink(Sink):
             self.dirty_list.mark(self.stream)
         return 1
 
+    def mark(self):
+        """The stream has something to apply that did not come by its subjects."""
+        if not self.is_dirty:
+            self.is_dirty = True
+            self.dirty_list.mark(self.stream)
+
     def take(self):
         """Everything collected since the last take; valid until the take after the next."""
         cdef IngestBatch taken = self.batch

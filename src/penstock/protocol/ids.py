@@ -24,6 +24,14 @@ def base62(value: int, width: int) -> str:
     return "".join(digits)
 
 
+def short_hash(text: str) -> str:
+    """Eight characters that stand for a longer name, as the official server computes them."""
+    import hashlib  # it brings OpenSSL: a server without streams starts without it
+
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()[:8]
+    return "".join(DIGITS[byte % 62] for byte in digest)
+
+
 class NuidGenerator:
     """Call it for the next id.
 

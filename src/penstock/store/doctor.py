@@ -23,7 +23,8 @@ from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE, StoredMessage, Stream
 from penstock.store.blocks import block_path, fingerprint, index_path, map_file
 from penstock.store.disk import LOCAL_DISK, Disk
 from penstock.store.envelope import is_enveloped
-from penstock.store.files import OpenFiles, names_in, unpack_meta, unquote_name, write_atomically
+from penstock.store.files import OpenFiles, names_in, quote_name, unpack_meta, unquote_name, write_atomically
+from penstock.store.interface import POSITIONS
 from penstock.store.journal import META, STATE, FileConsumerStore, read_entries, read_state
 from penstock.store.keys import StoreKey, open_vault
 from penstock.store.mending import (
@@ -230,7 +231,8 @@ class Doctor:
             except (StoreError, OSError) as error:
                 told(_path_of(error), str(error))
             for consumer in self._consumers(directory):
-                summary.consumers.append(self._name_of(consumer))
+                if consumer.name != quote_name(POSITIONS):
+                    summary.consumers.append(self._name_of(consumer))
                 try:
                     FileConsumerStore.open(consumer, self._files).load()
                 except (StoreError, OSError) as error:

@@ -35,7 +35,7 @@ from penstock.store.files import (
     unpack_meta,
     unquote_name,
 )
-from penstock.store.interface import ConsumerStore, StorageType, StreamStore
+from penstock.store.interface import POSITIONS, ConsumerStore, StorageType, StreamStore
 from penstock.store.journal import FileConsumerStore
 from penstock.store.keys import StoreKey, open_vault
 from penstock.store.memory import MemoryConsumerStore, MemoryStreamStore
@@ -151,7 +151,7 @@ class FileStreamStore:
 
     def consumer_names(self) -> list[str]:
         on_disk = list_assets(self._files, self._directory / "consumers", META)
-        return sorted(set(on_disk) | set(self._memory_consumers))
+        return sorted((set(on_disk) | set(self._memory_consumers)) - {POSITIONS})
 
     def open_consumer(self, name: str) -> ConsumerStore:
         if name in self._memory_consumers:
@@ -163,6 +163,11 @@ class FileStreamStore:
             raise StoreError(f"stream {self.name!r} keeps no consumer {name!r}", path=str(directory))
         consumer = self._consumers[name] = FileConsumerStore.open(directory, self._files)
         return consumer
+
+    def open_positions(self) -> ConsumerStore:
+        if self._disk.exists(self._consumer_directory(POSITIONS) / META):
+            return self.open_consumer(POSITIONS)
+        return self.create_consumer(POSITIONS, b"")
 
     def create_consumer(self, name: str, meta: bytes, memory: bool = False) -> ConsumerStore:
         directory = self._consumer_directory(name)

@@ -28,6 +28,8 @@ __all__ = [
 
 StorageType = Literal["file", "memory"]
 
+POSITIONS = ".sources"  # no consumer can have this name
+
 
 class ConsumerStore(Protocol):
     """State of one consumer: a snapshot, and the entries appended since."""
@@ -136,6 +138,9 @@ class StreamStore(Protocol):
 
     def open_consumer(self, name: str) -> ConsumerStore:
         """A kept consumer. Raises StoreError when there is none of this name."""
+
+    def open_positions(self) -> ConsumerStore:
+        """Where the stream notes how far it got with its sources: kept like a consumer, but none of them."""
 
     def create_consumer(self, name: str, meta: bytes, memory: bool = False) -> ConsumerStore:
         """A new consumer, with `memory` in memory only. Raises StoreError when the name is taken."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from penstock.errors import StoreError, StoreWriteError
 from penstock.kernels.compaction import compact
 from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE, StreamLog
-from penstock.store.interface import StorageType
+from penstock.store.interface import POSITIONS, StorageType
 
 COMPACTIONS_A_WRITE = 2
 
@@ -104,13 +104,18 @@ class MemoryStreamStore:
             del self._owner[self.name]
 
     def consumer_names(self) -> list[str]:
-        return sorted(self._consumers)
+        return sorted(self._consumers.keys() - {POSITIONS})
 
     def open_consumer(self, name: str) -> MemoryConsumerStore:
         try:
             return self._consumers[name]
         except KeyError:
             raise StoreError(f"stream {self.name!r} keeps no consumer {name!r}") from None
+
+    def open_positions(self) -> MemoryConsumerStore:
+        if POSITIONS in self._consumers:
+            return self._consumers[POSITIONS]
+        return self.create_consumer(POSITIONS, b"")
 
     def create_consumer(self, name: str, meta: bytes, memory: bool = False) -> MemoryConsumerStore:
         if name in self._consumers:

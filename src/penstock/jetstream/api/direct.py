@@ -2,7 +2,8 @@
 
 `$JS.API.DIRECT.GET.<stream>` takes a request body that says what is wanted,
 `$JS.API.DIRECT.GET.<stream>.<subject>` gives the last message of that subject. For streams that don't
-allow it, and streams that don't exist, the answer is what a subject without a listener gives: status 503.
+allow it, and streams that don't exist, the answer is what a subject without a listener gives: status 503. But
+a mirror with mirror_direct answers where its origin does not; it says its own name in Nats-Stream.
 
 Single messages carry Nats-Stream, Nats-Subject, Nats-Sequence and Nats-Time-Stamp beside their own headers;
 those of a batch also Nats-Num-Pending and Nats-Last-Sequence, and a batch ends with status 204 EOB.
@@ -48,6 +49,8 @@ def get(engine: JetStream, request: ApiRequest) -> None:
         return
     stream = engine.streams.get(request.args[0])
     if stream is None or not stream.config.allow_direct:
+        stream = engine.sourcing.mirror_of(request.args[0])
+    if stream is None:
         publish(engine.index, request.reply, b"", status.no_responders_block(request.subject), b"")
         return
     try:

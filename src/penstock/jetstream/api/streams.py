@@ -90,6 +90,7 @@ def listing(engine: JetStream, request: ApiRequest) -> StreamListResponse:
             state=stream.state(),
             domain=engine.config.domain,
             ts=format_time(request.now),
+            **_origin_fields(engine, stream, request.now),
         )
         for stream in streams
     ]
@@ -218,7 +219,14 @@ def _info(engine: JetStream, stream: Stream, now: int, *, deleted: bool = False)
         "state": stream.state(deleted=deleted),
         "domain": engine.config.domain,
         "ts": format_time(now),
+        **_origin_fields(engine, stream, now),
     }
+
+
+def _origin_fields(engine: JetStream, stream: Stream, now: int) -> dict[str, Any]:
+    """What it mirrors or sources."""
+    mirror, sources = engine.sourcing.infos(stream, now)
+    return {"mirror": mirror, "sources": sources}
 
 
 def _page(engine: JetStream, request: ApiRequest, limit: int) -> tuple[list[Stream], int, int]:

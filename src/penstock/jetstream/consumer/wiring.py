@@ -15,21 +15,11 @@ from penstock.kernels.acksink import AckSink
 from penstock.kernels.dispatch import ServiceSink
 from penstock.kernels.pump import Pump, ready
 from penstock.kernels.sinks import Sink, Subscription
-from penstock.protocol.ids import DIGITS
+from penstock.protocol.ids import short_hash
 
 if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer import Consumer
     from penstock.jetstream.engine import JetStream
-
-ACCOUNT_HASH_LEN = 8
-
-
-def account_hash(account: str) -> str:
-    """How ack subjects of version 2 name an account."""
-    import hashlib  # it brings OpenSSL: a server without streams starts without it
-
-    digest = hashlib.sha256(account.encode()).digest()[:ACCOUNT_HASH_LEN]
-    return "".join(DIGITS[byte % 62] for byte in digest)
 
 
 class ConsumerWiring:
@@ -43,7 +33,7 @@ class ConsumerWiring:
         self._acks = AckSink()
         flow = ServiceSink(self._on_flow_reply)
         letters = ServiceSink(self._on_letter_answer)
-        domain = f"{engine.config.domain or '_'}.{account_hash(engine.config.account)}."
+        domain = f"{engine.config.domain or '_'}.{short_hash(engine.config.account)}."
         sinks: tuple[tuple[Sink, str], ...] = (
             (self._acks, "$JS.ACK."),
             (self._acks, "$JS.ACK." + domain),

@@ -85,6 +85,48 @@ def added(last: Last | None, header: bytes, increment: int) -> tuple[bytes, byte
     return header, b'{"val":"%s"}' % value.encode(), value
 
 
+def sourced(last: Last | None, subject: bytes, header: bytes, payload: bytes) -> tuple[bytes, bytes]:
+    """(header block, payload) of the message that adds a sourced counter to a subject's sum.
+
+    What counts is by how much the origin's sum differs from the one it had when it was sourced last, which
+    `Nats-Counter-Sources` of the subject's last message says; so a message that is missed or comes twice
+    changes nothing in the end. Raises JetStreamApiError: 10169 without an increment, 10172 when a sum is
+    none.
+    """
+    if not _NUMBER.fullmatch(headers.value_of(header, headers.INCR) or b""):
+        raise codes.MESSAGE_INCR_MISSING.exception()
+    fields = (
+        (headers.value_of(header, headers.STREAM_SOURCE) or b"").decode("utf-8", "surrogateescape").split(" ")
+    )
+    origin_subject = fields[4] if len(fields) > 4 else subject.decode("utf-8", "surrogateescape")
+    sources = _sources_of(last)
+    total = _value_of(payload)
+    of_origin = sources.setdefault(fields[0], {})
+    increment = total - parse_number(of_origin.get(origin_subject, "0").encode())
+    of_origin[origin_subject] = format_number(total)
+    header = headers.with_value(header, headers.INCR, format_number(increment))
+    before = _value_of(last.payload) if last is not None else 0
+    value = format_number(before + increment)
+    ordered = {name: dict(sorted(values.items())) for name, values in sorted(sources.items())}
+    header = headers.with_value(header, headers.COUNTER_SOURCES, msgspec.json.encode(ordered))
+    return header, b'{"val":"%s"}' % value.encode()
+
+
+def _sources_of(last: Last | None) -> dict[str, dict[str, str]]:
+    text = (
+        headers.value_of(last.header, headers.COUNTER_SOURCES) if last is not None and last.header else None
+    )
+    if not text:
+        return {}
+    try:
+        sources = msgspec.json.decode(text, type=dict[str, dict[str, str]])
+    except msgspec.DecodeError:
+        raise codes.MESSAGE_COUNTER_BROKEN.exception() from None
+    if not all(_NUMBER.fullmatch(value.encode()) for values in sources.values() for value in values.values()):
+        raise codes.MESSAGE_COUNTER_BROKEN.exception()
+    return sources
+
+
 def _value_of(payload: bytes) -> int:
     try:
         value = msgspec.json.decode(payload, type=CounterValue).val.encode()

@@ -26,6 +26,8 @@ from penstock.jetstream.stream import ingest, retention, ttl
 from penstock.jetstream.stream.atomic import AtomicBatches, bytes_of
 from penstock.jetstream.stream.dedupe import recover_ids
 from penstock.jetstream.stream.fast import FastIngest, Outcome, is_fast
+from penstock.jetstream.stream.inflow import Inflow
+from penstock.jetstream.stream.positions import SourcePositions
 from penstock.jetstream.stream.renaming import make_mapper, make_republish_mapper
 from penstock.jetstream.stream.schedules import RETRY_NS, MessageSchedules
 from penstock.jetstream.stream.staged import Checked, StagedMessage
@@ -120,7 +122,9 @@ class Stream:
         self.acks = AckBatch(self.ack_prefix)
         self.republisher = Republisher(config.name.encode(), format_time)
         self.fast = FastIngest(self)
-        self._below = below
+        self.below = below
+        self.inflows: list[Inflow] = []  # what it mirrors or sources
+        self.positions: SourcePositions | None = None  # of one with sources
         self.refuse_all: ApiError | None = None  # set by the engine: what every publish gets just now
         self.write_failure: ApiError | None = None  # set while the store can't write
         # True while what was applied is on its way to the disk (sync_always): nothing more is applied,
@@ -145,6 +149,8 @@ class Stream:
     def apply_pending(self, now: int) -> None:
         """Applies what its subjects brought since the last time."""
         self.apply(self.sink.take(), now)
+        for inflow in self.inflows:
+            inflow.apply(now)
 
     def apply(self, batch: IngestBatch, now: int) -> None:
         """Stores a batch of publishes at `now` (ns) and collects the answers."""
@@ -153,7 +159,7 @@ class Stream:
         while True:
             if self.refuse_all is None:
                 apply_plain(
-                    batch, self.log, self._limits, self.ids, now, ts, self.acks, self.republisher,
+                    batch, self.log, self.limits, self.ids, now, ts, self.acks, self.republisher,
                     self.fast.batches,
                 )  # fmt: skip
             publish = batch.take_one()
@@ -199,7 +205,7 @@ class Stream:
         if self.is_wanted(subject):
             size = ingest.record_size(subject, decision.header, len(payload))
             ingest.check_room(self, subject, size)
-        seq = self._store_decided(subject, decision, payload, ts)
+        seq = self.store_decided(subject, decision, payload, ts)
         if decision.msg_id:
             self.ids.add(decision.msg_id, seq, ts)
         return Outcome(seq, duplicate=False, value=decision.value)
@@ -215,13 +221,13 @@ class Stream:
         seq = 0
         self.log.begin_batch(bytes_of(checked), len(checked))
         for subject, decision, payload in checked:
-            seq = self._store_decided(subject, decision, payload, ts)
+            seq = self.store_decided(subject, decision, payload, ts)
             if decision.msg_id:
                 self.ids.add(decision.msg_id, seq, ts)
         self.log.end_batch()
         return seq
 
-    def _store_decided(self, subject: bytes, decision: ingest.Decision, payload: bytes, ts: int) -> int:
+    def store_decided(self, subject: bytes, decision: ingest.Decision, payload: bytes, ts: int) -> int:
         wanted = self.is_wanted(subject)
         seq = self._store(subject, decision.header, payload, ts) if wanted else self.log.skip(ts)
         self.ids.last_id = decision.msg_id
@@ -236,7 +242,13 @@ class Stream:
         return seq
 
     def _store(self, subject: bytes, header: bytes, payload: bytes, ts: int) -> int:
-        return store_one(self.log, self._limits, subject, header, payload, ts, self.republisher)
+        return store_one(self.log, self.limits, subject, header, payload, ts, self.republisher)
+
+    def write(self) -> None:
+        """Hands what is new to the operating system. Raises StoreWriteError."""
+        self.store.write()
+        if self.positions is not None:
+            self.positions.note(self.inflows, self.log)
 
     def acknowledge(self, index: SubscriptionIndex) -> None:
         """Publishes again what was stored, then sends the answers. Only after the write."""
@@ -269,13 +281,16 @@ class Stream:
         Raises StoreError when it can't be kept; the present one then stays.
         """
         self.store.save_meta(encode(StreamMeta(config, self.created)))
-        before = self.config.retention
+        before, was_mirror, present = self.config.retention, self.config.mirror is not None, self.inflows
         self.config = config
         self._configure()
+        self._go_on([inflow for inflow in self.inflows if inflow not in present])
         self.ids.resize(config.duplicate_window, now)
+        if was_mirror and config.mirror is None and not len(self.ids):
+            recover_ids(self.ids, self.log, now)  # from now on it is the one who tells duplicates
         if not config.allow_atomic:
             self.atomic.drop()
-        enforce_all(self.log, self._limits)
+        enforce_all(self.log, self.limits)
         if self.needs is not None and before is not config.retention:
             self.needs.review()
         self.expire(now)
@@ -332,8 +347,9 @@ class Stream:
         self.number_from_first()
         if not self.config.sealed:
             # A crash between a message and the note of what it replaced leaves both.
-            enforce_all(self.log, self._limits)
+            enforce_all(self.log, self.limits)
         recover_ids(self.ids, self.log, now)
+        self._go_on(self.inflows)
         if self.config.allow_msg_ttl:
             self.expiry.ttls.recover(self.log)
         if self.config.allow_msg_schedules:
@@ -372,7 +388,7 @@ class Stream:
                 rollup=ingest.ROLLUP_SUBJECT if headers.value_of(header, headers.ROLLUP) else "",
                 purged_schedule=b"" if produced.next_due else produced.scheduler,
             )
-            self._store_decided(subject, decision, produced.payload, ts)
+            self.store_decided(subject, decision, produced.payload, ts)
 
     def _leave_marker(self, subject: bytes) -> None:
         """The last message of the subject expired: a marker says so to whoever follows the stream."""
@@ -408,7 +424,7 @@ class Stream:
 
     def is_wanted(self, subject: bytes) -> bool:
         """Is a message of this subject stored? Not by an interest stream when no consumer takes it."""
-        return self._limits.needs is None or self._limits.needs.wants(subject)
+        return self.limits.needs is None or self.limits.needs.wants(subject)
 
     def consumer_left(self, *, is_direct: bool) -> int:
         """A consumer ended for good: what only it needed goes. Returns how many messages went.
@@ -422,16 +438,37 @@ class Stream:
 
     def _configure(self) -> None:
         self._choose_needs()
+        self._choose_inflows()
         self.store.set_compression(self.config.compression is Compression.S2)
-        self._limits = _plain_limits(self.config, self.needs)
+        self.limits = _plain_limits(self.config, self.needs)
         if not self.config.allow_batched:
             self.fast.clear()
-        self.sink.mapper = make_mapper(self.config.subject_transform, self._below)
+        self.sink.mapper = make_mapper(self.config.subject_transform, self.below)
         republish = self.config.republish
         self.republisher.configure(
-            make_republish_mapper(republish, self._below), republish is not None and republish.headers_only
+            make_republish_mapper(republish, self.below), republish is not None and republish.headers_only
         )
         self.expiry.leave_marker = self._leave_marker if self.config.subject_delete_marker_ttl else None
+
+    def _choose_inflows(self) -> None:
+        """Origins that stay are read on from where they are."""
+        mirror, sources = self.config.mirror, self.config.sources
+        if mirror is not None:
+            self.inflows = self.inflows or [Inflow(self, mirror, is_mirror=True)]
+            return
+        present = {inflow.index_name: inflow for inflow in self.inflows if not inflow.is_mirror}
+        self.inflows = [Inflow(self, source, is_mirror=False) for source in sources]
+        for at, inflow in enumerate(self.inflows):
+            if inflow.index_name in present:
+                self.inflows[at] = present[inflow.index_name]
+                self.inflows[at].source = inflow.source
+        if sources and self.positions is None:
+            self.positions = SourcePositions(self.store)
+
+    def _go_on(self, inflows: list[Inflow]) -> None:
+        """Sources that were there before go on where they stopped."""
+        if self.positions is not None and inflows:
+            self.positions.recover(inflows, self.log)
 
     def _choose_needs(self) -> None:
         if self.config.retention is RetentionPolicy.LIMITS:

@@ -200,11 +200,13 @@ class ClusterInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class StreamSourceInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """How far a mirror or source is. active: ns since it last received, -1 when never."""
+    """How far a mirror or source is. seq: the origin's last sequence it has. active: ns since it last
+    received, -1 when never."""
 
     name: str = always("")
     external: ExternalStream | None = None
     lag: int = always(0)
+    seq: int = 0
     active: DurationNs = always(-1)
     error: ApiError | None = None
     filter_subject: str = ""

@@ -1,0 +1,259 @@
+"""Who reads the origins of an account's mirrors and sources, and when.
+
+A reader belongs to one inflow of one stream. It looks at its origin in ticks in which that changed, after
+what changed was written, copies what is new into the inflow's batch and marks its stream, which applies the
+batch in the next tick, like publishes. So an origin's log is read when nothing changes it, a copy never runs
+ahead of what a crash leaves of the original, and a stream that catches up takes turns with everything else.
+
+Ordering contract: a batch is filled only when the one before was applied; the position is the stream's own.
+
+Bounds: SLICE_BYTES of copies a tick, over all readers, taken in turns. What a stream refuses (it is full, or
+sealed) is tried again after RETRY_NS, as the official server does.
+
+Rejected: a thread a mirror (the log is single-threaded, and a tick's slice costs half a millisecond).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.jetstream.deadlines import Deadlines
+from penstock.jetstream.limits import SECOND_NS
+from penstock.jetstream.stream.origins import start_ns
+from penstock.protocol import error_codes as codes
+from penstock.protocol.api import ApiError, StreamSourceInfo
+from penstock.protocol.durations import format_time
+from penstock.protocol.ids import short_hash
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.stream.inflow import Inflow
+    from penstock.jetstream.stream.stream import Stream
+
+log = logging.getLogger("penstock.jetstream")
+
+SLICE_BYTES = 512 * 1024  # of copies a tick
+RETRY_NS = 2 * SECOND_NS  # after a refusal
+HEARTBEAT_NS = SECOND_NS  # an origin within the server counts as heard from this often
+CAUGHT_UP = 10  # messages that a mirror may lack and still answer for its origin
+
+
+class Reader(Protocol):
+    """Reads one origin."""
+
+    stream: Stream
+    inflow: Inflow
+
+    def read(self, now: int, enough: int) -> int:
+        """Fills the inflow's batch with up to about `enough` bytes; returns how many it holds then."""
+
+    def again(self) -> None:
+        """What the stream refused is read another time."""
+
+    def lag(self) -> int:
+        """Messages the origin has and the stream does not."""
+
+    def active_ns(self, now: int) -> int:
+        """Since the origin was heard from; -1: never."""
+
+    def error(self) -> ApiError | None:
+        """What is in the way."""
+
+    def stop(self) -> None:
+        """Reads no more."""
+
+
+class LocalReader:
+    """Reads an origin of the same account."""
+
+    def __init__(self, engine: JetStream, stream: Stream, inflow: Inflow) -> None:
+        self.stream = stream
+        self.inflow = inflow
+        self._engine = engine
+        self._origin: Stream | None = None
+        self._before = 0  # the sequence before the first one wanted
+        self._looked = 0  # up to this sequence of the origin there is nothing more for the stream
+        self._heard_at = -1
+
+    def read(self, now: int, enough: int) -> int:
+        inflow = self.inflow
+        origin = self._engine.streams.get(inflow.source.name)
+        if origin is None or origin.syncing or origin.write_failure is not None:
+            return 0
+        if origin is not self._origin:
+            self._begin(origin)
+            self._heard_at = now
+        mappers = [one for one in (inflow.mapper, self.stream.sink.mapper) if one is not None]
+        from_seq = max(inflow.seq, self._looked) + 1
+        if from_seq <= origin.log.last_seq:
+            self._looked = inflow.batch.gather(origin.log, from_seq, inflow.filters, mappers, enough)
+            self._heard_at = now
+        return inflow.batch.size
+
+    def _begin(self, origin: Stream) -> None:
+        self._origin = origin
+        self.inflow.begin(short_hash(format_time(origin.created)))
+        before = first_wanted(self.inflow, self.stream, origin) - 1
+        self._before = self._looked = before
+        if self.inflow.is_mirror and before > self.stream.log.last_seq:
+            self.inflow.batch.place(before)
+
+    def again(self) -> None:
+        self._looked = self._before
+
+    def lag(self) -> int:
+        origin = self._engine.streams.get(self.inflow.source.name)
+        if origin is None or origin is not self._origin:
+            return 0
+        from_seq = max(self.inflow.seq, self._before) + 1
+        return sum(origin.log.count_from(from_seq, one) for one in self.inflow.filters or [b""])
+
+    def active_ns(self, now: int) -> int:
+        if self._heard_at < 0:
+            return -1
+        silent_ns = max(0, now - self._heard_at)
+        return silent_ns % HEARTBEAT_NS if self.error() is None else silent_ns
+
+    def error(self) -> ApiError | None:
+        if self.inflow.source.name not in self._engine.streams:
+            return codes.STREAM_NOT_FOUND
+        return self.inflow.refusal
+
+    def stop(self) -> None:
+        self._origin = None
+
+
+def first_wanted(inflow: Inflow, stream: Stream, origin: Stream) -> int:
+    """The origin's sequence that an inflow begins or goes on with."""
+    source, first = inflow.source, max(origin.log.first_seq, 1)
+    if inflow.seq:
+        return max(inflow.seq + 1, first)
+    if source.opt_start_seq:
+        return max(source.opt_start_seq, first)
+    since = start_ns(source)
+    if not since:
+        return first
+    if not inflow.is_mirror:
+        since = max(since, stream.log.last_ts)  # what it had before that time, it has dropped
+    return min(max(origin.log.seq_at_time(since), first), origin.log.last_seq + 1)
+
+
+class Sourcing:
+    """Of one account."""
+
+    def __init__(self, engine: JetStream) -> None:
+        self._engine = engine
+        self._readers: dict[str, list[Reader]] = {}  # by stream
+        self._by_origin: dict[str, list[Reader]] = {}
+        self._due: dict[Reader, None] = {}  # readers that have to look at their origin
+        self._retries: Deadlines[Reader] = Deadlines()
+
+    def follow(self, stream: Stream) -> None:
+        """Reads the stream's origins from now on: it is new, or its configuration changed."""
+        present = {reader.inflow: reader for reader in self._readers.get(stream.name, ())}
+        readers = [present.get(inflow) or self._reader(stream, inflow) for inflow in stream.inflows]
+        self._drop(reader for reader in present.values() if reader not in readers)
+        if readers:
+            self._readers[stream.name] = readers
+        else:
+            self._readers.pop(stream.name, None)
+        self._due.update(dict.fromkeys(readers))
+
+    def _reader(self, stream: Stream, inflow: Inflow) -> Reader:
+        reader = LocalReader(self._engine, stream, inflow)
+        self._by_origin.setdefault(inflow.source.name, []).append(reader)
+        return reader
+
+    def forget(self, stream: Stream) -> None:
+        """The stream is gone."""
+        self._drop(self._readers.pop(stream.name, ()))
+
+    def _drop(self, readers: Iterable[Reader]) -> None:
+        for reader in readers:
+            reader.stop()
+            self._due.pop(reader, None)
+            self._retries.set(reader, None)
+            others = self._by_origin.get(reader.inflow.source.name, [])
+            if reader in others:
+                others.remove(reader)
+
+    def advance(self, changed: Iterable[str], now: int) -> None:
+        """Reads what is new. changed: streams that were written, or applied a batch."""
+        if not self._readers:
+            return
+        due = self._due
+        for name in changed:
+            due.update(dict.fromkeys(self._by_origin.get(name, ())))
+            due.update(dict.fromkeys(self._readers.get(name, ())))
+        left = SLICE_BYTES
+        for reader in list(due):
+            if left <= 0:
+                self._engine.wake()  # the others have their turn in the next tick
+                return
+            del due[reader]
+            if not len(reader.inflow.batch) and self._may_read(reader, now):
+                left -= self._read(reader, now, left)
+
+    def _may_read(self, reader: Reader, now: int) -> bool:
+        """After a refusal it waits."""
+        inflow = reader.inflow
+        if inflow.refusal is None:
+            return True
+        if self._retries.deadline_of(reader) is None:
+            log.warning(
+                "stream %s: what comes from %s is refused, it is tried again: %s",
+                reader.stream.name, inflow.source.name, inflow.refusal.description,
+            )  # fmt: skip
+            self._retries.set(reader, now + RETRY_NS)
+        return False
+
+    def _read(self, reader: Reader, now: int, enough: int) -> int:
+        size = reader.read(now, enough)
+        if len(reader.inflow.batch):
+            reader.stream.sink.mark()
+        return size
+
+    def next_deadline(self) -> int | None:
+        """When (ns) `on_time` wants to be called."""
+        return self._retries.earliest()
+
+    def on_time(self, now: int) -> None:
+        """Tries again what was refused."""
+        for reader in self._retries.take_due(now):
+            reader.inflow.refusal = None
+            reader.again()
+            self._due[reader] = None
+
+    # --- what others ask -----------------------------------------------------------------------
+
+    def infos(self, stream: Stream, now: int) -> tuple[StreamSourceInfo | None, list[StreamSourceInfo]]:
+        """What a stream's info says about its mirror, and about its sources."""
+        infos = [_info(reader, now) for reader in self._readers.get(stream.name, ())]
+        return (infos[0], []) if stream.config.mirror is not None else (None, infos)
+
+    def mirror_of(self, name: str) -> Stream | None:
+        """A stream that answers direct gets for the origin of this name, which doesn't do so itself."""
+        for readers in self._readers.values():
+            reader = readers[0]
+            config = reader.stream.config
+            mirror = config.mirror
+            answers = mirror is not None and mirror.name == name and config.mirror_direct
+            if answers and reader.lag() < CAUGHT_UP:
+                return reader.stream
+        return None
+
+
+def _info(reader: Reader, now: int) -> StreamSourceInfo:
+    inflow, source = reader.inflow, reader.inflow.source
+    return StreamSourceInfo(
+        name=source.name,
+        external=source.external,
+        lag=reader.lag(),
+        seq=0 if inflow.is_mirror else inflow.seq,
+        active=reader.active_ns(now),
+        error=reader.error(),
+        filter_subject=source.filter_subject,
+        subject_transforms=source.subject_transforms,
+    )

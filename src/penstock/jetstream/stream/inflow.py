@@ -1,0 +1,127 @@
+"""What comes into a stream from one origin: of a mirror its only one, of sources one each.
+
+`apply` stores what a batch of copied messages holds. A mirror keeps sequences and times, a source's messages
+get the stream's own. Like publishes, copies change a stream only here, by what the batch holds, the state and
+`now`. What is refused (no room, too large) ends the batch: it is tried again later, and nothing behind it
+overtakes it.
+
+Where an origin is to be read on from is the target's own state: a mirror's last sequence; of a source, what
+the header of its last message says, or, where that message is gone, what was noted (positions.py).
+
+Invariant: `seq` never runs ahead of what is in the target's log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.errors import JetStreamApiError
+from penstock.jetstream.limits import HEADER_MAX
+from penstock.jetstream.stream import counter, ingest
+from penstock.jetstream.stream.origins import filters_of, header_line, index_name, mapper_of
+from penstock.kernels.copying import CopyBatch, apply_mirrored, apply_sourced
+from penstock.protocol import error_codes as codes
+from penstock.protocol import headers
+from penstock.protocol.api import ApiError, StreamSource
+
+if TYPE_CHECKING:
+    from penstock.jetstream.stream.stream import Stream
+
+_PURGE = b"purge"
+
+
+class Inflow:
+    """Of one origin into `stream`. batch: copies that wait to be applied; whoever reads the origin fills
+    it."""
+
+    def __init__(self, stream: Stream, source: StreamSource, *, is_mirror: bool) -> None:
+        self.source = source
+        self.is_mirror = is_mirror
+        self.index_name = index_name(source)
+        self.filters = filters_of(source)
+        self.ident = ""  # of the origin that `seq` counts in; not known of a mirror's
+        self.refusal: ApiError | None = None  # why the last batch ended early
+        self.batch = CopyBatch()
+        self.mapper = mapper_of(source, stream.below)
+        self._stream = stream
+        self._seq = 0
+
+    @property
+    def seq(self) -> int:
+        """The origin's last sequence that was taken; 0 before the first."""
+        return self._stream.log.last_seq if self.is_mirror else self._seq
+
+    def begin(self, ident: str) -> None:
+        """The origin is (another time) read on from `seq`; a source begins anew with an origin that was made
+        again, whose sequences are others. ident: of the origin, "" when it is not known."""
+        if not self.is_mirror and ident != self.ident:
+            if ident and self.ident:
+                self._seq = 0
+            self.ident = ident
+        self.batch = CopyBatch(None if self.is_mirror else header_line(self.source, self.ident))
+
+    def goes_on(self, seq: int, ident: str) -> None:
+        """What is known of the position after a restart."""
+        self._seq, self.ident = seq, ident
+
+    def apply(self, now: int) -> None:
+        """Stores what the batch holds at `now` (ns)."""
+        batch, stream = self.batch, self._stream
+        if not batch.count:
+            return
+        self.refusal = stream.refuse_all
+        while self.refusal is None:
+            if self._apply_plain(now):
+                self._seq = batch.reached
+            taken = batch.take_one()
+            if taken is None:
+                break
+            try:
+                self._apply_one(*taken, now)
+            except JetStreamApiError as error:
+                self.refusal = ApiError.from_exception(error)
+            else:
+                self._seq = taken[0]
+        batch.clear()
+
+    def _apply_plain(self, now: int) -> int:
+        stream = self._stream
+        if self.is_mirror:
+            return apply_mirrored(self.batch, stream.log, stream.limits, stream.ids, stream.republisher)
+        ts = max(now, stream.log.last_ts)
+        return apply_sourced(self.batch, stream.log, stream.limits, stream.ids, now, ts, stream.republisher)
+
+    def _apply_one(self, seq: int, ts: int, subject: bytes, header: bytes, payload: bytes, now: int) -> None:
+        """Decides about one copy and stores it. Raises JetStreamApiError when it is refused."""
+        stream, config = self._stream, self._stream.config
+        ts = max(ts if self.is_mirror else now, stream.log.last_ts)
+        _check_size(stream, header, payload)
+        msg_id = (headers.value_of(header, headers.MSG_ID) or b"") if header else b""
+        if msg_id and not self.is_mirror and stream.ids.find(msg_id, now):
+            return
+        if config.allow_msg_counter:
+            header, payload = counter.sourced(counter.last_of(stream, subject), subject, header, payload)
+            _check_size(stream, header, payload)
+        may_roll_up = config.allow_rollup_hdrs and not config.deny_purge
+        rollup = ingest.check_rollup(stream, header) if may_roll_up and header else ""
+        ttl_ns = 0
+        if config.allow_msg_ttl:
+            ttl_ns, header = ingest.own_ttl(stream, header)
+        if stream.is_wanted(subject):
+            ingest.check_room(stream, subject, ingest.record_size(subject, header, len(payload)))
+        purged = b""
+        if may_roll_up and header and headers.value_of(header, headers.SCHEDULE_NEXT) == _PURGE:
+            purged = headers.value_of(header, headers.SCHEDULER) or b""
+        decision = ingest.Decision(header, msg_id, ttl_ns=ttl_ns, rollup=rollup, purged_schedule=purged)
+        stored = stream.store_decided(subject, decision, payload, ts)
+        if msg_id:
+            stream.ids.add(msg_id, stored, ts)
+
+
+def _check_size(stream: Stream, header: bytes, payload: bytes) -> None:
+    if stream.config.sealed:
+        raise codes.STREAM_SEALED.exception()
+    if 0 <= stream.config.max_msg_size < len(header) + len(payload):
+        raise codes.STREAM_MESSAGE_EXCEEDS_MAXIMUM.exception()
+    if len(header) > HEADER_MAX:
+        raise codes.STREAM_HEADER_EXCEEDS_MAXIMUM.exception()

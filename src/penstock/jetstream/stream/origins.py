@@ -1,0 +1,261 @@
+"""Origins of mirrors and sources: what a configuration may say about them, and what they are called by.
+
+`check_alone` looks at one configuration, `check_among` at the account's other streams as well. Texts and
+codes are the official server's (behaviour of v2.15), but for a mirror's two starts at once, which are refused
+as its list of errors says (10032); that server takes the sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from msgspec import structs
+
+from penstock.errors import ConfigError, MisuseError
+from penstock.kernels.dispatch import SubjectMapper
+from penstock.protocol import error_codes as codes
+from penstock.protocol import headers, subjects
+from penstock.protocol.api import StreamConfig, StreamSource
+from penstock.protocol.durations import parse_time
+from penstock.protocol.ids import short_hash
+from penstock.protocol.transforms import Below, Transform
+
+API_PREFIX = "$JS.API"
+ALL = ">"
+
+Lookup = Callable[[str], StreamConfig | None]
+"""The configuration of another stream of the account, by name."""
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def index_name(source: StreamSource) -> str:
+    """What tells the sources of one stream apart, and stands in the header of what came from them: origin
+    (with a hash of its external API prefix), filters and destinations."""
+    name = source.name
+    if source.external is not None:
+        name += ":" + short_hash(source.external.api)
+    if source.consumer is not None:
+        name += ":C=" + short_hash(source.consumer.name)
+    if not source.subject_transforms:
+        return f"{name} {source.filter_subject or ALL} {ALL}"
+    sources = "\f".join(transform.src or ALL for transform in source.subject_transforms)
+    destinations = "\f".join(transform.dest or ALL for transform in source.subject_transforms)
+    return f"{name} {sources} {destinations}"
+
+
+def header_line(source: StreamSource, ident: str) -> tuple[bytes, bytes, bytes]:
+    """The parts of `Nats-Stream-Source` around the sequence and the subject; for
+    kernels.copying.CopyBatch."""
+    name, filters, destinations = index_name(source).split(" ")
+    begin = f"{headers.STREAM_SOURCE}: {name} "
+    return begin.encode(), f" {filters} {destinations} ".encode(), f" {ident}".encode() if ident else b""
+
+
+def read_header(value: bytes) -> tuple[str, int, str]:
+    """(index name, sequence, identity) of a `Nats-Stream-Source`; ("", 0, "") when it is none."""
+    fields = value.decode("utf-8", "surrogateescape").split(" ")
+    if len(fields) < 4 or not (fields[1].isascii() and fields[1].isdigit()):
+        return "", 0, ""
+    ident = fields[5] if len(fields) > 5 else ""
+    return f"{fields[0]} {fields[2]} {fields[3]}", int(fields[1]), ident
+
+
+def filters_of(source: StreamSource) -> list[bytes]:
+    """The filters a message has to pass one of; none: all do."""
+    filters = [transform.src or ALL for transform in source.subject_transforms] or [source.filter_subject]
+    if any(one in ("", ALL) for one in filters):
+        return []
+    return [one.encode() for one in filters]
+
+
+def mapper_of(source: StreamSource, below: Below) -> SubjectMapper | None:
+    """What the origin's subjects become: by the first transform whose source matches, else they stay."""
+    transforms = [Transform(one.src, one.dest) for one in source.subject_transforms if one.dest]
+    if not transforms:
+        return None
+
+    def decide(subject: bytes) -> tuple[bytes, bool]:
+        for transform in transforms:
+            if transform.filter.matches(subject):
+                return transform.apply(subject, below) or subject, not transform.is_random
+        return subject, True
+
+    return SubjectMapper(decide)
+
+
+def start_ns(source: StreamSource) -> int:
+    """opt_start_time in ns; 0 without one."""
+    return parse_time(source.opt_start_time) if source.opt_start_time else 0
+
+
+# --- checks --------------------------------------------------------------------------------------
+
+
+def check_alone(config: StreamConfig) -> None:
+    """Refuses (JetStreamApiError) what a configuration says about origins, whatever streams there are."""
+    if config.mirror is not None:
+        _check_mirror(config, config.mirror)
+    if config.sources:
+        _check_sources(config)
+    for source in _origins(config):
+        if source.consumer is not None:
+            raise _refuse("a durable consumer for a mirror or source is not supported by this server version")
+
+
+def _check_mirror(config: StreamConfig, mirror: StreamSource) -> None:
+    if config.first_seq > 0:
+        raise codes.MIRROR_WITH_FIRST_SEQ.exception()
+    if config.subjects:
+        raise codes.MIRROR_WITH_SUBJECTS.exception()
+    if config.sources:
+        raise codes.MIRROR_WITH_SOURCES.exception()
+    if config.allow_msg_counter:
+        raise codes.MIRROR_WITH_COUNTERS.exception()
+    _check_consumer(mirror, codes.MIRROR_DURABLE_CONSUMER_CFG_INVALID.exception)
+    if mirror.filter_subject and mirror.subject_transforms:
+        raise codes.MIRROR_MULTIPLE_FILTERS_NOT_ALLOWED.exception()
+    if config.subject_delete_marker_ttl > 0:
+        raise _refuse("subject delete markers forbidden on mirrors")
+    for transform in mirror.subject_transforms:
+        if transform.src and not subjects.is_valid_filter(transform.src):
+            raise codes.MIRROR_INVALID_SUBJECT_FILTER.exception(err=f"invalid subject {transform.src}")
+        try:
+            if transform.dest:
+                Transform(transform.src, transform.dest)
+        except ConfigError as error:
+            raise codes.MIRROR_INVALID_TRANSFORM_DESTINATION.exception(err=str(error)) from None
+    if subjects.any_overlap([transform.src or ALL for transform in mirror.subject_transforms]) is not None:
+        raise codes.MIRROR_OVERLAPPING_SUBJECT_FILTERS.exception()
+    if mirror.external is None and not subjects.is_valid_name(mirror.name):
+        raise codes.MIRROR_INVALID_STREAM_NAME.exception()
+    if mirror.opt_start_seq and mirror.opt_start_time:
+        raise codes.MIRROR_WITH_START_SEQ_AND_TIME.exception()
+    _check_start(mirror)
+    if mirror.filter_subject and not subjects.is_valid_filter(mirror.filter_subject):
+        err = f"subject filter '{mirror.filter_subject}' for the mirror invalid subject"
+        raise codes.STREAM_CREATE.exception(err=err)
+
+
+def _check_sources(config: StreamConfig) -> None:
+    names: set[str] = set()
+    for source in config.sources:
+        if not subjects.is_valid_name(source.name):
+            raise codes.SOURCE_INVALID_STREAM_NAME.exception()
+        if index_name(source) in names:
+            raise codes.SOURCE_DUPLICATE_DETECTED.exception()
+        names.add(index_name(source))
+        if source.filter_subject and source.subject_transforms:
+            raise codes.SOURCE_MULTIPLE_FILTERS_NOT_ALLOWED.exception()
+        for transform in source.subject_transforms:
+            if transform.src and not subjects.is_valid_filter(transform.src):
+                raise codes.SOURCE_INVALID_SUBJECT_FILTER.exception(err=f"invalid subject {transform.src}")
+            try:
+                if transform.dest:
+                    Transform(transform.src, transform.dest)
+            except ConfigError as error:
+                raise codes.SOURCE_INVALID_TRANSFORM_DESTINATION.exception(err=str(error)) from None
+        filters = [transform.src or ALL for transform in source.subject_transforms]
+        for at, one in enumerate(filters):
+            if any(subjects.is_subset(one, other) for other in filters[:at] + filters[at + 1 :]):
+                raise codes.SOURCE_OVERLAPPING_SUBJECT_FILTERS.exception()
+        _check_consumer(source, codes.SOURCE_DURABLE_CONSUMER_CFG_INVALID.exception)
+        _check_start(source)
+        if source.filter_subject and not subjects.is_valid_filter(source.filter_subject):
+            err = f"subject filter '{source.filter_subject}' for the source: invalid subject"
+            raise codes.STREAM_CREATE.exception(err=err)
+
+
+def _check_consumer(source: StreamSource, refusal: Callable[[], Exception]) -> None:
+    consumer = source.consumer
+    if consumer is None:
+        return
+    is_sound = subjects.is_valid_name(consumer.name) and subjects.is_valid_subject(consumer.deliver_subject)
+    if not is_sound or source.opt_start_seq or source.opt_start_time or source.filter_subject:
+        raise refusal()
+
+
+def _check_start(source: StreamSource) -> None:
+    if source.opt_start_seq < 0:
+        raise codes.INVALID_JSON.exception(err="opt_start_seq can not be negative")
+    try:
+        start_ns(source)
+    except MisuseError as error:
+        raise codes.INVALID_JSON.exception(err=str(error)) from None
+
+
+def check_among(config: StreamConfig, find: Lookup, *, pedantic: bool) -> StreamConfig:
+    """Holds a configuration against the account's other streams; returns it with the origin's direct gets.
+
+    Raises JetStreamApiError: 10157, 10030, 10046, 10021, 10022, 10024, and 10052 for what leads in a circle.
+    """
+    mirror = config.mirror
+    if mirror is not None and mirror.external is None:
+        origin = find(mirror.name)
+        if origin is not None:
+            if 0 < config.max_msg_size < origin.max_msg_size:
+                raise codes.MIRROR_MAX_MESSAGE_SIZE_TOO_BIG.exception()
+            if pedantic and config.mirror_direct is not origin.allow_direct:
+                raise codes.PEDANTIC.exception(err="origin stream has direct get set, mirror has it disabled")
+            config = structs.replace(config, mirror_direct=origin.allow_direct)
+    for source in config.sources:
+        origin = find(source.name) if source.external is None else None
+        if origin is not None and 0 < config.max_msg_size < origin.max_msg_size:
+            raise codes.SOURCE_MAX_MESSAGE_SIZE_TOO_BIG.exception()
+    _check_external(config, find)
+    _check_circles(config, find)
+    return config
+
+
+def _check_external(config: StreamConfig, find: Lookup) -> None:
+    taken = [
+        subject
+        for origin in _origins(config)
+        if origin.external is None
+        for subject in getattr(find(origin.name), "subjects", ())
+    ]
+    external = [origin.external for origin in _origins(config) if origin.external is not None]
+    for prefix in [one.deliver for one in external if one.deliver]:
+        if not subjects.is_valid_subject(prefix):
+            raise codes.STREAM_INVALID_EXTERNAL_DELIVERY_SUBJ.exception(prefix=prefix)
+        for subject in taken:
+            if subjects.overlaps(subject, f"{prefix}.{subject}"):
+                raise codes.STREAM_EXTERNAL_DEL_PREFIX_OVERLAPS.exception(prefix=prefix, subject=subject)
+    for prefix in [one.api for one in external if one.api]:
+        if not subjects.is_valid_subject(prefix):
+            raise _refuse(f'stream external api prefix "{prefix}" must be a valid subject without wildcards')
+        if subjects.overlaps(prefix, API_PREFIX):
+            raise codes.STREAM_EXTERNAL_API_OVERLAP.exception(prefix=prefix, subject=API_PREFIX)
+
+
+def _check_circles(config: StreamConfig, find: Lookup) -> None:
+    """Messages may not come back to where they came from, by whatever streams between."""
+    waiting, visited = [config], set[str]()
+    while waiting:
+        one = waiting.pop(0)
+        visited.add(one.name)
+        for origin in _origins(one):
+            if origin.external is not None:
+                continue
+            if origin.name not in visited:
+                found = find(origin.name)
+                if found is not None:
+                    waiting.append(found)
+            elif origin is one.mirror or _may_return(one, origin):
+                raise _refuse("detected cycle")
+
+
+def _may_return(config: StreamConfig, source: StreamSource) -> bool:
+    wanted = source.filter_subject
+    return not wanted or any(subjects.overlaps(subject, wanted) for subject in config.subjects)
+
+
+def _origins(config: StreamConfig) -> Iterator[StreamSource]:
+    if config.mirror is not None:
+        yield config.mirror
+    yield from config.sources
+
+
+def _refuse(text: str) -> Exception:
+    return codes.STREAM_INVALID_CONFIG.exception(err=text)

@@ -1,0 +1,89 @@
+"""How far a stream got with its sources, where the messages that say so may be gone.
+
+The header of every sourced message says where it came from, so that the last one of each source is its
+position. A work queue whose messages were consumed, or a stream that was purged, has none left: so positions
+are noted in a journal beside the messages as well, each with the stream's last sequence at that time.
+
+Ordering contract: noted after the messages were written, and before anything that follows from them leaves
+(consumers, removals by acks). A crash between the two leaves the headers, and those are read from the noted
+sequence on. A note that speaks of messages which a power loss took away again counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.jetstream.stream.inflow import Inflow
+from penstock.jetstream.stream.origins import read_header
+from penstock.kernels.ingest import scan_headers
+from penstock.kernels.streamlog import StreamLog
+from penstock.protocol import headers
+from penstock.store.interface import ConsumerStore, StreamStore
+
+JOURNAL_MAX = 256 * 1024  # bytes of notes after which one takes the place of all
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True):
+    """last_seq: of the stream when this was so. sources: index name -> (sequence, identity) of the origin."""
+
+    last_seq: int
+    sources: dict[str, tuple[int, str]]
+
+
+class SourcePositions:
+    """Of one stream. Made when it has sources."""
+
+    def __init__(self, store: StreamStore) -> None:
+        self._store = store
+        self._journal: ConsumerStore | None = None
+        self._noted: dict[str, tuple[int, str]] = {}
+
+    def note(self, inflows: Iterable[Inflow], log: StreamLog) -> None:
+        """Notes what moved since the last time. Raises StoreWriteError."""
+        moved = {
+            one.index_name: (one.seq, one.ident)
+            for one in inflows
+            if one.seq and self._noted.get(one.index_name) != (one.seq, one.ident)
+        }
+        if moved:
+            journal = self._open()
+            self._noted.update(moved)
+            journal.append(msgspec.json.encode(Note(log.last_seq, moved)))
+        if self._journal is not None:
+            self._journal.write()
+            if self._journal.journal_bytes > JOURNAL_MAX:
+                self._journal.start_snapshot(msgspec.json.encode(Note(log.last_seq, self._noted)))
+
+    def _open(self) -> ConsumerStore:
+        if self._journal is None:
+            self._journal = self._store.open_positions()
+            self._journal.load()
+        return self._journal
+
+    def recover(self, inflows: Iterable[Inflow], log: StreamLog) -> None:
+        """Tells the inflows where they stand, by the notes and by the messages stored since."""
+        known, upto_seq = self._read(log)
+        for _, _, value in scan_headers(log, headers.STREAM_SOURCE.encode(), upto_seq + 1):
+            name, seq, ident = read_header(value)
+            if name:
+                known[name] = (seq, ident)
+        for inflow in inflows:
+            if inflow.index_name in known and not inflow.is_mirror:
+                inflow.goes_on(*known[inflow.index_name])
+
+    def _read(self, log: StreamLog) -> tuple[dict[str, tuple[int, str]], int]:
+        """What the notes say, and the stream's sequence up to which they do."""
+        self._journal = self._store.open_positions()
+        state, entries = self._journal.load()
+        known: dict[str, tuple[int, str]] = {}
+        upto_seq = 0
+        for text in [*([state] if state is not None else ()), *entries]:
+            note = msgspec.json.decode(text, type=Note)
+            if note.last_seq > log.last_seq:
+                break  # power was lost: the messages it speaks of are not there
+            known.update(note.sources)
+            upto_seq = note.last_seq
+        self._noted = dict(known)
+        return dict(known), upto_seq

@@ -1,0 +1,81 @@
+"""Messages on their way from one stream, the origin, into another one that mirrors or sources it."""
+
+from penstock.kernels.dispatch import SubjectMapper
+from penstock.kernels.ingest import PlainLimits
+from penstock.kernels.messageids import MessageIds
+from penstock.kernels.republish import Republisher
+from penstock.kernels.streamlog import StreamLog
+
+class CopyBatch:
+    """A run of an origin's messages as they are to be stored, in the origin's order.
+
+    line: for sources (`line, middle, end`), what the header line that names the origin consists of besides
+    sequence and subject. Without it, header blocks keep what they say about earlier origins.
+    """
+
+    count: int
+    position: int
+    reached: int
+    def __init__(self, line: tuple[bytes, bytes, bytes] | None = None) -> None: ...
+    def append(
+        self, seq: int, ts: int, subject: bytes, header: bytes, payload: bytes, origin_subject: bytes = b""
+    ) -> None:
+        """Adds one message; origin_subject: what it had in the origin, where that is another one."""
+
+    def place(self, seq: int) -> None:
+        """The origin has nothing to copy up to this sequence."""
+
+    def gather(
+        self,
+        origin: StreamLog,
+        from_seq: int,
+        filters: list[bytes],
+        mappers: list[SubjectMapper],
+        enough: int,
+    ) -> int:
+        """Adds messages of the origin from from_seq on that pass a filter (an empty list: all), each under
+        the subject the mappers make of its own, until the batch has `enough` bytes.
+
+        Returns the sequence up to which the origin was looked through.
+        """
+
+    def take_one(self) -> tuple[int, int, bytes, bytes, bytes] | None:
+        """(seq, ts, subject, header, payload) at `position`, which moves past it; None at the end."""
+
+    def clear(self) -> None:
+        """Empties the batch; `reached` stays."""
+
+    def rewind(self) -> None:
+        """Back to the first message."""
+
+    @property
+    def size(self) -> int:
+        """Bytes the batch holds."""
+
+    def __len__(self) -> int: ...
+
+def apply_mirrored(
+    batch: CopyBatch,
+    log: StreamLog,
+    limits: PlainLimits,
+    ids: MessageIds,
+    republisher: Republisher | None = None,
+) -> int:
+    """Stores messages from `batch.position` on under their sequences; sequences between them are left out.
+
+    Returns how many it took; those the log has already count. Stops at the end of the batch or before the
+    first message that Python has to decide about.
+    """
+
+def apply_sourced(
+    batch: CopyBatch,
+    log: StreamLog,
+    limits: PlainLimits,
+    ids: MessageIds,
+    now: int,
+    ts: int,
+    republisher: Republisher | None = None,
+) -> int:
+    """Stores messages from `batch.position` on under the log's own sequences, at `ts`, but no duplicates of
+    the window before `now` (ns). Returns and stops as `apply_mirrored` does.
+    """
