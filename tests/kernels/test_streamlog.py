@@ -385,3 +385,19 @@ for _ in range(20):
     gc.collect()
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_wildcards_are_answered_while_the_subject_index_is_still_being_built() -> None:
+    """It takes in 16,384 subjects at a time; the others are compared one by one."""
+    log, model = StreamLog(), LogModel()
+    for i in range(40_000):
+        subject = b"wide.%d.%d" % (i % 100, i)
+        log.append(subject, b"", b"", 1)
+        model.append(subject, b"", b"", 1)
+    for turn, wanted in enumerate((b"wide.7.>", b"wide.*.39907", b"*.99.*", b"wide.>", b"wide.7.*")):
+        assert log.subjects(wanted) == model.subjects(wanted)
+        for seq in (turn * 9_000 + 8, turn * 700 + 100):
+            assert log.remove(seq) == model.remove(seq)
+        subject = b"wide.7.new%d" % turn
+        assert log.append(subject, b"", b"", 1) == model.append(subject, b"", b"", 1)
+        assert log.subjects(wanted) == model.subjects(wanted)

@@ -1,5 +1,6 @@
 """The messages of one stream, the part every message passes; StreamLog (streamlog.pxd) is the whole."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from penstock.kernels.logwatch cimport Follower, LogWatch
 from penstock.kernels.msgblock cimport Entry, MessageBlock
 from penstock.kernels.records cimport Record
 from penstock.kernels.sinks cimport Message
@@ -46,6 +47,7 @@ cdef class LogCore:
     cdef MessageBlock here                  # the block read last
     cdef MessageBlock chain                 # the block a chain was followed in last
     cdef SubjectState state
+    cdef LogWatch watch                     # None while nobody follows
     cdef object load_block                  # callable(number, size) -> bytes-like; None: all blocks stay in memory
     cdef object on_lost                     # callable(number, offset, seq, why), or None
     cdef list warm, loaded                  # closed blocks with bytes: our own copy, given by the store
@@ -69,6 +71,10 @@ cdef class LogCore:
     cpdef int skip_to(self, uint64_t seq, int64_t ts) except -1
     # Removes a message that no consumer will ask for again: 1, or 0 when there is none.
     cdef int retire(self, uint64_t seq) except -1
+
+    # Tells it of every message that one of the filters matches; and no more.
+    cdef int follow(self, Follower follower, list filters) except -1
+    cdef int unfollow(self, Follower follower) except -1
 
     cdef int _roll(self) except -1
     cdef size_t _block_from(self, uint64_t seq) noexcept

@@ -20,6 +20,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
 from penstock.kernels.grammar cimport filter_matches, has_wildcard
+from penstock.kernels.logwatch cimport Follower, LogWatch
 from penstock.kernels.msgblock cimport (
     ENTRY_DEAD,
     ENTRY_NONE,
@@ -133,6 +134,8 @@ cdef class LogCore:
         self.last_ts = ts
         self.messages += 1
         self.bytes += size
+        if self.watch is not None and s.mark != self.watch.epoch:
+            self.watch.tell(seq, s, m.subject, m.subject_len, False)
         return seq
 
     cdef uint64_t skip_message(self, int64_t ts) except 0:
@@ -281,6 +284,8 @@ cdef class LogCore:
         self.bytes -= size if size < self.bytes else self.bytes
         self.removals += 1
         self.lost += 1
+        if self.watch is not None:
+            self.watch.lost()
         if self.on_lost is not None:
             self.on_lost(block.number, offset, seq, WHY.get(status, "it is another record"))
         return 0
@@ -422,6 +427,21 @@ cdef class LogCore:
             count -= 1
         return seq
 
+    cdef int follow(self, Follower follower, list filters) except -1:
+        if self.watch is None:
+            self.watch = LogWatch()
+        if self.watch.add(follower, filters):
+            self.state.clear_marks()
+        return 0
+
+    cdef int unfollow(self, Follower follower) except -1:
+        if self.watch is not None:
+            self.watch.drop(follower)
+            if self.watch.is_empty():
+                self.state.clear_marks()
+                self.watch = None
+        return 0
+
     cdef uint64_t last_of_subject(self, const char* s, size_t n) except? 0:
         cdef Subject* subject = self.state.find(s, n)
         return 0 if subject == NULL else subject.last
@@ -473,6 +493,8 @@ cdef class LogCore:
         self.removals += 1
         if block.closed and not block.queued and block.live_bytes * 2 < block.size:
             self._queue_if_sparse(block)
+        if self.watch is not None and s != NULL and s.mark != self.watch.epoch:
+            self.watch.tell(seq, s, r.subject, r.subject_len, True)
         if secure:
             self._overwrite(block, at, &r)
         if s != NULL:

@@ -2,7 +2,9 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.ackstate cimport AckState
 from penstock.kernels.buffers cimport OutBuffer
+from penstock.kernels.filtercursor cimport FilterCursor
 from penstock.kernels.keyorder cimport KeyOrder
+from penstock.kernels.logwatch cimport Follower
 from penstock.kernels.records cimport Record
 from penstock.kernels.sinks cimport Message, Subscription
 from penstock.kernels.streamlog cimport StreamLog
@@ -51,16 +53,14 @@ cdef class Target:
     cdef int refresh(self, SubscriptionIndex index) except -1
     cdef bint has_interest(self) noexcept
 
-cdef class Pump:
+cdef class Pump(Follower):
     cdef readonly StreamLog log
     cdef readonly AckState state
     cdef SubscriptionIndex index
     cdef bytes ack_prefix
     cdef list filters
-    cdef uint64_t* heads                # per filter: its next match, 0 = none up to `none_upto`
-    cdef uint64_t* none_upto
     cdef size_t filter_count
-    cdef bint overlapping               # a subject may match two of the filters
+    cdef readonly FilterCursor cursor            # finds what they match; None without filters
     cdef public uint64_t position       # next stream sequence to look at
     cdef uint64_t* skip                 # deliver last per subject: the sequences it begins with
     cdef size_t skip_count, skip_at
@@ -103,7 +103,7 @@ cdef class Pump:
     cdef int passed(self, uint64_t seq) except -1
     cdef uint64_t count_pending(self) except? 0
     cdef int refresh_pending(self) except -1
-    cdef uint64_t walk(self, uint64_t seq) except? 0
+    cdef uint64_t first_beyond(self) noexcept
     cdef size_t build_reply(
         self, uint64_t deliveries, uint64_t seq, uint64_t cseq, int64_t ts, uint64_t pending
     ) noexcept

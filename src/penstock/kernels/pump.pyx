@@ -9,8 +9,9 @@ as a delivery. `position` moves only past what was delivered or is gone. Redeliv
 messages. Targets take turns message by message, as the official server does it; with priorities only among
 those of the lowest one. While a run goes, the log isn't changed.
 
-The number of pending messages is part of every ack subject. It is counted once and kept up to date: by
-what was appended since, and counted again only where a removal may have touched what is still to come.
+The number of pending messages is part of every ack subject. It is counted once and kept up to date: with
+filters by what it hears of messages that come and go; without, by what was appended since, and counted again
+only where a removal may have touched what is still to come.
 
 Rejected: sizing runs by time.
 """
@@ -22,6 +23,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from penstock.kernels.ackstate cimport ACK_NONE, AckState
 from penstock.kernels.buffers cimport OutBuffer, put_uint
 from penstock.kernels.dispatch cimport ClientSink
+from penstock.kernels.filtercursor cimport FilterCursor
 from penstock.kernels.records cimport Record
 from penstock.kernels.sinks cimport Message, Subscription
 from penstock.kernels.streamlog cimport StreamLog
@@ -33,8 +35,6 @@ cdef enum:
     MSG_SIZE_LINE_MAX = 40      # "Nats-Msg-Size: " and a number
     BACKLOG_MAX = 8 * 1024 * 1024
     PARKED_MAX = 100000                 # messages that may wait for those of their keys
-    # Up to this many messages ahead, pending ones are counted by walking instead of by the per-subject state.
-    WALK_MAX = 1024
     REPLAY_PAUSE_MIN_NS = 1000000       # shorter pauses between stored messages are not replayed
 
 cdef bytes MSG_SIZE_HEADER = b"Nats-Msg-Size: "
@@ -126,25 +126,6 @@ cdef inline bint is_denied(Subscription sub, const Message* m) except -1:
     return sub is not None and (<ClientSink>sub.sink).denies(sub, m)
 
 
-cdef bint any_overlap(list filters) except -1:
-    """May a subject match two of them? (Configurations refuse only subsets: `a.*` and `*.b` may both be
-    there.)"""
-    cdef size_t i, k
-    for i in range(<size_t>len(filters)):
-        for k in range(i + 1, <size_t>len(filters)):
-            left = (<bytes>filters[i]).split(b".")
-            right = (<bytes>filters[k]).split(b".")
-            for a, b in zip(left, right):
-                if a == b">" or b == b">":
-                    return True
-                if a != b and a != b"*" and b != b"*":
-                    break
-            else:
-                if len(left) == len(right):
-                    return True
-    return False
-
-
 cdef int add_header(OutBuffer out, const Message* m, const char* line, size_t n, Message* made) except -1:
     """Makes `made` (which may be m) the message with one more header line, of n bytes without its end. Its bytes
     are in `out`."""
@@ -179,7 +160,7 @@ cdef class Pump:
     Args:
         log, state, index: the stream's messages, the consumer's window, who listens.
         ack_prefix: `$JS.ACK.<stream>.<consumer>.`
-        filters: subjects the consumer takes; empty for all. They don't overlap.
+        filters: subjects the consumer takes; empty for all.
         position: the stream sequence to begin with.
     """
 
@@ -205,29 +186,25 @@ cdef class Pump:
 
     def __dealloc__(self):
         free(self.reply)
-        free(self.heads)
-        free(self.none_upto)
         free(self.skip)
 
     def set_filters(self, list filters not None):
         """Takes only messages whose subject one of `filters` matches from now on."""
-        cdef size_t n = len(filters), i
-        cdef uint64_t* heads = <uint64_t*>malloc((n + 1) * sizeof(uint64_t))
-        cdef uint64_t* none_upto = <uint64_t*>malloc((n + 1) * sizeof(uint64_t))
-        if heads == NULL or none_upto == NULL:
-            free(heads)
-            free(none_upto)
-            raise MemoryError(f"no memory for {n} filters")
-        for i in range(n + 1):
-            heads[i] = none_upto[i] = 0
-        free(self.heads)
-        free(self.none_upto)
-        self.heads = heads
-        self.none_upto = none_upto
+        self.close()
         self.filters = [bytes(f) for f in filters]
-        self.filter_count = n
-        self.overlapping = any_overlap(self.filters)
+        self.filter_count = len(self.filters)
+        self.cursor = None
+        if self.filter_count:
+            self.cursor = FilterCursor(self.log, self.filters)
+            self.cursor.attach(True)
+            self.log.follow(self, self.filters)
         self.pending_known = False
+
+    def close(self):
+        """It delivers no more, and hears no more of what is stored."""
+        if self.cursor is not None:
+            self.cursor.attach(False)
+            self.log.unfollow(self)
 
     def move_to(self, uint64_t position):
         """Goes on at another stream sequence, be it before what was delivered."""
@@ -284,30 +261,15 @@ cdef class Pump:
     # --- what comes next -------------------------------------------------------------------------------
 
     cdef uint64_t find_next(self) except? 0:
-        """The next stream sequence to deliver for the first time, 0 when there is none yet."""
-        cdef uint64_t best = 0, start
-        cdef size_t i
-        cdef bytes f
+        """The next stream sequence to deliver for the first time, 0 when there is none yet (or, with
+        `cursor.searching`, none was found so far)."""
         if self.skip_at < self.skip_count:
             return self.skip[self.skip_at]
+        if self.cursor is not None:
+            return self.cursor.next(self.position)
         if self.position > self.log.last_seq:
             return 0
-        if self.filter_count == 0:
-            return self.log.next_matching(self.position, NULL, 0)
-        for i in range(self.filter_count):
-            if self.heads[i] < self.position:
-                self.heads[i] = 0
-                if self.none_upto[i] < self.log.last_seq:
-                    start = self.position if self.position > self.none_upto[i] else self.none_upto[i] + 1
-                    f = <bytes>self.filters[i]
-                    self.heads[i] = self.log.next_matching(
-                        start, PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f)
-                    )
-                    if self.heads[i] == 0:
-                        self.none_upto[i] = self.log.last_seq
-            if self.heads[i] and (best == 0 or self.heads[i] < best):
-                best = self.heads[i]
-        return best
+        return self.log.next_matching(self.position, NULL, 0)
 
     cdef uint64_t next_in_turn(self) except? 0:
         """The next one of the parked messages whose key has become free, 0 when there is none."""
@@ -335,45 +297,45 @@ cdef class Pump:
             self.position = seq + 1
         return 0
 
+    cdef uint64_t first_beyond(self) noexcept:
+        """The first sequence whose message is delivered because it passes the filters."""
+        return self.skip_resume + 1 if self.skip_at < self.skip_count else self.position
+
     cdef uint64_t count_pending(self) except? 0:
-        cdef uint64_t total = self.skip_count - self.skip_at, start = self.position
-        cdef object log = self.log
-        if self.skip_at < self.skip_count:
-            start = self.skip_resume + 1
+        cdef uint64_t total = self.skip_count - self.skip_at, start = self.first_beyond()
+        if self.cursor is not None:
+            return total + self.cursor.count(start)
         if start > self.log.last_seq:
             return total
-        if self.filter_count == 0:
-            return total + <uint64_t>log.count_from(start, b"")
-        if self.overlapping:
-            return total + self.walk(start)
-        for f in self.filters:
-            total += <uint64_t>log.count_from(start, f)
-        return total
+        return total + self.log._count_all_from(start)
 
-    cdef uint64_t walk(self, uint64_t seq) except? 0:
-        """Counts what the filters match from seq on, each message once."""
-        cdef uint64_t count = 0, best, found
-        cdef bytes f
-        while seq <= self.log.last_seq:
-            best = 0
-            for f in self.filters:
-                found = self.log.next_matching(seq, PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f))
-                if found and (best == 0 or found < best):
-                    best = found
-            if best == 0:
-                break
-            count += 1
-            seq = best + 1
-        return count
+    cdef int on_append(self, uint64_t seq) except -1:
+        if seq >= self.first_beyond():
+            self.cursor.appended(seq)
+            self.pending += 1
+        return 0
+
+    cdef int on_remove(self, uint64_t seq) except -1:
+        if self.pending and seq >= self.first_beyond():
+            self.pending -= 1
+        return 0
+
+    cdef int on_loss(self) except -1:
+        self.pending_known = False
+        return 0
 
     cdef int refresh_pending(self) except -1:
         """Brings `pending` up to date with what was appended and removed since the last time."""
         cdef uint64_t last = self.log.last_seq, removed, start, upto
         cdef bint in_list = self.skip_at < self.skip_count
+        if self.cursor is not None:
+            if not self.pending_known:
+                self.pending = self.count_pending()
+                self.pending_known = True
+            return 0                        # from then on it hears of what comes and goes
         if not in_list and self.position > last:
             self.pending = 0
-        elif not in_list and self.filter_count == 0 and \
-                self.log.messages == last - self.log.first_seq + 1:
+        elif not in_list and self.log.messages == last - self.log.first_seq + 1:
             start = self.position if self.position > self.log.first_seq else self.log.first_seq
             self.pending = last - start + 1
         else:
@@ -383,14 +345,10 @@ cdef class Pump:
                 removed = 0                 # all of them left at the front, behind us
             # It may begin at a sequence that is still to come: what is stored before isn't its business.
             upto = max(self.pending_upto, self.skip_resume if in_list else self.position - 1)
-            if self.pending_known and removed == 0 and upto >= last:
-                pass
-            elif self.pending_known and removed == 0 and self.filter_count == 0:
-                self.pending += last - upto
-            elif self.pending_known and removed == 0 and last - upto <= WALK_MAX:
-                self.pending += self.walk(upto + 1)
-            else:
+            if not self.pending_known or removed:
                 self.pending = self.count_pending()
+            elif upto < last:
+                self.pending += last - upto
         self.pending_known = True
         self.pending_upto = last
         self.pending_removals = self.log.removals
@@ -403,11 +361,6 @@ cdef class Pump:
         """Messages of the stream it takes and hasn't delivered yet."""
         self.refresh_pending()
         return self.pending + self.state.num_parked
-
-    @property
-    def has_next(self):
-        """Is there a message to deliver, redeliveries included? (max_ack_pending aside)"""
-        return self.state.next_queued() != 0 or self.find_next() != 0
 
     @property
     def skipping(self):
@@ -642,6 +595,8 @@ cdef class Pump:
                 picked.in_turn = seq != 0
             if seq == 0:
                 seq = self.find_next()
+            if seq == 0 and self.cursor is not None and self.cursor.searching:
+                return RUN_BUDGET
             if seq == 0:
                 self.replaying = False      # what comes from now on comes in its own pace
                 return RUN_EMPTY
@@ -651,8 +606,11 @@ cdef class Pump:
                 if picked.in_turn:
                     (<object>self.state).drop(seq)
                 else:
+                    if self.cursor is None or self.skip_at == self.skip_count:
+                        self.pending_known = False
+                    elif self.pending:
+                        self.pending -= 1   # of the messages to begin with, the cursor knows nothing
                     self.passed(seq)
-                    self.pending_known = False
                     self.refresh_pending()
             elif self.keys is None or picked.in_turn or not self.keys.is_busy(
                     self.keys.hash_of(record.subject, record.subject_len, seq)):
@@ -754,6 +712,6 @@ def ready(list pumps not None):
     cdef list result = []
     for i in range(n):
         pump = <Pump?>pumps[i]
-        if pump.find_next() or pump.state.next_queued():
+        if pump.find_next() or pump.state.next_queued() or (pump.cursor is not None and pump.cursor.searching):
             result.append(i)
     return result

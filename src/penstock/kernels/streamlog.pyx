@@ -7,6 +7,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport qsort
 from libc.string cimport memcpy, memset
 
+from penstock.kernels.chains cimport count_from
 from penstock.kernels.msgblock cimport (
     BATCH_NOTE_SIZE, ENTRY_DEAD, ENTRY_NONE, SPAN_MAX, MessageBlock, SubjectRow,
 )
@@ -207,6 +208,8 @@ cdef class StreamLog(LogCore):
         self.range_count = 0
         self.messages = self.bytes = 0
         self.removals += gone
+        if self.watch is not None:
+            self.watch.lost()
         self.first_seq = self.last_seq + 1
         self.first_ts = 0
         if self.durable:
@@ -293,29 +296,22 @@ cdef class StreamLog(LogCore):
         return count
 
     def count_from(self, uint64_t seq, bytes filter not None=b""):
-        cdef size_t i, n
-        cdef Subject* s
-        cdef uint64_t count = 0, total = 0, straddling = 0, at
-        cdef list ids = []
         if filter == b"" or filter == b">":
             return self._count_all_from(seq)
-        n = self.state.match(<const char*>filter, len(filter))
+        return self._count_subjects(self.state.matched, self.state.match(<const char*>filter, len(filter)), seq)
+
+    cdef uint64_t _count_subjects(self, const uint32_t* ids, size_t n, uint64_t seq) except? 0xFFFFFFFFFFFFFFFF:
+        """Live messages from seq on of these subjects, each of them there once."""
+        cdef size_t i
+        cdef Subject* s
+        cdef uint64_t count = 0, total = 0
         for i in range(n):
-            s = &self.state.items[self.state.matched[i]]
-            total += s.count
-            if s.first >= seq:
-                count += s.count
-            elif s.last >= seq:
-                straddling += s.count
-                ids.append(self.state.matched[i])
+            total += self.state.items[ids[i]].count
         if total == self.messages:
             return self._count_all_from(seq)
-        for sid in ids:
-            s = &self.state.items[<uint32_t>sid]
-            at = self._along(s, seq)
-            while at:
-                count += 1
-                at = 0 if at >= s.last else self._along(s, at + 1)
+        for i in range(n):
+            s = &self.state.items[ids[i]]
+            count += s.count if s.first >= seq else count_from(self, s, seq)
         return count
 
     def seq_at_time(self, int64_t ts):

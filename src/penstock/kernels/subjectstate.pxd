@@ -9,6 +9,7 @@ cdef struct Subject:
     uint32_t hash
     uint32_t node               # its trie node; 0 = not in the trie yet
     uint16_t text_len
+    uint16_t mark               # whatever who uses it says (LogWatch); 0 for a new one
 
 # One token of a subject. Node 0 is the root. A node without live subjects below stays until a rebuild.
 cdef struct Node:
@@ -52,6 +53,7 @@ cdef class SubjectState:
     # Fills `matched` with the ids of the subjects a filter matches and returns how many.
     cdef size_t match(self, const char* f, size_t n) except? 0xFFFFFFFF
     cdef int clear(self) except -1
+    cdef void clear_marks(self) noexcept
 
     cdef void _release(self) noexcept
     cdef int _reset(self) except -1
@@ -61,6 +63,8 @@ cdef class SubjectState:
     cdef uint32_t _put_text(self, const char* s, size_t n) except? 0xFFFFFFFF
     cdef int _index(self, uint32_t sid) except -1
     cdef int _unfold(self, uint32_t node) except -1
+    cdef size_t _compare(self, const char* f, size_t n, size_t sid, size_t found) except? 0xFFFFFFFF
+    cdef bint _takes_most(self, const char* f, size_t n) noexcept
     cdef bint _folded_matches(self, uint32_t node, const char* f, size_t n) noexcept
     cdef size_t _depth(self, uint32_t node) noexcept
     cdef int _catch_up(self) except -1

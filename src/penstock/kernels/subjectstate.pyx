@@ -2,8 +2,10 @@
 
 Literals go through a hash table of slot ids. Wildcards walk a trie of tokens (arrays of nodes, edges in
 a hash table keyed on parent and token), so that a filter costs what it matches and not what there is.
-The trie is filled when the first wildcard asks, and from then on as subjects come: streams nobody asks
-pay nothing for it. Token bytes are slices of the subject that brought them.
+The trie is filled when wildcards ask, a slice each time, and from then on as subjects come: streams nobody
+asks pay nothing for it. Subjects that aren't in it yet are compared one by one (10 ns each, where putting one
+into the trie costs 400: a million at once would hold up everybody for half a second). So are all, where a
+filter takes a large part of them anyway. Token bytes are slices of the subject that brought them.
 
 A subject gets nodes up to the first token that it shares with no other, and is folded there: the rest of
 it is read from its text.
@@ -24,6 +26,8 @@ from penstock.kernels.records cimport xxh64
 cdef enum:
     TABLE_MIN = 16
     REBUILD_MIN = 4096              # nodes or garbage bytes below which a rebuild isn't worth it
+    SLICE = 16384                   # subjects put into the trie at once
+    MOST = 8                        # a filter that takes one subject in so many is compared with each
     NO_ID = 0xFFFFFFFF
 
 
@@ -96,6 +100,11 @@ cdef class SubjectState:
     cdef int clear(self) except -1:
         self._release()
         return self._reset()
+
+    cdef void clear_marks(self) noexcept:
+        cdef size_t i
+        for i in range(self.used):
+            self.items[i].mark = 0
 
     # ------------------------------------------------------------------ literals
 
@@ -339,7 +348,8 @@ cdef class SubjectState:
         return 0
 
     cdef int _catch_up(self) except -1:
-        while self.indexed < self.used:
+        cdef size_t end = self.indexed + SLICE
+        while self.indexed < self.used and self.indexed < end:
             if self.items[self.indexed].count:
                 self._index(<uint32_t>self.indexed)
             self.indexed += 1
@@ -374,6 +384,9 @@ cdef class SubjectState:
                 found = 1
             return found
         self._catch_up()
+        if self._takes_most(f, n):
+            return self._compare(f, n, 0, 0)
+        found = self._compare(f, n, self.indexed, 0)
         self._push(0, 0, 0)
         depth = 1
         while depth:
@@ -412,6 +425,37 @@ cdef class SubjectState:
                 self._push(depth, child, <uint32_t>(end + 1))
                 depth += 1
         return found
+
+    cdef size_t _compare(self, const char* f, size_t n, size_t sid, size_t found) except? 0xFFFFFFFF:
+        """Adds the subjects from slot `sid` on that match to the `found` ones; returns how many there are."""
+        cdef Subject* item
+        cdef const char* text
+        cdef size_t prefix = 0              # bytes before the first wildcard
+        while prefix < n and f[prefix] != c'*' and f[prefix] != c'>':
+            prefix += 1
+        while sid < self.used:
+            item = &self.items[sid]
+            text = self.arena + item.text
+            if item.count and item.text_len >= prefix and memcmp(text, f, prefix) == 0 and \
+                    filter_matches(f, n, text, item.text_len):
+                self._emit(found, <uint32_t>sid)
+                found += 1
+            sid += 1
+        return found
+
+    cdef bint _takes_most(self, const char* f, size_t n) noexcept:
+        """Is it literal tokens and a > that take a large part of what is in the trie?"""
+        cdef size_t start = 0, end
+        cdef uint32_t node = 0
+        if n < 2 or f[n - 1] != c'>' or has_wildcard(f, n - 2):
+            return False
+        while start < n - 1:
+            end = token_end(f, start, n)
+            node = self._find_edge(node, f + start, end - start)
+            if node == 0:
+                return False
+            start = end + 1
+        return <size_t>self.nodes[node].live * MOST > self.indexed
 
     cdef bint _folded_matches(self, uint32_t node, const char* f, size_t n) noexcept:
         """Does the rest of a filter match what a folded subject has behind its node?"""

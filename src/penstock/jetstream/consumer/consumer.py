@@ -562,6 +562,7 @@ class Consumer:
 
     def _leave(self) -> None:
         self.closed = True
+        self.pump.close()
         self._wiring().remove(self)
         if self.stream.needs is not None:
             self.stream.needs.remove(self.pump)

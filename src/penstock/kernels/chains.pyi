@@ -1,0 +1,1 @@
+"""Walking the chain of one subject: how many messages it has from a sequence on. For kernels only."""
