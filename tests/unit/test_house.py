@@ -18,9 +18,11 @@ KERNELS = sorted(path.stem for path in (ROOT / "src/penstock/kernels").glob("*.p
 
 # Kernels without a face of their own: what holds the other one against its model holds these too.
 TESTED_THROUGH = {
+    "chains": "filtercursor",
     "lines": "subjects",
     "literals": "subjects",
     "logcore": "streamlog",
+    "logwatch": "filtercursor",
     "msgblock": "streamlog",
     "publishheaders": "ingest",
     "subjectstate": "streamlog",
