@@ -13,7 +13,7 @@ import penstock
 import penstock.client
 from penstock.errors import AuthorizationError, ConfigError, CredentialsError, MisuseError
 from penstock.protocol.jwt import format_credentials
-from penstock.spark.options import SourceOptions
+from penstock.spark.source_options import SourceOptions
 from penstock.spark.wire import Connection
 from tests.integration.test_operators import TOKENS, A, conf
 from tests.support.conf_servers import running_conf

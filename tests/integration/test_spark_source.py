@@ -149,12 +149,138 @@ def test_mistakes_are_named(source: Source, feed: Feed, stream: str) -> None:
     feed.publish(numbered(stream, 1, 3))
     assert "did you mean 'subject'" in refusal(lambda: source.batch(stream, subjct="x").collect())
     assert "option 'stream' is missing" in refusal(lambda: source.batch("").collect())
-    assert "stream not found" in refusal(lambda: source.batch("NOSUCH").collect())
+    missing = refusal(lambda: source.batch("NOSUCH").collect())
+    assert f"stream 'NOSUCH': stream not found; there are {stream}" in missing
     assert "no column 'sequence'" in refusal(lambda: source.batch(stream, schema="sequence bigint").collect())
     assert "is bigint, the given schema says" in refusal(
         lambda: source.batch(stream, schema="seq string").collect()
     )
     assert "latest" in refusal(lambda: source.batch(stream, startingOffsets="latest").collect())
+
+
+PREDICATES = [
+    "seq > 40 and seq <= 60",
+    "seq in (3, 50, 1000)",
+    "subject = '{stream}.1'",
+    "subject in ('{stream}.1', '{stream}.3', 'elsewhere')",
+    "subject like '{stream}.2%'",
+    "startswith(subject, '{stream}.') and seq < 10",
+    "time >= '{time}' and seq < 60",
+    "time < '{time}'",
+    "time = '{time}'",
+    "stream = 'NONE'",
+    "subject = 'elsewhere'",
+    "seq > 5 and seq < 5",
+    "not seq = 7 and subject <> '{stream}.1'",
+]
+
+
+def test_pushed_filters_give_the_rows_that_spark_would_keep(
+    source: Source, spark: SparkSession, feed: Feed, stream: str
+) -> None:
+    feed.publish(numbered(stream, 1, 101))
+    plain = source.batch(stream, columns="seq,subject,time,stream").cache()
+    middle = plain.where("seq = 50").collect()[0].time.isoformat()
+    conditions = [predicate.format(stream=stream, time=middle) for predicate in PREDICATES]
+    kept = plain.selectExpr("seq", *(f"{c} as c{i}" for i, c in enumerate(conditions))).collect()
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        for i, condition in enumerate(conditions):
+            pushed = source.batch(stream, pushFilters="true", columns="seq,subject,time,stream")
+            expected = sorted(row.seq for row in kept if row[f"c{i}"])
+            assert sequences(pushed.where(condition)) == expected, condition
+        both = source.batch(stream, pushFilters="true", subject=f"{stream}.*").where(
+            f"subject = '{stream}.1'"
+        )
+        assert sequences(both) == list(range(1, 101, 4))
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+        plain.unpersist()
+    refused = refusal(lambda: source.batch(stream, pushFilters="true").collect())
+    assert "spark.sql.python.filterPushdown.enabled" in refused
+
+
+def test_registering_lets_filters_be_pushed(
+    spark: SparkSession, source: Source, feed: Feed, stream: str
+) -> None:
+    from penstock.spark import register
+
+    feed.publish(numbered(stream, 1, 11))
+    session = spark.newSession()
+    register(session)
+    frame = Source(session, feed.port).batch(stream).where("seq > 7")
+    assert sequences(frame) == [8, 9, 10]
+    assert "seq#" not in plan_of(frame).partition("Filter")[2].partition("\n")[0]  # nothing is left to Spark
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "false"
+
+
+def plan_of(frame: DataFrame) -> str:
+    text: str = frame._jdf.queryExecution().executedPlan().toString()
+    return text
+
+
+def test_json_payloads_become_columns(source: Source, spark: SparkSession, feed: Feed, stream: str) -> None:
+    good = [b'{"id":%d,"name":"n%d","tags":["a"],"at":"2026-01-31T12:00:00Z"}' % (i, i) for i in range(1, 41)]
+    feed.publish([(f"{stream}.x", text) for text in [*good, b'{"id":', b""]])
+    options = {"payload": "json", "payloadSchema": "id bigint, name string, tags array<string>, at timestamp"}
+    frame = source.batch(stream, **options)
+    assert frame.where("data.id > 38").orderBy("seq").selectExpr("data.*").collect()[0].name == "n39"
+    assert frame.selectExpr("sum(data.id)", "count(*)", "count(data)").collect()[0][:] == (820, 42, 41)
+    with_text = options["payloadSchema"] + ", _corrupt_record string"
+    broken = source.batch(stream, payload="json", payloadSchema=with_text)
+    assert [row[0] for row in broken.selectExpr("data._corrupt_record").dropna().collect()] == ['{"id":']
+    assert source.batch(stream, **options, mode="DROPMALFORMED").count() == 41
+    assert "Option 'mode' is FAILFAST" in refusal(
+        lambda: source.batch(stream, **options, mode="FAILFAST").collect()
+    )
+    assert "give the fields by 'payloadSchema'" in refusal(lambda: source.batch(stream, payload="json"))
+    as_json = frame.schema["data"].dataType.json()
+    assert source.batch(stream, payload="json", payloadSchema=as_json).schema["data"] == frame.schema["data"]
+    given = source.batch(stream, schema="seq bigint, data struct<id: bigint>", payload="json")
+    assert given.agg({"data.id": "sum"}).collect()[0][0] == 820
+    texts = source.batch(stream, payload="string", columns="data").collect()
+    assert texts[0].data == good[0].decode()
+
+
+def test_a_strict_query_fails_on_a_deleted_sequence(source: Source, feed: Feed, stream: str) -> None:
+    feed.publish(numbered(stream, 1, 21))
+    assert source.batch(stream, failOnDataLoss="strict").count() == 20
+    feed.api(f"STREAM.MSG.DELETE.{stream}", {"seq": 7})
+    assert source.batch(stream).count() == 19
+    text = refusal(lambda: source.batch(stream, failOnDataLoss="strict").count())
+    assert "1 of the sequences 1 to 20 have no row" in text
+
+
+def test_ends_are_positions_too(source: Source, feed: Feed, stream: str) -> None:
+    feed.create("ENDS", ["ends"])
+    feed.publish([*numbered(stream, 1, 31), *[("ends", b"x")] * 5])
+    both = source.batch(
+        f"{stream},ENDS",
+        startingOffsets=f'{{"{stream}": 11}}',
+        endingOffsets=f'{{"{stream}": 21, "ENDS": 3}}',
+    )
+    found = {row.stream: row["count"] for row in both.groupBy("stream").count().collect()}
+    assert found == {stream: 10, "ENDS": 2}
+    assert sequences(source.batch(stream, endingTime="2001-01-01")) == []
+    assert len(sequences(source.batch(stream, endingTime="2199-01-01"))) == 30
+    feed.api("STREAM.DELETE.ENDS")
+
+
+def test_progress_says_how_far_behind_a_query_is(
+    source: Source, feed: Feed, stream: str, tmp_path: Path
+) -> None:
+    from penstock.spark import source_progress
+
+    feed.publish(numbered(stream, 1, 101))
+    feed.api(f"STREAM.MSG.DELETE.{stream}", {"seq": 5})
+    query = source.available_now(source.stream(stream, maxRecordsPerTrigger=60), tmp_path)
+    first, second = (source_progress(p)[0] for p in query.recentProgress if p.numInputRows)
+    assert (first.rows, first.sequences, first.skipped, first.lag) == (59, 60, 1, {stream: 40})
+    assert (second.rows, second.skipped, second.lag) == (40, 0, {stream: 0})
+    feed.publish(numbered(stream, 101, 201))
+    size = feed.api(f"STREAM.INFO.{stream}")["state"]["bytes"] / 199
+    query = source.available_now(source.stream(stream, maxBytesPerTrigger=int(50 * size) + 1), tmp_path)
+    assert [p.numInputRows for p in query.recentProgress if p.numInputRows] == [50, 50]
 
 
 def test_available_now_reads_what_is_there_and_a_restart_only_what_is_new(

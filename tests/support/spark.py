@@ -74,12 +74,13 @@ def spark_environment() -> dict[str, str]:
 
 
 def start_spark(folder: Path) -> SparkSession:
-    """A small local session. Two cores, no UI, one shuffle partition, the quick compiler only."""
+    """A small local session. Two cores, tasks may fail three times (as everywhere but in plain local
+    mode), no UI, one shuffle partition, the quick compiler only."""
     os.environ.update(spark_environment())
     from pyspark.sql import SparkSession
 
     session = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master("local[2,4]")
         .appName("penstock tests")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "1")

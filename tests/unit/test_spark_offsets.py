@@ -75,6 +75,18 @@ def test_a_cap_is_kept_used_up_and_never_stalls(available: dict[str, tuple[int, 
     assert cap(available, None) == {name: end for name, (_, end) in available.items()}
 
 
+@given(
+    st.dictionaries(st.sampled_from("ABCD"), spans, min_size=1), st.integers(1, 10_000), st.integers(1, 500)
+)
+def test_a_cap_of_bytes_is_kept_and_never_stalls(
+    available: dict[str, tuple[int, int]], bytes_max: int, size: int
+) -> None:
+    ends = cap(available, bytes_max, dict.fromkeys(available, float(size)))
+    taken = sum(ends[name] - start for name, (start, _) in available.items())
+    total = sum(end - start for start, end in available.values())
+    assert taken == min(total, max(1, bytes_max // size))
+
+
 def test_a_stream_that_went_backwards_is_followed() -> None:
     assert cap({"A": (21, 11)}, 5) == {"A": 11}
 

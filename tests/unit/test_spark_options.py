@@ -7,7 +7,9 @@ import pickle
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.spark.options import ServerAddress, SourceOptions, parse_server, parse_time
+from penstock.spark.options import ServerAddress, parse_server
+from penstock.spark.positions import EARLIEST, LATEST, Position, Positions, parse_time
+from penstock.spark.source_options import SourceOptions
 
 
 def parse(**given: str) -> SourceOptions:
@@ -24,11 +26,8 @@ def test_a_stream_is_all_it_takes() -> None:
     options = parse()
     assert options.streams == ("ORDERS",)
     assert [str(server) for server in options.connection.servers] == ["127.0.0.1:4222"]
-    assert (options.starting_offsets, options.fail_on_data_loss, options.include_headers) == (
-        "earliest",
-        True,
-        False,
-    )
+    assert (options.starting, options.ending) == (Positions(EARLIEST), Positions(LATEST))
+    assert (options.fail_on_data_loss, options.fail_on_gaps, options.include_headers) == (True, False, False)
 
 
 def test_names_are_case_insensitive_and_load_names_the_stream() -> None:
@@ -65,12 +64,25 @@ def test_an_option_like_no_other_lists_them_all() -> None:
         ({"path": "OTHER"}, "given twice"),
         ({"subject": "a..b"}, "no valid subject filter"),
         ({"subject": "a.>.b"}, "no valid subject filter"),
-        ({"startingOffsets": "first"}, "earliest or latest"),
+        ({"startingOffsets": "first"}, "earliest or latest, a sequence, a time"),
         ({"startingSequence": "0"}, "it must be 1 to"),
         ({"startingSequence": "one"}, "not a number"),
         ({"startingSequence": "1", "startingTime": "0"}, "contradict"),
+        ({"startingOffsets": '{"X": 1}'}, "names stream 'X', which option 'stream' does not"),
+        ({"startingOffsets": "{"}, "no JSON object"),
+        ({"startingOffsets": '{"ORDERS": -3}'}, "a sequence is 0 to"),
+        ({"startingOffsets": '{"ORDERS": true}'}, "earliest or latest"),
+        ({"endingOffsets": "earliest"}, "never has rows"),
+        ({"endingOffsets": "1", "endingSequence": "1"}, "contradict"),
+        ({"maxTriggerDelay": "soon"}, "a duration as 500ms"),
+        ({"failOnDataLoss": "strict", "subject": "a"}, "leave the filter 'subject' out"),
+        ({"columns": "seq,key"}, "there is no 'key'"),
+        ({"payload": "xml"}, "raw, string, json, avro or arrow"),
+        ({"payloadSchema": "id bigint"}, "but 'payload' is raw"),
+        ({"payload": "avro"}, "give 'avroSchema'"),
+        ({"payload": "json", "mode": "LENIENT"}, "PERMISSIVE, DROPMALFORMED or FAILFAST"),
         ({"startingTime": "yesterday"}, "ISO 8601"),
-        ({"failOnDataLoss": "maybe"}, "true or false"),
+        ({"failOnDataLoss": "maybe"}, "true, false or strict"),
         ({"batchBytes": str(1 << 31)}, "it must be 1 to"),
         ({"retrySeconds": "0"}, "more than 0"),
         ({"user": "a", "token": "b"}, "contradict"),
@@ -87,6 +99,59 @@ def test_an_option_like_no_other_lists_them_all() -> None:
 )
 def test_what_makes_no_sense_is_refused_with_words(given: dict[str, str], said: str) -> None:
     assert said in refusal(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "start"),
+    [
+        ({"startingOffsets": " Latest "}, LATEST),
+        ({"startingPosition": "17"}, Position("sequence", 17)),
+        ({"startingOffsets": "2026-01-31T12:00:00Z"}, Position("time", time="2026-01-31T12:00:00.000000Z")),
+        ({"startingSequence": "5"}, Position("sequence", 5)),
+        ({"startingTimestamp": "1500"}, Position("time", time="1970-01-01T00:00:01.500000Z")),
+        ({"startingOffsets": '{"ORDERS": -2}'}, EARLIEST),
+        ({"startingOffsets": '{"ORDERS": "latest"}'}, LATEST),
+        (
+            {"startingOffsetsByTimestamp": '{"ORDERS": 1500}'},
+            Position("time", time="1970-01-01T00:00:01.500000Z"),
+        ),
+        ({"startingOffsets": '{"OTHER": 9}', "stream": "ORDERS,OTHER"}, EARLIEST),
+    ],
+)
+def test_a_read_starts_where_one_of_the_options_says(given: dict[str, str], start: Position) -> None:
+    assert parse(**given).starting.of("ORDERS") == start
+
+
+def test_a_read_ends_before_a_position_or_with_a_sequence() -> None:
+    assert parse(endingOffsets='{"ORDERS": 50}').ending.of("ORDERS") == Position("sequence", 50)
+    assert parse(endingSequence="50").ending.of("ORDERS") == Position("sequence", 51)
+    assert parse(endingTime="1500").ending.of("ORDERS").kind == "time"
+    assert parse(endingPosition="latest").ending.of("ORDERS") == LATEST
+
+
+def test_the_kafka_sources_names_are_understood() -> None:
+    options = SourceOptions.parse(
+        {
+            "subscribe": "A,B",
+            "maxOffsetsPerTrigger": "10",
+            "minOffsetsPerTrigger": "5",
+            "maxTriggerDelay": "90s",
+            "maxRecordsPerPartition": "7",
+            "minPartitions": "3",
+            "failOnDataLoss": "false",
+        }
+    )
+    assert (options.streams, options.max_records_per_trigger, options.min_records_per_trigger) == (
+        ("A", "B"),
+        10,
+        5,
+    )
+    assert (options.max_trigger_delay_s, options.records_per_partition, options.min_partitions) == (
+        90.0,
+        7,
+        3,
+    )
+    assert not options.fail_on_data_loss
 
 
 def test_server_addresses_carry_credentials_and_tls() -> None:

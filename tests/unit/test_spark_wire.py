@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from penstock import errors
-from penstock.spark.options import ConnectionOptions, SourceOptions
+from penstock.spark.options import ConnectionOptions
+from penstock.spark.source_options import SourceOptions
 from penstock.spark.wire import Connection
 
 CERTIFICATE = Path(__file__).parents[1] / "support" / "tls.pem"  # for 127.0.0.1, self-signed, with its key

@@ -14,15 +14,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.spark.jvm import ensure_java
     from penstock.spark.offsets import DataLossError
-    from penstock.spark.options import SourceOptions
+    from penstock.spark.progress import SourceProgress, source_progress
     from penstock.spark.source import JetStreamSource, register
+    from penstock.spark.source_options import SourceOptions
 
-__all__ = ["DataLossError", "JetStreamSource", "SourceOptions", "ensure_java", "register"]
+__all__ = [
+    "DataLossError",
+    "JetStreamSource",
+    "SourceOptions",
+    "SourceProgress",
+    "ensure_java",
+    "register",
+    "source_progress",
+]
 
 _HOMES = {
     "DataLossError": "offsets",
     "JetStreamSource": "source",
-    "SourceOptions": "options",
+    "SourceProgress": "progress",
+    "source_progress": "progress",
+    "SourceOptions": "source_options",
     "ensure_java": "jvm",
     "register": "source",
 }

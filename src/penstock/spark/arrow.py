@@ -6,7 +6,7 @@ is only in the Arrow types, which come from Spark's own `to_arrow_schema`, as Sp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,17 +15,27 @@ if TYPE_CHECKING:
     from penstock.kernels.columns import ColumnBuffer
 
 Buffers = Mapping[str, Sequence["ColumnBuffer"]]
+# Payloads into a column, and which rows to keep (None: all).
+Decode = Callable[[pa.BinaryArray], tuple[pa.Array, pa.Array | None]]
 
 
-def record_batch(schema: pa.Schema, rows: int, buffers: Buffers, *, stream: str) -> pa.RecordBatch:
-    """The batch of `schema`, whose fields are any of stream, subject, seq, time, headers, data."""
-    arrays = [
-        pa.repeat(pa.scalar(stream, field.type), rows)
-        if field.name == "stream"
-        else _array(field.type, rows, [pa.py_buffer(b) for b in buffers[field.name]])
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+def record_batch(
+    schema: pa.Schema, rows: int, buffers: Buffers, *, stream: str, decode: Decode | None = None
+) -> pa.RecordBatch:
+    """The batch of `schema`, whose fields are any of stream, subject, seq, time, headers, data. `decode`
+    makes column data of the payloads, and may leave rows out."""
+    keep = None
+    arrays = []
+    for field in schema:
+        if field.name == "stream":
+            arrays.append(pa.repeat(pa.scalar(stream, field.type), rows))
+        elif field.name == "data" and decode is not None:
+            array, keep = decode(_array(pa.binary(), rows, [pa.py_buffer(b) for b in buffers["data"]]))
+            arrays.append(array)
+        else:
+            arrays.append(_array(field.type, rows, [pa.py_buffer(b) for b in buffers[field.name]]))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return batch if keep is None else batch.filter(keep)
 
 
 def _array(kind: pa.DataType, rows: int, buffers: list[pa.Buffer]) -> pa.Array:

@@ -41,6 +41,8 @@ class StreamBounds:
     created: str
     first_seq: int
     last_seq: int
+    record_bytes: float = 1.0
+    """Mean size of its messages as stored."""
 
 
 @dataclass(frozen=True)
@@ -107,22 +109,28 @@ def resume_at(bounds: StreamBounds, position: StreamPosition | None, *, fail_on_
     return at
 
 
-def cap(available: Mapping[str, tuple[int, int]], rows_max: int | None) -> dict[str, int]:
+def cap(
+    available: Mapping[str, tuple[int, int]], limit: int | None, sizes: Mapping[str, float] | None = None
+) -> dict[str, int]:
     """Per stream the end of the next micro-batch, given (start, end) of what there is.
 
-    At most `rows_max` sequences in all (None: no limit), shared evenly; what one stream does not use goes to
-    the others; the largest backlog comes last and gets at least one. A span of sequences bounds its rows
-    from above.
+    At most `limit` (None: no limit) sequences in all, or bytes with the `sizes` of the streams' messages,
+    shared evenly; what one stream does not use goes to the others; the largest backlog comes last and gets
+    at least one. A span of sequences bounds its rows from above.
     """
-    if rows_max is None:
+    if limit is None:
         return {name: end for name, (_, end) in available.items()}
     ends: dict[str, int] = {}
-    left = rows_max
+    left = float(limit)
     by_size = sorted(available.items(), key=lambda item: item[1][1] - item[1][0])
     for i, (name, (start, end)) in enumerate(by_size):
-        take = max(min(end - start, left // (len(by_size) - i)), min(end - start, 0))
+        size = 1.0 if sizes is None else max(1.0, sizes[name])
+        share = int(left // (len(by_size) - i) // size)
+        if i == len(by_size) - 1 and left == limit:
+            share = max(1, share)  # a message larger than the limit goes alone
+        take = min(end - start, share)
         ends[name] = start + take
-        left -= max(take, 0)
+        left -= max(take, 0) * size
     return ends
 
 

@@ -1,16 +1,9 @@
-"""Options of the `jetstream` data source: parsed and checked once, frozen, picklable.
+"""Options of format `jetstream`: the connection, and what parses all of them. Checked once, frozen,
+picklable.
 
 Invariants: every option a user gives is known (a typo is an error that names the nearest option, never a
 silent default); what is contradictory is refused before anything connects; secrets stay out of `repr`.
 Option names are case-insensitive, as everywhere in Spark.
-
-Where a read starts: at the oldest message (the default, for batch and streaming alike), or as
-`startingOffsets`, `startingSequence` or `startingTime` say. A sequence or time before the oldest message
-means the oldest message: what was gone before the query began is not a loss. A streaming query asks this only
-once; from then on its checkpoint says where it is.
-
-Rejected: Kafka's default of `latest` for streaming (a first run that silently skips what is stored surprises
-people); JSON maps of per-stream offsets as an option (name several sources and union them).
 """
 
 from __future__ import annotations
@@ -20,7 +13,6 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -33,9 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_PORT = 4222
-BATCH_ROWS_MAX = 1 << 24
-BATCH_BYTES_MAX = 1 << 30
-SEQUENCE_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -108,53 +97,6 @@ class ConnectionOptions:
         return context
 
 
-@dataclass(frozen=True)
-class SourceOptions:
-    """What to read, from where to where, and in which portions."""
-
-    connection: ConnectionOptions
-    streams: tuple[str, ...]
-    """Option `stream` (or the argument of `load`): comma-separated names. Required."""
-    subjects: tuple[str, ...] = ()
-    """Option `subject`: comma-separated filters, wildcards allowed. Default: every subject."""
-    starting_offsets: str = "earliest"
-    """Option `startingOffsets`: `earliest`, or `latest` (streaming only). Default earliest."""
-    starting_sequence: int | None = None
-    """Option `startingSequence`: the first stream sequence to read, 1 or more."""
-    starting_time: str | None = None
-    """Option `startingTime`: ISO 8601 with an offset or Z (without: UTC), or milliseconds since the epoch."""
-    ending_sequence: int | None = None
-    """Option `endingSequence`: the last stream sequence to read (inclusive); batch only."""
-    min_partitions: int = 1
-    """Option `minPartitions`: cut into at least this many ranges (of one sequence or more). Default 1."""
-    records_per_partition: int = 250_000
-    """Option `recordsPerPartition`: sequences in one range at most. Default 250000."""
-    max_records_per_trigger: int | None = None
-    """Option `maxRecordsPerTrigger`: sequences in one micro-batch at most. Default: all there are."""
-    fail_on_data_loss: bool = True
-    """Option `failOnDataLoss`: fail when messages the query still had to read are gone. Default true."""
-    include_headers: bool = False
-    """Option `includeHeaders`: a column `headers map<string, array<string>>`. Default false."""
-    batch_rows: int = 32_768
-    """Option `batchRows`: rows of an Arrow batch at most. Default 32768."""
-    batch_bytes: int = 16 * 1024 * 1024
-    """Option `batchBytes`: an Arrow batch is cut at this size; one message more may go in. Default 16 MiB."""
-    pull_records: int = 10_000
-    """Option `pullRecords`: messages one request asks for. Default 10000."""
-    access: str = "consumer"
-    """Option `access`: `consumer` (an ephemeral one without acks, per task), or `direct` (direct gets: the
-    stream needs allow_direct, no consumers are made, at most one subject filter). Default consumer."""
-
-    @classmethod
-    def parse(cls, given: Mapping[str, str]) -> SourceOptions:
-        """The options as Spark hands them over.
-
-        Raises ConfigError: an unknown name (with the nearest known one), a value that can't be read or is out
-        of bounds, a contradiction, no stream.
-        """
-        return SourceOptionParser(given).source()
-
-
 # The order of these names is the one of the error that lists them.
 CONNECTION_OPTIONS = (
     "servers",
@@ -172,23 +114,6 @@ CONNECTION_OPTIONS = (
     "connectTimeoutSeconds",
     "requestTimeoutSeconds",
     "retrySeconds",
-)
-_SOURCE_OPTIONS = (
-    "stream",
-    "subject",
-    "startingOffsets",
-    "startingSequence",
-    "startingTime",
-    "endingSequence",
-    "minPartitions",
-    "recordsPerPartition",
-    "maxRecordsPerTrigger",
-    "failOnDataLoss",
-    "includeHeaders",
-    "batchRows",
-    "batchBytes",
-    "pullRecords",
-    "access",
 )
 
 
@@ -238,7 +163,7 @@ class OptionParser:
             tls_ca=self.values.get("tlsCa"),
             tls_cert=self.values.get("tlsCert"),
             tls_key=self.values.get("tlsKey"),
-            api_prefix=_check_subject("apiPrefix", prefix.removesuffix("."), wildcards=False),
+            api_prefix=check_subject("apiPrefix", prefix.removesuffix("."), wildcards=False),
             connect_timeout_s=self.seconds("connectTimeoutSeconds", 5.0),
             request_timeout_s=self.seconds("requestTimeoutSeconds", 10.0),
             retry_s=self.seconds("retrySeconds", 60.0),
@@ -283,54 +208,6 @@ class OptionParser:
             raise ConfigError(f"option {name!r} is {text!r}: not a number") from None
 
 
-class SourceOptionParser(OptionParser):
-    known = (*_SOURCE_OPTIONS, *CONNECTION_OPTIONS)
-    aliases: ClassVar[Mapping[str, str]] = {"path": "stream"}  # spark.read.format("jetstream").load("ORDERS")
-
-    def source(self) -> SourceOptions:
-        streams = self.names("stream")
-        if not streams:
-            raise ConfigError('option \'stream\' is missing: .option("stream", "ORDERS") or .load("ORDERS")')
-        starts = [n for n in ("startingOffsets", "startingSequence", "startingTime") if n in self.values]
-        if len(starts) > 1:
-            raise ConfigError(f"options {' and '.join(starts)} contradict each other: give one of them")
-        starting_sequence = self.integer("startingSequence", None, 1, SEQUENCE_MAX)
-        ending_sequence = self.integer("endingSequence", None, 0, SEQUENCE_MAX - 1)
-        offsets = self.values.get("startingOffsets", "earliest").strip().lower()
-        if offsets not in ("earliest", "latest"):
-            raise ConfigError(f"option 'startingOffsets' is {offsets!r}: earliest or latest")
-        access = self.values.get("access", "consumer").strip().lower()
-        if access not in ("consumer", "direct"):
-            raise ConfigError(f"option 'access' is {access!r}: consumer or direct")
-        subjects = self.filters()
-        if access == "direct" and len(subjects) > 1:
-            raise ConfigError(
-                "option 'access' is direct, which takes one subject filter; 'subject' gives several"
-            )
-        time_text = self.values.get("startingTime")
-        return SourceOptions(
-            connection=self.connection(),
-            streams=streams,
-            subjects=subjects,
-            starting_offsets=offsets,
-            starting_sequence=starting_sequence,
-            starting_time=None if time_text is None else parse_time(time_text),
-            ending_sequence=ending_sequence,
-            min_partitions=self.integer("minPartitions", 1, 1, 100_000),
-            records_per_partition=self.integer("recordsPerPartition", 250_000, 1, SEQUENCE_MAX),
-            max_records_per_trigger=self.integer("maxRecordsPerTrigger", None, 1, SEQUENCE_MAX),
-            fail_on_data_loss=self.boolean("failOnDataLoss", True),
-            include_headers=self.boolean("includeHeaders", False),
-            batch_rows=self.integer("batchRows", 32_768, 1, BATCH_ROWS_MAX),
-            batch_bytes=self.integer("batchBytes", 16 * 1024 * 1024, 1, BATCH_BYTES_MAX),
-            pull_records=self.integer("pullRecords", 10_000, 1, 1_000_000),
-            access=access,
-        )
-
-    def filters(self) -> tuple[str, ...]:
-        return tuple(_check_subject("subject", item, wildcards=True) for item in self.items("subject"))
-
-
 def parse_server(text: str) -> ServerAddress:
     """`nats://user:password@host:port`, `tls://token@host`, `host:port` or `host`; ConfigError otherwise."""
     parts = urlsplit(text if "://" in text else f"nats://{text}")
@@ -349,23 +226,7 @@ def parse_server(text: str) -> ServerAddress:
     return ServerAddress(parts.hostname, port, parts.scheme == "tls", user, password)
 
 
-def parse_time(text: str) -> str:
-    """A `startingTime` as RFC3339 in UTC, which the server understands; ConfigError when it is no time."""
-    text = text.strip()
-    try:
-        if text.lstrip("-").isdigit():
-            when = datetime.fromtimestamp(int(text) / 1000, UTC)
-        else:
-            when = datetime.fromisoformat(text)
-    except (ValueError, OverflowError, OSError):
-        raise ConfigError(
-            f"option 'startingTime' is {text!r}: ISO 8601 (2026-01-31T12:00:00Z) or epoch milliseconds"
-        ) from None
-    when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
-    return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def _check_subject(option: str, text: str, *, wildcards: bool) -> str:
+def check_subject(option: str, text: str, *, wildcards: bool) -> str:
     tokens = text.split(".")
     bad = any(not token or any(c.isspace() or c == "\0" for c in token) for token in tokens)
     bad = bad or ">" in tokens[:-1] or (not wildcards and bool({"*", ">"} & set(tokens)))

@@ -10,15 +10,18 @@ the first sequence not seen. Without progress for `retrySeconds` the task fails 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 
 from penstock import errors
 from penstock.kernels.columns import ColumnBuilder
-from penstock.spark.offsets import SequenceRange
-from penstock.spark.options import SourceOptions
+from penstock.spark.offsets import DataLossError, SequenceRange
 from penstock.spark.sessions import DATA_SID, Batch, ConsumerSession, DirectSession, Session
+from penstock.spark.source_options import SourceOptions
 from penstock.spark.wire import Connection
+
+_log = logging.getLogger(__name__)
 
 RETRY_PAUSE_FIRST_S = 0.05
 RETRY_PAUSE_MAX_S = 2.0
@@ -59,10 +62,14 @@ class RangeReader:
         once, and the last connection error after `retrySeconds` without progress.
         """
         progress_s, seen, pause_s = time.monotonic(), self.builder.next_seq, RETRY_PAUSE_FIRST_S
+        rows = 0
         while True:
             try:
                 with Connection.open(self.options.connection) as connection:
-                    yield from self.session(connection).batches()
+                    for batch in self.session(connection).batches():
+                        rows += batch[0]
+                        yield batch
+                self.account(rows)
                 return
             except (*_RETRYABLE, errors.JetStreamApiError) as error:
                 if not _is_passing(error):
@@ -74,6 +81,24 @@ class RangeReader:
                     raise
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
+
+    def account(self, rows: int) -> None:
+        """What is missing of the range is said, or fails the task (failOnDataLoss strict)."""
+        span = self.span
+        missing = span.end - span.start - rows
+        if not missing:
+            return
+        text = (
+            f"stream {span.stream!r}: {missing} of the sequences {span.start} to {span.end - 1} have no row"
+        )
+        if self.options.fail_on_gaps:
+            raise DataLossError(
+                f"{text}: they were deleted, expired or replaced, and failOnDataLoss is strict. Set it "
+                "to true to fail only when a stream lost its beginning"
+            )
+        if self.options.subjects:
+            text += " (subject filters among the reasons)"
+        _log.info(text)
 
     def session(self, connection: Connection) -> Session:
         if self.options.access == "direct":

@@ -28,7 +28,7 @@ from penstock import errors
 from penstock.kernels.columns import ColumnBuffer, ColumnBuilder, Event
 from penstock.protocol import api
 from penstock.spark.offsets import DataLossError, SequenceRange, StreamBounds
-from penstock.spark.options import SourceOptions
+from penstock.spark.source_options import SourceOptions
 from penstock.spark.wire import Connection
 
 Batch = tuple[int, dict[str, tuple[ColumnBuffer, ...]]]
@@ -47,7 +47,8 @@ def stream_bounds(connection: Connection, stream: str) -> StreamBounds:
     info = connection.api(api.StreamInfoResponse, f"STREAM.INFO.{stream}")
     last = info.state.last_seq
     first = max(1, info.state.first_seq) if info.state.messages else last + 1
-    return StreamBounds(stream, info.created, first, last)
+    size = info.state.bytes / info.state.messages if info.state.messages else 1.0
+    return StreamBounds(stream, info.created, first, last, size)
 
 
 def sequence_at_time(connection: Connection, stream: str, when: str) -> int:

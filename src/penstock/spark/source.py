@@ -1,8 +1,9 @@
 """The PySpark data source `jetstream`: batch and streaming reads of JetStream streams.
 
 Columns: subject string, seq bigint, time timestamp, [headers map<string, array<string>> when asked,]
-data binary, stream string. A narrower schema given by the user prunes: what is not in it is not built, and
-payloads that nobody wants do not cross the wire.
+data binary (or what option `payload` makes of it), stream string. Option `columns` or a narrower schema
+given by the user prunes: what is not in it is not built, and payloads that nobody wants do not cross the
+wire.
 
 Where this code runs (measured, not documented by Spark): a DataSource is pickled from process to process and
 its readers are made anew in each; offsets and partitions are asked in one long-lived driver-side process;
@@ -12,39 +13,37 @@ a pickle, and `stop()` is not relied upon: consumers expire by themselves.
 Invariants: a batch read covers the sequences planned on the driver, whatever arrives meanwhile; a micro-batch
 is fully determined by its two offsets, so Spark may run it again after a failure and get the same rows.
 
-Rejected: filter push-down (Spark refuses every read of a source that offers it while
-spark.sql.python.filterPushdown.enabled is false, its default): use the options subject, startingSequence
-and startingTime.
+Filters are pushed down (pushdown.py) only where the source was made known by `register`, or option
+`pushFilters` says so: Spark refuses every batch read of a source that offers it while the setting
+spark.sql.python.filterPushdown.enabled is false, its default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from penstock import errors
+from penstock.spark.driver import Driver
 from penstock.spark.offsets import (
     Offset,
     SequenceRange,
@@ -56,26 +55,18 @@ from penstock.spark.offsets import (
     resume_at,
     split,
 )
-from penstock.spark.options import SourceOptions
+from penstock.spark.positions import LATEST, Positions
+from penstock.spark.progress import LagReport
+from penstock.spark.pushdown import SUBJECTS_MAX, Pushed
+from penstock.spark.schema import check_schema, schema_of
+from penstock.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from penstock.spark.wire import Connection
-
-T = TypeVar("T")
-
 FORMAT_NAME = "jetstream"
-
-_TYPES: dict[str, DataType] = {
-    "subject": StringType(),
-    "seq": LongType(),
-    "time": TimestampType(),
-    "headers": MapType(StringType(), ArrayType(StringType(), False), False),
-    "data": BinaryType(),
-    "stream": StringType(),
-}
+PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 
 
 class RangePartition(InputPartition):
@@ -89,6 +80,9 @@ class RangePartition(InputPartition):
 class JetStreamSource(DataSource):
     """`spark.read.format("jetstream")` and `spark.readStream.format("jetstream")`; options: SourceOptions."""
 
+    pushes = False
+    """Are filters pushed down when option `pushFilters` says nothing?"""
+
     @property
     def parsed(self) -> SourceOptions:
         return SourceOptions.parse(dict(self.options))
@@ -97,44 +91,40 @@ class JetStreamSource(DataSource):
     def name(cls) -> str:
         return FORMAT_NAME
 
-    def schema(self) -> StructType:
-        return StructType(
-            [
-                StructField(name, kind, nullable=False)
-                for name, kind in _TYPES.items()
-                if name != "headers" or self.parsed.include_headers
-            ]
-        )
+    def schema(self) -> StructType | str:
+        return schema_of(self.parsed)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return JetStreamReader(self.parsed, check_schema(schema))
+        options = self.parsed
+        pushes = self.pushes if options.push_filters is None else options.push_filters
+        kind = PushingReader if pushes else JetStreamReader
+        return kind(options, check_schema(schema, options.payload))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        if self.parsed.ending_sequence is not None:
-            raise errors.ConfigError("option 'endingSequence' is for batch reads; a stream has no end")
-        return JetStreamStreamReader(self.parsed, check_schema(schema))
+        options = self.parsed
+        if options.ending != Positions(LATEST):
+            raise errors.ConfigError(
+                "options 'endingOffsets', 'endingSequence' and 'endingTime' are for batch reads; a "
+                "stream has no end"
+            )
+        return JetStreamStreamReader(options, check_schema(schema, options.payload))
+
+
+class PushingJetStreamSource(JetStreamSource):
+    """The source where the session's setting allows filters to be pushed down."""
+
+    pushes = True
 
 
 def register(spark: SparkSession) -> None:
-    """Makes format `jetstream` known to a session. Not needed where `pyspark_jetstream` is importable and no
-    other package of that kind is broken (Spark then gives up discovery altogether)."""
-    spark.dataSource.register(JetStreamSource)
+    """Makes format `jetstream` known to a session, with filters pushed down: sets
+    spark.sql.python.filterPushdown.enabled in it.
 
-
-def check_schema(schema: StructType) -> StructType:
-    """The schema itself; ConfigError for a column the source has not, or of another type."""
-    for field in schema.fields:
-        kind = _TYPES.get(field.name)
-        if kind is None:
-            known = ", ".join(_TYPES)
-            raise errors.ConfigError(f"the jetstream source has no column {field.name!r}; it has {known}")
-        # simpleString leaves nullability out, which may differ
-        is_text, given_text = kind.simpleString(), field.dataType.simpleString()
-        if is_text != given_text:
-            raise errors.ConfigError(
-                f"column {field.name!r} is {is_text}, the given schema says {given_text}"
-            )
-    return schema
+    Not needed where `pyspark_jetstream` is importable and no other package of that kind is broken (Spark then
+    gives up discovery altogether); filters are then pushed with option `pushFilters` and that setting.
+    """
+    spark.conf.set(PUSHDOWN_SETTING, "true")
+    spark.dataSource.register(PushingJetStreamSource)
 
 
 def read_range(options: SourceOptions, schema: StructType, span: SequenceRange) -> Iterator[pa.RecordBatch]:
@@ -142,12 +132,14 @@ def read_range(options: SourceOptions, schema: StructType, span: SequenceRange) 
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from penstock.spark.arrow import record_batch
+    from penstock.spark.payloads import decoder_for
     from penstock.spark.reader import RangeReader
 
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     columns = [name for name in schema.fieldNames() if name != "stream"]
+    decode = decoder_for(options.payload, arrow_schema.field("data").type) if "data" in columns else None
     for rows, buffers in RangeReader(options, span, columns).batches():
-        yield record_batch(arrow_schema, rows, buffers, stream=span.stream)
+        yield record_batch(arrow_schema, rows, buffers, stream=span.stream, decode=decode)
 
 
 def plan(options: SourceOptions, spans: Sequence[SequenceRange]) -> list[InputPartition]:
@@ -160,86 +152,61 @@ def plan(options: SourceOptions, spans: Sequence[SequenceRange]) -> list[InputPa
     ]
 
 
-class _Driver:
-    """The driver's questions to the server. Its connection is made when first used, made anew when it was
-    lost between two triggers, and left behind when pickled."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self.options = options
-        self._connection: Connection | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_connection": None}
-
-    def ask(self, question: Callable[[Connection], T]) -> T:
-        """Questions only read, so one that met a dead connection is asked again on a new one."""
-        from penstock.spark.wire import Connection
-
-        for attempt in (1, 2):
-            if self._connection is None:
-                self._connection = Connection.open(self.options.connection)
-            try:
-                return question(self._connection)
-            except (errors.DisconnectedError, errors.RequestTimeoutError, errors.ProtocolError):
-                self.close()
-                if attempt == 2:
-                    raise
-        raise AssertionError("unreachable")
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def bounds(self) -> dict[str, StreamBounds]:
-        from penstock.spark.sessions import stream_bounds
-
-        return {name: self.ask(partial(stream_bounds, stream=name)) for name in self.options.streams}
-
-    def start_of(self, bounds: StreamBounds) -> int:
-        """Where a read that has no checkpoint begins."""
-        from penstock.spark.sessions import sequence_at_time
-
-        options = self.options
-        at = bounds.first_seq
-        when = options.starting_time
-        if options.starting_sequence is not None:
-            at = options.starting_sequence
-        elif when is not None:
-            at = self.ask(lambda c: sequence_at_time(c, bounds.name, when))
-        elif options.starting_offsets == "latest":
-            at = bounds.last_seq + 1
-        return max(at, bounds.first_seq)
-
-
 class JetStreamReader(DataSourceReader):
     """Batch: everything stored when the query is planned, within the options' start and end."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        if options.starting_offsets == "latest":
+        if LATEST in options.starting.all():
             raise errors.ConfigError("option 'startingOffsets' is latest: that batch read never has rows")
         self.options = options
         self.schema = schema
+        self.pushed: Pushed | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
-        driver = _Driver(self.options)
+        driver = Driver(self.options)
         try:
-            spans = []
-            for bounds in driver.bounds().values():
-                end = bounds.last_seq + 1
-                if self.options.ending_sequence is not None:
-                    end = min(end, self.options.ending_sequence + 1)
-                spans.append(SequenceRange(bounds.name, bounds.created, driver.start_of(bounds), end))
+            spans = [self.span(driver, bounds) for bounds in driver.bounds().values()]
         finally:
             driver.close()
         # Spark takes an empty list for one partition without a range; an empty range says it plainly.
         return plan(self.options, spans) or [RangePartition(replace(spans[0], end=spans[0].start))]
+
+    def span(self, driver: Driver, bounds: StreamBounds) -> SequenceRange:
+        start, end = driver.start_of(bounds), driver.end_of(bounds)
+        pushed = self.pushed
+        if pushed is not None:
+            start, end = max(start, pushed.start), min(end, pushed.end)
+            if not pushed.wants(bounds.name):
+                end = start
+            # Worth a question each only where there is something left to be saved.
+            if pushed.after is not None and start < end:
+                start = max(start, driver.sequence_at(bounds.name, pushed.after))
+            if pushed.before is not None and start < end:
+                end = min(end, driver.sequence_at(bounds.name, pushed.before))
+        return SequenceRange(bounds.name, bounds.created, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
         if partition.span.end <= partition.span.start:
             return iter(())
         return read_range(self.options, self.schema, partition.span)
+
+
+class PushingReader(JetStreamReader):
+    """With filters applied by the server. A class of its own, as Spark asks whether there is such a
+    method."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Those that Spark must still apply."""
+        options = self.options
+        self.pushed = Pushed(
+            subjects=options.subjects or None,
+            subjects_max=0 if options.fail_on_gaps else 1 if options.access == "direct" else SUBJECTS_MAX,
+        )
+        left = self.pushed.take(filters)
+        if self.pushed.subjects:
+            self.options = replace(options, subjects=self.pushed.subjects)
+        return left
 
 
 class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -249,8 +216,10 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self._driver = _Driver(options)
+        self._driver = Driver(options)
         self._frozen: dict[str, StreamBounds] | None = None
+        self._waiting_since_s: float | None = None
+        self._report = LagReport()
 
     def initialOffset(self) -> dict[str, Any]:
         bounds = self._driver.bounds()
@@ -259,8 +228,16 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        rows = self.options.max_records_per_trigger
-        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+        """What Spark hands back to latestOffset, unless a trigger takes everything (ReadAllAvailable). It can
+        say one limit only; the others are taken from the options."""
+        options = self.options
+        if options.max_records_per_trigger is not None:
+            return ReadMaxRows(options.max_records_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_records_per_trigger > 1:
+            return ReadMinRows(options.min_records_per_trigger)
+        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._frozen = self._driver.bounds()
@@ -273,16 +250,40 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         for name, now in bounds.items():
             at = self._resume(now, position)
             available[name] = (at, self._last_seq(now) + 1)
+        end = position if self._is_waiting(available, limit) else self._end(bounds, available, limit)
+        self._report.taken(end)
+        return start if end is position else encode_offset(end)
+
+    def _end(
+        self, bounds: dict[str, StreamBounds], available: dict[str, tuple[int, int]], limit: ReadLimit
+    ) -> Offset:
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        new = sum(end - at for at, end in available.values())
-        if isinstance(limit, ReadMinRows) and self._frozen is None and new < limit.min_rows:
-            return start
+        bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        if isinstance(limit, ReadMaxRows):
+            bytes_max = self.options.max_bytes_per_trigger
         ends = cap(available, rows_max)
-        return encode_offset({name: StreamPosition(ends[name], b.created) for name, b in bounds.items()})
+        within = {name: (start, ends[name]) for name, (start, _) in available.items()}
+        ends = cap(within, bytes_max, {name: b.record_bytes for name, b in bounds.items()})
+        return {name: StreamPosition(ends[name], b.created) for name, b in bounds.items()}
+
+    def _is_waiting(self, available: dict[str, tuple[int, int]], limit: ReadLimit) -> bool:
+        """For `minRecordsPerTrigger`, since not longer than `maxTriggerDelay`? Never with AvailableNow."""
+        least = limit.min_rows if isinstance(limit, ReadMinRows) else self.options.min_records_per_trigger
+        new = sum(end - at for at, end in available.values())
+        now_s = time.monotonic()
+        if isinstance(limit, ReadAllAvailable) or self._frozen is not None or not 0 < new < least:
+            self._waiting_since_s = None
+            return False
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        if now_s - self._waiting_since_s < self.options.max_trigger_delay_s:
+            return True
+        self._waiting_since_s = None
+        return False
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        bounds = self._driver.bounds()
-        return encode_offset({name: StreamPosition(b.last_seq + 1, b.created) for name, b in bounds.items()})
+        """What `lastProgress` shows as the latest offset: the streams' ends, and how far they are ahead."""
+        return self._report.latest(self._driver.bounds(), time.monotonic())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Planned from the offsets alone, plus the streams' first messages: a batch replayed after a failure

@@ -223,7 +223,13 @@ class Connection:
         lowered = text.lower()
         if lowered.startswith("permissions violation"):
             subject = text.partition('"')[2].partition('"')[0]
-            return errors.PermissionsError(f"{self.address}: {text}", operation=text, subject=subject)
+            return errors.PermissionsError(
+                f"{self.address}: {text}; grant the user of this connection that right, or connect as "
+                "another "
+                "(docs/spark.md lists the rights that reading takes)",
+                operation=text,
+                subject=subject,
+            )
         self.close()
         if lowered.startswith(_AUTHORIZATION_ERRORS):
             return errors.AuthorizationError(
