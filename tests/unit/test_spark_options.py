@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 
 from penstock.errors import ConfigError
 from penstock.spark.options import ServerAddress, parse_server
 from penstock.spark.positions import EARLIEST, LATEST, Position, Positions, parse_time
-from penstock.spark.source_options import SourceOptions
+from penstock.spark.source_options import SourceOptionParser, SourceOptions
 
 
 def parse(**given: str) -> SourceOptions:
@@ -175,3 +176,12 @@ def test_options_travel_in_a_pickle_and_keep_secrets_out_of_their_text() -> None
     options = parse(user="ada", password="hunter2", servers="nats://bob:hunter3@h")
     assert pickle.loads(pickle.dumps(options)) == options
     assert "hunter" not in repr(options)
+
+
+def test_every_option_is_in_the_documents_table() -> None:
+    text = (Path(__file__).parents[2] / "docs/spark.md").read_text(encoding="utf-8")
+    parser = SourceOptionParser
+    for name in parser.known:
+        assert f"`{name}`" in text, name
+    for alias in parser.aliases:
+        assert alias in text.lower() or alias == "path", alias

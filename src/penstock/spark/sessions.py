@@ -40,6 +40,7 @@ HEARTBEATS_MISSED_MAX = 2
 QUIET_S = HEARTBEATS_MISSED_MAX * HEARTBEAT_NS / 1e9
 INACTIVE_THRESHOLD_NS = 60_000_000_000
 DATA_SID = b"2"
+WORK_QUEUE_WANTS_ACKS = 10084
 
 
 def stream_bounds(connection: Connection, stream: str) -> StreamBounds:
@@ -370,7 +371,16 @@ def _create_consumer(
     connection: Connection, stream: str, config: api.ConsumerConfig
 ) -> api.ConsumerCreateResponse:
     request = api.ConsumerCreateRequest(stream_name=stream, config=config, action=api.ConsumerAction.CREATE)
-    return connection.api(api.ConsumerCreateResponse, f"CONSUMER.CREATE.{stream}.{config.name}", request)
+    try:
+        return connection.api(api.ConsumerCreateResponse, f"CONSUMER.CREATE.{stream}.{config.name}", request)
+    except errors.JetStreamApiError as error:
+        if error.err_code != WORK_QUEUE_WANTS_ACKS:
+            raise
+        raise errors.JetStreamApiError(
+            error.code,
+            error.err_code,
+            f"stream {stream!r}: {error.description}; option 'access' direct reads it",
+        ) from error
 
 
 def _delete_consumer(connection: Connection, stream: str, name: str) -> None:
