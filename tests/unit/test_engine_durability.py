@@ -197,6 +197,34 @@ def test_a_disk_that_refuses_writes_costs_no_acked_message_and_is_got_over(
     store.close()
 
 
+@pytest.mark.parametrize("header", [b"", b"NATS/1.0\r\nNats-Rollup: all\r\n\r\n"])
+def test_refused_messages_replace_none_that_were_acked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: bytes
+) -> None:
+    """However many blocks of acked messages a limit, or a roll-up, drops for what the disk refuses."""
+    store = FileStore(tmp_path, block_size=500)
+    js = EngineHarness(store.account("$G"))
+    js.create("A", "a", max_msgs=30, allow_rollup_hdrs=True)
+    for n in range(30):
+        js.request("a", b"%d" % n * 20)
+    full = FullDisk(monkeypatch)
+    full.room = 0
+    heard = js.listen(b"ack")
+    for _ in range(40):
+        publish(js.index, b"a", b"ack", header, b"refused")
+    js.tick()
+    assert [ack["error"]["err_code"] for ack in acks(heard)] == [10077] * 40
+    for _ in range(3):  # tries again, without more luck
+        js.wait_until(js.now + 2 * SECOND)
+    store.abandon()
+    full.room = None
+    store = FileStore(tmp_path, block_size=500)
+    log = EngineHarness(store.account("$G")).engine.streams["A"].log
+    assert [log.load(seq) is not None for seq in range(1, 31)] == [True] * 30
+    assert log.last_seq == 30
+    store.close()
+
+
 def test_a_purge_makes_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FileStore(tmp_path, block_size=2000)
     js = EngineHarness(store.account("$G"))

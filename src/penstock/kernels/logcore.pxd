@@ -53,6 +53,9 @@ cdef class LogCore:
     cdef list warm, loaded                  # closed blocks with bytes: our own copy, given by the store
     cdef size_t loaded_bytes
     cdef list _closed, _dropped, _patches
+    cdef public bint storing                # what goes now makes room for what is being stored
+    cdef uint64_t written_seq               # the last sequence when all was written
+    cdef set _outdone                       # dropped blocks with messages whose successors weren't written yet
     cdef list sparse                        # closed blocks that may be worth rewriting (compaction)
     cdef readonly uint64_t rewrites         # blocks rewritten or dropped
     cdef uint64_t notes_looked_at           # `rewrites` when notes were last looked at

@@ -20,3 +20,5 @@ class LogCore:
     """Blocks rewritten or dropped."""
     block_size: int
     durable: bool
+    storing: bool
+    """True while publishes are stored: what is removed meanwhile makes room for them."""

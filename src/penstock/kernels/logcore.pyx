@@ -72,6 +72,7 @@ cdef class LogCore:
         self._closed = []
         self._dropped = []
         self._patches = []
+        self._outdone = set()
         self.sparse = []
         self.next_number = 1
 
@@ -491,6 +492,8 @@ cdef class LogCore:
         self.messages -= 1
         self.bytes -= r.size
         self.removals += 1
+        if self.storing:
+            block.outdone_at = self.last_seq
         if block.closed and not block.queued and block.live_bytes * 2 < block.size:
             self._queue_if_sparse(block)
         if self.watch is not None and s != NULL and s.mark != self.watch.epoch:
@@ -597,6 +600,8 @@ cdef class LogCore:
         del self.blocks[i]
         if self.durable:
             self._dropped.append(block.number)
+            if block.outdone_at > self.written_seq:
+                self._outdone.add(block.number)
             if block.floor >= self.noted_floor:
                 self.noted_floor = 0        # it may have been the only one that said it
         self.rewrites += 1

@@ -39,6 +39,7 @@ cdef class MessageBlock:
     cdef bint verify                        # bytes come from disk: check each record's hash when it is read
     cdef public bint replaces               # its file still holds what it was rewritten from
     cdef bint queued                        # for compaction
+    cdef uint64_t outdone_at                # last sequence when a publish took the place of one of its messages
     # What notes the block's bytes hold: removed ranges, floor and least last sequence.
     cdef list removed
     cdef readonly list passed_over      # offsets of bad records between good ones

@@ -137,6 +137,13 @@ class StreamLog(LogCore):
     def take_dropped(self) -> list[int]:
         """Numbers of blocks that are gone since the last call: their files may go after the next write."""
 
+    def all_written(self) -> None:
+        """The store has handed everything there is to the operating system."""
+
+    def outdone(self) -> set[int]:
+        """Numbers of blocks that are gone because messages took the place of theirs which aren't written yet:
+        should those never be, the old ones must still be there. Don't change it."""
+
     def take_patches(self) -> list[tuple[int, int, bytes]]:
         """(block number, offset, bytes) of secure removals since the last call."""
 

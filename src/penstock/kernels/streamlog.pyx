@@ -195,6 +195,10 @@ cdef class StreamLog(LogCore):
         for block in self.blocks:
             if self.durable:
                 self._dropped.append(block.number)
+                if self.storing:
+                    self._outdone.add(block.number)
+        if not self.storing:
+            self._outdone.clear()       # nobody misses what somebody wanted gone
         self.blocks = []
         self._closed.clear()
         self.sparse.clear()
@@ -451,6 +455,15 @@ cdef class StreamLog(LogCore):
         dropped = self._dropped
         self._dropped = []
         return dropped
+
+    def all_written(self):
+        """What there is was handed to the operating system, notes too."""
+        self.written_seq = self.last_seq
+        self._outdone.clear()
+
+    def outdone(self):
+        """Numbers of dropped blocks that hold messages whose successors aren't written."""
+        return self._outdone
 
     def take_patches(self):
         """(block number, offset, bytes) to write over what is in the files."""

@@ -147,6 +147,7 @@ class BlockFiles:
             if not self._make_room(log):
                 raise
             self._write_new(log)
+        log.all_written()
         self._failed = False
         self._patches += log.take_patches()
         if self._patches:
@@ -193,12 +194,14 @@ class BlockFiles:
         """The disk is full, and blocks wait to be removed until the note that they are gone was written.
 
         All but the newest that was written go now: that one still tells the last sequence, and what of it was
-        removed comes back if the process ends before the note is written; nobody was told that it went.
+        removed comes back if the process ends before the note is written; nobody was told that it went. What
+        went for messages that aren't written stays too: those are refused, and what they replaced was acked.
         """
         self._dropped_unwritten += log.take_dropped()
         dropped = sorted(self._dropped + self._dropped_unwritten)
         stays = max((n for n in dropped if n in self._known), default=0)
-        free = [n for n in dropped if n not in (stays, self._busy) and n not in self._syncing]
+        needed = {stays, self._busy} | self._syncing | log.outdone()
+        free = [n for n in dropped if n not in needed]
         if not free:
             return False
         if stays in self._unsynced:

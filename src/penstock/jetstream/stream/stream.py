@@ -148,9 +148,13 @@ class Stream:
 
     def apply_pending(self, now: int) -> None:
         """Applies what its subjects brought since the last time."""
-        self.apply(self.sink.take(), now)
-        for inflow in self.inflows:
-            inflow.apply(now)
+        self.log.storing = True
+        try:
+            self.apply(self.sink.take(), now)
+            for inflow in self.inflows:
+                inflow.apply(now)
+        finally:
+            self.log.storing = False
 
     def apply(self, batch: IngestBatch, now: int) -> None:
         """Stores a batch of publishes at `now` (ns) and collects the answers."""
