@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import batches
 import consumers
 import load
 import streams
@@ -177,7 +178,62 @@ def scenarios(quick: bool) -> list[Scenario]:
             goal=2.0,
         ),
         *many_consumers(share, WIDE_MESSAGES // 10 if quick else WIDE_MESSAGES),
+        *batch_rows(share),
     ]
+
+
+def batch_rows(share: int) -> list[Scenario]:
+    """Rows about atomic batches and fast ingest."""
+    return [
+        Scenario(
+            "atomic batches of 500, 128 B, file",
+            "msg/s",
+            lambda s: batches.atomic_msgs_per_s(s.port, batches=1000 // share),
+            goal=5.0,
+        ),
+        Scenario(
+            "fast ingest, one publisher, 128 B, file",
+            "msg/s",
+            lambda s: batches.fast_msgs_per_s(s.port, messages=1_000_000 // share),
+            goal=5.0,
+        ),
+        Scenario(
+            f"fast ingest, one publisher's rate by that of {batches.PUBLISHERS} together",
+            "times",
+            lambda s: 1 / batches.many_by_one(s.port, messages_each=150_000 // share),
+            bigger_is_better=False,
+            most=1.0,
+        ),
+        Scenario(
+            f"fast ingest, {batches.PUBLISHERS} publishers: most stored by one, by the least",
+            "times",
+            lambda s: batches.shared_fast(s.port, messages_each=150_000 // share)[1],
+            bigger_is_better=False,
+            most=1.2,
+        ),
+        Scenario(
+            f"info, purge, delete beside {batches.PUBLISHERS} fast publishers: the slowest p99",
+            "ms",
+            lambda s: max(batches.request_p99_ms(s.port, requests=500 // share).values()),
+            bigger_is_better=False,
+            most=100,
+        ),
+    ]
+
+
+def fast_ingest_synced(server: ServerProcess) -> float:
+    """Fast ingest where penstock, but not the official server, syncs before each ack; messages/s."""
+    server.stop()
+    if server.name == "penstock":
+        conf = server.store_dir.parent / "synced.conf"
+        conf.write_text("jetstream { sync_interval: always }\n")
+        server.more = ("-c", str(conf))
+    try:
+        server.start()
+        return batches.fast_msgs_per_s(server.port, messages=500_000)
+    finally:
+        server.stop()
+        server.more = ()
 
 
 def many_consumers(share: int, wide: int) -> list[Scenario]:
@@ -223,6 +279,12 @@ def process_scenarios() -> list[Scenario]:
     return [
         Scenario("start-up, empty store", "ms", start_time_ms, bigger_is_better=False),
         Scenario("memory at rest", "MiB", memory_at_rest_mib, bigger_is_better=False),
+        Scenario(
+            "fast ingest, penstock with sync_interval: always, official without",
+            "msg/s",
+            fast_ingest_synced,
+            goal=3.0,
+        ),
         Scenario(
             f"memory, {IDLE_CONNECTIONS:,} idle connections, {IDLE_SUBSCRIPTIONS:,} subscriptions",
             "MiB",
@@ -340,6 +402,10 @@ def main() -> None:
                 server.stop()
     rows += process_rows
     console.print(table(rows))
+    ceiling = batches.ceiling_msgs_per_s(messages=500_000)
+    console.print(
+        f"the load generator sends {ceiling:,.0f} msg/s of a fast batch to a process that only acks"
+    )
     result: dict[str, object] = {
         row.scenario.name: {
             "unit": row.scenario.unit,

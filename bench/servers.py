@@ -60,10 +60,11 @@ class ServerProcess:
     store_dir: Path
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
+    more: tuple[str, ...] = ()  # arguments of the next start
 
     def start(self) -> float:
         self.port = self.port or free_port()
-        arguments = ["-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.store_dir)]
+        arguments = ["-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.store_dir), *self.more]
         log = (self.store_dir.parent / f"{self.name}.log").open("ab")
         started = time.perf_counter()
         with log:

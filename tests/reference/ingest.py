@@ -52,6 +52,11 @@ class StreamModel:
         message = Message(self.last_seq + 1, subject, header, payload, now)
         if self.discard_new and (code := self.check_room(message)):
             return {"err_code": code}
+        return self.store(message, headers, now)
+
+    def store(self, message: Message, headers: dict[str, str], now: int) -> dict[str, object]:
+        """What follows once nothing refused it."""
+        subject = message.subject
         self.last_seq += 1
         self.messages.append(message)
         self.discard_old(subject)

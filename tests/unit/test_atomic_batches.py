@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.jetstream.inflight import Inflight
+from penstock.kernels.dispatch import publish
 from penstock.protocol import headers
 from tests.support.engine import EngineHarness
 
@@ -405,6 +406,72 @@ def test_a_restart_abandons_what_is_staged() -> None:
     assert after.state("S")["messages"] == 0
 
 
+def test_what_all_open_batches_hold_has_a_limit() -> None:
+    """Row 109: beyond it a batch is refused like one too many, and leaves nothing behind."""
+    engine = Atomic(batch_bytes_max=1000)
+    for seq in range(1, 4):
+        assert engine.put("b", seq, subject="s." + "x" * 150) is None
+    assert engine.put("c", 1) is None
+    assert err_code(engine.put("c", 2, subject="s." + "x" * 150)) == 10210
+    assert engine.told() == [("c", "large")]
+    assert err_code(engine.put("d", 1, subject="s." + "x" * 250)) == 10210
+    assert engine.told() == [("c", "large")] and engine.inflight == 1
+    assert engine.put("b", 4, "1")["count"] == 4
+    assert engine.engine.batches.inflight.staged.bytes == 0
+    assert engine.put("c", 1, "1", subject="s." + "x" * 250)["count"] == 1
+
+
+extra_headers = st.sampled_from(
+    [{}, {}, {}, {"Nats_Msg_Id": "m1"}, {"Nats_Msg_Id": "m2"}, {"Nats_Expected_Last_Sequence": "1"},
+     {"Nats_Expected_Last_Subject_Sequence": "0"}, {"Nats_Expected_Last_Subject_Sequence": "1"},
+     {"Nats_Expected_Stream": "S"}, {"Nats_Expected_Stream": "T"}, {"Nats_Expected_Last_Msg_Id": "m1"},
+     {"Nats_TTL": "5"}, {"Nats_Rollup": "sub"}, {"Nats_Required_Api_Level": "1"}]
+)  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.sampled_from("ab"), st.sampled_from(["s.a", "s.b"]), extra_headers,
+                      st.sampled_from(["", "", "", "1", "eob"])),
+            max_size=12,
+        ),
+        max_size=5,
+    ),
+    st.sampled_from(
+        [{}, {"max_msgs": 3}, {"max_msgs": 3, "discard": "new"}, {"max_bytes": 500, "discard": "new"},
+         {"max_msgs_per_subject": 1}, {"allow_rollup_hdrs": True}, {"allow_msg_ttl": True},
+         {"republish": {"src": "s.a", "dest": "again"}}, {"retention": "interest"}]
+    ),
+)  # fmt: skip
+def test_batches_in_compiled_code_and_message_by_message_are_the_same(
+    ticks: list[list[tuple[str, str, dict[str, str], str]]], config: dict[str, Any]
+) -> None:
+    """Rows 103 to 116: answers, what is stored and what is told, whoever checks the commit."""
+    outcomes = []
+    for is_compiled in (True, False):
+        engine = Atomic(config)
+        stream = engine.engine.streams["S"]
+        if not is_compiled:
+            stream.may_store_staged = lambda batch, now: False  # type: ignore[method-assign]
+        heard, again = engine.listen(b"_INBOX.x"), engine.listen(b"again")
+        seqs = {"a": 0, "b": 0}
+        for publishes in ticks:
+            for batch_id, subject, more, commit in publishes:
+                seqs[batch_id] += 1
+                header = block(batch_id, seqs[batch_id], commit, **more)
+                publish(engine.index, subject.encode(), b"_INBOX.x", header, b"%d" % len(heard))
+                if commit:
+                    seqs[batch_id] = 0
+            engine.tick()
+        log = stream.log
+        stored = [log.load(seq) for seq in range(log.first_seq, log.last_seq + 1)]
+        content = [(m.seq, m.subject, m.header, m.payload, m.ts) for m in stored if m is not None]
+        counts = (log.last_seq, log.bytes, stream.ids.last_id, engine.inflight)
+        outcomes.append((heard, again, engine.told(), content, counts))
+    assert outcomes[0] == outcomes[1]
+
+
 Step = tuple[str, int, str]
 
 
@@ -443,7 +510,7 @@ def test_of_any_batch_all_is_stored_in_order_or_nothing(data: st.DataObject) -> 
             assert commit and answer["count"] == count and answer["seq"] == len(expected) + count
             expected += [b"%s%d" % (batch_id.encode(), n) for n in range(1, count + 1)]
         assert engine.payloads() == expected
-    assert engine.inflight == len(engine.engine.streams["S"].atomic.open)
+    assert engine.inflight == engine.engine.streams["S"].atomic.staged.count
 
 
 def test_the_header_that_an_end_of_batch_adds_to_the_last_message_counts_for_the_stream_s_limit() -> None:

@@ -124,12 +124,13 @@ def test_keys_are_case_insensitive() -> None:
         (
             (
                 "jetstream { limits { batch { max_inflight_per_stream: 2, max_inflight_total: 3, max_msgs: 4,"
-                " timeout: 5 } } }"
+                " max_bytes: 64MB, timeout: 5 } } }"
             ),
             JetStreamOptions(
                 batch_inflight_per_stream_max=2,
                 batch_inflight_total_max=3,
                 batch_messages_max=4,
+                batch_bytes_max=64 * 1024 * 1024,
                 batch_timeout_ns=5_000_000_000,
             ),
         ),

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL
-from penstock.jetstream.stream.fast import BACKLOG_BYTES, flow_limit
+from penstock.jetstream.stream import fast
+from penstock.jetstream.stream.fast import BACKLOG_BYTES, FLOW_SHARED, flow_limit
 from penstock.kernels.dispatch import publish
 from tests.support.engine import EngineHarness
 from tests.support.fast_batches import APPEND, COMMIT, EOB, PING, START, FastPublisher, final, flow, gap
@@ -172,14 +173,24 @@ def test_other_publishes_and_batches_come_in_between(harness: EngineHarness) -> 
 # --- flow control ----------------------------------------------------------------------------------
 
 
-def test_the_only_batch_goes_as_fast_as_it_likes_up_to_500(harness: EngineHarness) -> None:
+def test_the_only_batch_starts_with_500_and_goes_up_to_all_there_is(harness: EngineHarness) -> None:
     """Row 126, row 128."""
-    assert FastPublisher(harness, "a", flow=65535).ask(1, START) == [flow(0, 500)]
+    first = FastPublisher(harness, "a", flow=65535)
+    assert first.ask(1, START) == [flow(0, 500)]
+    at, paces = 1, [500]
+    for _ in range(5):
+        first.append(at + 1, at + paces[-1])
+        at += paces[-1]
+        paces.append(first.heard()[-1]["msgs"])
+    assert paces == [500, 1000, 2000, 4000, FLOW_SHARED, FLOW_SHARED]
     assert FastPublisher(harness, "b", flow=65535).ask(1, START) == [flow(0, 1), flow(1, 2)]
 
 
-def test_a_second_batch_starts_slowly_and_both_meet_at_their_share(harness: EngineHarness) -> None:
-    """Row 128: doubling and halving, 500 messages shared; never above what a client allows."""
+def test_a_second_batch_starts_slowly_and_both_meet_at_their_share(
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row 128: doubling and halving, here 500 messages shared; never above what a client allows."""
+    monkeypatch.setattr(fast, "FLOW_SHARED", 500)
     first, second = FastPublisher(harness, "a", flow=1000), FastPublisher(harness, "b", flow=200)
     first.ask(1, START)
     assert second.ask(1, START)[0] == flow(0, 1)
@@ -198,8 +209,9 @@ def test_a_second_batch_starts_slowly_and_both_meet_at_their_share(harness: Engi
     assert first.heard() == [flow(750, 500)]
 
 
-def test_a_halved_pace_leaves_no_ack_behind(harness: EngineHarness) -> None:
+def test_a_halved_pace_leaves_no_ack_behind(harness: EngineHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row 135: what came beyond the last multiple is acked under the smaller number, else both would wait."""
+    monkeypatch.setattr(fast, "FLOW_SHARED", 500)
     first = FastPublisher(harness, "a", flow=500)
     first.ask(1, START)
     others = [FastPublisher(harness, f"b{n}") for n in range(4)]
@@ -213,10 +225,10 @@ def test_a_halved_pace_leaves_no_ack_behind(harness: EngineHarness) -> None:
 
 def test_the_more_waits_the_smaller_the_share() -> None:
     """Row 128."""
-    assert [flow_limit(n, 0) for n in (0, 1, 2, 8, 500, 1000)] == [500, 500, 250, 62, 1, 1]
-    assert flow_limit(1, BACKLOG_BYTES) == 500
-    assert flow_limit(1, BACKLOG_BYTES + 1) == 250
-    assert flow_limit(1, 5 * BACKLOG_BYTES) == 62
+    assert [flow_limit(n, 0) for n in (0, 1, 2, 8, 1000, 5000)] == [4096, 4096, 2048, 512, 4, 1]
+    assert flow_limit(1, BACKLOG_BYTES) == 4096
+    assert flow_limit(1, BACKLOG_BYTES + 1) == 2048
+    assert flow_limit(1, 5 * BACKLOG_BYTES) == 512
     assert flow_limit(1000, 2**60) == 1
 
 

@@ -1,4 +1,5 @@
-"""What atomic batches of a server's streams share: how many are open, and whom to tell of abandoned ones."""
+"""What atomic batches of a server's streams share: how many are open, how much they hold, and whom to tell of
+abandoned ones."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.jetstream.limits import EngineConfig
+from penstock.kernels.staging import StagedTotal
 
 
 @dataclass(slots=True)
 class Inflight:
-    """Open atomic batches of all streams of all accounts of a server."""
+    """Open atomic batches of all streams of all accounts of a server, and the bytes they hold."""
 
     atomic: int = 0
+    staged: StagedTotal = field(default_factory=StagedTotal)
 
 
 def _ignore(stream: str, batch_id: str, reason: str) -> None:

@@ -58,6 +58,7 @@ class EngineConfig:
     streams of the server; atomic ones and fast ones count apart. 0 (default): 50 and 1000 atomic, 1000 and
     50,000 fast ones.
     batch_messages_max: messages of an atomic batch. Default 1000.
+    batch_bytes_max: bytes that the open atomic batches of the server may hold. Default 1 GiB.
     official_fast_errors: refuse fast batches with the official server's error numbers, not the ADR's.
     batch_timeout_ns: a batch of which nothing came for this long is abandoned. Default ten seconds.
     """
@@ -90,6 +91,7 @@ class EngineConfig:
     batch_inflight_per_stream_max: int = 0
     batch_inflight_total_max: int = 0
     batch_messages_max: int = 1000
+    batch_bytes_max: int = 1024 * 1024 * 1024
     official_fast_errors: bool = False
     batch_timeout_ns: int = 10 * SECOND_NS
 

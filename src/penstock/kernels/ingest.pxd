@@ -1,22 +1,14 @@
 """From the router into a stream: a batch of publishes waiting for the stream's apply()."""
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.dispatch cimport SubjectMapper
+from penstock.kernels.messageids cimport MessageIds
 from penstock.kernels.needs cimport Needs
+from penstock.kernels.publishheaders cimport PublishHead
+from penstock.kernels.republish cimport Republisher
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.streamlog cimport StreamLog
 from penstock.kernels.subjects cimport SubscriptionIndex
-
-# What stands before a publish in a batch; subject, reply and body follow, the whole padded to 8 bytes.
-cdef struct PublishHead:
-    uint32_t size                   # head, subject, reply, body and padding
-    uint32_t flags
-    uint32_t subject_len
-    uint32_t reply_len
-    uint32_t header_len
-    uint32_t body_len               # header and payload together
-    uint32_t id_start               # PUBLISH_HAS_ID: where in the header block the id is
-    uint32_t id_len
 
 # A run of publishes, copied once from the read buffer. This is also what a replicated log carries.
 cdef class IngestBatch:
@@ -50,3 +42,10 @@ cdef class PlainLimits:
     cdef readonly bint discard_new, per_message, no_ack
     cdef readonly Needs needs       # of an interest stream: what nobody wants is not stored; else None
     cdef readonly bytes stream                                  # its name
+
+# Stores the publish, or uses up a sequence for what nobody wants, remembers its message id and enforces the
+# limits: returns its sequence.
+cdef uint64_t store_publish(
+    StreamLog log, PlainLimits limits, MessageIds ids, const PublishHead* head, const Message* m, int64_t ts,
+    Republisher republisher,
+) except 0

@@ -6,6 +6,7 @@ from penstock.kernels.messageids import MessageIds
 from penstock.kernels.needs import Needs
 from penstock.kernels.republish import Republisher
 from penstock.kernels.sinks import DirtyList, Sink
+from penstock.kernels.staging import StagedBatches
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
 
@@ -119,6 +120,7 @@ def apply_plain(
     acks: AckBatch,
     republisher: Republisher | None = None,
     batches: FastBatches | None = None,
+    staged: StagedBatches | None = None,
 ) -> int:
     """Stores publishes from `batch.position` on; returns how many it took, duplicates included.
 
@@ -126,6 +128,7 @@ def apply_plain(
     ts -- ns, the time of every message of the run. now -- ns, what the dedupe window ends at.
     republisher -- is given what was stored.
     batches -- take note of the messages of fast batches; without them those are left to Python.
+    staged -- takes those of open atomic batches, but for what Python has to look at.
     """
 
 def acknowledge_fast(batches: FastBatches, acks: AckBatch, limit: int) -> None:

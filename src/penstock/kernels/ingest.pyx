@@ -14,7 +14,7 @@ Rejected: one Python tuple per publish (0.4 M msgs/s); acking inside the run (an
 overtake its write).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcpy, memset
 
 from penstock.kernels.buffers cimport OutBuffer, put_uint
@@ -23,12 +23,13 @@ from penstock.kernels.fastbatch cimport FAST_IGNORE, FAST_STORE, FastBatch, Fast
 from penstock.kernels.messageids cimport MessageIds
 from penstock.kernels.needs cimport Needs
 from penstock.kernels.publishheaders cimport (
-    EXPECTS_LAST_ID, ID_NAME_SIZE, PUBLISH_EXPECTS, PUBLISH_HAS_ID, PUBLISH_HAS_REPLY, PUBLISH_IS_FAST,
-    PUBLISH_IS_SPECIAL, classify_header, failed_expectations, trim,
+    EXPECTS_LAST_ID, ID_NAME_SIZE, PUBLISH_EXPECTS, PUBLISH_HAS_ID, PUBLISH_HAS_REPLY, PUBLISH_IS_BATCHED,
+    PUBLISH_IS_FAST, PUBLISH_IS_SPECIAL, PublishHead, classify_header, failed_expectations, message_of, trim,
 )
 from penstock.kernels.republish cimport Republisher
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 from penstock.kernels.records cimport Record
+from penstock.kernels.staging cimport StagedBatches
 from penstock.kernels.streamlog cimport StreamLog
 from penstock.kernels.subjects cimport SubscriptionIndex
 
@@ -59,13 +60,13 @@ cdef class IngestBatch:
         head = <PublishHead*>d
         head.size = <uint32_t>padded
         head.flags = 0
-        head.subject_len = <uint32_t>m.subject_len
-        head.reply_len = <uint32_t>m.reply_len
+        head.subject_len = <uint16_t>m.subject_len
+        head.reply_len = <uint16_t>m.reply_len
         head.header_len = <uint32_t>m.header_len
         head.body_len = <uint32_t>m.body_len
         head.id_start = head.id_len = 0
         if m.header_len:
-            head.flags = classify_header(m.body, m.header_len, &head.id_start, &head.id_len)
+            classify_header(m.body, head)
         if m.reply_len:
             head.flags |= PUBLISH_HAS_REPLY
             if is_fast(m.reply, m.reply_len):
@@ -330,12 +331,14 @@ cpdef size_t apply_plain(
     AckBatch acks,
     Republisher republisher=None,
     FastBatches batches=None,
+    StagedBatches staged=None,
 ) except? 0:
     """Stores publishes from `batch.position` on; returns how many it took, duplicates included.
 
     Stops at the end of the batch or before the first publish that Python has to decide about.
     `ts` (ns) is the time of every message of the run, `now` what the dedupe window ends at. `batches` takes
-    note of the messages of fast batches; without them those are left to Python.
+    note of the messages of fast batches; without them those are left to Python. `staged` takes those of open
+    atomic batches, but for the last of each.
     """
     cdef const char* data = batch.buf.data
     cdef size_t end = batch.buf.size
@@ -355,13 +358,15 @@ cpdef size_t apply_plain(
             break
         if limits.msg_size_max >= 0 and <int64_t>head.body_len > limits.msg_size_max:
             break
-        m.subject = <const char*>head + sizeof(PublishHead)
-        m.subject_len = head.subject_len
-        m.reply = m.subject + head.subject_len
-        m.reply_len = head.reply_len
-        m.body = m.reply + head.reply_len
-        m.header_len = head.header_len
-        m.body_len = head.body_len
+        message_of(head, &m)
+        if head.flags & PUBLISH_IS_BATCHED:
+            if staged is None or head.flags & PUBLISH_IS_FAST or not staged.take(head, now):
+                break
+            batch.position += head.size
+            taken += 1
+            if m.reply_len and not limits.no_ack:
+                acks.put_text(m.reply, m.reply_len, b"", 0)
+            continue
         fast = None
         if head.flags & PUBLISH_IS_FAST:
             if batches is None:
@@ -390,19 +395,7 @@ cpdef size_t apply_plain(
                 continue
         if failed:      # a duplicate is one whatever id it expects
             break
-        if limits.needs is not None and not limits.needs.is_wanted(m.subject, m.subject_len):
-            seq = log.skip_message(ts)
-            batch.position += head.size
-            taken += 1
-            ids.set_last(m.body + head.id_start, head.id_len)
-            if head.flags & PUBLISH_HAS_ID:
-                ids.remember(m.body + head.id_start, head.id_len, seq, ts)
-            if fast is not None:
-                batches.took(fast, fast.seq + 1, seq, False)
-            elif m.reply_len and not limits.no_ack:
-                acks.put_ack(m.reply, m.reply_len, seq, False)
-            continue
-        if limits.discard_new:
+        if limits.discard_new and (limits.needs is None or limits.needs.is_wanted(m.subject, m.subject_len)):
             if limits.msgs_max > 0 and log.messages >= <uint64_t>limits.msgs_max:
                 break
             if limits.bytes_max > 0:
@@ -410,22 +403,36 @@ cpdef size_t apply_plain(
                 room = sizeof(PublishHead) + 16 + m.subject_len + m.body_len
                 if log.bytes + room > <uint64_t>limits.bytes_max:
                     break
-        if republisher is not None:
-            republisher.before(&m, log)
-        seq = log.append_message(&m, ts)
-        if republisher is not None:
-            republisher.after(&m, seq, ts)
+        seq = store_publish(log, limits, ids, head, &m, ts, republisher)
         batch.position += head.size
         taken += 1
-        ids.set_last(m.body + head.id_start, head.id_len)
-        if head.flags & PUBLISH_HAS_ID:
-            ids.remember(m.body + head.id_start, head.id_len, seq, ts)
-        enforce(log, limits, &m)
         if fast is not None:
             batches.took(fast, fast.seq + 1, seq, False)
         elif m.reply_len and not limits.no_ack:
             acks.put_ack(m.reply, m.reply_len, seq, False)
     return taken
+
+
+cdef uint64_t store_publish(
+    StreamLog log, PlainLimits limits, MessageIds ids, const PublishHead* head, const Message* m, int64_t ts,
+    Republisher republisher,
+) except 0:
+    cdef bint wanted = limits.needs is None or limits.needs.is_wanted(m.subject, m.subject_len)
+    cdef uint64_t seq
+    if not wanted:
+        seq = log.skip_message(ts)
+    elif republisher is None:
+        seq = log.append_message(m, ts)
+    else:
+        republisher.before(m, log)
+        seq = log.append_message(m, ts)
+        republisher.after(m, seq, ts)
+    ids.set_last(m.body + head.id_start, head.id_len)
+    if head.flags & PUBLISH_HAS_ID:
+        ids.remember(m.body + head.id_start, head.id_len, seq, ts)
+    if wanted:
+        enforce(log, limits, m)
+    return seq
 
 
 def acknowledge_fast(FastBatches batches not None, AckBatch acks not None, uint32_t limit):

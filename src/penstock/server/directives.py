@@ -236,6 +236,7 @@ _BATCH_LIMITS: dict[str, tuple[str, Reader]] = {
     "max_inflight_per_stream": ("batch_inflight_per_stream_max", integer),
     "max_inflight_total": ("batch_inflight_total_max", integer),
     "max_msgs": ("batch_messages_max", integer),
+    "max_bytes": ("batch_bytes_max", storage_size),
     "timeout": ("batch_timeout_ns", duration),
 }
 

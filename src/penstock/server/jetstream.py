@@ -249,6 +249,7 @@ class JetStreamService:
             batch_inflight_per_stream_max=self._options.batch_inflight_per_stream_max,
             batch_inflight_total_max=self._options.batch_inflight_total_max,
             batch_messages_max=self._options.batch_messages_max,
+            batch_bytes_max=self._options.batch_bytes_max,
             official_fast_errors=self._options.official_fast_errors,
             batch_timeout_ns=self._options.batch_timeout_ns,
         )

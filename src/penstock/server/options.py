@@ -202,6 +202,9 @@ class JetStreamOptions:
     `limits.batch.max_inflight_total`."""
     batch_messages_max: int = 1000
     """Most messages of an atomic batch, > 0. Default 1000. `limits.batch.max_msgs`."""
+    batch_bytes_max: int = 1024 * 1024 * 1024
+    """Most bytes that the open atomic batches of the server hold in memory, > 0; what is above is refused
+    (10210). Default 1 GiB. `limits.batch.max_bytes`."""
     batch_timeout_ns: int = 10 * NS
     """How long nothing may come of a batch before it is abandoned, ns, > 0. Default 10 s.
     `limits.batch.timeout`."""
@@ -216,6 +219,7 @@ class JetStreamOptions:
         _at_least("jetstream.limits.batch.max_inflight_per_stream", self.batch_inflight_per_stream_max, 0)
         _at_least("jetstream.limits.batch.max_inflight_total", self.batch_inflight_total_max, 0)
         _at_least("jetstream.limits.batch.max_msgs", self.batch_messages_max, 1)
+        _at_least("jetstream.limits.batch.max_bytes", self.batch_bytes_max, 1)
         _at_least("jetstream.limits.batch.timeout", self.batch_timeout_ns, 1)
         if any(c in self.domain for c in ".*> \t\r\n"):
             raise ConfigError(

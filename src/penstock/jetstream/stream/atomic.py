@@ -1,12 +1,15 @@
 """Atomic batches (ADR-50): messages that are stored all together, one behind the other, or not at all.
 
 A message says in its headers which batch it belongs to, and its place there. Until the commit, messages wait
-outside the stream, in memory: a restart abandons them, and the client is told so by its next message. The
-commit is one step of the stream's state machine: every message is checked (`staged.py`), then all are stored
-as one unit that the disk gives back whole or not at all.
+outside the stream, in memory (kernels/staging.pyx): a restart abandons them, and the client is told so by its
+next message. Plain next messages are staged without Python; here is everything else. The commit is one step
+of the stream's state machine: every message is checked, by the kernel where the headers are ordinary
+(kernels/commits.pyx), else by `staged.py`, then all are stored as one unit that the disk gives back whole or
+not at all.
 
-Invariants: `open` is ordered by when something came of each batch last; every open batch counts once in the
-server's total. Answers and advisories are those of the official server; so is the order of the checks.
+Invariants: every open batch counts once in the server's total. Answers and advisories are those of the
+official server; so is the order of the checks. Beyond it, all open batches of the server together hold at
+most `batch_bytes_max` bytes: what is above is refused like a batch too many.
 
 Rejected: staging in files as the official server does (what is lost with the process was not acked as stored,
 and the client has to be told either way); giving sequences before the commit.
@@ -16,10 +19,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.errors import JetStreamApiError
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import ATOMIC_INFLIGHT_PER_STREAM, ATOMIC_INFLIGHT_TOTAL
 from penstock.jetstream.stream.ingest import record_size
 from penstock.jetstream.stream.staged import BatchCheck, Checked, StagedMessage
+from penstock.kernels.staging import StagedBatch, StagedBatches
 from penstock.kernels.streamlog import BATCH_BYTES_MAX
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
@@ -40,30 +45,20 @@ _SEQ_DIGITS_MAX = 20
 STAGED_BYTES_MAX = BATCH_BYTES_MAX // 2
 
 
-class _OpenBatch:
-    __slots__ = ("last_ns", "messages", "seq", "size")
-
-    def __init__(self) -> None:
-        self.messages: list[StagedMessage] = []
-        self.seq = 0  # of the last message in the batch
-        self.size = 0  # bytes of their records
-        self.last_ns = 0
-
-
 class AtomicBatches:
-    """The open atomic batches of one stream."""
+    """The open atomic batches of one stream; `staged` is where their messages wait."""
 
     def __init__(self, stream: Stream, context: BatchContext) -> None:
         self._stream = stream
         self._context = context
-        self.open: dict[bytes, _OpenBatch] = {}
+        self.staged = StagedBatches()
 
     def take(self, batch_id: bytes, message: StagedMessage, now: int) -> bytes:
         """One message of a batch, at `now` (ns); returns what it is answered with: nothing, or the pub ack.
 
         Raises JetStreamApiError: 10109 sealed, 10054 size, 10174 when the stream takes no batches, 10179 and
-        10175 for id and sequence, 10210 for too many open ones, 10200, 10185, 10176, 10199; and on a commit
-        what `staged.py` refuses.
+        10175 for id and sequence, 10210 for too many open ones or too much in them, 10200, 10185, 10176,
+        10199; and on a commit what `staged.py` refuses.
         """
         config = self._stream.config
         if config.sealed:
@@ -79,94 +74,104 @@ class AtomicBatches:
             raise codes.ATOMIC_PUBLISH_MISSING_SEQ.exception()
         self.expire(now)  # of what time ended, no message may be taken
         commit = headers.value_of(message.header, headers.BATCH_COMMIT)
-        size = seq - (commit == EOB)
-        batch = self.open.pop(batch_id, None)
-        if batch is None:
-            self._check_opening(seq, size)
-            self._context.inflight.atomic += 1
-            batch = _OpenBatch()
-        self._context.inflight.atomic -= 1  # unless it stays open
-        message = self._checked(batch, batch_id, message, seq, commit)
-        if commit is None:
-            batch.last_ns = now
-            self.open[batch_id] = batch
-            self._context.inflight.atomic += 1
-            return b""
-        return self._commit(batch_id, batch, now, eob=commit == EOB)
+        batch = self.staged.find(batch_id) or self._open(batch_id, seq, seq - (commit == EOB), now)
+        try:
+            self._stage(batch, message, seq, commit)
+            if commit is not None:
+                return self._commit(batch, now, eob=commit == EOB)
+        except JetStreamApiError:
+            self._close(batch)
+            raise
+        batch.heard_ns = now
+        return b""
 
-    def _check_opening(self, seq: int, size: int) -> None:
+    def _open(self, batch_id: bytes, seq: int, size: int, now: int) -> StagedBatch:
         config = self._context.config()
+        inflight = self._context.inflight
         if seq != 1:
             if size > config.batch_messages_max:
                 raise codes.ATOMIC_PUBLISH_TOO_LARGE_BATCH.exception(size=config.batch_messages_max)
             raise codes.ATOMIC_PUBLISH_INCOMPLETE_BATCH.exception()
         of_stream = config.batch_inflight_per_stream_max or ATOMIC_INFLIGHT_PER_STREAM
         total = config.batch_inflight_total_max or ATOMIC_INFLIGHT_TOTAL
-        if len(self.open) >= of_stream or self._context.inflight.atomic >= total:
+        if self.staged.count >= of_stream or inflight.atomic >= total:
             raise codes.ATOMIC_PUBLISH_TOO_MANY_INFLIGHT.exception()
+        inflight.atomic += 1
+        inflight.staged.bytes_max = config.batch_bytes_max
+        batch = self.staged.open(batch_id, inflight.staged, config.batch_messages_max, STAGED_BYTES_MAX)
+        batch.heard_ns = now
+        self.staged.check_at = min(self.staged.check_at, now + config.batch_timeout_ns)
+        return batch
 
-    def _checked(
-        self, batch: _OpenBatch, batch_id: bytes, message: StagedMessage, seq: int, commit: bytes | None
-    ) -> StagedMessage:
-        """Adds the message to the batch, or raises: then the batch is gone."""
+    def _close(self, batch: StagedBatch) -> None:
+        self.staged.close(batch)
+        self._context.inflight.atomic -= 1
+
+    def _stage(self, batch: StagedBatch, message: StagedMessage, seq: int, commit: bytes | None) -> None:
+        """Adds the message to the batch, or raises: then the batch is lost."""
         if commit not in (None, EOB, b"1"):
             raise codes.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT.exception()
-        required = headers.value_of(message.header, headers.REQUIRED_API_LEVEL)
+        header = message.header
+        required = headers.value_of(header, headers.REQUIRED_API_LEVEL)
         if required:
             if not (required.isdigit() and int(required) <= self._stream.api_level):
-                self._tell(batch_id, UNSUPPORTED)
+                self._tell(batch, UNSUPPORTED)
                 raise codes.REQUIRED_API_LEVEL.exception()
-            message = message._replace(header=headers.without(message.header, headers.REQUIRED_API_LEVEL))
+            header = headers.without(header, headers.REQUIRED_API_LEVEL)
         batch.seq += 1
         if batch.seq != seq or (commit == EOB and seq == 1):
-            self._tell(batch_id, INCOMPLETE)
+            self._tell(batch, INCOMPLETE)
             raise codes.ATOMIC_PUBLISH_INCOMPLETE_BATCH.exception()
         if commit == EOB:
-            return message
-        batch.messages.append(message)
-        batch.size += record_size(message.subject, message.header, len(message.payload))
+            return
+        batch.append(message.subject, header, message.payload)
         most = self._context.config().batch_messages_max
-        if len(batch.messages) > most or batch.size > STAGED_BYTES_MAX:
-            self._tell(batch_id, LARGE)
+        if batch.count > most or batch.size > STAGED_BYTES_MAX:
+            self._tell(batch, LARGE)
             raise codes.ATOMIC_PUBLISH_TOO_LARGE_BATCH.exception(size=most)
-        return message
+        if batch.total.bytes > batch.total.bytes_max:
+            if seq > 1:
+                self._tell(batch, LARGE)
+            raise codes.ATOMIC_PUBLISH_TOO_MANY_INFLIGHT.exception()
 
-    def _commit(self, batch_id: bytes, batch: _OpenBatch, now: int, *, eob: bool) -> bytes:
-        check = BatchCheck(self._stream, now)
-        messages = batch.messages
+    def _commit(self, batch: StagedBatch, now: int, *, eob: bool) -> bytes:
+        stream = self._stream
+        count = batch.count
         if eob:  # before the checks: the stream has to have room for the header too
-            header = headers.with_value(messages[-1].header, headers.BATCH_COMMIT, "1")
-            messages[-1] = messages[-1]._replace(header=header)
-        checked = [check.decide(message) for message in messages]
-        seq = self._stream.store_batch(checked, now)
-        ack = encode({"batch": batch_id.decode("utf-8", "replace"), "count": len(checked)})
-        return b"%s%d,%s" % (self._stream.ack_prefix, seq, ack[1:])
+            batch.replace_last_header(headers.with_value(batch.last_header, headers.BATCH_COMMIT, "1"))
+        if stream.may_store_staged(batch, now):
+            seq = stream.store_staged(batch, now)
+        else:
+            check = BatchCheck(stream, now)
+            checked = [check.decide(StagedMessage(*message)) for message in batch.messages()]
+            seq = stream.store_batch(checked, now)
+        self._close(batch)
+        ack = encode({"batch": batch.id.decode("utf-8", "replace"), "count": count})
+        return b"%s%d,%s" % (stream.ack_prefix, seq, ack[1:])
 
     def expire(self, now: int) -> None:
         """Abandons the batches of which nothing came for too long."""
-        if not self.open:
+        if now < self.staged.check_at:
             return
         timeout_ns = self._context.config().batch_timeout_ns
-        for batch_id, batch in list(self.open.items()):
-            if batch.last_ns + timeout_ns > now:
+        for batch in self.staged.all():
+            if batch.heard_ns + timeout_ns > now:
+                self.staged.check_at = batch.heard_ns + timeout_ns
                 return
-            del self.open[batch_id]
-            self._context.inflight.atomic -= 1
-            self._tell(batch_id, TIMEOUT)
+            self._close(batch)
+            self._tell(batch, TIMEOUT)
 
     def next_deadline(self) -> int | None:
         """When (ns) `expire` has work; None when nothing is open."""
-        for batch in self.open.values():
-            return batch.last_ns + self._context.config().batch_timeout_ns
-        return None
+        return self.staged.check_at if self.staged.count else None
 
     def drop(self) -> None:
         """Forgets all open batches: the stream is closed, or takes no more."""
-        self._context.inflight.atomic -= len(self.open)
-        self.open.clear()
+        for batch in self.staged.all():
+            self._close(batch)
 
-    def _tell(self, batch_id: bytes, reason: str) -> None:
-        self._context.abandoned(self._stream.name, batch_id.decode("utf-8", "replace"), reason)
+    def _tell(self, batch: StagedBatch, reason: str) -> None:
+        self._context.abandoned(self._stream.name, batch.id.decode("utf-8", "replace"), reason)
 
 
 def bytes_of(checked: list[Checked]) -> int:

@@ -35,7 +35,8 @@ from penstock.protocol.batch import BATCH_ID_MAX, SUFFIX, Operation
 if TYPE_CHECKING:
     from penstock.jetstream.stream.stream import Stream
 
-FLOW_SHARED = 500  # messages per ack of all batches of a stream together
+FLOW_FIRST = 500  # messages per ack that a batch starts with when it is the only one of its stream
+FLOW_SHARED = 4096  # of all batches of a stream together, where their clients allow so much
 BACKLOG_BYTES = 8 * 1024 * 1024  # a run of more came in faster than the stream takes it: flows shrink
 _SUFFIX = SUFFIX.encode()
 
@@ -148,7 +149,7 @@ class FastIngest:
             self._say(reply, self._refused(codes.BATCH_PUBLISH_TOO_MANY_INFLIGHT))
             return
         # The only one may go as fast as it likes; others find their pace, starting slowly.
-        batch = self.batches.start(reply, min(flow, FLOW_SHARED) if not self.batches.count else 1, now)
+        batch = self.batches.start(reply, min(flow, FLOW_FIRST) if not self.batches.count else 1, now)
         if not self._check_at:
             self._check_at = now + self.config().batch_timeout_ns
         try:

@@ -31,6 +31,7 @@ from penstock.jetstream.stream.positions import SourcePositions
 from penstock.jetstream.stream.renaming import make_mapper, make_republish_mapper
 from penstock.jetstream.stream.schedules import RETRY_NS, MessageSchedules
 from penstock.jetstream.stream.staged import Checked, StagedMessage
+from penstock.kernels.commits import check_staged, store_staged
 from penstock.kernels.ingest import (
     AckBatch,
     IngestBatch,
@@ -44,6 +45,7 @@ from penstock.kernels.messageids import MessageIds
 from penstock.kernels.needs import Needs
 from penstock.kernels.republish import Republisher
 from penstock.kernels.sinks import DirtyList, Subscription
+from penstock.kernels.staging import StagedBatch
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
 from penstock.protocol import error_codes as codes
@@ -164,7 +166,7 @@ class Stream:
             if self.refuse_all is None:
                 apply_plain(
                     batch, self.log, self.limits, self.ids, now, ts, self.acks, self.republisher,
-                    self.fast.batches,
+                    self.fast.batches, self.atomic.staged,
                 )  # fmt: skip
             publish = batch.take_one()
             if publish is None:
@@ -183,7 +185,9 @@ class Stream:
         batch_id = headers.value_of(header, headers.BATCH_ID) if header else None
         try:
             if batch_id and self.config.allow_atomic:
-                answer = self._take_batched(batch_id, StagedMessage(subject, header, payload), now)
+                if self.refuse_all is not None:
+                    raise self.refuse_all.exception()
+                answer = self.atomic.take(batch_id, StagedMessage(subject, header, payload), now)
                 if answers:
                     self.acks.add(reply, answer)
                 return
@@ -214,10 +218,14 @@ class Stream:
             self.ids.add(decision.msg_id, seq, ts)
         return Outcome(seq, duplicate=False, value=decision.value)
 
-    def _take_batched(self, batch_id: bytes, message: StagedMessage, now: int) -> bytes:
-        if self.refuse_all is not None:
-            raise self.refuse_all.exception()
-        return self.atomic.take(batch_id, message, now)
+    def store_staged(self, batch: StagedBatch, now: int) -> int:
+        """Stores a batch of ordinary messages as a unit, as it is, and returns the sequence of the last."""
+        ts = max(now, self.log.last_ts)
+        return store_staged(batch, self.log, self.limits, self.ids, ts, self.republisher)
+
+    def may_store_staged(self, batch: StagedBatch, now: int) -> bool:
+        """May store_staged() store the batch? No: one of its messages is refused, or asks for more."""
+        return check_staged(batch, self.log, self.limits, self.ids, now)
 
     def store_batch(self, checked: list[Checked], now: int) -> int:
         """Stores messages as a unit and returns the sequence of the last."""
