@@ -421,6 +421,17 @@ def test_what_all_open_batches_hold_has_a_limit() -> None:
     assert engine.put("c", 1, "1", subject="s." + "x" * 250)["count"] == 1
 
 
+@pytest.mark.parametrize("end", [b"", b"\r\n", b"\r\n\r\n"])
+def test_a_header_block_without_its_end_harms_nobody(end: bytes) -> None:
+    """Row 106: the mark of the last message goes where the block should have ended."""
+    engine = Atomic()
+    header = b"NATS/1.0\r\nNats-Batch-Id: b\r\nNats-Batch-Sequence: 1" + end
+    assert engine.messages("s.a", b"1", header)[0][2] == b""
+    assert engine.put("b", 2, "eob") == {"stream": "S", "seq": 1, "batch": "b", "count": 1}
+    stored = engine.engine.streams["S"].log.load(1)
+    assert stored is not None and headers.value_of(stored.header, headers.BATCH_COMMIT) == b"1"
+
+
 extra_headers = st.sampled_from(
     [{}, {}, {}, {"Nats_Msg_Id": "m1"}, {"Nats_Msg_Id": "m2"}, {"Nats_Expected_Last_Sequence": "1"},
      {"Nats_Expected_Last_Subject_Sequence": "0"}, {"Nats_Expected_Last_Subject_Sequence": "1"},

@@ -210,11 +210,12 @@ def without(block: bytes, *names: str) -> bytes:
 
 
 def with_value(block: bytes, name: str, value: str | bytes) -> bytes:
-    """The block with one header set: replaced where it was, else appended. An empty block is begun."""
+    """The block with one header set: replaced where it was, else appended. An empty block is begun; one that
+    lacks its empty line, as peers may send it, gets it."""
     text = value.encode() if isinstance(value, str) else value
     rest = without(block, name) or VERSION_LINE + b"\r\n"
     if not rest.endswith(_END):
-        raise ProtocolError(f"a header block ends with an empty line; got {rest[-40:]!r}")
+        rest = rest.rstrip(b"\r\n") + _END
     return rest[:-2] + name.encode() + b": " + text + _END
 
 
