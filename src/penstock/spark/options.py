@@ -163,7 +163,7 @@ class OptionParser:
             tls_ca=self.values.get("tlsCa"),
             tls_cert=self.values.get("tlsCert"),
             tls_key=self.values.get("tlsKey"),
-            api_prefix=check_subject("apiPrefix", prefix.removesuffix("."), wildcards=False),
+            api_prefix=self.subject("apiPrefix", prefix.removesuffix(".")),
             connect_timeout_s=self.seconds("connectTimeoutSeconds", 5.0),
             request_timeout_s=self.seconds("requestTimeoutSeconds", 10.0),
             retry_s=self.seconds("retrySeconds", 60.0),
@@ -179,6 +179,10 @@ class OptionParser:
                     f"option {name!r}: {item!r} is no stream name (they have no spaces . * > / \\)"
                 )
         return self.items(name)
+
+    def subject(self, name: str, text: str) -> str:
+        """`text`, a subject without wildcards that option `name` gave."""
+        return check_subject(name, text, wildcards=False)
 
     def boolean(self, name: str, default: bool) -> bool:
         text = self.values.get(name, str(default)).strip().lower()
@@ -240,4 +244,4 @@ def _unknown_option(key: str, known: tuple[str, ...]) -> str:
     lowered = {name.lower(): name for name in known}
     near = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.5)
     hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known options: {', '.join(known)}"
-    return f"unknown option {key!r} of the jetstream source: {hint}"
+    return f"unknown option {key!r} of format jetstream: {hint}"

@@ -29,6 +29,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
@@ -59,6 +61,8 @@ from penstock.spark.positions import LATEST, Positions
 from penstock.spark.progress import LagReport
 from penstock.spark.pushdown import SUBJECTS_MAX, Pushed
 from penstock.spark.schema import check_schema, schema_of
+from penstock.spark.sink import JetStreamStreamWriter, JetStreamWriter
+from penstock.spark.sink_options import SinkOptions
 from penstock.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
@@ -108,6 +112,17 @@ class JetStreamSource(DataSource):
                 "stream has no end"
             )
         return JetStreamStreamReader(options, check_schema(schema, options.payload))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise errors.ConfigError(
+                "mode overwrite would have to empty the stream: purge it yourself if you mean that, and "
+                "write with mode append"
+            )
+        return JetStreamWriter(SinkOptions.parse(dict(self.options)))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return JetStreamStreamWriter(SinkOptions.parse(dict(self.options)))
 
 
 class PushingJetStreamSource(JetStreamSource):

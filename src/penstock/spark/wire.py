@@ -241,9 +241,13 @@ class Connection:
 
     # --- requests -----------------------------------------------------------------------------
 
-    def request(self, subject: str, payload: bytes, timeout_s: float | None = None) -> bytes:
-        """The payload of the first answer. Messages of other subscriptions that come meanwhile are dropped:
-        only call it when none of them is wanted any more, or not yet.
+    def request(
+        self, subject: str, payload: bytes, timeout_s: float | None = None, *, header: bytes = b""
+    ) -> bytes:
+        """The payload of the first answer. header: a whole block, with its version line and its end.
+
+        Messages of other subscriptions that come meanwhile are dropped: only call it when none of them is
+        wanted any more, or not yet.
 
         Raises NoRespondersError, RequestTimeoutError, DisconnectedError, PermissionsError.
         """
@@ -251,7 +255,7 @@ class Connection:
         deadline = time.monotonic() + timeout
         self._requests += 1
         reply = f"{self._inbox}.{self._requests}".encode()
-        self.send(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply, len(payload), payload))
+        self.send(_publish(subject.encode(), reply, header, payload))
         try:
             while True:
                 frame = self._next_frame(deadline)
@@ -293,3 +297,10 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _publish(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bytes:
+    if not header:
+        return b"PUB %s %s %d\r\n%s\r\n" % (subject, reply, len(payload), payload)
+    total = len(header) + len(payload)
+    return b"HPUB %s %s %d %d\r\n%s%s\r\n" % (subject, reply, len(header), total, header, payload)

@@ -1,0 +1,311 @@
+"""Bringing a task's rows into a stream: by publishes with a window of acks, or by fast ingest.
+
+Both number the rows they are given, keep them until they are acked, and after a lost connection begin anew at
+the first row that is not. What arrives twice that way is dropped by the server, which knows the rows' message
+ids (`exactlyOnce`); a row counts as written only when its ack has come.
+
+- `publish`: every row is a publish with a reply subject, up to `ackWindow` (and 16 MiB) of them under way.
+  Works with every server and stream.
+- `fast`: one fast batch (ADR-50) a connection, gap mode fail, flow control by the server. Its acks say up to
+  which row all is stored, so there are few of them.
+
+Rejected: one request per row; reading acks on a second thread (they fit the socket's buffer).
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock import errors
+from penstock.kernels.buffers import OutBuffer
+from penstock.kernels.frames import Op
+from penstock.kernels.pubacks import AckEvent, AckWindow
+from penstock.kernels.rowframes import Rows
+from penstock.protocol import api
+from penstock.protocol.batch import Operation, Refused, batch_exception, parse_answer, reply_end, reply_prefix
+from penstock.protocol.flow import FlowWindow
+from penstock.spark.link import Link
+from penstock.spark.options import ConnectionOptions
+from penstock.spark.sink_options import SinkOptions
+from penstock.spark.wire import Connection
+
+ACK_SID = b"3"
+SEND_BYTES = 1 << 20
+UNDER_WAY_BYTES = 16 << 20
+OUTSTANDING_ACKS = 2
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a task wrote. duplicates: rows the stream already had, of an earlier try."""
+
+    rows: int
+    duplicates: int
+    last_seq: int
+
+
+class Delivery(ABC):
+    """`send` takes rows, and may keep them; once `finish` returns all of them are in the stream."""
+
+    def __init__(self, options: SinkOptions, link: Link) -> None:
+        self.options = options
+        self.link = link
+        self.out = OutBuffer()
+        self.total = 0  # rows taken; they are numbered from 0
+        self.next = 0  # the number of the next row to send
+        self._kept: deque[tuple[int, Rows]] = deque()  # number of the first row, rows
+        self._on: Connection | None = None  # the connection that is prepared
+
+    @property
+    @abstractmethod
+    def base(self) -> int:
+        """All rows below this number are acked."""
+
+    @abstractmethod
+    def begin(self, connection: Connection) -> None:
+        """Prepares a new connection; `next` is `base`."""
+
+    @abstractmethod
+    def step(self, connection: Connection) -> None:
+        """Sends what may be sent, else waits for an answer."""
+
+    @abstractmethod
+    def finish(self) -> Written:
+        """Waits until all is acked. Raises what `send` raises."""
+
+    def send(self, rows: Rows) -> None:
+        """Raises JetStreamApiError for a refused row, MaxPayloadError, NoStreamError, and the last connection
+        error after `retrySeconds` without progress."""
+        if not len(rows):
+            return
+        self._kept.append((self.total, rows))
+        self.total += len(rows)
+        self.run(lambda: self.next >= self.total)
+
+    def run(self, done: Callable[[], bool]) -> None:
+        while not done():
+            with self.link.trying(self.base):
+                connection = self.link.connection()
+                if connection is not self._on:
+                    self.out.clear()
+                    self.next = self.base
+                    self.begin(connection)
+                    self._on = connection
+                self.step(connection)
+            while self._kept and self._kept[0][0] + len(self._kept[0][1]) <= self.base:
+                self._kept.popleft()
+
+    def encode(
+        self, connection: Connection, count: int, *, reply: bytes, number: int, end: bytes, fixed: bytes
+    ) -> int:
+        """Rows from `next` on into `out`; returns how many. Raises MaxPayloadError when the next one is too
+        large for the server."""
+        wrote = 0
+        for first, rows in self._kept:
+            at = self.next + wrote - first
+            if at >= len(rows):
+                continue
+            asked = min(count - wrote, len(rows) - at)
+            done = rows.encode(
+                self.out, at, asked, reply=reply, number=number + wrote, end=end, fixed=fixed,
+                max_payload=connection.info.max_payload, out_max=SEND_BYTES,
+            )  # fmt: skip
+            wrote += done
+            if done < asked:
+                if not wrote:
+                    raise errors.MaxPayloadError(rows.size(at), connection.info.max_payload)
+                break
+            if wrote == count:
+                break
+        return wrote
+
+    def expect_stream(self) -> bytes:
+        """The header line that keeps rows out of other streams."""
+        return f"Nats-Expected-Stream: {self.options.stream}\r\n".encode()
+
+
+def _inbox(options: ConnectionOptions) -> str:
+    return f"_INBOX.{secrets.token_hex(11)}"
+
+
+class PublishDelivery(Delivery):
+    def __init__(self, options: SinkOptions, link: Link) -> None:
+        super().__init__(options, link)
+        self._acks = AckWindow(ACK_SID, options.stream.encode(), options.window)
+        self._reply = b""
+        self._flights: deque[tuple[int, int]] = deque()  # number behind the last row, bytes
+        self._flying = 0
+
+    @property
+    def base(self) -> int:
+        return self._acks.base
+
+    def begin(self, connection: Connection) -> None:
+        inbox = _inbox(self.options.connection)
+        self._reply = f"{inbox}.".encode()
+        self._flights.clear()
+        self._flying = 0
+        connection.send(b"SUB %s.* %s\r\n" % (inbox.encode(), ACK_SID))
+
+    def step(self, connection: Connection) -> None:
+        room = self._acks.size - (self.next - self._acks.base)
+        if self.next < self.total and room and self._flying < UNDER_WAY_BYTES:
+            fixed = self.expect_stream()
+            wrote = self.encode(connection, room, reply=self._reply, number=self.next, end=b"", fixed=fixed)
+            size = self.out.size
+            self.next += wrote
+            self._acks.sent(max(0, self.next - self._acks.end))
+            self._flights.append((self.next, size))
+            self._flying += size
+            connection.send(self.out.take())
+        else:
+            self._receive(connection)
+
+    def _receive(self, connection: Connection) -> None:
+        timeout = self.options.connection.request_timeout_s
+        if not connection.receive(timeout):
+            raise errors.RequestTimeoutError(f"{connection.address}: no ack of a row within {timeout:g} s")
+        while (event := self._acks.feed(connection.parser)) != AckEvent.ACKS_NEED_MORE:
+            if event == AckEvent.ACKS_CONTROL:
+                connection.handle_control(self._acks.op, self._acks.payload)
+            elif event == AckEvent.ACKS_ERROR:
+                raise connection.broken()
+            else:
+                self._take_other()
+        while self._flights and self._flights[0][0] <= self._acks.base:
+            self._flying -= self._flights.popleft()[1]
+
+    def _take_other(self) -> None:
+        """An answer the kernel does not know."""
+        acks, stream = self._acks, self.options.stream
+        if acks.header.startswith(b"NATS/1.0 503"):
+            raise errors.NoStreamError(self._subject_of(acks.number))
+        ack = api.decode_response(api.PubAck, acks.payload, request=f"publish of row {acks.number}")
+        if ack.stream != stream:
+            raise errors.ConfigError(
+                f"row {acks.number} was stored in stream {ack.stream!r}, option 'stream' says {stream!r}: "
+                "its subject is not one of that stream"
+            )
+        acks.acknowledge(acks.number, ack.duplicate, ack.seq)
+
+    def _subject_of(self, number: int) -> str:
+        for first, rows in self._kept:
+            if first <= number < first + len(rows):
+                return rows.subject(number - first).decode("utf-8", "replace")
+        return "of an earlier row"
+
+    def finish(self) -> Written:
+        self.run(lambda: self._acks.base >= self.total)
+        return Written(self.total, self._acks.duplicates, self._acks.last_seq)
+
+
+class FastDelivery(Delivery):
+    def __init__(self, options: SinkOptions, link: Link) -> None:
+        super().__init__(options, link)
+        self._base = 0
+        self._last_seq = 0
+        self._first = 0  # number of the row with batch sequence 1
+        self._flow = self._new_flow()
+        self._reply = b""
+        self._subject = b""
+        self._refusal: errors.JetStreamApiError | None = None
+        self._ending = False
+
+    def _new_flow(self) -> FlowWindow:
+        return FlowWindow(self.options.flow, OUTSTANDING_ACKS, gap_ok=False)
+
+    @property
+    def base(self) -> int:
+        return self._base
+
+    def begin(self, connection: Connection) -> None:
+        inbox, batch_id = _inbox(self.options.connection), secrets.token_hex(11)
+        self._reply = reply_prefix(inbox, batch_id, self.options.flow, gap_ok=False)
+        self._flow = self._new_flow()
+        self._first = self._base
+        self._refusal = None
+        connection.send(b"SUB %s.> %s\r\n" % (inbox.encode(), ACK_SID))
+
+    def step(self, connection: Connection) -> None:
+        flow = self._flow
+        if flow.is_over:
+            self._on_end(connection)
+        elif self.next < self.total and flow.room:
+            self._send_rows(connection)
+        elif self._ending and self.next == self.total and flow.room and flow.sent:
+            seq = flow.take()
+            self.next += 1  # nothing more to send; the end-of-batch message is no row
+            self._send_end(connection, seq)
+        else:
+            self._receive(connection)
+
+    def _send_rows(self, connection: Connection) -> None:
+        flow = self._flow
+        start = flow.sent == 0
+        operation = Operation.START if start else Operation.APPEND
+        wrote = self.encode(
+            connection, 1 if start else flow.room, reply=self._reply, number=flow.sent + 1,
+            end=b".%d.$FI" % operation, fixed=self.expect_stream() if start else b"",
+        )  # fmt: skip
+        flow.take(wrote)
+        self.next += wrote
+        frames = self.out.take()
+        if start:
+            self._subject = frames.split(b" ", 2)[1]
+        connection.send(frames)
+
+    def _send_end(self, connection: Connection, seq: int) -> None:
+        reply = self._reply + reply_end(seq, Operation.EOB)
+        connection.send(b"PUB %s %s 0\r\n\r\n" % (self._subject, reply))
+
+    def _receive(self, connection: Connection) -> None:
+        timeout = self.options.connection.request_timeout_s
+        while True:
+            frame = connection.parser.next_frame()
+            if frame is not None:
+                break
+            if not connection.receive(timeout):
+                raise errors.RequestTimeoutError(f"{connection.address}: no flow ack within {timeout:g} s")
+        if frame.op == Op.OP_ERROR:
+            raise connection.broken()
+        if frame.op not in (Op.OP_MSG, Op.OP_HMSG):
+            connection.handle_control(frame.op, frame.payload or b"")
+        elif frame.sid == ACK_SID:
+            if frame.header is not None and frame.header.startswith(b"NATS/1.0 503"):
+                raise errors.NoStreamError(self._subject.decode("utf-8", "replace"))
+            self._on_answer(frame.payload or b"")
+
+    def _on_answer(self, payload: bytes) -> None:
+        answer = parse_answer(payload)
+        if isinstance(answer, Refused):
+            self._refusal = batch_exception(answer.error, self._subject.decode("utf-8", "replace"))
+        self._flow.on_answer(answer)
+        if isinstance(answer, api.PubAck):
+            self._last_seq = max(self._last_seq, answer.seq)
+            if answer.error is not None and not answer.batch:
+                refusal = batch_exception(answer.error, self._subject.decode("utf-8", "replace"))
+                if isinstance(refusal, errors.BatchUnknownError | errors.BatchIncompleteError):
+                    raise errors.DisconnectedError(f"the server gave the batch up: {refusal}")
+                raise refusal
+        self._base = max(self._base, min(self._first + self._flow.acked, self.total))
+
+    def _on_end(self, connection: Connection) -> None:
+        """The server ended the batch, by itself or as it was asked: what it did not take is sent in a new
+        one, unless it refused a row."""
+        if self._refusal is not None:
+            raise self._refusal
+        if self._base < self.total or not self._ending:
+            raise errors.DisconnectedError(f"{connection.address}: the server ended the batch early")
+
+    def _is_finished(self) -> bool:
+        """All rows are stored, and the batch is ended, or gone with its connection, or was never begun."""
+        return self._base >= self.total and (self._flow.is_over or not self._flow.sent or not self.link.is_up)
+
+    def finish(self) -> Written:
+        self._ending = True
+        self.run(self._is_finished)
+        return Written(self.total, 0, self._last_seq)

@@ -1,0 +1,106 @@
+"""A connection that is made anew when it was lost, and how long one goes on trying.
+
+Invariant: without progress for `retrySeconds` the last error is raised; what is wrong for good (no stream, no
+permission, a refused row) is raised at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TypeVar
+
+from penstock import errors
+from penstock.spark.options import ConnectionOptions
+from penstock.spark.wire import Connection
+
+T = TypeVar("T")
+
+PAUSE_FIRST_S = 0.05
+PAUSE_MAX_S = 2.0
+
+_PASSING = (
+    errors.DisconnectedError,
+    errors.NoServersError,
+    errors.RequestTimeoutError,
+    errors.ProtocolError,
+)
+
+
+def is_passing(error: Exception) -> bool:
+    """May another try do better? 503 is a stream without a leader, 429 one that has too much to do."""
+    if isinstance(error, errors.JetStreamNotEnabledError):
+        return False
+    return isinstance(error, _PASSING) or (
+        isinstance(error, errors.JetStreamApiError) and error.code in (429, 503)
+    )
+
+
+class Link:
+    """One connection at a time. `progress` is any number that grows as work gets done."""
+
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.options = options
+        self._now = now
+        self._sleep = sleep
+        self._connection: Connection | None = None
+        self._seen = -1
+        self._progress_s = now()
+        self._pause_s = PAUSE_FIRST_S
+
+    @property
+    def is_up(self) -> bool:
+        return self._connection is not None
+
+    def connection(self) -> Connection:
+        """The connection there is, or a new one. Raises NoServersError, AuthorizationError."""
+        if self._connection is None:
+            self._connection = Connection.open(self.options)
+        return self._connection
+
+    @contextmanager
+    def trying(self, progress: int) -> Iterator[None]:
+        """Around one step of work: swallows an error that may pass, after a pause; the connection is gone
+        then. Raises it when nothing has moved for too long, and all others."""
+        try:
+            yield
+        except (errors.ClientError, errors.PenstockError) as error:
+            if not is_passing(error):
+                raise
+            self.drop()
+            now = self._now()
+            if progress > self._seen:
+                self._seen, self._progress_s, self._pause_s = progress, now, PAUSE_FIRST_S
+            elif now - self._progress_s > self.options.retry_s:
+                raise
+            self._sleep(self._pause_s)
+            self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+
+    def ask(self, question: Callable[[Connection], T]) -> T:
+        """A question that may be asked again, on a new connection when it has to be."""
+        while True:
+            with self.trying(0):
+                return question(self.connection())
+
+    def drop(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.drop()

@@ -1,0 +1,216 @@
+"""Options of writing to format `jetstream`: parsed and checked once, frozen, picklable.
+
+What a row becomes is said by columns and templates. A template is a text with column names in braces,
+`orders.{customer}.{id}`; `{{` and `}}` are braces. Without them: the column `data` (or `value`) is the
+payload, `subject` the subject, `headers` the headers.
+
+How rows are made to arrive exactly once is said by `delivery`, see delivery.py.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from penstock.errors import ConfigError
+from penstock.spark.options import CONNECTION_OPTIONS, ConnectionOptions, OptionParser
+
+DELIVERIES = ("publish", "fast", "atomic")
+LEDGER_DEFAULT = "penstock_spark_sink"
+_BUCKET_CHARS = frozenset(string.ascii_letters + string.digits + "-_")
+_ID_CHARS = frozenset(string.ascii_letters + string.digits + "-_")
+
+# Options of `writeStream` that Spark hands on to the format as well.
+_SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+
+# What the sink writes itself; a user's header of that name would contradict it.
+_OWN_HEADERS = frozenset(
+    {
+        "nats-msg-id",
+        "nats-expected-stream",
+        "nats-expected-last-sequence",
+        "nats-expected-last-subject-sequence",
+        "nats-batch-id",
+        "nats-batch-sequence",
+        "nats-batch-commit",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Template:
+    """Literal texts and column names, in turn: len(texts) == len(columns) + 1."""
+
+    texts: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, option: str, text: str) -> Template:
+        """Raises ConfigError for unbalanced braces and for anything but a name in them."""
+        texts, columns, literal = [], [], ""
+        try:
+            parts = list(string.Formatter().parse(text))
+        except ValueError as error:
+            raise ConfigError(
+                f"option {option!r}: {text!r}: {error}; write {{{{ and }}}} for braces"
+            ) from None
+        for before, name, spec, conversion in parts:
+            literal += before
+            if name is None:
+                continue
+            if not name or spec or conversion:
+                raise ConfigError(f"option {option!r}: {text!r}: braces hold the name of a column, no more")
+            texts.append(literal)
+            columns.append(name)
+            literal = ""
+        return cls((*texts, literal), tuple(columns))
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Where rows go, what they become, and what is done so that none is lost or doubled."""
+
+    connection: ConnectionOptions
+    stream: str
+    """Option `stream` (or the argument of `save`): the stream that takes the rows. Required: a row whose
+    subject belongs to another stream is refused, not lost."""
+    subject: Template | None = None
+    """Option `subject`: a subject, or a template of one. Default: the column `subject`."""
+    data_column: str | None = None
+    """Option `dataColumn`: the payload's column, binary or string. Default `data`, else `value`."""
+    headers: tuple[tuple[str, Template], ...] = ()
+    """Option `headers`: lines of `Name: template`. A column `headers` (map<string,string>,
+    map<string,array<string>> or Kafka's array<struct<key,value>>) adds to them."""
+    message_id: Template | None = None
+    """Option `messageId`: a template of the rows' own unique ids, which then tell duplicates apart. Default:
+    made of query, micro-batch, partition, row and content."""
+    delivery: str = "publish"
+    """Option `delivery`: `publish`, `fast` (fast ingest; the stream needs allow_batched) or `atomic` (atomic
+    batches; the stream needs allow_atomic). Default publish."""
+    exactly_once: bool = True
+    """Option `exactlyOnce`: false writes without ids and markers, at least once. Default true."""
+    ledger: str | None = LEDGER_DEFAULT
+    """Option `ledger`: the key-value bucket that remembers where each task of a query began to write, so that
+    a task that is run again after the stream's duplicate window finds what it had stored. Made when it is not
+    there. `none`: rely on the duplicate window alone. Default penstock_spark_sink."""
+    marker_subject: str | None = None
+    """Option `markerSubject`, for `delivery` atomic: a subject of the stream under which each task keeps one
+    marker message, `<markerSubject>.<query>.<partition>`. Required there."""
+    atomic_rows: int = 500
+    """Option `atomicRows`: rows of one atomic batch; its marker comes on top. Default 500, at most 999."""
+    window: int = 8192
+    """Option `ackWindow`: rows that may be under way unacked. Default 8192."""
+    flow: int = 2000
+    """Option `flow`, for `delivery` fast: rows per ack at most. Default 2000."""
+    write_id: str | None = None
+    """Option `writeId`: names a batch write, so that running it again stores nothing twice. Default: a name
+    Spark makes for each run. Streaming queries have their checkpoint's id."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> SinkOptions:
+        """Raises ConfigError: an unknown name (with the nearest known one), a value that can't be read or is
+        out of bounds, a contradiction, no stream."""
+        ours = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
+        return _SinkOptionParser(ours).sink()
+
+
+class _SinkOptionParser(OptionParser):
+    known = (
+        "stream",
+        "subject",
+        "dataColumn",
+        "headers",
+        "messageId",
+        "delivery",
+        "exactlyOnce",
+        "ledger",
+        "markerSubject",
+        "atomicRows",
+        "ackWindow",
+        "flow",
+        "writeId",
+        *CONNECTION_OPTIONS,
+    )
+    aliases: ClassVar[Mapping[str, str]] = {"path": "stream"}  # df.write.format("jetstream").save("ORDERS")
+
+    def sink(self) -> SinkOptions:
+        streams = self.names("stream")
+        if len(streams) != 1:
+            raise ConfigError(
+                f"option 'stream' names {len(streams)} streams, a write goes to one: "
+                '.option("stream", "ORDERS")'
+            )
+        delivery = self.values.get("delivery", "publish").strip().lower()
+        if delivery not in DELIVERIES:
+            raise ConfigError(f"option 'delivery' is {delivery!r}: {', '.join(DELIVERIES)}")
+        exactly_once = self.boolean("exactlyOnce", True)
+        return SinkOptions(
+            connection=self.connection(),
+            stream=streams[0],
+            subject=self.template("subject"),
+            data_column=self.values.get("dataColumn"),
+            headers=self.header_templates(),
+            message_id=self.message_id(delivery, exactly_once),
+            delivery=delivery,
+            exactly_once=exactly_once,
+            ledger=self.ledger(delivery),
+            marker_subject=self.marker_subject(delivery),
+            atomic_rows=self.integer("atomicRows", 500, 1, 999),
+            window=self.integer("ackWindow", 8192, 1, 1 << 20),
+            flow=self.integer("flow", 2000, 1, 65_535),
+            write_id=self.write_id(),
+        )
+
+    def template(self, name: str) -> Template | None:
+        text = self.values.get(name)
+        return None if text is None else Template.parse(name, text)
+
+    def message_id(self, delivery: str, exactly_once: bool) -> Template | None:
+        if "messageId" in self.values and delivery == "atomic":
+            raise ConfigError(
+                "option 'messageId' is not for 'delivery' atomic: its markers tell what is stored"
+            )
+        if "messageId" in self.values and not exactly_once:
+            raise ConfigError("options 'messageId' and 'exactlyOnce' = false contradict each other")
+        return self.template("messageId")
+
+    def header_templates(self) -> tuple[tuple[str, Template], ...]:
+        found = []
+        for line in self.values.get("headers", "").splitlines():
+            if not line.strip():
+                continue
+            name, colon, value = line.partition(":")
+            name = name.strip()
+            if not colon or not name or any(c.isspace() for c in name):
+                raise ConfigError(f"option 'headers': {line!r} is no line of `Name: value`")
+            if name.lower() in _OWN_HEADERS:
+                raise ConfigError(f"option 'headers': {name} is the sink's own")
+            found.append((name, Template.parse("headers", value.strip())))
+        return tuple(found)
+
+    def ledger(self, delivery: str) -> str | None:
+        name = self.values.get("ledger", LEDGER_DEFAULT).strip()
+        if delivery == "atomic" or name.lower() == "none":
+            return None
+        if not name or set(name) - _BUCKET_CHARS:
+            raise ConfigError(f"option 'ledger': {name!r} is no bucket name (letters, digits, - and _)")
+        return name
+
+    def marker_subject(self, delivery: str) -> str | None:
+        subject = self.values.get("markerSubject")
+        if (subject is None) == (delivery == "atomic"):
+            raise ConfigError(
+                "option 'markerSubject' is missing: with 'delivery' atomic, name a subject of the stream for "
+                "the tasks' markers"
+                if subject is None
+                else "option 'markerSubject' is for 'delivery' atomic"
+            )
+        return None if subject is None else self.subject("markerSubject", subject)
+
+    def write_id(self) -> str | None:
+        text = self.values.get("writeId")
+        if text is not None and (not text or len(text) > 64 or set(text) - _ID_CHARS):
+            raise ConfigError(f"option 'writeId' is {text!r}: 1 to 64 letters, digits, - and _")
+        return text
