@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import StoreCorruptError, StoreError, StoreLockedError
+from penstock.errors import StoreCorruptError, StoreError, StoreLockedError, StoreWriteError
+from penstock.store.disk import LocalDisk
 from penstock.store.file import FileStore
 from penstock.store.files import OpenFiles, quote_name, unquote_name
 from penstock.store.interface import Store
@@ -45,6 +46,52 @@ def test_what_is_created_is_listed_and_opened(opened: Opener) -> None:
     stream = account.open_stream("ORDERS")
     assert (stream.name, stream.meta) == ("ORDERS", b"meta of ORDERS")
     assert account.open_stream("ORDERS") is stream
+
+
+def test_a_new_stream_is_on_the_disk_after_three_syncs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name, its meta, the meta's name: a request waits for them."""
+    store = FileStore(tmp_path)
+    account = store.account("$G")
+    account.create_stream("FIRST", b"", "file")  # has to make the account's directories too
+    synced: list[Path] = []
+    sync_directory, sync = LocalDisk.sync_directory, LocalDisk.sync
+
+    def note_directory(self: LocalDisk, path: Path) -> None:
+        synced.append(path)
+        sync_directory(self, path)
+
+    def note_file(self: LocalDisk, fd: int) -> None:
+        synced.append(Path("file"))
+        sync(self, fd)
+
+    monkeypatch.setattr(LocalDisk, "sync_directory", note_directory)
+    monkeypatch.setattr(LocalDisk, "sync", note_file)
+    account.create_stream("SECOND", b"", "file")
+    streams = tmp_path / "jetstream" / "%24G" / "streams"
+    assert synced == [streams, Path("file"), streams / "SECOND"]
+    store.close()
+
+
+def test_a_meta_whose_name_could_not_be_synced_is_the_old_one_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileStore(tmp_path)
+    stream = store.account("$G").create_stream("S", b"old", "file")
+
+    def refuse(self: LocalDisk, path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(LocalDisk, "sync_directory", refuse)
+        with pytest.raises(StoreWriteError, match="Input/output error"):
+            stream.save_meta(b"new")
+    assert stream.meta == b"old"
+    store.abandon()
+    store = FileStore(tmp_path)
+    assert store.account("$G").open_stream("S").meta == b"old"
+    store.close()
 
 
 def test_a_name_is_taken_once(opened: Opener) -> None:

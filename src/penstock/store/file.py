@@ -63,6 +63,8 @@ class FileStreamStore:
         self._consumers: dict[str, FileConsumerStore] = {}
         self._memory_consumers: dict[str, MemoryConsumerStore] = {}
         self._consumers_changed = False
+        # Who wrote its name, or the one of its meta, may have been killed before it was synced.
+        self._name_unsynced = True
         self.undeleted: set[str] = set()  # its name while its files should have gone and have not
         self._closed = False
         make_directory(self._disk, directory / "msgs")
@@ -81,8 +83,26 @@ class FileStreamStore:
         )  # fmt: skip
 
     def save_meta(self, meta: bytes) -> None:
-        self._files.replace(self._directory / META, pack_meta(self.name, meta))
+        try:
+            self._files.replace(self._directory / META, pack_meta(self.name, meta))
+        except StoreWriteError:
+            self._put_meta_back()
+            raise
         self.meta = meta
+
+    def _put_meta_back(self) -> None:
+        """What could not be replaced is the new one all the same when only the sync of its name failed."""
+        path = self._directory / META
+        self._name_unsynced = True
+        try:
+            if unpack_meta(self._files, path)[1] != self.meta:
+                self._files.replace(path, pack_meta(self.name, self.meta), sync_name=False)
+        except (StoreError, OSError) as error:
+            logger.error("%s: the next start may find what was refused there: %s", path, error)
+
+    def name_synced(self) -> None:
+        """Its names are on the disk."""
+        self._name_unsynced = False
 
     def write(self) -> None:
         self._blocks.write(self.log)
@@ -97,10 +117,13 @@ class FileStreamStore:
         names = {path for _, _, paths in taken for path in paths}
         if self._consumers_changed:
             names.add(self._directory / "consumers")
-        self._consumers_changed = False
+        if self._name_unsynced:
+            names |= {self._directory, self._directory.parent}
+        self._consumers_changed = self._name_unsynced = False
 
         def finish(error: StoreWriteError | None) -> None:
             if error is not None:
+                self._name_unsynced = True
                 for consumer, its_files, its_names in taken:
                     consumer.give_back(its_files, its_names)
             done(error)
@@ -112,6 +135,10 @@ class FileStreamStore:
 
     def sync(self) -> None:
         self._blocks.sync()
+        if self._name_unsynced:
+            sync_directory(self._disk, self._directory)
+            sync_directory(self._disk, self._directory.parent)
+            self._name_unsynced = False
         self._consumers = {name: one for name, one in self._consumers.items() if not one.closed}
         if self._consumers_changed:
             sync_directory(self._disk, self._directory / "consumers")
@@ -233,10 +260,17 @@ class FileAccountStore:
             held = MemoryStreamStore(self._memory, name, meta, block_size=self._block_size)
             self._memory[name] = held
             return held
-        _make_empty(self._disk, directory)
+        make_directory(self._disk, self._streams_directory)
+        _make_empty(self._disk, directory, sync_name=False)
         try:
+            # Few syncs: the one of the meta's name covers the other names in the directory as well.
+            for part in ("msgs", "consumers"):
+                make_directory(self._disk, directory / part, sync_name=False)
+            sync_directory(self._disk, self._streams_directory)
             self._files.replace(directory / META, pack_meta(name, meta))
-            return self._opened(directory)
+            stream = self._opened(directory)
+            stream.name_synced()
+            return stream
         except (StoreError, OSError):
             self._undeleted.add(name)  # the next try removes what there is of it
             raise
