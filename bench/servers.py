@@ -51,6 +51,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _as_installed() -> dict[str, str]:
+    """The environment, but bytecode is kept, as it is of an installed package."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 @dataclass
 class ServerProcess:
     """One server process; `start` returns how long it took until it greeted a connection."""
@@ -68,7 +73,9 @@ class ServerProcess:
         log = (self.store_dir.parent / f"{self.name}.log").open("ab")
         started = time.perf_counter()
         with log:
-            self.process = subprocess.Popen([*self.command, *arguments], stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                [*self.command, *arguments], stdout=log, stderr=log, env=_as_installed()
+            )
         while True:
             try:
                 with socket.create_connection(("127.0.0.1", self.port), timeout=5) as probe:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import bcrypt
 import pytest
+from msgspec.structs import replace
 
 from penstock.routing.permissions import Entry, Permissions, SubjectPermission
 from penstock.server.options import User

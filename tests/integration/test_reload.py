@@ -8,11 +8,11 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.errors import ConfigError
 from penstock.routing.mapping import SubjectMapping

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ def running_conf(kind: str, conf: str, directory: Path) -> Iterator[int]:
         server = OfficialServer(binary, directory, ("-c", str(path)))
     else:
         options = load(str(path))
-        settings = {f.name: getattr(options, f.name) for f in fields(Options) if f.name not in _OWN}
+        settings = {name: getattr(options, name) for name in Options.__struct_fields__ if name not in _OWN}
         server = PenstockServer(directory, settings)
     server.start()
     try:

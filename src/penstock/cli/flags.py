@@ -10,16 +10,16 @@ and its import alone takes a twentieth of the time this process has to be ready.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from penstock.errors import ConfigError
 
 HELP_WIDTH = 70
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Struct, frozen=True):
     """names: without dashes. option: the field of Options it sets, or an action of `serve`.
     kind: int, str, or bool for a switch. shown: placeholder of the value in the help text."""
 

@@ -67,7 +67,7 @@ def _told_only(found: dict[str, Any], program: str) -> str:
 
 def options_of(found: dict[str, Any]) -> Options:
     """Options from flags, over those of the configuration file they name. Raises ConfigError, OSError."""
-    from dataclasses import replace
+    from msgspec import structs
 
     options = Options()
     path = found.get("config", "")
@@ -75,7 +75,7 @@ def options_of(found: dict[str, Any]) -> Options:
         from penstock.server.directives import load
 
         options = load(path)
-    changes = {key: value for key, value in found.items() if key in Options.__dataclass_fields__}
+    changes = {key: value for key, value in found.items() if key in Options.__struct_fields__}
     changes.pop("jetstream", None)
     for name, options_set in _SEVERAL.items():
         if name in found:
@@ -87,10 +87,10 @@ def options_of(found: dict[str, Any]) -> Options:
     if jetstream is not None:
         # Served, streams outlive the process; only an embedded server keeps them for its own life.
         store_dir = found.get("store_dir") or jetstream.store_dir or _default_store_dir()
-        jetstream = replace(jetstream, store_dir=store_dir)
+        jetstream = structs.replace(jetstream, store_dir=store_dir)
     if "tls_on" in found or "tls_verify" in found:
         changes["tls"] = _tls_options(options.tls, found)
-    return replace(options, jetstream=jetstream, **changes)
+    return structs.replace(options, jetstream=jetstream, **changes)
 
 
 _SEVERAL = {
@@ -117,7 +117,7 @@ def _refuse_what_needs_others(found: dict[str, Any]) -> None:
 
 def _tls_options(given: TlsOptions | None, found: dict[str, Any]) -> TlsOptions | None:
     """TLS as the flags want it: without `--tls` or `--tlsverify` the files they name mean nothing."""
-    from dataclasses import replace
+    from msgspec import structs
 
     if not found.get("tls_on", True) and not found.get("tls_verify"):
         return None
@@ -127,7 +127,7 @@ def _tls_options(given: TlsOptions | None, found: dict[str, Any]) -> TlsOptions 
     if found.get("tls_verify"):
         changes["verify"] = True
     if given is not None:
-        return replace(given, **changes)
+        return structs.replace(given, **changes)
     return TlsOptions(**changes)
 
 

@@ -4,14 +4,14 @@ abandoned ones."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from penstock.jetstream.limits import EngineConfig
 from penstock.kernels.staging import StagedTotal
 
 
-@dataclass(slots=True)
-class Inflight:
+class Inflight(Struct):
     """Open atomic batches of all streams of all accounts of a server, and the bytes they hold."""
 
     atomic: int = 0
@@ -22,8 +22,7 @@ def _ignore(stream: str, batch_id: str, reason: str) -> None:
     return
 
 
-@dataclass(slots=True)
-class BatchContext:
+class BatchContext(Struct):
     """What a stream is given for its atomic batches.
 
     config: the engine's configuration, as it is when it is called. inflight: shared by all engines.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from penstock.protocol.api import AccountLimits
 
@@ -29,8 +30,7 @@ FAST_INFLIGHT_PER_STREAM = 1000  # the same of fast ingest
 FAST_INFLIGHT_TOTAL = 50_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
+class EngineConfig(Struct, frozen=True, kw_only=True):
     """One account's JetStream, as its server configures it.
 
     account: the account's name. Default "$G".

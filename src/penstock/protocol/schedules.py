@@ -17,8 +17,9 @@ seconds count days of the week, combined day fields and the change of clocks in 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+
+from msgspec import Struct
 
 from penstock.errors import MisuseError
 from penstock.protocol.durations import NS_PER_S, format_time, parse_duration, parse_time
@@ -50,8 +51,7 @@ _YEAR_MAX = 9990
 _DAY = timedelta(days=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Occurrence:
+class Occurrence(Struct, frozen=True):
     """The next time of a schedule: ns since 1970, and whether others follow."""
 
     at: int

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from penstock.errors import ConfigError
 from penstock.routing.permissions import Entry, Permissions, ResponsePermission, SubjectPermission
 from penstock.server.conf import Map, Node
@@ -158,7 +160,7 @@ def with_defaults(users: tuple[User, ...], defaults: Permissions | None) -> tupl
     """Users without permissions of their own have these."""
     if defaults is None:
         return users
-    return tuple(user if user.permissions else replace(user, permissions=defaults) for user in users)
+    return tuple(user if user.permissions else structs.replace(user, permissions=defaults) for user in users)
 
 
 _JETSTREAM = {
@@ -258,5 +260,5 @@ def _account(name: str, items: Map, shared: list[SharedEntry]) -> AccountOptions
         found[field] = tuple(entry.value for entry in entries)
     its_users = with_defaults(found.pop("users", ()), found.pop("defaults", None))
     limits = found.pop("limits", {})
-    placed = tuple(replace(user, account=name) for user in its_users)
+    placed = tuple(structs.replace(user, account=name) for user in its_users)
     return AccountOptions(name=name, users=placed, **found, **limits)

@@ -9,8 +9,9 @@ How passwords are compared, and what to do about those that take long, is in `pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from penstock.server.options import GLOBAL_ACCOUNT, Options, User, WebsocketOptions
 from penstock.server.passwords import Passwords, is_bcrypt
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["GLOBAL_ACCOUNT", "Authenticator", "ConfiguredUsers", "Credentials", "Identity"]
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(Struct, frozen=True):
     """What a client shows of itself; empty = not shown."""
 
     user: str = ""
@@ -46,8 +46,7 @@ class Credentials:
         return not (self.user or self.password or self.token or self.nkey)
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """Who a connection is: its account, the name that logs and connz show, and what it may do."""
 
     account: str

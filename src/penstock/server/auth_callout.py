@@ -23,6 +23,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from penstock.errors import ConfigError, MisuseError
 from penstock.kernels.sinks import Sink
 from penstock.protocol.claims import GenericClaims, UserClaims
@@ -76,7 +78,7 @@ class AuthCallout:
             return identity
         permissions = identity.permissions or Permissions()
         denied = replace(permissions.publish, deny=(*permissions.publish.deny, Entry(SUBJECT)))
-        return replace(identity, permissions=replace(permissions, publish=denied))
+        return structs.replace(identity, permissions=replace(permissions, publish=denied))
 
     def ask(self, service: Service, session: Session, given: ConnectOptions, decided: Decided) -> None:
         """Asks about a client; `decided` is called once, soon or when the time for it is over."""

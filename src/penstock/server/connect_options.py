@@ -6,16 +6,15 @@ unknown fields are ignored, a field of the wrong type is a protocol violation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec import Struct, structs
 
 from penstock.errors import ProtocolError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectOptions:
+class ConnectOptions(Struct, frozen=True, kw_only=True):
     """The fields of CONNECT that matter to a server of clients."""
 
     verbose: bool = True
@@ -75,4 +74,4 @@ def parse_connect(payload: bytes, before: ConnectOptions) -> ConnectOptions:
         if type(value) is not kind:
             raise ProtocolError(f"CONNECT with {wire_name} = {value!r}, expected {kind.__name__}")
         changes[field] = value
-    return replace(before, **changes)
+    return structs.replace(before, **changes)

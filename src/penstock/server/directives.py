@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from penstock.errors import ConfigError, MisuseError
 from penstock.protocol.durations import parse_duration
@@ -505,7 +506,7 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
         found = completed(found)
         steps[-1] = (steps[-1][0], found)
     try:
-        return replace(base, **found)
+        return structs.replace(base, **found)
     except ConfigError as error:
         raise _blamed(error, base, steps) from error
 
@@ -514,7 +515,7 @@ def _blamed(error: ConfigError, base: Options, steps: list[tuple[Where, dict[str
     """What the options as a whole refused, with the place of the directive that brought it about."""
     for where, found in steps:
         try:
-            replace(base, **found)
+            structs.replace(base, **found)
         except ConfigError as earlier:
             if earlier.message == error.message:
                 return where.error(error.message)
@@ -533,4 +534,4 @@ def _placed(read: Reader, node: Node, name: str, where: Where) -> Any:
 
 def load(path: str, base: Options | None = None) -> Options:
     """Reads options from a configuration file. Raises ConfigError; OSError when the file can't be read."""
-    return replace(options_of(parse_file(path), base), config_file=path)
+    return structs.replace(options_of(parse_file(path), base), config_file=path)

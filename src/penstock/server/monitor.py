@@ -15,10 +15,10 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import structs
 
 from penstock.errors import MisuseError, ServerError
 from penstock.server.pages.base import Options, Page, Refused, in_pieces
@@ -73,7 +73,8 @@ class Monitor:
         if tls is not None:
             from penstock.server.encryption import context_of
 
-            self._context = context_of(replace(tls, verify=False))  # clients of pages show no certificate
+            # Clients of pages show no certificate.
+            self._context = context_of(structs.replace(tls, verify=False))
         self._loop = asyncio.get_running_loop()
         self._thread: threading.Thread | None = None
         self._http: uvicorn.Server | None = None

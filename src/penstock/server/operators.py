@@ -17,10 +17,12 @@ Rejected: making known accounts part of the options. They change while the serve
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from penstock.errors import ConfigError, MisuseError
 from penstock.net.reasons import CloseReason
@@ -412,7 +414,7 @@ class Operators:
             elif _signer_changed(before, fresh, claims.issuer):
                 session.close(CloseReason.AUTHENTICATION_FAILURE)
             elif identity.permissions == before.default_permissions and permissions_of(claims.nats) is None:
-                session.become(replace(identity, permissions=fresh.default_permissions))
+                session.become(structs.replace(identity, permissions=fresh.default_permissions))
             else:
                 session.become(identity)
 

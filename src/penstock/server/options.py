@@ -2,7 +2,7 @@
 
 Every field says its default, bounds, unit and directive in nats.conf. Validation happens in
 `__post_init__`, so an `Options` that exists is a valid one; whoever changes a field uses
-`dataclasses.replace`, which validates again. What it refuses is a ConfigError that names the option, the
+`msgspec.structs.replace`, which validates again. What it refuses is a ConfigError that names the option, the
 value and the bounds.
 
 Rejected: one mutable options object filled by several readers (as flags, file and defaults are merged
@@ -12,8 +12,9 @@ in the official server): nobody can tell when it has become valid.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from penstock.errors import ConfigError
 
@@ -29,8 +30,7 @@ MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
 LAME_DUCK_MIN_NS = 30 * NS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class User(Struct, frozen=True, kw_only=True):
     """One user of `authorization.users`."""
 
     name: str
@@ -48,8 +48,7 @@ class User:
     """The account it is in. Default `$G`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccountJetStream:
+class AccountJetStream(Struct, frozen=True, kw_only=True):
     """JetStream in an account; limits of -1 (default) = those of the server. Block `jetstream`."""
 
     max_memory_bytes: int = -1
@@ -73,8 +72,7 @@ class AccountJetStream:
     none. (Account JWTs only.)"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccountOptions:
+class AccountOptions(Struct, frozen=True, kw_only=True):
     """One account of `accounts`. Limits of -1 (default) = those of the server."""
 
     name: str
@@ -108,8 +106,7 @@ class AccountOptions:
                 raise ConfigError(f'user "{user.name}" is in account "{user.account}", not "{self.name}"')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalloutOptions:
+class CalloutOptions(Struct, frozen=True, kw_only=True):
     """The service that decides who clients are. `authorization.auth_callout`."""
 
     issuer: str
@@ -129,8 +126,7 @@ class CalloutOptions:
             raise ConfigError("Authorization callouts require authorized users to be specified")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolverOptions:
+class ResolverOptions(Struct, frozen=True, kw_only=True):
     """Where the tokens of accounts are kept. `resolver`."""
 
     type: str = "memory"
@@ -172,8 +168,7 @@ class ResolverOptions:
         return self.type == "cache"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JetStreamOptions:
+class JetStreamOptions(Struct, frozen=True, kw_only=True):
     """The `jetstream` block."""
 
     store_dir: str | None = None
@@ -190,9 +185,9 @@ class JetStreamOptions:
     """Fsync before every ack. Default off. `sync_interval: always`."""
     cipher: str = "chacha"
     """What files are encrypted with when there is a key: "chacha" (default) or "aes". `cipher`."""
-    key: str = field(default="", repr=False)
+    key: str = ""
     """Key of the files; "" (default): they are not encrypted. `key`, `ek`, `encryption_key`."""
-    prev_key: str = field(default="", repr=False)
+    prev_key: str = ""
     """The key until now, once `key` names another one. `prev_key`, `prev_ek`, `prev_encryption_key`."""
     batch_inflight_per_stream_max: int = 0
     """Most batches that may be open in a stream; 0 (default) = 50 atomic and 1000 fast ones.
@@ -226,9 +221,12 @@ class JetStreamOptions:
                 f"jetstream.domain is {self.domain!r}; it must be one token: no '.', '*', '>' or space"
             )
 
+    def __repr__(self) -> str:
+        shown = (name for name in self.__struct_fields__ if name not in ("key", "prev_key"))
+        return f"JetStreamOptions({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsOptions:
+
+class TlsOptions(Struct, frozen=True, kw_only=True):
     """The `tls` block. The files are read when the server starts."""
 
     cert_file: str = ""
@@ -264,8 +262,7 @@ class TlsOptions:
         _at_least("tls.handshake_first", self.handshake_first_wait_ns, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebsocketOptions:
+class WebsocketOptions(Struct, frozen=True, kw_only=True):
     """The `websocket` block."""
 
     port: int = 0
@@ -329,8 +326,7 @@ class WebsocketOptions:
             host_and_port("websocket.advertise", self.advertise)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """Everything a server is told. Times are ns unless the name says otherwise."""
 
     host: str = "0.0.0.0"

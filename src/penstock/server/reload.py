@@ -17,7 +17,6 @@ way that only the log of that moment tells.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, ServerError
@@ -135,9 +134,7 @@ def _prepare(
 
 def changes(before: Options, after: Options) -> list[str]:
     """Names of the options that differ."""
-    return [
-        field.name for field in fields(before) if getattr(before, field.name) != getattr(after, field.name)
-    ]
+    return [name for name in before.__struct_fields__ if getattr(before, name) != getattr(after, name)]
 
 
 def _shown(name: str, value: Any) -> str:

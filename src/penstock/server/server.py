@@ -16,11 +16,11 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
+from msgspec import structs
 
 from penstock.errors import ConfigError, ServerError
 from penstock.kernels.dispatch import ClientSink, Inlet
@@ -440,7 +440,7 @@ class Server:
         until it sends them itself."""
         connection, session = self._new_session()
         connection.kind = "websocket"
-        session.options = replace(session.options, **given)  # type: ignore[arg-type]
+        session.options = structs.replace(session.options, **given)
         return connection
 
     def auth_timeout_ns_of(self, kind: str) -> int:

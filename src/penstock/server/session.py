@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from penstock.errors import ProtocolError
 from penstock.kernels.dispatch import Inlet
@@ -520,7 +521,7 @@ class Session:
 
     def _refuse_login(self, user: str) -> None:
         if user and self.identity is None:
-            self.options = replace(self.options, user=user)  # what AUTH.ERR shows
+            self.options = structs.replace(self.options, user=user)  # what AUTH.ERR shows
         who = f' - User "{user}"' if user else ""
         self.server.log.error(f"{self.name} - authentication error{who}")
         self.refuse("Authorization Violation", CloseReason.AUTHENTICATION_FAILURE)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct, field
 
 from penstock.kernels.dispatch import ClientSink
 from penstock.net.reasons import CloseReason
@@ -25,8 +26,7 @@ class Traffic(NamedTuple):
         return Traffic(sink.in_msgs, sink.in_bytes, sink.out_msgs, sink.out_bytes)
 
 
-@dataclass(slots=True)
-class Totals:
+class Totals(Struct):
     """Since the server started. Traffic counts sessions that are gone; the living count their own."""
 
     connections: int = 0

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from penstock.errors import StoreCorruptError, StoreError
 
@@ -208,8 +209,7 @@ class Vault:
         return out
 
 
-@dataclass(slots=True)
-class Decoded:
+class Decoded(Struct):
     """data: the plain bytes. good: how many of them come before the first bad frame. file_end: where the
     good frames end in the file. why: what is wrong with the first bad frame, None when none is."""
 

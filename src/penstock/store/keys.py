@@ -13,8 +13,9 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct
 
 from penstock.errors import StoreCorruptError, StoreError
 from penstock.store.disk import Disk
@@ -27,13 +28,15 @@ _FILE = struct.Struct("<8s16s12s48s")  # magic, salt, nonce, the key and its tag
 _MAGIC = b"PENSKEY1"
 
 
-@dataclass(frozen=True, slots=True)
-class StoreKey:
+class StoreKey(Struct, frozen=True):
     """What the operator configures. key: "" = nothing is encrypted. prev_key: what `key` was until now."""
 
     cipher: str = "chacha"
-    key: str = field(default="", repr=False)
-    prev_key: str = field(default="", repr=False)
+    key: str = ""
+    prev_key: str = ""
+
+    def __repr__(self) -> str:
+        return f"StoreKey(cipher={self.cipher!r})"
 
 
 def open_vault(disk: Disk, directory: Path, configured: StoreKey) -> Vault:

@@ -9,8 +9,9 @@ response type. Requests to subjects of no endpoint get error 10003 as a `system_
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from penstock.kernels.sinks import Sink
 from penstock.protocol import error_codes as codes
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class ApiRequest:
+class ApiRequest(Struct):
     """One request. `args` are the tokens after the endpoint's verbs: ["ORDERS"] of STREAM.INFO.ORDERS."""
 
     subject: str
@@ -50,8 +50,7 @@ class ApiRequest:
 ApiHandler = Callable[["JetStream", ApiRequest], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """verbs: "STREAM.MSG.GET"; args_min, args_max: tokens that follow (args_max None: any number).
 
     response: the type without its common prefix, "stream_msg_get_response".
