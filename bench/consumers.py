@@ -11,7 +11,8 @@ from contextlib import suppress
 from load import ConsumerRun, LoadError, Wire, create_stream, wire
 
 DELIVERED = b" $JS.ACK."
-GROUPS = 1000  # of the wide stream: a million subjects are a thousand groups of a thousand
+SUBJECTS = 1_000_000  # of the wide stream
+STRIDE = 387_420_489  # through them, so that neighbours in the stream have nothing in common
 ACK_SUBJECT = re.compile(rb" (\$JS\.ACK\.\S+) ")
 PULL_NS = 30_000_000_000
 
@@ -75,20 +76,36 @@ def _ingest_msgs_per_s(port: int, subject: bytes, messages: int, window: int = 1
 
 
 def idle_consumers_cost(port: int, *, consumers: int, messages: int) -> float:
-    """What a stored message costs beside consumers that wait for others (each with an open pull and a filter
-    that doesn't match), as a multiple of what it costs without any."""
+    """What a stored message costs beside consumers that have nothing to do with it, as a multiple of what it
+    costs without any: the median of turns with and without them. A quarter each waits with an open pull and a
+    filter, waits with a wildcard filter, pushes to somebody with a filter, and has no filter and nobody who
+    listens."""
     create_stream(port, "IDLE", "idle.>")
     _ingest_msgs_per_s(port, b"idle.x", messages // 4)
-    alone = _ingest_msgs_per_s(port, b"idle.x", messages)
+    alone, beside = [], []
     with wire(port) as control:
-        control.sock.sendall(b"SUB _INBOX.idle 1\r\n")
-        for i in range(consumers):
-            _make(control, "IDLE", f"c{i}", filter_subject=f"idle.none.{i}")
-            control.sock.sendall(_pull("IDLE", f"c{i}", "_INBOX.idle", 1))
-        control.ping()
-        beside = _ingest_msgs_per_s(port, b"idle.x", messages)
+        control.sock.sendall(b"SUB _INBOX.idle.* 1\r\n")
+        for _ in range(3):
+            alone.append(_ingest_msgs_per_s(port, b"idle.x", messages))
+            for i in range(consumers):
+                name, kind = f"c{i}", i % 4
+                if kind == 0:
+                    _make(control, "IDLE", name, filter_subject=f"idle.none.{i}", deliver_policy="new")
+                elif kind == 1:
+                    _make(control, "IDLE", name, filter_subject=f"idle.none{i}.*", deliver_policy="new")
+                elif kind == 2:
+                    filter_subject, inbox = f"idle.other{i}.>", f"_INBOX.idle.{i}"
+                    _make(control, "IDLE", name, filter_subject=filter_subject, deliver_subject=inbox)
+                else:
+                    _make(control, "IDLE", name, deliver_subject=f"nobody.{i}")
+                if kind < 2:
+                    control.sock.sendall(_pull("IDLE", name, f"_INBOX.idle.{i}", 1))
+            control.ping()
+            beside.append(_ingest_msgs_per_s(port, b"idle.x", messages))
+            for i in range(consumers):
+                _drop(control, "IDLE", f"c{i}")
         control.request("$JS.API.STREAM.DELETE.IDLE")
-    return alone / beside
+    return statistics.median(alone) / statistics.median(beside)
 
 
 def spread_of_counts(port: int, *, consumers: int, messages: int) -> float:
@@ -119,7 +136,9 @@ def spread_of_counts(port: int, *, consumers: int, messages: int) -> float:
 
 
 def fill_wide_stream(port: int, *, messages: int) -> None:
-    """A stream WIDE of so many messages over a million subjects, unless it is there already."""
+    """A stream WIDE of so many messages, unless it is there already: a thousandth of them on
+    `wide.thousandth`, a tenth on `wide.tenth`, the others spread over a million subjects
+    `wide.d<0-9>.g<0-999>.<number>`."""
     with wire(port) as control, suppress(LoadError):
         info = control.request("$JS.API.STREAM.INFO.WIDE")
         if info["state"]["messages"] == messages:  # type: ignore[index]
@@ -130,38 +149,79 @@ def fill_wide_stream(port: int, *, messages: int) -> None:
         publisher.ping()
         step = 1000
         for first in range(0, messages, step):
-            at = first // step % GROUPS
-            frame = b"PUB wide.g%%d.%d _INBOX.wide 16\r\n0123456789abcdef\r\n" % at
-            publisher.sock.sendall(b"".join([frame % i for i in range(step)]))
+            publisher.sock.sendall(b"".join([_wide_frame(number) for number in range(first, first + step)]))
             got = 0
             while got < step:
                 got += publisher.count(b'"seq":')
 
 
+def _wide_frame(number: int) -> bytes:
+    if number % 1000 == 7:
+        return b"PUB wide.thousandth _INBOX.wide 16\r\n0123456789abcdef\r\n"
+    if number % 10 == 3:
+        return b"PUB wide.tenth _INBOX.wide 16\r\n0123456789abcdef\r\n"
+    key = number * STRIDE % SUBJECTS
+    return b"PUB wide.d%d.g%d.%d _INBOX.wide 16\r\n0123456789abcdef\r\n" % (
+        key // 10 % 10,
+        key // 100 % 1000,
+        key,
+    )
+
+
 def num_pending_ms(port: int, *, messages: int) -> float:
-    """How long CONSUMER.CREATE takes, which tells how many messages wait for a filter: the slowest of three
-    filters (a group, one token of any group, one subject)."""
+    """How long CONSUMER.CREATE takes, which tells how many messages wait for a filter: the slowest of four
+    filters (a tenth of the subjects, a thousandth, one subject with a tenth of the messages, and all), each
+    once from the beginning of the stream and once from its middle."""
     fill_wide_stream(port, messages=messages)
     took = []
     with wire(port) as control:
-        for number, filter_subject in enumerate(("wide.g7.*", "wide.*.7", "wide.g7.7")):
-            times = []
-            for turn in range(3):
-                name = f"pending{number}x{turn}"
-                started = time.perf_counter()
-                _make(control, "WIDE", name, filter_subject=filter_subject)
-                times.append(time.perf_counter() - started)
-                _drop(control, "WIDE", name)
-            took.append(statistics.median(times))
+        for number, filter_subject in enumerate(("wide.d7.>", "wide.*.g7.*", "wide.tenth", "wide.>")):
+            for where in (
+                {},
+                {"deliver_policy": "by_start_sequence", "opt_start_seq": messages // 2},
+            ):
+                times = []
+                for turn in range(3):
+                    name = f"pending{number}x{turn}"
+                    started = time.perf_counter()
+                    _make(control, "WIDE", name, filter_subject=filter_subject, **where)
+                    times.append(time.perf_counter() - started)
+                    _drop(control, "WIDE", name)
+                took.append(statistics.median(times))
     return max(took) * 1e3
 
 
-def sparse_filter_share(port: int, *, messages: int) -> float:
-    """The rate at which a filter's messages (a thousandth of the stream, each on a subject of its own) are
-    delivered, as a share of the rate of the same consumer without a filter."""
+def filter_cost(port: int, filter_subject: str, *, messages: int, wanted: int) -> float:
+    """What a message costs that a filter lets through (of a stream of a million subjects), as a multiple of
+    what it costs the same consumer without a filter: the best of three each."""
     fill_wide_stream(port, messages=messages)
-    filtered = _read_msgs_per_s(port, messages // GROUPS, filter_subject="wide.g7.*")
-    return filtered / _read_msgs_per_s(port, messages // GROUPS)
+    rates: dict[str, list[float]] = {"": [], filter_subject: []}
+    for _ in range(3):
+        for one, seen in rates.items():
+            config = {"filter_subject": one} if one else {}
+            seen.append(_read_msgs_per_s(port, wanted, **config))
+    return max(rates[""]) / max(rates[filter_subject])
+
+
+def filters_ingest_cost(port: int, *, consumers: int, messages: int) -> float:
+    """What a stored message costs that none of so many waiting consumers wants, as a multiple of what it
+    costs without them: the best of three each. Their filters have wildcards."""
+    create_stream(port, "LIVE", "live.>")
+    _ingest_msgs_per_s(port, b"live.x", messages // 4)
+    with wire(port) as control:
+        control.sock.sendall(b"SUB _INBOX.idle 1\r\n")
+        alone = beside = 0.0
+        for _ in range(3):
+            alone = max(alone, _ingest_msgs_per_s(port, b"live.x", messages))
+            for i in range(consumers):
+                _make(control, "LIVE", f"c{i}", filter_subject=f"live.none{i}.*", deliver_policy="new")
+                control.sock.sendall(_pull("LIVE", f"c{i}", "_INBOX.idle", 1))
+            control.ping()
+            beside = max(beside, _ingest_msgs_per_s(port, b"live.x", messages))
+            for i in range(consumers):
+                _drop(control, "LIVE", f"c{i}")
+        control.request("$JS.API.STREAM.DELETE.LIVE")
+    return alone / beside
 
 
 def _read_msgs_per_s(port: int, messages: int, **config: object) -> float:

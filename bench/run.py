@@ -42,7 +42,8 @@ SHARED_MESSAGES = 10_000
 SHARED_SPREAD_MAX = 1.5
 WIDE_MESSAGES = 10_000_000
 NUM_PENDING_MAX_MS = 50
-FILTERED_LEAST_SHARE = 0.5
+FILTER_COST_MAX = 2
+WAITING_FILTERS = 100
 
 
 def start_time_ms(server: ServerProcess) -> float:
@@ -265,11 +266,30 @@ def many_consumers(share: int, wide: int) -> list[Scenario]:
             most=NUM_PENDING_MAX_MS,
         ),
         Scenario(
-            "unfiltered rate by the rate of a sparse filter, 1 M subjects",
-            "times",
-            lambda s: 1 / consumers.sparse_filter_share(s.port, messages=wide),
+            f"ingest beside {WAITING_FILTERS} waiting consumers with other filters, beside none",
+            "times the cost",
+            lambda s: consumers.filters_ingest_cost(
+                s.port, consumers=WAITING_FILTERS, messages=200_000 // share
+            ),
             bigger_is_better=False,
-            most=1 / FILTERED_LEAST_SHARE,
+            most=IDLE_CONSUMERS_COST_MAX,
+        ),
+        *(
+            Scenario(
+                f"delivery through {what}, 1 M subjects, beside no filter",
+                "times the cost",
+                lambda s, subject=subject, wanted=wide // part: consumers.filter_cost(  # type: ignore[misc]
+                    s.port, subject, messages=wide, wanted=wanted
+                ),
+                bigger_is_better=False,
+                most=FILTER_COST_MAX,
+            )
+            for what, subject, part in (
+                ("a wildcard that takes a thousandth", "wide.*.g7.*", 1200),
+                ("a wildcard that takes a twelfth", "wide.d7.>", 12),
+                ("a literal that takes a thousandth", "wide.thousandth", 1000),
+                ("a literal that takes a tenth", "wide.tenth", 10),
+            )
         ),
     ]
 

@@ -28,6 +28,7 @@ from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api import ApiService
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.interest import InterestWatch
+from penstock.jetstream.consumer.turns import Turns
 from penstock.jetstream.deadlines import Deadlines, earliest
 from penstock.jetstream.groupcommit import GroupCommit
 from penstock.jetstream.inflight import BatchContext
@@ -110,6 +111,7 @@ class JetStream:
         self._failing: dict[str, Stream] = {}  # streams whose last write failed
         self._retry_due: int | None = None
         self.interest = InterestWatch(index)
+        self.turns = Turns()
         self.transfers = Transfers(self)
         self.sourcing = Sourcing(self)
         self._api = ApiService(self)
@@ -275,13 +277,14 @@ class JetStream:
         self.transfers.advance(now)
 
     def _deliver(self, consumers: list[Consumer], now: int) -> None:
+        share = self.turns.share(len(consumers))
         self.is_routing = True
         try:
-            for consumer in consumers:
+            for consumer in self.turns.in_order(consumers):
                 if consumer.stream.syncing:
                     self.group.hold_consumer(consumer)
                     continue
-                consumer.deliver(now)
+                consumer.deliver(now, share)
                 self._write_consumer(consumer)
                 if self._remove_settled(consumer):  # without acks, a delivery settles
                     self.wake()

@@ -184,7 +184,8 @@ cdef class ClientSink(Sink):
         return not (self.closed or is_closed(sub) or self.guard is None) and not self.guard.passes(m)
 
     cdef bint is_blocked(self, size_t backlog_max) noexcept:
-        return self.out.size >= self.stall_threshold or self.out.size >= backlog_max
+        # Who waits comes before whoever would fill the room that has just become free.
+        return self.out.size >= self.stall_threshold or self.out.size >= backlog_max or len(self.drain_waiters) != 0
 
     cdef int mark_dirty(self) except -1:
         if not self.is_dirty:

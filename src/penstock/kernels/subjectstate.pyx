@@ -431,13 +431,16 @@ cdef class SubjectState:
         cdef Subject* item
         cdef const char* text
         cdef size_t prefix = 0              # bytes before the first wildcard
+        cdef bint all_below
         while prefix < n and f[prefix] != c'*' and f[prefix] != c'>':
             prefix += 1
+        all_below = prefix + 1 == n and f[prefix] == c'>'
         while sid < self.used:
             item = &self.items[sid]
             text = self.arena + item.text
-            if item.count and item.text_len >= prefix and memcmp(text, f, prefix) == 0 and \
-                    filter_matches(f, n, text, item.text_len):
+            if item.count and item.text_len > prefix and memcmp(text, f, prefix) == 0 and (
+                all_below or filter_matches(f, n, text, item.text_len)
+            ):
                 self._emit(found, <uint32_t>sid)
                 found += 1
             sid += 1

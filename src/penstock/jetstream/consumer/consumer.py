@@ -66,8 +66,6 @@ if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
     from penstock.jetstream.stream.stream import Stream
 
-# Messages one consumer may deliver in one tick: others get their turn, and its journal is written.
-RUN_MESSAGES = 32 * 1024
 UINT32_MAX = 2**32 - 1
 
 # Ends of a run that only acks bring on.
@@ -95,6 +93,8 @@ class Consumer:
         self.config = config
         self.created = meta.created
         self.closed = False
+        self.turn = 0
+        self._share = 0
         self.ack_metric = f"CONSUMER.ACK.{stream.name}.{self.name}"
         self.delivered_at = 0  # ns of the last delivery and the last ack; 0 before the first
         self.acked_at = 0
@@ -208,10 +208,12 @@ class Consumer:
         if not self._recorder.is_behind:
             self._acks.confirm()
 
-    def deliver(self, now: int) -> None:
-        """Sends what may be sent now."""
+    def deliver(self, now: int, share: int) -> None:
+        """Sends what may be sent now, `share` messages at most: others get their turn, and its journal is
+        written."""
         if self.closed:
             return
+        self._share = share
         self._drop_removed()
         if self._paused:
             self._wiring().wait(self, False)
@@ -246,11 +248,12 @@ class Consumer:
         self.engine.interest.wait(self, not push.is_active)
 
     def _run(self, targets: list[Target], now: int) -> int:
-        end = self.pump.run(targets, now, RUN_MESSAGES)
+        end = self.pump.run(targets, now, self._share)
         if end in _FULL and self._removals != self.stream.log.removals:
             self._drop_missing()
             self.engine.touch_consumer(self)
         if self.pump.sent:
+            self.engine.turns.delivered(self, self.pump.sent)
             self.delivered_at = self._used_at = now
             self.redelivery.delivered(now)
         if self.pump.given_up:

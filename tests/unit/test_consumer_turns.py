@@ -1,0 +1,117 @@
+"""Many consumers of one stream share what their receivers take (row 66: none starves beside the others)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.jetstream.consumer.turns import SHARE_LEAST, TICK_MESSAGES, Turns
+from penstock.kernels.dispatch import ClientSink, publish
+from penstock.kernels.frames import FrameParser
+from penstock.kernels.sinks import DirtyList, Subscription
+from tests.support.engine import EngineHarness
+
+CONSUMERS = 20
+
+
+@dataclass(eq=False)
+class Served:
+    turn: int = 0
+    messages: int = 0
+
+
+def test_the_shares_of_a_tick_get_smaller_with_the_consumers_in_it() -> None:
+    assert Turns().share(0) == Turns().share(1) == TICK_MESSAGES
+    assert Turns().share(100) == TICK_MESSAGES // 100
+    assert Turns().share(100_000) == SHARE_LEAST
+
+
+@given(
+    st.integers(1, 30),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=200),
+    st.permutations(range(30)),
+)
+def test_those_that_are_always_busy_are_never_apart_by_more_than_one_share(
+    busy: int, ticks: list[tuple[int, int]], order: list[int]
+) -> None:
+    """Each tick there is room for a few of them only, and they come in any order."""
+    turns = Turns()
+    consumers = [Served() for _ in range(busy)]
+    for room, share in ticks:
+        asked = [consumers[i] for i in order if i < busy]
+        for consumer in turns.in_order(asked)[:room]:
+            consumer.messages += share
+            turns.delivered(consumer, share)
+    counts = [one.messages for one in consumers]
+    assert max(counts) - min(counts) <= 2 * max(share for _, share in ticks)
+
+
+def test_who_was_idle_is_not_served_first_for_what_it_missed() -> None:
+    turns = Turns()
+    busy, idle = Served(), Served()
+    for _ in range(100):
+        turns.delivered(busy, 10)
+    turns.delivered(idle, 10)
+    assert busy.turn - idle.turn <= 10
+
+
+def counts(parser: FrameParser, sink: ClientSink, served: dict[int, int]) -> list[bytes]:
+    """Counts what a connection took, by its sids; the ack subjects."""
+    parser.feed(sink.take())
+    replies = []
+    for sid, _, reply, _, _ in parser.next_batch():
+        if reply:
+            served[sid] += 1
+            replies.append(reply)
+    return replies
+
+
+@pytest.mark.parametrize("ack_policy", ["none", "explicit"])
+@pytest.mark.parametrize("is_push", [False, True])
+def test_consumers_that_deliver_to_one_slow_connection_get_equal_parts(
+    ack_policy: str, is_push: bool
+) -> None:
+    harness = EngineHarness()
+    harness.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+    sink = ClientSink(DirtyList())
+    sink.stall_threshold = 3000  # some thirty messages
+    for i in range(CONSUMERS):
+        harness.index.insert(Subscription(sink, b"in.%d" % i, b"", b"%d" % i))
+        config = {"name": f"c{i}", "durable_name": f"c{i}", "ack_policy": ack_policy, "max_ack_pending": -1}
+        if is_push:
+            config["deliver_subject"] = f"in.{i}"
+        body = {"stream_name": "S", "config": config}
+        harness.request(f"$JS.API.CONSUMER.CREATE.S.c{i}", body)
+        if not is_push:
+            ask = json.dumps({"batch": 10_000, "expires": 10**12}).encode()
+            publish(harness.index, b"$JS.API.CONSUMER.MSG.NEXT.S.c%d" % i, b"in.%d" % i, b"", ask)
+    for _ in range(1000):
+        publish(harness.index, b"s", b"", b"", b"x" * 30)
+    harness.tick()
+    served = dict.fromkeys(range(CONSUMERS), 0)
+    parser = FrameParser()
+    ticks = 0
+    while sum(served.values()) < 1000 * CONSUMERS // 2:
+        acks = counts(parser, sink, served)
+        if ticks % 2 and ack_policy != "none":
+            # What was delivered is acked before the connection says that it has room: no way to the front.
+            for reply in acks:
+                publish(harness.index, reply, b"", b"", b"")
+            harness.tick()
+        sink.drained()
+        harness.tick()
+        ticks += 1
+        assert ticks < 2000
+    assert min(served.values()) > 0
+    assert max(served.values()) / min(served.values()) <= 1.5
+    while sum(served.values()) < 1000 * CONSUMERS:
+        counts(parser, sink, served)
+        sink.drained()
+        harness.tick()
+        ticks += 1
+        assert ticks < 4000
+    assert set(served.values()) == {1000}
