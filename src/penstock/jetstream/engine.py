@@ -191,6 +191,7 @@ class JetStream:
         """Takes no more messages, writes what is left and closes every store."""
         self._api.stop()
         self.transfers.stop()
+        self.sourcing.stop()
         for stream in self.streams.values():
             stream.unsubscribe(self.index)
         for stream in self.streams.values():

@@ -1,9 +1,11 @@
 """Who reads the origins of an account's mirrors and sources, and when.
 
-A reader belongs to one inflow of one stream. It looks at its origin in ticks in which that changed, after
-what changed was written, copies what is new into the inflow's batch and marks its stream, which applies the
-batch in the next tick, like publishes. So an origin's log is read when nothing changes it, a copy never runs
-ahead of what a crash leaves of the original, and a stream that catches up takes turns with everything else.
+A reader belongs to one inflow of one stream. Origins in reach by imports only are read by the consumer
+protocol (external.py); that of a stream in the account itself looks at its origin in ticks in which that
+changed, after what changed was written, copies what is new into the inflow's batch and marks its stream,
+which applies the batch in the next tick, like publishes. So an origin's log is read when nothing changes it,
+a copy never runs ahead of what a crash leaves of the original, and a stream that catches up takes turns with
+everything else.
 
 Ordering contract: a batch is filled only when the one before was applied; the position is the stream's own.
 
@@ -20,12 +22,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.jetstream.deadlines import Deadlines
+from penstock.jetstream.external import ExternalReader
 from penstock.jetstream.limits import SECOND_NS
 from penstock.jetstream.stream.origins import start_ns
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import ApiError, StreamSourceInfo
-from penstock.protocol.durations import format_time
-from penstock.protocol.ids import short_hash
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
@@ -48,6 +49,9 @@ class Reader(Protocol):
 
     def read(self, now: int, enough: int) -> int:
         """Fills the inflow's batch with up to about `enough` bytes; returns how many it holds then."""
+
+    def deadline(self) -> int | None:
+        """When (ns) it has something to do without its origin's or stream's changing."""
 
     def again(self) -> None:
         """What the stream refused is read another time."""
@@ -94,11 +98,14 @@ class LocalReader:
 
     def _begin(self, origin: Stream) -> None:
         self._origin = origin
-        self.inflow.begin(short_hash(format_time(origin.created)))
+        self.inflow.begin(origin.identity)
         before = first_wanted(self.inflow, self.stream, origin) - 1
         self._before = self._looked = before
         if self.inflow.is_mirror and before > self.stream.log.last_seq:
             self.inflow.batch.place(before)
+
+    def deadline(self) -> int | None:
+        return None
 
     def again(self) -> None:
         self._looked = self._before
@@ -148,7 +155,8 @@ class Sourcing:
         self._readers: dict[str, list[Reader]] = {}  # by stream
         self._by_origin: dict[str, list[Reader]] = {}
         self._due: dict[Reader, None] = {}  # readers that have to look at their origin
-        self._retries: Deadlines[Reader] = Deadlines()
+        self._refused: dict[Reader, ApiError] = {}  # readers that wait because their stream refused
+        self._deadlines: Deadlines[Reader] = Deadlines()
 
     def follow(self, stream: Stream) -> None:
         """Reads the stream's origins from now on: it is new, or its configuration changed."""
@@ -162,19 +170,32 @@ class Sourcing:
         self._due.update(dict.fromkeys(readers))
 
     def _reader(self, stream: Stream, inflow: Inflow) -> Reader:
+        if inflow.source.external is not None:
+            return ExternalReader(self._engine, stream, inflow, self._look)
         reader = LocalReader(self._engine, stream, inflow)
         self._by_origin.setdefault(inflow.source.name, []).append(reader)
         return reader
+
+    def _look(self, reader: Reader) -> None:
+        self._due[reader] = None
+        self._engine.wake()
 
     def forget(self, stream: Stream) -> None:
         """The stream is gone."""
         self._drop(self._readers.pop(stream.name, ()))
 
+    def stop(self) -> None:
+        """Reads nothing more."""
+        for readers in self._readers.values():
+            self._drop(readers)
+        self._readers.clear()
+
     def _drop(self, readers: Iterable[Reader]) -> None:
         for reader in readers:
             reader.stop()
             self._due.pop(reader, None)
-            self._retries.set(reader, None)
+            self._refused.pop(reader, None)
+            self._deadlines.set(reader, None)
             others = self._by_origin.get(reader.inflow.source.name, [])
             if reader in others:
                 others.remove(reader)
@@ -201,29 +222,32 @@ class Sourcing:
         inflow = reader.inflow
         if inflow.refusal is None:
             return True
-        if self._retries.deadline_of(reader) is None:
+        if self._refused.get(reader) is not inflow.refusal:
             log.warning(
                 "stream %s: what comes from %s is refused, it is tried again: %s",
                 reader.stream.name, inflow.source.name, inflow.refusal.description,
             )  # fmt: skip
-            self._retries.set(reader, now + RETRY_NS)
+            self._refused[reader] = inflow.refusal
+            self._deadlines.set(reader, now + RETRY_NS)
         return False
 
     def _read(self, reader: Reader, now: int, enough: int) -> int:
         size = reader.read(now, enough)
+        self._deadlines.set(reader, reader.deadline())
         if len(reader.inflow.batch):
             reader.stream.sink.mark()
         return size
 
     def next_deadline(self) -> int | None:
         """When (ns) `on_time` wants to be called."""
-        return self._retries.earliest()
+        return self._deadlines.earliest()
 
     def on_time(self, now: int) -> None:
-        """Tries again what was refused."""
-        for reader in self._retries.take_due(now):
-            reader.inflow.refusal = None
-            reader.again()
+        """Tries again what was refused, and lets readers act."""
+        for reader in self._deadlines.take_due(now):
+            if self._refused.pop(reader, None) is not None:
+                reader.inflow.refusal = None
+                reader.again()
             self._due[reader] = None
 
     # --- what others ask -----------------------------------------------------------------------

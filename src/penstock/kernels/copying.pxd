@@ -1,7 +1,7 @@
 """Messages on their way from one stream, the origin, into another one that mirrors or sources it."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.buffers cimport OutBuffer
-from penstock.kernels.sinks cimport Message
+from penstock.kernels.sinks cimport Message, Sink
 from penstock.kernels.streamlog cimport StreamLog
 
 # What stands before a message in a batch; subject, header block and payload follow, padded to 8 bytes.
@@ -43,3 +43,7 @@ cdef class CopyBatch:
     ) except? 0
     cdef int _copy(self, StreamLog origin, uint64_t seq, list mappers) except -1
     cpdef clear(self)
+
+# What reads an origin of another account by a consumer listens with.
+cdef class DeliverySink(Sink):
+    cdef object callback

@@ -1,9 +1,12 @@
 """Messages on their way from one stream, the origin, into another one that mirrors or sources it."""
 
+from collections.abc import Callable
+
 from penstock.kernels.dispatch import SubjectMapper
 from penstock.kernels.ingest import PlainLimits
 from penstock.kernels.messageids import MessageIds
 from penstock.kernels.republish import Republisher
+from penstock.kernels.sinks import Sink
 from penstock.kernels.streamlog import StreamLog
 
 class CopyBatch:
@@ -53,6 +56,12 @@ class CopyBatch:
         """Bytes the batch holds."""
 
     def __len__(self) -> int: ...
+
+class DeliverySink(Sink):
+    """A Python callable that gets what a consumer delivers, in another account too: callback(subject, reply,
+    header, payload) with the subject a message was stored with."""
+
+    def __init__(self, callback: Callable[[bytes, bytes, bytes, bytes], object]) -> None: ...
 
 def apply_mirrored(
     batch: CopyBatch,

@@ -25,7 +25,7 @@ from penstock.kernels.messageids cimport MessageIds
 from penstock.kernels.publishheaders cimport ID_NAME_SIZE, trim
 from penstock.kernels.records cimport Record, record_size
 from penstock.kernels.republish cimport Republisher
-from penstock.kernels.sinks cimport Message
+from penstock.kernels.sinks cimport Message, Sink, Subscription, is_closed
 from penstock.kernels.streamlog cimport StreamLog
 
 cdef enum:
@@ -279,6 +279,26 @@ cdef class CopyBatch:
 
     def __len__(self):
         return self.count
+
+
+cdef class DeliverySink(Sink):
+    """A Python callable that gets what a consumer delivers, in another account too: callback(subject, reply,
+    header, payload) with the subject a message was stored with."""
+
+    def __cinit__(self, callback not None):
+        self.callback = callback
+        self.shows_stored = True
+
+    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+        if is_closed(sub):
+            return 0
+        self.callback(
+            PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len),
+            PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b"",
+            PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len),
+            PyBytes_FromStringAndSize(m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len)),
+        )
+        return 1
 
 
 cdef const CopyHead* next_of(CopyBatch batch, Message* m) noexcept:

@@ -22,7 +22,7 @@ from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE
 from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.dispatch import publish
 from penstock.protocol import error_codes as codes
-from penstock.protocol import subjects
+from penstock.protocol import headers, subjects
 from penstock.protocol.api import (
     TYPE_PREFIX,
     ConsumerAction,
@@ -53,10 +53,18 @@ NAME_LEN = 8  # of the name given to an ephemeral
 
 
 def create(engine: JetStream, request: ApiRequest) -> ConsumerCreateResponse:
-    """CONSUMER.CREATE, with or without a name and a filter in the subject."""
+    """CONSUMER.CREATE, with or without a name and a filter in the subject.
+
+    Who mirrors or sources is told the stream's identity, and refused (10225) when it expects another one.
+    """
     body = request.body(ConsumerCreateRequest)
     stream = _stream_of(engine, request, body)
     config = body.config
+    if config.direct or config.sourcing:
+        expected = headers.value_of(request.header, headers.STREAM_IDENTITY) if request.header else None
+        if expected and expected.decode("utf-8", "replace") != stream.identity:
+            raise codes.CONSUMER_STREAM_IDENTITY_MISMATCH.exception(msg=stream.identity)
+        request.answer_header = headers.build([(headers.STREAM_IDENTITY, stream.identity)])
     if len(request.args) == 1:
         if config.durable_name:
             raise codes.CONSUMER_EPHEMERAL_WITH_DURABLE_NAME.exception()

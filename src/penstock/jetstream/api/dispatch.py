@@ -34,6 +34,7 @@ class ApiRequest(Struct):
     payload: bytes
     origin: Sink | None
     now: int  # ns
+    answer_header: bytes = b""  # a handler may set it
 
     def body(self, kind: type[T]) -> T:
         """The payload as a `kind`; refuses with 10025 what is no such JSON, or has a field too many."""

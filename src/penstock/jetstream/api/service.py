@@ -121,13 +121,13 @@ class ApiService:
             return
         text = encode(response)
         engine.api_stats.total += 1  # as the official server counts: no answer counts itself
-        self._respond(request.reply, text)
+        self._respond(request.reply, text, request.answer_header)
         if endpoint.audited or failed:
             self._audit(request, text)
 
-    def _respond(self, reply: bytes, text: bytes) -> None:
+    def _respond(self, reply: bytes, text: bytes, header: bytes = b"") -> None:
         if reply:
-            publish(self._engine.index, reply, b"", b"", text)
+            publish(self._engine.index, reply, b"", header, text)
 
     def _audit(self, request: ApiRequest, response: bytes) -> None:
         advisories = self._engine.advisories

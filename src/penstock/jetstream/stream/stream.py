@@ -62,6 +62,7 @@ from penstock.protocol.api import (
     encode,
 )
 from penstock.protocol.durations import format_time, format_time_or_zero
+from penstock.protocol.ids import short_hash
 from penstock.protocol.transforms import Below
 from penstock.store.interface import StreamStore
 
@@ -141,6 +142,11 @@ class Stream:
     @property
     def name(self) -> str:
         return self.config.name
+
+    @property
+    def identity(self) -> str:
+        """Another one when the stream is made again."""
+        return short_hash(format_time(self.created))
 
     @property
     def is_memory(self) -> bool:

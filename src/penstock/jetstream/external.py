@@ -1,0 +1,300 @@
+"""Reads an origin of another account or domain, as any client would: by a push consumer.
+
+The request for the consumer goes out under the API prefix that the configuration names, the consumer delivers
+to a subject under the prefix that it names, and imports carry both to where the origin is. The consumer is
+ephemeral and takes no acks: what was taken is known by what was stored. Its deliveries are counted, so that
+one which got lost is noticed, by the next one or by a heartbeat; then the consumer is made anew behind what
+is there.
+
+Back pressure: requests for flow control are answered when the stream has applied what came before.
+
+States: WAITING (for the next try), ASKED (the request is out), FOLLOWING. What is sent is put off to the next
+apply, so that an account's API is never asked while its engine delivers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from penstock.jetstream.limits import SECOND_NS
+from penstock.kernels.copying import DeliverySink
+from penstock.kernels.dispatch import ServiceSink, publish
+from penstock.kernels.sinks import Sink, Subscription
+from penstock.protocol import error_codes as codes
+from penstock.protocol import headers
+from penstock.protocol.acks import parse_reply
+from penstock.protocol.api import (
+    AckPolicy,
+    ApiError,
+    ConsumerConfig,
+    ConsumerCreateRequest,
+    ConsumerCreateResponse,
+    DecodeError,
+    DeliverPolicy,
+    ErrorResponse,
+    decode,
+    encode,
+)
+from penstock.protocol.durations import format_time
+from penstock.protocol.ids import short_hash
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.stream.inflow import Inflow
+    from penstock.jetstream.stream.stream import Stream
+
+log = logging.getLogger("penstock.jetstream")
+
+HEARTBEAT_NS = SECOND_NS
+SILENCE_MAX_NS = 10 * SECOND_NS  # without a message or heartbeat: it has gone
+ANSWER_NS = 5 * SECOND_NS  # to wait for the consumer
+RETRY_MIN_NS = SECOND_NS  # doubled with each failure
+RETRY_MAX_NS = 60 * SECOND_NS
+ACK_WAIT_NS = 22 * 3600 * SECOND_NS  # of a consumer that takes none, as the official server sends it
+IDENTITY_MISMATCH = codes.CONSUMER_STREAM_IDENTITY_MISMATCH.err_code
+
+
+class State(Enum):
+    WAITING = "waiting"
+    ASKED = "asked"
+    FOLLOWING = "following"
+
+
+class ExternalReader:
+    """Of one inflow. look: asks its owner to call read() in the next tick."""
+
+    def __init__(
+        self, engine: JetStream, stream: Stream, inflow: Inflow, look: Callable[[ExternalReader], None]
+    ) -> None:
+        self.stream = stream
+        self.inflow = inflow
+        self.state = State.WAITING
+        self._engine = engine
+        self._look = look
+        self._due: int | None = 0  # when the state ends by itself, ns
+        self._failures = 0
+        self._error: ApiError | None = None
+        self._consumer = ""
+        self._delivered = 0  # by the consumer
+        self._lag = 0
+        self._heard_at = -1
+        self._flow_replies: list[bytes] = []  # answers to send when the batch was applied
+        self._subscriptions: list[Subscription] = []
+        self._is_over = False  # the consumer that the subscriptions are for
+
+    # --- what its owner calls ------------------------------------------------------------------
+
+    def read(self, now: int, enough: int) -> int:
+        """Acts when the time has come; what was delivered is in the batch already."""
+        if self._is_over:
+            self._unsubscribe()
+        if self._due is not None and self._due <= now:
+            if self.state is State.WAITING:
+                self._ask(now)
+            else:
+                self._fail(None, now)
+        if self._flow_replies:
+            replies, self._flow_replies = self._flow_replies, []
+            self._engine.defer(lambda: self._answer(replies))
+        return 0
+
+    def deadline(self) -> int | None:
+        """When read() has something to do."""
+        return self._due
+
+    def again(self) -> None:
+        """What the stream refused has to be delivered another time."""
+        self._stop_following()
+        self.state, self._due = State.WAITING, 0
+
+    def lag(self) -> int:
+        """What was pending with the last delivery."""
+        return self._lag
+
+    def active_ns(self, now: int) -> int:
+        """Since the last delivery or heartbeat."""
+        return -1 if self._heard_at < 0 else max(0, now - self._heard_at)
+
+    def error(self) -> ApiError | None:
+        """Why there is no consumer, or what the stream refused."""
+        return self._error or self.inflow.refusal
+
+    def stop(self) -> None:
+        """Listens no more; the consumer goes when nobody listens."""
+        self._stop_following()
+        self._unsubscribe()
+        self.state, self._due = State.WAITING, None
+
+    # --- the consumer --------------------------------------------------------------------------
+
+    def _ask(self, now: int) -> None:
+        source, inflow = self.inflow.source, self.inflow
+        assert source.external is not None
+        kind = "M" if inflow.is_mirror else "S"
+        prefix = source.external.deliver.rstrip(".") or "$JS"
+        config = self._config(f"{prefix}.{kind}.{self._engine.new_id()}")
+        subject = f"{source.external.api or '$JS.API'}.CONSUMER.CREATE.{source.name}"
+        if config.filter_subject:
+            subject += f".{config.name}.{config.filter_subject}"
+        reply = f"_INBOX.{self._engine.new_id()}"
+        self._listen(config.deliver_subject, DeliverySink(self._on_delivery))
+        self._listen(reply, ServiceSink(self._on_answer))
+        self._consumer = config.name
+        self.state, self._due = State.ASKED, now + ANSWER_NS
+        header = headers.build([(headers.STREAM_IDENTITY, inflow.ident)]) if inflow.ident else b""
+        request = encode(ConsumerCreateRequest(stream_name=source.name, config=config))
+        self._engine.defer(lambda: self._send(subject.encode(), reply.encode(), header, request))
+
+    def _config(self, deliver_subject: str) -> ConsumerConfig:
+        inflow, source, log = self.inflow, self.inflow.source, self.stream.log
+        kind = "MIRROR" if inflow.is_mirror else "SRC"
+        about = "mirror" if inflow.is_mirror else "src"
+        account = self._engine.config.account
+        seq = inflow.seq + 1 if inflow.seq else source.opt_start_seq
+        since = source.opt_start_time if not seq else None
+        if since and not inflow.is_mirror and log.last_ts:
+            since = max(since, format_time(log.last_ts))
+        policy = DeliverPolicy.BY_START_TIME if since else DeliverPolicy.ALL
+        filters = [one.decode() for one in inflow.filters]
+        return ConsumerConfig(
+            name=f"JS_{kind}_{short_hash(f'{self.stream.name} {account}')}_{self._engine.new_id()}",
+            deliver_subject=deliver_subject,
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE if seq else policy,
+            opt_start_seq=seq,
+            opt_start_time=since,
+            ack_policy=AckPolicy.NONE,
+            ack_wait=ACK_WAIT_NS,
+            max_deliver=1,
+            filter_subject=filters[0] if len(filters) == 1 else "",
+            filter_subjects=filters if len(filters) > 1 else [],
+            flow_control=True,
+            idle_heartbeat=HEARTBEAT_NS,
+            inactive_threshold=SILENCE_MAX_NS,
+            direct=True,
+            metadata={f"_nats.{about}.acc": account, f"_nats.{about}.stream": self.stream.name},
+        )
+
+    def _listen(self, subject: str, sink: Sink) -> None:
+        subscription = Subscription(sink, subject.encode())
+        self._engine.index.insert(subscription)
+        self._subscriptions.append(subscription)
+
+    def _stop_following(self) -> None:
+        """Of what still comes nothing is taken; the index is changed when no message is on its way."""
+        self._is_over = True
+        self._flow_replies.clear()
+        self._consumer = ""
+
+    def _unsubscribe(self) -> None:
+        for subscription in self._subscriptions:
+            self._engine.index.remove(subscription)
+        self._subscriptions.clear()
+        self._is_over = False
+
+    def _send(self, subject: bytes, reply: bytes, header: bytes, request: bytes) -> None:
+        if self.state is State.ASKED and not publish(self._engine.index, subject, reply, header, request):
+            failed = codes.MIRROR_CONSUMER_SETUP_FAILED
+            if not self.inflow.is_mirror:
+                failed = codes.SOURCE_CONSUMER_SETUP_FAILED
+            why = f"nobody answers {subject.decode('utf-8', 'replace')}"
+            self._fail(failed.format(err=why), self._engine.clock())
+
+    def _answer(self, replies: list[bytes]) -> None:
+        for reply in replies:
+            publish(self._engine.index, reply, b"", b"", b"")
+
+    def _fail(self, error: ApiError | None, now: int) -> None:
+        """No consumer, or none any more: another try later."""
+        self._stop_following()
+        if error is not None and error != self._error:
+            log.warning(
+                "stream %s: no consumer of %s: %s",
+                self.stream.name, self.inflow.source.name, error.description,
+            )  # fmt: skip
+        self._error = error
+        self.state = State.WAITING
+        self._due = now + min(RETRY_MIN_NS << self._failures, RETRY_MAX_NS)
+        self._failures = min(self._failures + 1, 16)
+        self._look(self)
+
+    # --- what comes back -----------------------------------------------------------------------
+
+    def _on_answer(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        if self.state is not State.ASKED or not self._consumer:
+            return
+        now = self._engine.clock()
+        try:
+            refused = decode(ErrorResponse, payload).error if b'"error"' in payload else None
+            if refused is None:
+                self._begin(decode(ConsumerCreateResponse, payload), header, now)
+                return
+        except DecodeError as error:
+            refused = codes.INVALID_JSON.format(err=str(error))
+        if refused.err_code == IDENTITY_MISMATCH:
+            self._stop_following()
+            self.inflow.goes_on(0, "")  # another stream of this name: from its beginning
+            self.state, self._due = State.WAITING, now
+            self._look(self)
+            return
+        self._fail(refused, now)
+
+    def _begin(self, answer: ConsumerCreateResponse, header: bytes, now: int) -> None:
+        inflow = self.inflow
+        before = inflow.seq
+        ident = headers.value_of(header, headers.STREAM_IDENTITY) if header else None
+        inflow.begin((ident or b"").decode("utf-8", "surrogateescape"))
+        if inflow.seq != before:
+            self.again()  # made for the origin that was there before
+            self._look(self)
+            return
+        self.state, self._due = State.FOLLOWING, now + SILENCE_MAX_NS
+        self._error, self._failures, self._delivered, self._heard_at = None, 0, 0, now
+        self._lag = answer.num_pending
+        if inflow.is_mirror and answer.delivered.stream_seq > self.stream.log.last_seq:
+            inflow.batch.place(answer.delivered.stream_seq)
+            self.stream.sink.mark()
+        self._look(self)
+
+    def _on_delivery(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        if self.state is not State.FOLLOWING or self.inflow.refusal is not None:
+            return
+        now = self._engine.clock()
+        self._heard_at = now
+        self._due = now + SILENCE_MAX_NS
+        if header.startswith(b"NATS/1.0 100"):
+            self._on_control(reply, header, now)
+            return
+        delivery = parse_reply(reply.decode("utf-8", "surrogateescape"))
+        if delivery is None or delivery.consumer != self._consumer or delivery.delivered > 1:
+            return
+        if delivery.consumer_seq != self._delivered + 1:
+            self._fail(None, now)
+            return
+        self._delivered += 1
+        self._lag = delivery.pending
+        changed = subject
+        for mapper in (self.inflow.mapper, self.stream.sink.mapper):
+            changed = mapper.map(changed) if mapper is not None else changed
+        self.inflow.batch.append(
+            delivery.stream_seq, delivery.timestamp_ns, changed, header, payload, subject
+        )
+        self.stream.sink.mark()
+
+    def _on_control(self, reply: bytes, header: bytes, now: int) -> None:
+        """A heartbeat says how many it delivered; a request for flow control waits for an answer."""
+        if reply:
+            self._flow_replies.append(reply)
+        else:
+            last = headers.value_of(header, headers.LAST_CONSUMER) or b""
+            if last.isdigit() and int(last) > self._delivered:
+                self._fail(None, now)
+                return
+            stalled = headers.value_of(header, headers.CONSUMER_STALLED)
+            if stalled and stalled not in self._flow_replies:
+                self._flow_replies.append(stalled)
+        self._look(self)

@@ -1,0 +1,147 @@
+"""row 172: mirrors and sources of another account, by what it exports, on both servers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import nats
+import pytest
+
+from tests.support.conf_servers import running_conf
+from tests.support.nats_servers import KINDS, until
+from tests.support.origins import Streams
+
+CONF = """
+accounts {
+  E {
+    users: [ {user: e, password: e} ]
+    jetstream: enabled
+    exports: [
+      { service: "$JS.API.CONSUMER.>" }
+      { service: "$JS.FC.>" }
+      { stream: "deliver.>" }
+    ]
+  }
+  I {
+    users: [ {user: i, password: i} ]
+    jetstream: enabled
+    imports: [
+      { service: {account: E, subject: "$JS.API.CONSUMER.>"}, to: "JS.E.API.CONSUMER.>" }
+      { service: {account: E, subject: "$JS.FC.>"} }
+      { stream: {account: E, subject: "deliver.>"} }
+    ]
+  }
+}
+"""
+EXTERNAL = {"api": "JS.E.API", "deliver": "deliver.i"}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with running_conf(request.param, CONF, tmp_path_factory.mktemp(request.param)) as port:
+        yield port
+
+
+async def streams_of(port: int, user: str) -> AsyncIterator[Streams]:
+    client = await nats.connect(f"nats://127.0.0.1:{port}", user=user, password=user, allow_reconnect=False)
+    streams = Streams(client)
+    yield streams
+    for name in (await streams.api("STREAM.NAMES"))["streams"] or []:
+        await streams.delete(name)
+    await client.close()
+
+
+@pytest.fixture
+async def there(port: int) -> AsyncIterator[Streams]:
+    async for streams in streams_of(port, "e"):
+        yield streams
+
+
+@pytest.fixture
+async def here(port: int) -> AsyncIterator[Streams]:
+    async for streams in streams_of(port, "i"):
+        yield streams
+
+
+async def test_a_mirror_of_another_accounts_stream(there: Streams, here: Streams) -> None:
+    await there.make("O", "o.>")
+    for n in range(30):
+        await there.pub(f"o.{n % 3}", b"%d" % n, Own="h")
+    await there.api("STREAM.MSG.DELETE.O", {"seq": 7})
+    await here.make("M", mirror={"name": "O", "external": EXTERNAL})
+    await here.reaches("M", 30)
+    assert await here.all("M") == await there.all("O")
+    for n in range(5):
+        await there.pub("o.more", b"%d" % n)
+    await here.reaches("M", 35)
+    assert await here.all("M") == await there.all("O")
+    mirror = (await here.info("M"))["mirror"]
+    assert (mirror["external"], mirror["lag"], "error" in mirror) == (EXTERNAL, 0, False)
+    assert 0 <= mirror["active"] < 5_000_000_000
+
+
+async def test_a_source_from_another_account_of_the_same_name(there: Streams, here: Streams) -> None:
+    await there.make("S", "s.>")
+    for n in range(4):
+        await there.pub(f"s.{n}", b"%d" % n)
+    transforms = [{"src": "s.1", "dest": "t.one"}, {"src": "s.2", "dest": "t.two"}]
+    source = {"name": "S", "external": EXTERNAL}
+    sources = [{**source, "subject_transforms": transforms}, {**source, "filter_subject": "s.3"}]
+    await here.make("S", sources=sources)
+    await here.reaches("S", 3)
+    got = {one.subject: one.source for one in await here.all("S")}
+    origin = got["s.3"][0]
+    assert origin.startswith("S:") and len(origin) == 10
+    assert got == {
+        "t.one": [origin, "2", "s.1\fs.2", "t.one\ft.two", "s.1"],
+        "t.two": [origin, "3", "s.1\fs.2", "t.one\ft.two", "s.2"],
+        "s.3": [origin, "4", "s.3", ">", "s.3"],
+    }
+
+
+async def test_starts_and_gaps_hold_across_accounts(there: Streams, here: Streams) -> None:
+    await there.make("O", "o")
+    for n in range(6):
+        await there.pub("o", b"%d" % n)
+    await here.make("LATER", mirror={"name": "O", "external": EXTERNAL, "opt_start_seq": 4})
+    await here.make("SOURCED", sources=[{"name": "O", "external": EXTERNAL, "opt_start_seq": 5}])
+    await here.reaches("LATER", 6)
+    await here.reaches("SOURCED", 2)
+    assert await here.state("LATER") == (3, 4, 6)
+    assert [one.payload for one in await here.all("SOURCED")] == [b"4", b"5"]
+
+
+async def test_what_is_not_there_is_said(here: Streams) -> None:
+    await here.make("M", mirror={"name": "NONE", "external": EXTERNAL})
+
+    async def told() -> bool:
+        return bool((await here.info("M"))["mirror"].get("error", {}).get("err_code") == 10059)
+
+    await until(told)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_large_origin_comes_whole_and_goes_on_after_a_restart(kind: str, tmp_path: Path) -> None:
+    """Flow control crosses as well: 40 MB are more than may be on their way at once."""
+    with running_conf(kind, CONF, tmp_path) as port:
+        async for there in streams_of(port, "e"):
+            await there.make("O", "o")
+            for _ in range(400):
+                await there.client.publish("o", b"x" * 100_000)
+            await there.reaches("O", 400)
+            async for here in streams_of(port, "i"):
+                await here.make("M", mirror={"name": "O", "external": EXTERNAL})
+                await here.make("S", sources=[{"name": "O", "external": EXTERNAL}])
+                await here.reaches("M", 400)
+                await here.reaches("S", 400)
+                break
+            break
+    with running_conf(kind, CONF, tmp_path) as port:
+        async for there in streams_of(port, "e"):
+            await there.pub("o", b"last")
+            async for here in streams_of(port, "i"):
+                await here.reaches("M", 401)
+                await here.reaches("S", 401)
+                assert (await here.get("M", 401)).payload == b"last"  # type: ignore[union-attr]
+                assert (await here.get("S", 401)).source[1] == "401"  # type: ignore[union-attr]
