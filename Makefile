@@ -12,15 +12,16 @@ STAMPS := $(VENV)/.stamps
 KERNEL_SOURCES := $(wildcard src/penstock/kernels/*.pyx src/penstock/kernels/*.pxd)
 # fuzz: how long each fuzzer runs
 SECONDS ?= 20
-# sim: the one to replay, or how many to run; churn: how many consumers
+# sim: the one to replay, or how many to run; churn: how many consumers; spark-kills: how many of each kind
 SEED ?=
 SEEDS ?= 200
 CONSUMERS ?= 1000000
+KILLS ?= 30
 K ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz sim sim-bugs churn kernel debug-kernels errors clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz sim sim-bugs churn spark-kills kernel debug-kernels errors clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +91,10 @@ sim-bugs: setup  ## bugs planted on purpose, and the seeds that find them
 
 churn: setup  ## CONSUMERS=1000000 ephemeral consumers come and go in simulated time
 	$(BIN)/python -m penstock.testing.sim --churn $(CONSUMERS)
+
+spark-kills: setup  ## Spark reads whose driver, workers and server are killed KILLS=30 times each
+	SPARK_KILLS=$(KILLS) $(BIN)/python -m pytest -q -k kill tests/integration/test_spark_kills.py \
+		tests/integration/test_spark_restart.py $(ARGS)
 
 kernel:  ## build the kernels named in K=a,b (all when empty) in place
 	@mkdir -p build

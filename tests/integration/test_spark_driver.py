@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+from pyspark.sql.types import StructType
 
 from penstock import errors, testing
 from penstock.spark.source import JetStreamSource, JetStreamStreamReader
+from tests.support.nats_servers import free_port
 from tests.support.spark import Feed
 
 
@@ -63,6 +68,8 @@ def test_read_limits_are_kept(feed: Feed) -> None:
     assert next_of(reader.latestOffset(start, ReadAllAvailable())) == {"DRIVER": 101}
     assert reader.latestOffset(start, ReadMinRows(101)) == start
     assert next_of(reader.latestOffset(start, ReadMinRows(100))) == {"DRIVER": 101}
+    few_bytes = reader.latestOffset(start, ReadMaxBytes(1))
+    assert next_of(few_bytes) == {"DRIVER": 2}
     assert next_of(reader.reportLatestOffset()) == {"DRIVER": 101}
 
 
@@ -113,22 +120,66 @@ def test_readers_travel_without_their_connection(feed: Feed) -> None:
     assert pickle.loads(pickle.dumps(source(feed))).parsed == source(feed).parsed
 
 
-def test_the_driver_goes_on_after_the_server_came_back(tmp_path: Path) -> None:
+def test_the_driver_waits_for_a_server_that_comes_back(tmp_path: Path) -> None:
     with testing.server(jetstream=True, store_dir=tmp_path) as server:
         port = server.port
         feed = Feed(port)
         feed.create("KEPT", ["kept"], storage="file")
         feed.publish([("kept", b"x")] * 7)
-        reader = stream_reader(feed, stream="KEPT")
-        start = reader.initialOffset()
+        hasty = stream_reader(feed, stream="KEPT", retrySeconds="0.1")
+        patient = stream_reader(feed, stream="KEPT")
+        start = hasty.initialOffset()
+        assert patient.initialOffset() == start
         feed.close()
     with pytest.raises(errors.NoServersError):
-        reader.latestOffset(start, ReadAllAvailable())
-    with testing.server(jetstream=True, store_dir=tmp_path, port=port) as server:
-        end = reader.latestOffset(start, ReadAllAvailable())
-        assert next_of(end) == {"KEPT": 8}
-        assert end["streams"]["KEPT"]["created"] == start["streams"]["KEPT"]["created"]
-        reader.stop()
+        hasty.latestOffset(start, ReadAllAvailable())
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(patient.latestOffset, start, ReadAllAvailable())
+        with testing.server(jetstream=True, store_dir=tmp_path, port=port):
+            end = asked.result(30)
+            patient.stop()
+    assert next_of(end) == {"KEPT": 8}
+    assert end["streams"]["KEPT"]["created"] == start["streams"]["KEPT"]["created"]
+
+
+def test_a_wrong_address_is_an_error_at_once() -> None:
+    made = JetStreamSource({"servers": f"127.0.0.1:{free_port()}", "stream": "S"})
+    with pytest.raises(errors.NoServersError):
+        made.streamReader(StructType([])).initialOffset()
+
+
+def test_filters_narrow_the_plan(feed: Feed) -> None:
+    from pyspark.sql.datasource import EqualTo, GreaterThan, LessThan
+
+    def planned(*filters: Any, **given: str) -> list[tuple[str, int, int]]:
+        made = source(feed, stream="DRIVER,OTHER", pushFilters="true", **given)
+        reader: Any = made.reader(StructType([]))
+        reader.pushFilters(list(filters))
+        return ranges(reader.partitions())
+
+    assert planned(GreaterThan(("seq",), 95)) == [("DRIVER", 96, 101)]
+    assert planned(EqualTo(("stream",), "OTHER"))[0][0] == "OTHER"
+    assert planned(GreaterThan(("time",), datetime(2199, 1, 1, tzinfo=UTC))) == [("DRIVER", 101, 101)]
+    assert planned(LessThan(("time",), datetime(2001, 1, 1, tzinfo=UTC))) == [("DRIVER", 1, 1)]
+    assert planned(EqualTo(("subject",), "nothing.here"), subject="driver.*") == [("DRIVER", 1, 1)]
+
+
+def test_a_least_number_of_records_is_waited_for_and_not_for_ever(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr("penstock.spark.source.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    reader = stream_reader(feed, minRecordsPerTrigger="500", maxRecordsPerTrigger="40", maxTriggerDelay="10s")
+    start = reader.initialOffset()
+    limit = reader.getDefaultReadLimit()
+    assert reader.latestOffset(start, limit) == start
+    assert reader.reportLatestOffset()["lag"] == {"DRIVER": 100}
+    now_s[0] = 109.0
+    assert reader.latestOffset(start, limit) == start
+    now_s[0] = 110.0
+    assert next_of(reader.latestOffset(start, limit)) == {"DRIVER": 41}
+    assert reader.latestOffset(start, limit) == start
+    assert next_of(reader.latestOffset(start, ReadAllAvailable())) == {"DRIVER": 101}
 
 
 def test_a_batch_end_is_no_option_of_a_stream(feed: Feed) -> None:

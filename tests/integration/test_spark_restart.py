@@ -11,11 +11,14 @@ import sys
 import time
 from pathlib import Path
 
-from penstock import testing
+import pytest
+
+from tests.support.nats_servers import KINDS, running_server
 from tests.support.spark import Feed, spark_environment
+from tests.support.spark_kills import kills_wanted
 
 ROOT = Path(__file__).parents[2]
-KILLS = 2
+KILLS = kills_wanted(1)
 TIMEOUT_S = 120.0
 
 
@@ -34,10 +37,14 @@ def committed(folder: Path) -> int:
     return len([path for path in (folder / "checkpoint" / "commits").glob("*") if path.name.isdigit()])
 
 
-def test_a_query_killed_mid_way_and_restarted_writes_every_sequence_exactly_once(tmp_path: Path) -> None:
+# A restart costs the start of a JVM, so both servers only where many kills are asked for.
+@pytest.mark.parametrize("kind", KINDS if KILLS > 1 else ["penstock"])
+def test_a_query_killed_mid_way_and_restarted_writes_every_sequence_exactly_once(
+    kind: str, tmp_path: Path
+) -> None:
     chance = random.Random(20_260)
     published = 0
-    with testing.server(jetstream=True, store_dir=tmp_path / "store") as server:
+    with running_server(kind, tmp_path / "store") as server:
         feed = Feed(server.port)
         feed.create("EVENTS", ["events.>"], storage="file")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,33 +19,55 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NAMES_SHOWN = 10
+RETRY_PAUSE_FIRST_S = 0.01
+RETRY_PAUSE_MAX_S = 1.0
+
+
+# What a server that was restarted, or another one of its cluster, may answer in a moment.
+_PASSING = (
+    errors.DisconnectedError,
+    errors.NoServersError,
+    errors.RequestTimeoutError,
+    errors.ProtocolError,
+    errors.JetStreamNotEnabledError,
+)
 
 
 class Driver:
     """Its connection is made when first used, made anew when it was lost between two triggers, and left
-    behind when pickled."""
+    behind when pickled.
+
+    A server that has answered before is waited for, `retrySeconds` long, as the tasks do: a query outlives
+    its restart. One that never did is an error at once: a wrong address is no outage.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self._connection: Connection | None = None
+        self._was_answered = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_connection": None}
+        return {"options": self.options, "_connection": None, "_was_answered": False}
 
     def ask(self, question: Callable[[Connection], T]) -> T:
         """Questions only read, so one that met a dead connection is asked again on a new one."""
         from penstock.spark.wire import Connection
 
-        for attempt in (1, 2):
-            if self._connection is None:
-                self._connection = Connection.open(self.options.connection)
+        started_s, pause_s = time.monotonic(), RETRY_PAUSE_FIRST_S
+        while True:
             try:
-                return question(self._connection)
-            except (errors.DisconnectedError, errors.RequestTimeoutError, errors.ProtocolError):
+                if self._connection is None:
+                    self._connection = Connection.open(self.options.connection)
+                answer = question(self._connection)
+                self._was_answered = True
+                return answer
+            except _PASSING:
                 self.close()
-                if attempt == 2:
+                waited_s = time.monotonic() - started_s
+                if not self._was_answered or waited_s > self.options.connection.retry_s:
                     raise
-        raise AssertionError("unreachable")
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
 
     def close(self) -> None:
         if self._connection is not None:

@@ -1,0 +1,141 @@
+"""Reads that lose their Python workers and their server, and still have every row exactly once.
+
+`make spark-kills` kills more often. Killed drivers: test_spark_restart.py.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.nats_servers import KINDS
+from tests.support.spark import Feed
+from tests.support.spark_kills import KINDS_OF_KILL, KillableServer, kill_one_worker, kills_wanted, slowly
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KILLS = kills_wanted(1)
+MANY = 10
+TIMEOUT_S = 120.0
+STORED = 3_000
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KillableServer]:
+    running = KillableServer(request.param, tmp_path / "store")
+    running.start()
+    yield running
+    running.kill()
+
+
+class Publisher:
+    """Publishes numbers, and knows what was acked."""
+
+    def __init__(self, server: KillableServer) -> None:
+        self.server = server
+        self.count = 0
+        feed = Feed(server.port)
+        feed.create("EVENTS", ["events.>"], storage="file")
+        feed.close()
+
+    def publish(self, count: int) -> None:
+        feed = Feed(self.server.port)
+        numbers = range(self.count + 1, self.count + count + 1)
+        feed.publish((f"events.{i % 5}", b"%d" % i) for i in numbers)
+        feed.close()
+        self.count += count
+
+
+def frame_of(spark: SparkSession, server: KillableServer, *, stream: bool) -> DataFrame:
+    reader = spark.readStream if stream else spark.read
+    return (
+        reader.format("jetstream")
+        .options(servers=f"127.0.0.1:{server.port}", stream="EVENTS", minPartitions=2)
+        .options(batchRows=100, pullRecords=150, maxRecordsPerTrigger=1000, payload="string")
+        .load()
+        .select("seq", "data")
+    )
+
+
+def strike(kind: str, server: KillableServer, chance: random.Random) -> None:
+    """One kill, soon."""
+    time.sleep(chance.random() * 0.5)
+    if kind == "server":
+        server.kill()
+        time.sleep(chance.random() * 0.5)
+        server.start()
+        return
+    deadline = time.monotonic() + TIMEOUT_S
+    while not kill_one_worker(chance):
+        assert time.monotonic() < deadline, "no Python worker to kill"
+        time.sleep(0.01)
+
+
+def check(rows: list[tuple[int, str]], count: int) -> None:
+    assert sorted(rows) == [(i, str(i)) for i in range(1, count + 1)]
+
+
+def test_a_batch_read_has_every_row_once_whatever_is_killed(
+    spark: SparkSession, server: KillableServer
+) -> None:
+    chance = random.Random(20_261)
+    publisher = Publisher(server)
+    publisher.publish(STORED)
+    for kind in KINDS_OF_KILL * KILLS:
+        frame = slowly(frame_of(spark, server, stream=False))
+        assert frame.rdd.getNumPartitions() == 2  # planned, before anything is killed
+        with ThreadPoolExecutor() as pool:
+            reading = pool.submit(frame.collect)
+            strike(kind, server, chance)
+            rows = reading.result(TIMEOUT_S)
+        check([(row.seq, row.data) for row in rows], STORED)
+    # Few kills may hit nobody, many may not.
+    assert KILLS < MANY or failed_tasks(spark) > 0
+
+
+def test_a_streaming_query_has_every_row_once_whatever_is_killed(
+    spark: SparkSession, server: KillableServer, tmp_path: Path
+) -> None:
+    chance = random.Random(20_262)
+    publisher = Publisher(server)
+    publisher.publish(STORED)
+    query = (
+        slowly(frame_of(spark, server, stream=True))
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "out"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        for kind in KINDS_OF_KILL * KILLS:
+            wait_for(lambda: query.status["isTriggerActive"] or not query.isActive)
+            strike(kind, server, chance)
+            publisher.publish(1_500)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert query.exception() is None
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    check([(row.seq, row.data) for row in rows], publisher.count)
+
+
+def failed_tasks(spark: SparkSession) -> int:
+    """Of all jobs so far that no streaming query started."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup()]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    return sum(stage.numFailedTasks for stage in stages if stage)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
