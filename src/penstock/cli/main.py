@@ -13,6 +13,7 @@ HELP = """Usage: penstock <command> [options]
 
 Commands:
     serve      run a server in the foreground (nats-server's flags; `penstock serve --help` lists them)
+    pipeline   archive, replay and examine streams with Spark
     store      check, repair or dump a store that no server uses
     version    show the version
 
@@ -29,6 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     command, *rest = words or ["--help"]
     if command == "serve":
         return _serve(rest, "penstock serve")
+    if command == "pipeline":
+        return _pipeline(rest)
     if command == "store":
         return _store(rest)
     if command in ("version", "-v", "--version"):
@@ -44,6 +47,12 @@ def _serve(words: list[str], program: str) -> int:
     from penstock.cli.serve import serve
 
     return serve(words, program)
+
+
+def _pipeline(words: list[str]) -> int:
+    from penstock.cli.pipeline import pipeline
+
+    return pipeline(words)
 
 
 def _store(words: list[str]) -> int:

@@ -1,0 +1,240 @@
+"""`penstock pipeline archive|replay|dead-letters|stats ...`: the pipelines between streams and Spark.
+
+Exit status: 0 done, 1 it could not be done (the message says why), 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from rich.console import Console
+
+    from penstock.spark.pipelines.report import Report
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Pipelines between streams and Spark.")
+
+Stream = Annotated[str, typer.Argument(help="The stream.")]
+Servers = Annotated[str, typer.Option("--servers", "-s", envvar="NATS_URL", help="Addresses of servers.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", help="An option of format jetstream, name=value; may be repeated."),
+]
+ReportFile = Annotated[Path | None, typer.Option("--report", help="Write what was done as an HTML page.")]
+Master = Annotated[str, typer.Option(help="Where Spark runs.")]
+
+_SERVERS = "nats://127.0.0.1:4222"
+_MASTER = "local[*]"
+
+
+def pipeline(words: list[str]) -> int:
+    """Runs `penstock pipeline ...` and returns the exit status."""
+    try:
+        status = app(words, prog_name="penstock pipeline", standalone_mode=False)
+    except typer.Exit as ended:
+        return ended.exit_code
+    except PenstockError as error:
+        sys.stderr.write(f"penstock pipeline: {error}\n")
+        return 1
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # an option typer refuses says so itself
+            raise
+        sys.stderr.write(f"penstock pipeline: {error.format_message()}\n")
+        return 2
+    return int(status or 0)
+
+
+@app.command()
+def archive(
+    stream: Stream,
+    path: Annotated[str, typer.Argument(help="The archive's folder, as Spark writes it.")],
+    servers: Servers = _SERVERS,
+    option: Options = None,
+    range_records: Annotated[int, typer.Option(help="Sequences archived and verified at once.")] = 1_000_000,
+    purge: Annotated[bool, typer.Option(help="Remove from the stream what is archived.")] = False,
+    force: Annotated[bool, typer.Option(help="Purge though consumers are behind.")] = False,
+    report: ReportFile = None,
+    master: Master = _MASTER,
+) -> None:
+    """A stream into Parquet: goes on where the archive ends, verifies, may purge."""
+    from penstock.spark.pipelines.archive import archive as run
+
+    with _spark(master) as (spark, console):
+        done = run(
+            spark, stream, path, _options(servers, option),
+            range_records=range_records, purge=purge, force=force, console=console,
+        )  # fmt: skip
+        facts = {
+            "stream": done.stream, "archive": done.path, "ranges": len(done.entries), "messages": done.rows,
+            "bytes": done.bytes, "purged": done.purged, "ranges of failed runs removed": done.strays,
+        }  # fmt: skip
+        page = None
+        if report is not None:
+            page = _report(f"Archive of {stream}").facts(facts)
+            page.bars(
+                "Messages by range",
+                [f"{entry.start:,}-{entry.end - 1:,}" for entry in done.entries],
+                [entry.totals.rows for entry in done.entries],
+                "messages",
+            )
+        _finish(console, facts, page, report)
+
+
+@app.command()
+def replay(
+    path: Annotated[str, typer.Argument(help="The archive's folder.")],
+    stream: Stream,
+    servers: Servers = _SERVERS,
+    option: Options = None,
+    subject: Annotated[str | None, typer.Option(help="A template of subjects; default: their own.")] = None,
+    where: Annotated[str | None, typer.Option(help="Which messages: SQL over subject, seq, time ...")] = None,
+    parallel: Annotated[bool, typer.Option(help="Several tasks write; the order is kept in each.")] = False,
+    report: ReportFile = None,
+    master: Master = _MASTER,
+) -> None:
+    """An archive into a stream: each message once, however often it is run."""
+    from penstock.spark.pipelines.replay import replay as run
+
+    with _spark(master) as (spark, console):
+        done = run(
+            spark, path, stream, _options(servers, option), subject=subject, where=where, parallel=parallel
+        )
+        facts = {"archive": path, "stream": stream, "messages": done.rows}
+        _finish(console, facts, _report(f"Replay into {stream}").facts(facts), report)
+
+
+@app.command("dead-letters")
+def dead_letters(
+    stream: Stream,
+    servers: Servers = _SERVERS,
+    option: Options = None,
+    redrive: Annotated[bool, typer.Option(help="Publish the letters to their subjects again.")] = False,
+    remove: Annotated[bool, typer.Option(help="Delete the letters that were published again.")] = False,
+    where: Annotated[str | None, typer.Option(help="Which letters: SQL over consumer, reason ...")] = None,
+    report: ReportFile = None,
+    master: Master = _MASTER,
+) -> None:
+    """What a stream of dead letters holds, and back with it."""
+    from penstock.spark.pipelines.dead_letters import analyse
+    from penstock.spark.pipelines.dead_letters import redrive as run
+
+    options = _options(servers, option)
+    if (remove or where) and not redrive:
+        raise typer.BadParameter("--remove and --where are for --redrive")
+    with _spark(master) as (spark, console):
+        found = {name: table.toPandas() for name, table in analyse(spark, stream, options).items()}
+        for name in ("by_reason", "by_subject"):
+            console.print(found[name].to_string(index=False) if len(found[name]) else f"{name}: none")
+        facts: dict[str, object] = {"stream": stream, "letters": int(found["by_reason"]["letters"].sum())}
+        if redrive:
+            done = run(spark, stream, options, where=where, remove=remove, console=console)
+            facts |= {"re-driven": sum(done.letters.values()), "removed": done.removed}
+        page = None
+        if report is not None:
+            page = _report(f"Dead letters in {stream}").facts(facts)
+            page.table("By reason", found["by_reason"]).table("By subject", found["by_subject"])
+            hours = found["by_hour"]
+            page.bars("By hour", [str(hour) for hour in hours["hour"]], list(hours["letters"]), "letters")
+        _finish(console, facts, page, report)
+
+
+@app.command()
+def stats(
+    stream: Stream,
+    servers: Servers = _SERVERS,
+    option: Options = None,
+    window: Annotated[str, typer.Option(help="Width of the rates: '10 seconds', '1 hour'.")] = "1 minute",
+    top: Annotated[int, typer.Option(help="How many subjects.")] = 20,
+    latency_header: Annotated[str | None, typer.Option(help="Header with the time of sending.")] = None,
+    report: ReportFile = None,
+    master: Master = _MASTER,
+) -> None:
+    """Rates, top subjects, gaps and latencies of a stream."""
+    from penstock.spark.pipelines.stats import statistics
+
+    with _spark(master) as (spark, console):
+        found = statistics(
+            spark, stream, _options(servers, option), window=window, top=top, latency_header=latency_header
+        )
+        totals = found.totals.collect()[0].asDict()
+        tables = {"Top subjects": _pandas(found.subjects), "Gaps": _pandas(found.gaps)}
+        if found.latencies is not None:
+            tables["Latency, ms"] = _pandas(found.latencies)
+        for name, table in tables.items():
+            console.print(f"[bold]{name}[/]")
+            console.print(table.to_string(index=False) if len(table) else "none")
+        facts = {"stream": stream, **totals}
+        page = None
+        if report is not None:
+            rates = _pandas(found.rates)
+            page = _report(f"What went through {stream}").facts(facts)
+            page.line(f"Messages in {window}", list(rates["start"]), list(rates["messages"]), "messages")
+            page.line(f"Bytes in {window}", list(rates["start"]), list(rates["bytes"]), "bytes")
+            subjects = tables["Top subjects"]
+            page.bars("Top subjects", list(subjects["subject"]), list(subjects["messages"]), "messages")
+            for name, table in tables.items():
+                page.table(name, table)
+        _finish(console, facts, page, report)
+
+
+def _pandas(frame: DataFrame):  # type: ignore[no-untyped-def]  # pandas has no types here
+    return frame.toPandas()
+
+
+def _options(servers: str, given: list[str] | None) -> dict[str, str]:
+    options = {"servers": servers}
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{text!r} is no option: write name=value")
+        options[name] = value
+    return options
+
+
+def _report(title: str) -> Report:
+    from penstock.spark.pipelines.report import Report
+
+    return Report(title)
+
+
+@contextmanager
+def _spark(master: str) -> Iterator[tuple[SparkSession, Console]]:
+    """A session, and a console. In a session that is there already, it stays."""
+    from rich.console import Console
+
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise PenstockError("pipelines run on Spark: pip install penstock[pipelines]") from None
+    from penstock.spark.jvm import ensure_java
+
+    console = Console(stderr=True)
+    there = SparkSession.getActiveSession()
+    if there is not None:
+        yield there, console
+        return
+    ensure_java()
+    console.print("starting Spark …")
+    builder = SparkSession.builder.master(master).appName("penstock pipeline")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark, console
+    finally:
+        spark.stop()
+
+
+def _finish(console: Console, facts: dict[str, object], page: Report | None, report: Path | None) -> None:
+    for name, value in facts.items():
+        console.print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
+    if page is not None and report is not None:
+        console.print(f"written: {page.write(report)}")
