@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.kernels.batches import encode_appends, encode_column
 from penstock.kernels.buffers import OutBuffer
+from penstock.kernels.frames import encode_pub
 from tests.reference.batches import appends
 
 PREFIX = b"_INBOX.abc.batch.100.ok."
@@ -23,6 +24,17 @@ def test_appends_are_the_frames_made_one_by_one(payloads: list[bytes], seq: int,
     out = OutBuffer()
     assert encode_appends(out, b"s.a", PREFIX, seq, payloads, start, count, 1000) == count
     assert out.take() == appends(b"s.a", PREFIX, seq, payloads[start : start + count])
+
+
+@given(payload_lists, st.integers(1, 2**63))
+def test_messages_of_an_atomic_batch_are_the_frames_made_one_by_one(payloads: list[bytes], seq: int) -> None:
+    out = OutBuffer()
+    block = b"NATS/1.0\r\nNats-Batch-Id: b\r\nNats-Batch-Sequence: "
+    assert encode_appends(out, b"s.a", block, seq, payloads, 0, len(payloads), 1000, True) == len(payloads)
+    expected = OutBuffer()
+    for n, payload in enumerate(payloads):
+        encode_pub(expected, b"s.a", None, block + b"%d\r\n\r\n" % (seq + n), payload)
+    assert out.take() == expected.take()
 
 
 @given(payload_lists, st.integers(2, 2**63), st.booleans(), st.data())

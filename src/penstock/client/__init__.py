@@ -21,6 +21,7 @@ from penstock.client.consume import Consume
 from penstock.client.consumer import Consumer
 from penstock.client.direct import StoredMessage
 from penstock.client.fastingest import FastIngest, FastPubAck
+from penstock.client.fastpublisher import FastPublisher
 from penstock.client.fetch import Fetch
 from penstock.client.info import ServerInfo
 from penstock.client.jetstream import JetStream
@@ -66,6 +67,7 @@ __all__ = [
     "DiscardPolicy",
     "FastIngest",
     "FastPubAck",
+    "FastPublisher",
     "Fetch",
     "Headers",
     "JetStream",

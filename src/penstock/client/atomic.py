@@ -16,12 +16,15 @@ takes batches at all is known before the rest is sent) or one of every `ack_ever
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.client.message import Payload, RawMessage, encode_payload
 from penstock.client.nuid import new_nuid
+from penstock.client.payloads import Payloads, runs_of
 from penstock.client.publishing import PublishOptions, encode_publish_headers
+from penstock.client.session import RELIEF_BYTES
 from penstock.errors import (
     DisconnectedError,
     MaxPayloadError,
@@ -38,6 +41,7 @@ from penstock.protocol.batch import batch_exception, check_batch_id, parse_answe
 if TYPE_CHECKING:
     from penstock.client.session import Session
 
+SEQUENCE_SPACE = 24  # bytes of a header block behind the batch's own part: a sequence and the end
 COMMIT = "1"
 COMMIT_EOB = "eob"
 
@@ -60,6 +64,8 @@ class AtomicBatch:
         self._ack_every = ack_every
         self._timeout_s = timeout
         self._seq = 0
+        # Of a message without options the header block is this, its sequence and the end.
+        self._block = f"NATS/1.0\r\n{headers.BATCH_ID}: {self.id}\r\n{headers.BATCH_SEQUENCE}: ".encode()
         self._subject = b""
         self._ids: set[str] = set()
         self._subjects: set[str] = set()
@@ -94,6 +100,43 @@ class AtomicBatch:
                 raise self._refusal(raw, subject)
         else:
             await self._session.publish(encoded, None, header, body)
+
+    async def add_many(self, payloads: Iterable[bytes] | Any, subject: str) -> None:
+        """Adds many messages of one subject, without a Python step for each.
+
+        payloads: an iterable of bytes, or an Arrow array or chunked array of binary or string type (without
+        nulls). Only the batch's first message is waited for (`ack_first`). Raises what `add` raises; what
+        came before a payload that is too large is sent.
+        """
+        self._check(subject, {})
+        encoded = self._session.encode_subject(subject)
+        for run in runs_of(payloads):
+            at = 0
+            if not self._seq and len(run):
+                await self.add(subject, run[0])
+                at = 1
+            while at < len(run):
+                at += await self._add_some(subject, encoded, run, at)
+
+    async def _add_some(self, subject: str, encoded: bytes, run: Payloads, at: int) -> int:
+        """As many as one buffer takes; returns how many."""
+        session = self._session
+        await session.until_connected()
+        size_max = session.max_payload - len(self._block) - SEQUENCE_SPACE
+        wrote = run.encode(
+            session.out, encoded, self._block, self._seq + 1, at, len(run) - at, size_max, staged=True
+        )
+        if wrote:
+            self._seq += wrote
+            self.size += wrote
+            self._subject = self._subject or encoded
+            self._subjects.add(subject)
+            session.schedule_flush()
+        elif session.out.size < RELIEF_BYTES:
+            raise MaxPayloadError(len(run[at]), size_max)
+        if session.out.size >= RELIEF_BYTES:
+            await session.relieve()
+        return wrote
 
     async def commit(self, subject: str, payload: Payload = b"", **options: Unpack[PublishOptions]) -> PubAck:
         """Adds a last message and stores the batch. Returns its ack: `seq` of the last message, `batch`,
@@ -182,9 +225,12 @@ class AtomicBatch:
     # --- the wire ------------------------------------------------------------------------------
 
     def _header(self, options: PublishOptions, seq: int, commit: str = "") -> bytes:
-        block = encode_publish_headers(options) if options else b""
-        block = headers.with_value(block, headers.BATCH_ID, self.id)
-        block = headers.with_value(block, headers.BATCH_SEQUENCE, str(seq))
+        if options:
+            block = encode_publish_headers(options)
+            block = headers.with_value(block, headers.BATCH_ID, self.id)
+            block = headers.with_value(block, headers.BATCH_SEQUENCE, str(seq))
+        else:
+            block = b"%b%d\r\n\r\n" % (self._block, seq)
         return headers.with_value(block, headers.BATCH_COMMIT, commit) if commit else block
 
     def _is_ack_due(self) -> bool:

@@ -17,15 +17,15 @@ when nothing was sent for a while (the server forgets a batch after ten seconds)
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
 from penstock.client.listener import ConnectionListener
 from penstock.client.message import Payload, RawMessage, encode_payload
 from penstock.client.nuid import new_nuid
+from penstock.client.payloads import Payloads, runs_of
 from penstock.client.publishing import PublishOptions, encode_publish_headers
 from penstock.client.requests import is_no_responders
 from penstock.client.session import RELIEF_BYTES
@@ -39,10 +39,9 @@ from penstock.errors import (
     NoStreamError,
     PublishNotAckedError,
 )
-from penstock.kernels.batches import encode_appends, encode_column
-from penstock.kernels.buffers import OutBuffer
 from penstock.protocol.api import DecodeError, PubAck
 from penstock.protocol.batch import (
+    FlowAck,
     Gap,
     Operation,
     Refused,
@@ -63,7 +62,6 @@ log = logging.getLogger("penstock.client")
 FLOW = 100
 OUTSTANDING_ACKS = 2
 KEEP_ALIVE_S = 3.0  # the server forgets a batch it hasn't heard of for ten seconds
-CHUNK = 4096  # payloads of an iterable that are taken at once
 
 
 class FastPubAck(NamedTuple):
@@ -72,59 +70,6 @@ class FastPubAck(NamedTuple):
 
     batch_sequence: int
     ack_sequence: int
-
-
-class _Payloads(Protocol):
-    """Many payloads that a kernel encodes."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, at: int) -> bytes: ...
-    def encode(
-        self, out: OutBuffer, subject: bytes, prefix: bytes, seq: int, at: int, count: int, size_max: int
-    ) -> int:
-        """Up to `count` payloads from `at` on as appends from `seq` on; returns how many were written."""
-
-
-class _ListOfPayloads:
-    def __init__(self, items: list[bytes]) -> None:
-        self._items = items
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, at: int) -> bytes:
-        return self._items[at]
-
-    def encode(
-        self, out: OutBuffer, subject: bytes, prefix: bytes, seq: int, at: int, count: int, size_max: int
-    ) -> int:
-        return encode_appends(out, subject, prefix, seq, self._items, at, count, size_max)
-
-
-class _ColumnOfPayloads:
-    """An Arrow array of binary or string type; wide: its offsets have 64 bits."""
-
-    def __init__(self, column: Any, *, wide: bool) -> None:
-        self._column = column
-        self._wide = wide
-        _, offsets, data = column.buffers()
-        self._offsets = memoryview(offsets).cast("B")
-        self._data = memoryview(data).cast("B") if data is not None and data.size else None
-
-    def __len__(self) -> int:
-        return len(self._column)
-
-    def __getitem__(self, at: int) -> bytes:
-        value = self._column[at].as_py()
-        return value.encode() if isinstance(value, str) else bytes(value)
-
-    def encode(
-        self, out: OutBuffer, subject: bytes, prefix: bytes, seq: int, at: int, count: int, size_max: int
-    ) -> int:
-        start = self._column.offset + at
-        return encode_column(
-            out, subject, prefix, seq, self._offsets, self._wide, self._data, start, count, size_max
-        )
 
 
 class FastIngest(ConnectionListener):
@@ -142,6 +87,7 @@ class FastIngest(ConnectionListener):
         batch_id: str | None,
         on_gap: Callable[[int, int], object] | None,
         on_error: Callable[[int, JetStreamApiError], object] | None,
+        on_ack: Callable[[int], object] | None = None,
     ) -> None:
         if gap not in ("fail", "ok"):
             raise MisuseError(f'gap is {gap!r}; it may be "fail" or "ok"')
@@ -154,6 +100,7 @@ class FastIngest(ConnectionListener):
         self._timeout_s = timeout
         self._on_gap = on_gap
         self._on_error = on_error
+        self._on_ack = on_ack
         inbox = f"{session.options.inbox_prefix}.{new_nuid()}"
         self._inbox = f"{inbox}.{self.id}.>"
         self._prefix = reply_prefix(inbox, self.id, flow, gap_ok=gap == "ok")
@@ -170,6 +117,11 @@ class FastIngest(ConnectionListener):
     def acked(self) -> int:
         """The highest batch sequence the server has confirmed."""
         return self._flow.acked
+
+    @property
+    def sent(self) -> int:
+        """The highest batch sequence used."""
+        return self._flow.sent
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
@@ -212,29 +164,11 @@ class FastIngest(ConnectionListener):
         nulls). Raises what `add` raises; what came before a payload that is too large is sent.
         """
         encoded = self._encoded(subject)
-        if hasattr(payloads, "chunks"):
-            for chunk in payloads.chunks:
-                await self._add_column(encoded, chunk)
-        elif hasattr(payloads, "buffers"):
-            await self._add_column(encoded, payloads)
-        else:
-            await self._add_iterable(encoded, payloads)
+        for run in runs_of(payloads):
+            await self._add_run(encoded, run)
         return FastPubAck(self._flow.sent, self._flow.acked)
 
-    async def _add_iterable(self, subject: bytes, payloads: Iterable[bytes]) -> None:
-        iterator = iter(payloads)
-        while chunk := list(itertools.islice(iterator, CHUNK)):
-            await self._add_chunk(subject, _ListOfPayloads(chunk))
-
-    async def _add_column(self, subject: bytes, column: Any) -> None:
-        if column.null_count:
-            raise MisuseError(f"a message has a payload: the column has {column.null_count} nulls")
-        kind = str(column.type)
-        if kind not in ("binary", "string", "large_binary", "large_string"):
-            raise MisuseError(f"payloads come from binary or string columns, not {kind}")
-        await self._add_chunk(subject, _ColumnOfPayloads(column, wide=kind.startswith("large_")))
-
-    async def _add_chunk(self, subject: bytes, payloads: _Payloads) -> None:
+    async def _add_run(self, subject: bytes, payloads: Payloads) -> None:
         session = self._session
         at = 0
         while at < len(payloads):
@@ -404,8 +338,12 @@ class FastIngest(ConnectionListener):
         except DecodeError as error:
             log.warning("batch %s: an answer that is none: %s", self.id, error)
             return
+        acked = self._flow.acked
         self._flow.on_answer(answer)
-        if isinstance(answer, Gap):
+        if isinstance(answer, FlowAck):
+            if self._flow.acked > acked:
+                self._tell(self._on_ack, self._flow.acked)
+        elif isinstance(answer, Gap):
             self._tell(self._on_gap, answer.last_seq, answer.seq)
         elif isinstance(answer, Refused):
             subject = self._first_subject.decode("utf-8", "replace")

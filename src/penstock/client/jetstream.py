@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.client.atomic import AtomicBatch
 from penstock.client.fastingest import FLOW, OUTSTANDING_ACKS, FastIngest
+from penstock.client.fastpublisher import FastPublisher
 from penstock.client.message import Payload, encode_payload
 from penstock.client.publisher import Publisher
 from penstock.client.publishing import (
@@ -153,12 +154,28 @@ class JetStream:
             else:
                 return read_ack(raw, subject)
 
-    def publisher(self, window: int = 4000, *, timeout: float | None = None) -> Publisher:
+    @overload
+    def publisher(
+        self, window: int = 4000, *, timeout: float | None = None, fast: Literal[False] = False
+    ) -> Publisher: ...
+
+    @overload
+    def publisher(
+        self, window: int = 4000, *, timeout: float | None = None, fast: Literal[True]
+    ) -> FastPublisher: ...
+
+    def publisher(
+        self, window: int = 4000, *, timeout: float | None = None, fast: bool = False
+    ) -> Publisher | FastPublisher:
         """A windowed publisher, for rates beyond one round trip per message; see `Publisher`.
 
-        window: publishes that may wait for their ack. timeout: seconds for each ack.
+        window: publishes that may wait for their ack. timeout: seconds for each ack, or without an answer.
+        fast: publish through fast ingest (the stream has `allow_batched`), which costs less, and whose acks
+        name no stream sequence; see `FastPublisher`.
         """
-        return Publisher(self.session, window=window, timeout=self.timeout if timeout is None else timeout)
+        seconds = self.timeout if timeout is None else timeout
+        kind = FastPublisher if fast else Publisher
+        return kind(self.session, window=window, timeout=seconds)
 
     def atomic_batch(
         self,

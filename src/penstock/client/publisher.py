@@ -119,6 +119,17 @@ class PendingAck:
             self._waiters = None
 
 
+def failure_of(kept: list[PendingAck], failed: int, acked: int) -> PublishFailedError | None:
+    """What a publisher's exit raises about the failures that nobody looked at; None when there is none."""
+    unseen = [pending for pending in kept if not pending.is_seen]
+    if not unseen:
+        return None
+    failures = [(pending.subject_text, str(pending.exception())) for pending in unseen]
+    error = PublishFailedError(len(unseen) + failed - len(kept), acked, failures)
+    error.__cause__ = unseen[0].exception()
+    return error
+
+
 class Publisher(ConnectionListener):
     """Made by `JetStream.publisher`; use it in `async with`.
 
@@ -339,12 +350,9 @@ class Publisher(ConnectionListener):
                 await self.flush()
         finally:
             self._stop()
-        unseen = [pending for pending in self._failures if not pending.is_seen]
-        if kind is None and unseen:
-            failures = [(pending.subject_text, str(pending.exception())) for pending in unseen]
-            hidden = self.failed - len(self._failures)
-            cause = unseen[0].exception()
-            raise PublishFailedError(len(unseen) + hidden, self.acked, failures) from cause
+        failure = failure_of(self._failures, self.failed, self.acked)
+        if kind is None and failure is not None:
+            raise failure
 
     def _stop(self) -> None:
         if self._timer is not None:

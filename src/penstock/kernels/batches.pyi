@@ -11,8 +11,10 @@ def encode_appends(
     start: int,
     count: int,
     max_payload: int,
+    staged: bool = False,
 ) -> int:
-    """Appends of a fast batch from a list of payloads; returns how many were written."""
+    """Messages of a batch from a list of payloads; returns how many were written. prefix: of the reply
+    subjects (of an atomic batch, `staged`: of the header blocks), up to the sequence."""
 
 def encode_column(
     out: OutBuffer,
@@ -25,5 +27,6 @@ def encode_column(
     start: int,
     count: int,
     max_payload: int,
+    staged: bool = False,
 ) -> int:
     """The same from the offsets and data buffers of an Arrow column."""

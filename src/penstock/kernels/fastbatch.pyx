@@ -159,6 +159,10 @@ cdef class FastBatches:
             if batch is None:
                 return None
             self.last = batch
+            head_len = <size_t>PyBytes_GET_SIZE(batch.head)
+            if s.head_len != head_len or memcmp(reply, PyBytes_AS_STRING(batch.head), head_len) != 0:
+                # Some clients say the flow they were given from then on.
+                batch.head = PyBytes_FromStringAndSize(reply, <Py_ssize_t>s.head_len)
         if batch.final is not None:
             if s.operation != FAST_PING and s.seq > 1:
                 verdict[0] = FAST_IGNORE
