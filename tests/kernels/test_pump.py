@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.kernels.ackstate import AckPolicy, AckState
 from penstock.kernels.dispatch import ClientSink, DeliveryGuard, ServiceSink
 from penstock.kernels.frames import FrameParser
-from penstock.kernels.pump import Pump, RunEnd, Target, TargetEnd, ready
+from penstock.kernels.pump import Pump, RunEnd, Target, TargetEnd, ready, take_news
 from penstock.kernels.sinks import DirtyList, Subscription
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
@@ -320,3 +320,18 @@ def test_one_call_finds_all_consumers_with_news() -> None:
     assert ready(pumps) == [0, 2]
     bench.log.append(b"t.1", b"", b"", TS)
     assert ready(pumps) == [0, 1, 2, 3]
+
+
+def test_those_with_filters_report_each_once_when_a_message_comes_that_they_match() -> None:
+    bench = Bench()
+    pumps = [Pump(bench.log, AckState(2), bench.index, PREFIX, [f], 1) for f in (b"t.1", b"t.>", b"u.*")]
+    news: list[Pump] = []
+    for pump in pumps:
+        pump.report_to(news)
+    for subject in (b"v.1", b"t.2", b"t.1", b"t.1"):
+        bench.log.append(subject, b"", b"", TS)
+    assert take_news(news) == [pumps[1], pumps[0]]
+    assert take_news(news) == news == []
+    pumps[0].report_to(None)
+    bench.log.append(b"t.1", b"", b"", TS)
+    assert take_news(news) == [pumps[1]]

@@ -242,3 +242,23 @@ def test_pending_messages_that_left_the_stream_hold_nobody_up() -> None:
     bench.tick()
     bench.tick()
     assert inbox.seqs() == [3]
+
+
+def test_who_waits_hears_what_its_filters_match_also_after_they_changed() -> None:
+    bench = bench_with(1, filter_subject="s.a")
+    other = bench.consumer("y", filter_subjects=["s.b", "s.c.>"])
+    assert other is not None
+    inbox, beside = bench.pull("x", {"batch": 5}), bench.pull("y", {"batch": 5})
+    bench.store_messages("s.a", "s.b", "s.c.1", "s.none", "s.a")
+    assert (inbox.seqs(), beside.seqs()) == ([2, 6], [3, 4])
+    bench.consumer("x", filter_subject="s.none")
+    bench.store_messages("s.a")
+    assert (inbox.seqs(), bench.info("x")["num_pending"]) == ([], 0)
+    bench.store_messages("s.none")
+    assert (inbox.seqs(), bench.info("y")["num_pending"]) == ([8], 0)
+    bench.consumer("x")
+    bench.store_messages("s.whatever")
+    assert inbox.seqs() == [9]
+    bench.consumer("x", filter_subject="s.a")
+    bench.store_messages("s.b", "s.a")
+    assert (inbox.seqs(), beside.seqs()) == ([11], [10])

@@ -60,6 +60,8 @@ cdef class Pump(Follower):
     cdef bytes ack_prefix
     cdef list filters
     cdef size_t filter_count
+    cdef list news                      # where it puts itself when a message comes that they match; or None
+    cdef bint told                      # it is there
     cdef readonly FilterCursor cursor            # finds what they match; None without filters
     cdef public uint64_t position       # next stream sequence to look at
     cdef uint64_t* skip                 # deliver last per subject: the sequences it begins with

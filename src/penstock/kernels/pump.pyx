@@ -200,6 +200,10 @@ cdef class Pump:
             self.log.follow(self, self.filters)
         self.pending_known = False
 
+    def report_to(self, list news):
+        """Puts itself in this list when a message comes that its filters match; None: no more."""
+        self.news = news
+
     def close(self):
         """It delivers no more, and hears no more of what is stored."""
         if self.cursor is not None:
@@ -313,6 +317,9 @@ cdef class Pump:
         if seq >= self.first_beyond():
             self.cursor.appended(seq)
             self.pending += 1
+            if self.news is not None and not self.told:
+                self.told = True
+                self.news.append(self)
         return 0
 
     cdef int on_remove(self, uint64_t seq) except -1:
@@ -705,8 +712,8 @@ cdef class Pump:
 
 
 def ready(list pumps not None):
-    """Indexes of those that have a message to deliver, of many that had none: one call for all consumers
-    that wait for news of a stream."""
+    """Indexes of those that have a message to deliver: one call for all consumers that wait for news of a stream
+    and don't report it."""
     cdef size_t i, n = <size_t>len(pumps)
     cdef Pump pump
     cdef list result = []
@@ -715,3 +722,13 @@ def ready(list pumps not None):
         if pump.find_next() or pump.state.next_queued() or (pump.cursor is not None and pump.cursor.searching):
             result.append(i)
     return result
+
+
+def take_news(list news not None):
+    """The pumps that reported since the last time; `news` is empty then."""
+    cdef Pump pump
+    cdef list taken = news[:]
+    news.clear()
+    for pump in taken:
+        pump.told = False
+    return taken

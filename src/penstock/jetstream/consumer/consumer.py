@@ -424,6 +424,7 @@ class Consumer:
         if other_keys:
             self.pump.set_key_token(rules.key_token(config))
         if other_filters:
+            self._wiring().wait(self, False)
             self.pump.set_filters([one.encode() for one in filters])
             self._needs_changed()
         self._configure_pump()

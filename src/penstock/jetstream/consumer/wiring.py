@@ -3,7 +3,8 @@
 One subscription of each kind a stream, made with its first consumer, routed by the consumer's token:
 subscriptions of their own would drop the router's caches whenever an ephemeral consumer comes or goes.
 
-It also knows which consumers wait for new messages, so that a publish costs one kernel call for all of them.
+It also knows which consumers wait for new messages. Those with filters report when one comes that they match,
+so that a publish that nobody waits for costs nothing, however many wait.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.jetstream.consumer.letters import REPLY_PREFIX
 from penstock.kernels.acksink import AckSink
 from penstock.kernels.dispatch import ServiceSink
-from penstock.kernels.pump import Pump, ready
+from penstock.kernels.pump import Pump, ready, take_news
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.protocol.ids import short_hash
 
@@ -28,8 +29,9 @@ class ConsumerWiring:
     def __init__(self, engine: JetStream, stream_name: str) -> None:
         self._engine = engine
         self._consumers: dict[str, Consumer] = {}
-        self._waiting: dict[Consumer, None] = {}
-        self._pumps: list[Pump] | None = None  # of the waiting ones, made when they are asked for
+        self._waiting: dict[Pump, Consumer] = {}
+        self._news: list[Pump] = []  # where those with filters report
+        self._others: list[Pump] | None = None  # waiting ones without, made when they are asked for
         self._acks = AckSink()
         flow = ServiceSink(self._on_flow_reply)
         letters = ServiceSink(self._on_letter_answer)
@@ -65,25 +67,24 @@ class ConsumerWiring:
 
     def wait(self, consumer: Consumer, waits: bool) -> None:
         """Does it want to hear of new messages? (It has somebody to deliver to, and nothing to deliver.)"""
-        if waits == (consumer in self._waiting):
+        pump = consumer.pump
+        if waits == (pump in self._waiting):
             return
-        self._pumps = None
+        self._others = None
+        pump.report_to(self._news if waits else None)
         if waits:
-            self._waiting[consumer] = None
+            self._waiting[pump] = consumer
         else:
-            del self._waiting[consumer]
+            del self._waiting[pump]
 
     def with_news(self) -> list[Consumer]:
         """The waiting consumers for which the stream now holds a message."""
-        if not self._waiting:
-            return []
-        if self._pumps is None:
-            self._pumps = [consumer.pump for consumer in self._waiting]
-        found = ready(self._pumps)
-        if not found:
-            return []
-        waiting = list(self._waiting)
-        return [waiting[i] for i in found]
+        found = take_news(self._news) if self._news else []
+        if self._others is None:
+            self._others = [pump for pump in self._waiting if pump.cursor is None]
+        if self._others:
+            found.extend(self._others[i] for i in ready(self._others))
+        return [self._waiting[pump] for pump in found if pump in self._waiting]
 
     def _on_flow_reply(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
