@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.jetstream.consumer.letters import DeadLetters
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.stream.fast import FastIngest
 from penstock.kernels import records
@@ -99,10 +100,22 @@ def stored_past_a_gap(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FastIngest, "_in_order", in_order)
 
 
+def letter_stored_twice(patch: pytest.MonkeyPatch) -> None:
+    """After a crash a dead letter is published without looking whether it was stored before."""
+    patch.setattr(DeadLetters, "_drop_stored", lambda letters, now: letters._doubtful.clear() or 0)
+
+
+def key_never_busy(patch: pytest.MonkeyPatch) -> None:
+    """A consumer's keys do not wait for one another."""
+    patch.setattr("penstock.jetstream.consumer.config.key_token", lambda config: 0)
+
+
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (ack_before_write, "acked means kept"),
     (lost_tombstone, "no resurrection"),
     (off_by_one_in_recovery, "acked means kept"),
     (half_a_batch_in_recovery, "atomic"),
     (stored_past_a_gap, "past a gap"),
+    (letter_stored_twice, "dead letters"),
+    (key_never_busy, "one a key"),
 ]

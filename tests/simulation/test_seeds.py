@@ -13,7 +13,7 @@ from penstock.testing.sim.churn import churn
 from penstock.testing.sim.runner import run_seed, shrink
 
 CHUNK = 20
-FIXED = range(1, 61, CHUNK)
+FIXED = range(1, 41, CHUNK)
 
 
 def hold(seed: int) -> None:

@@ -297,6 +297,8 @@ class JetStream:
         """A sync in the background is done: what the stream's tick held back of acks and deliveries."""
         if error is not None:
             self._failed_to_write(stream, error)
+        else:
+            stream.kept_seq = stream.log.last_seq
         self.is_routing = True
         try:
             stream.acknowledge(self.index)
@@ -403,6 +405,8 @@ class JetStream:
         except StoreWriteError as error:
             self._failed_to_write(stream, error)
         else:
+            if not stream.syncing:
+                stream.kept_seq = stream.log.last_seq
             if stream.write_failure is not None:
                 log.warning("stream %s is written again", stream.name)
                 stream.write_failure = None

@@ -65,6 +65,7 @@ class FileStreamStore:
         self._consumers_changed = False
         # Who wrote its name, or the one of its meta, may have been killed before it was synced.
         self._name_unsynced = True
+        self._undeleted: set[str] = set()  # consumers whose files the disk refused to remove
         self.undeleted: set[str] = set()  # its name while its files should have gone and have not
         self._closed = False
         make_directory(self._disk, directory / "msgs")
@@ -189,6 +190,7 @@ class FileStreamStore:
         if not self._disk.exists(directory / META):
             raise StoreError(f"stream {self.name!r} keeps no consumer {name!r}", path=str(directory))
         consumer = self._consumers[name] = FileConsumerStore.open(directory, self._files)
+        consumer.undeleted = self._undeleted
         return consumer
 
     def open_positions(self) -> ConsumerStore:
@@ -198,6 +200,9 @@ class FileStreamStore:
 
     def create_consumer(self, name: str, meta: bytes, memory: bool = False) -> ConsumerStore:
         directory = self._consumer_directory(name)
+        if name in self._undeleted:
+            remove_directory(self._disk, directory, sync_name=False)
+            self._undeleted.discard(name)
         if name in self._memory_consumers or self._disk.exists(directory / META):
             raise StoreError(f"stream {self.name!r} keeps a consumer {name!r} already", path=str(directory))
         if memory:
@@ -205,6 +210,7 @@ class FileStreamStore:
             return held
         _make_empty(self._disk, directory, sync_name=False)
         consumer = FileConsumerStore.create(directory, name, meta, self._files)
+        consumer.undeleted = self._undeleted
         self._consumers[name] = consumer
         self._consumers_changed = True
         return consumer

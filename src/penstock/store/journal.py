@@ -126,6 +126,7 @@ class FileConsumerStore:
         self._snapshotting = False
         self._loaded = False
         self._closed = False
+        self.undeleted: set[str] = set()  # its name while its files should have gone and have not
 
     @classmethod
     def create(cls, directory: Path, name: str, meta: bytes, files: OpenFiles) -> FileConsumerStore:
@@ -373,4 +374,6 @@ class FileConsumerStore:
         self._unsynced.clear()
         self._closed = True
         self._files.forget(self._journal)
+        self.undeleted.add(self.name)
         remove_directory(self._disk, self._directory, sync_name=False)
+        self.undeleted.discard(self.name)

@@ -91,6 +91,8 @@ class Acks:
 
     def _terminate(self, stream_seq: int, consumer_seq: int, deliveries: int, reason: str) -> int:
         consumer = self._consumer
+        if consumer.letters.is_due(stream_seq):
+            return 0  # somebody else, to whom it was delivered as well, was first
         if consumer.letters.wanted and consumer.state.give_up(stream_seq):
             consumer.letters.add(stream_seq, Letter(deliveries, TERMINATED, reason, consumer_seq))
             return 0

@@ -201,7 +201,9 @@ class Consumer:
         """Hands what changed to the operating system; with sync_always what is to be confirmed also to the
         disk. Raises StoreWriteError."""
         if not self.closed:
-            self._recorder.write(sync=self.engine.config.sync_always and self._acks.to_confirm)
+            rests_on_it = self._acks.to_confirm or self.letters.has_unkept
+            self._recorder.write(sync=self.engine.config.sync_always and rests_on_it)
+            self.letters.kept()
 
     def confirm(self) -> None:
         """Answers the acks that asked for it. Only after `write`, and not while that fails."""

@@ -6,11 +6,13 @@ its consumer (and leaves a workqueue) when the stream behind that subject has ac
 is sent.
 
 Theory of operation. Giving up is journalled at once; from then on the message is never delivered again, and a
-letter is due for it until its ack has settled it. After a restart a letter is due for whatever was given up
-and is not settled. Such a letter may have been stored before the crash: the stream it goes to is searched for
-it before it is published again, so that it is there exactly once, however long the server was down. Within
-one life, a letter without an answer is published again with the same message id, which its stream drops
-within its duplicate window.
+letter is due for it until its ack has settled it. It is published when the journal is written (and synced,
+with sync_always): a crash may not take back that a message was given up whose letter is there. After a
+restart a letter is due for whatever was given up and is not settled. Such a letter may have been stored
+before the crash, as one whose answer was an error, or never came, may have been: the stream it goes to is
+searched for it before it is published again, so that it is there exactly once, however long that takes. What
+is found counts when it was written. Where the stream is out of reach (in another account) the same message id
+has to do: it is dropped there within the duplicate window.
 
 A consumer is not removed for inactivity while a letter is due; deleting it drops them.
 
@@ -86,7 +88,8 @@ class DeadLetters:
         self._due: dict[int, Letter] = {}  # by stream sequence
         self._under_way: dict[int, int] = {}  # stream sequence -> published at, ns
         self._answers: list[tuple[int, bytes]] = []
-        self._doubtful: set[int] = set()  # may have been stored before the restart
+        self._doubtful: set[int] = set()  # may have been stored before
+        self._unkept: set[int] = set()  # given up, and the journal is not written yet
         self._retry_at: int | None = None
         self._complained = False
 
@@ -99,11 +102,27 @@ class DeadLetters:
         """Is a letter not stored yet?"""
         return bool(self._due)
 
+    def is_due(self, seq: int) -> bool:
+        """Was the message given up, and is its letter not stored yet?"""
+        return seq in self._due
+
+    @property
+    def has_unkept(self) -> bool:
+        """Was a message given up since the journal was written?"""
+        return bool(self._unkept)
+
+    def kept(self) -> None:
+        """The journal is written: the letters of what was given up may go."""
+        if self._unkept:
+            self._unkept.clear()
+            self._consumer.acks.mark()
+
     def resume(self) -> None:
         """After a restart, or when letters are asked for from now on: what was given up is due."""
         if not self.wanted:
             self._due.clear()
             self._under_way.clear()
+            self._unkept.clear()
             self._retry_at = None
             return
         for seq, deliveries in self._consumer.state.given_up():
@@ -118,6 +137,7 @@ class DeadLetters:
     def add(self, seq: int, letter: Letter) -> None:
         """The message was given up (and is so in the ack state)."""
         self._due[seq] = letter
+        self._unkept.add(seq)
         self._consumer.acks.mark()
 
     def on_answer(self, seq: int, payload: bytes) -> None:
@@ -133,6 +153,7 @@ class DeadLetters:
         """Tries again what had no answer."""
         if self._retry_at is not None and self._retry_at <= now:
             self._retry_at = None
+            self._doubtful.update(self._under_way)
             self._under_way.clear()
             self._consumer.acks.mark()
 
@@ -143,8 +164,8 @@ class DeadLetters:
         answers, self._answers = self._answers, []
         settled = sum(self._answered(seq, payload) for seq, payload in answers)
         if self._due and len(self._under_way) < UNDER_WAY_MAX:
-            settled += self._drop_stored()
-            for seq in [seq for seq in self._due if seq not in self._under_way]:
+            settled += self._drop_stored(now)
+            for seq in [seq for seq in self._due if seq not in self._under_way and seq not in self._unkept]:
                 if len(self._under_way) >= UNDER_WAY_MAX:
                     break
                 self._publish(seq, now)
@@ -218,8 +239,9 @@ class DeadLetters:
         consumer = self._consumer
         return f"dead-letter.{consumer.stream.name}.{consumer.name}.{consumer.created}.{seq}"
 
-    def _drop_stored(self) -> int:
-        """Settles letters that were stored before the restart; returns how many."""
+    def _drop_stored(self, now: int) -> int:
+        """Settles letters that were stored before; returns how many. One that is there and not written yet is
+        under way: its answer comes, or it is looked for again."""
         if not self._doubtful:
             return 0
         doubtful = {self._id(seq).encode(): seq for seq in self._doubtful}
@@ -228,20 +250,23 @@ class DeadLetters:
         settled = 0
         for stream in self._consumer.engine.streams.values():
             if any(matches(one, subject.decode()) for one in stream.config.subjects):
-                for seq in self._stored_in(stream, subject, doubtful):
-                    settled += self._settle(seq)
+                for seq, at in self._stored_in(stream, subject, doubtful):
+                    if at <= stream.kept_seq:
+                        settled += self._settle(seq)
+                    else:
+                        self._under_way[seq] = now
         return settled
 
-    def _stored_in(self, stream: Stream, subject: bytes, ids: dict[bytes, int]) -> list[int]:
-        """The sequences whose letters a stream holds. A letter is never older than its message."""
+    def _stored_in(self, stream: Stream, subject: bytes, ids: dict[bytes, int]) -> list[tuple[int, int]]:
+        """The sequences whose letters a stream holds, and where. A letter is never older than its message."""
         oldest = self._consumer.stream.log.load(min(ids.values()))
-        found: list[int] = []
+        found: list[tuple[int, int]] = []
         at = stream.log.seq_at_time(oldest.ts) if oldest is not None else stream.log.first_seq
         while (letter := stream.log.load_next(subject, at)) is not None:
             at = letter.seq + 1
             seq = ids.get(headers.value_of(letter.header, headers.MSG_ID) or b"") if letter.header else None
             if seq is not None and seq in self._due:
-                found.append(seq)
+                found.append((seq, letter.seq))
         return found
 
     def _complain(self, why: str) -> None:

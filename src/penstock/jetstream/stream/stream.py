@@ -129,6 +129,7 @@ class Stream:
         self.inflows: list[Inflow] = []  # what it mirrors or sources
         self.positions: SourcePositions | None = None  # of one with sources
         self.refuse_all: ApiError | None = None  # set by the engine: what every publish gets just now
+        self.kept_seq = self.log.last_seq  # the last that lasts: written, and synced where acks wait for it
         self.write_failure: ApiError | None = None  # set while the store can't write
         # True while what was applied is on its way to the disk (sync_always): nothing more is applied,
         # nothing acknowledged and nothing delivered until it is there.

@@ -4,6 +4,7 @@
   often it came; what is delivered is in the stream and matches the filters.
 - What was acked isn't delivered again: after a killed process when the ack's tick was over, after power loss
   when it was confirmed (with sync always).
+- Where keys have their turns, one message of each is in flight, and those of one come in order.
 - The ack floor doesn't go back, what is pending was delivered and not acked, num_pending is what a count
   finds.
 """
@@ -12,11 +13,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.jetstream.consumer.config import KEY_TOKEN
 from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.consumer.letters import METADATA_KEY
 from penstock.protocol.acks import Delivery
 from penstock.protocol.subjects import matches
 from penstock.testing.sim.faults import Violation, require
 from penstock.testing.sim.streams import Held, StreamRecord, tag_of
+
+
+def pending_of(consumer: Consumer) -> dict[int, int]:
+    """Deliveries by sequence of what is in flight; what is parked was not delivered yet."""
+    return {seq: times for seq, _, _, times in consumer.state.pending() if times}
 
 
 class ConsumerRecord:
@@ -35,13 +43,29 @@ class ConsumerRecord:
         self.recovered = 0  # up to there it is what the server said after a crash that was delivered
         self.resume = 0  # last_per_subject: what it began with ends there, and is `firsts`
         self.firsts: set[int] = set()
+        self.came: set[int] = set()  # everything that was ever delivered
+        self.given_up: set[int] = set()  # what may have become a dead letter
+        self.termed: set[int] = set()  # ... and must have, since what ended it was written
+        self.moved: set[int] = set()  # ... and has, as a letter that is stored
+        self.acked_late: set[int] = set()  # ... but was acked after all
+        self.was_removed = False  # and the disk kept it: what it did before is not known
+        self.rewired = False  # other filters or keys than it began with
         self.start = 1
         self.newest = 0
         self.floor = self.kept_floor = 0
         self.configure(config)
 
     def configure(self, config: dict[str, Any]) -> None:
+        before = getattr(self, "config", config)
+        self.had_keys = getattr(self, "had_keys", False) or KEY_TOKEN in (before.get("metadata") or {})
+        self.rewired |= any(
+            before.get(name) != config.get(name) for name in ("filter_subject", "filter_subjects", "metadata")
+        )
         self.config = config
+        metadata = config.get("metadata") or {}
+        self.key_token = int(metadata.get(KEY_TOKEN, 0))
+        self.dead_letter = str(metadata.get(METADATA_KEY, ""))
+        self.had_keys |= self.key_token > 0
         self.policy = config.get("ack_policy", "none")
         self.filters: list[str] = config.get("filter_subjects") or []
         if config.get("filter_subject"):
@@ -55,6 +79,10 @@ class ConsumerRecord:
     def key(self) -> tuple[str, str]:
         return self.stream, self.name
 
+    def key_of(self, subject: str) -> str:
+        """The token that messages are told apart by."""
+        return subject.split(".")[self.key_token - 1]
+
     def wants(self, subject: str) -> bool:
         """Do its filters take the subject?"""
         return not self.filters or any(matches(one, subject) for one in self.filters)
@@ -67,15 +95,16 @@ class ConsumerRecord:
             return True  # it begins with the last of each subject
         if self.policy == "none" and held.seq <= self.newest:
             return True  # to deliver is all it has to do
-        if held.seq <= self.recovered and held.seq not in self.delivered:
+        parked = self.key_token and held.seq not in self.came
+        if held.seq <= self.recovered and held.seq not in self.delivered and not parked:
             return True  # an ack that the crash interrupted had arrived
-        return held.seq in self.settled or held.seq in self.sent
+        return held.seq in self.settled or held.seq in self.sent or held.seq in self.moved
 
     def may_let_go(self, held: Held) -> bool:
         """May a message leave its work queue? It got its ack, whatever the filters have become, or it will
         never be delivered."""
         is_acked = self.policy == "explicit" and (held.seq in self.settled or held.seq in self.sent)
-        return is_acked or (self.wants(held.subject) and self.is_done_with(held))
+        return is_acked or held.seq in self.moved or (self.wants(held.subject) and self.is_done_with(held))
 
     # --- what comes and goes
 
@@ -89,7 +118,8 @@ class ConsumerRecord:
         if not self.config.get("headers_only"):
             require(tag_of(payload) == held.tag, "delivered", f"{where} came as {payload[:8]!r}, is {held}")
         # What is pending comes again, whatever the filters have become.
-        wanted = seq in self.delivered or self.wants(held.subject)
+        # So does what was parked when they changed.
+        wanted = seq in self.delivered or self.wants(held.subject) or (self.had_keys and self.rewired)
         require(wanted, "delivered", f"{where}: {held.subject} is not of {self.filters}")
         if seq in self.confirmed or seq in self.settled:
             raise Violation("acks stay", f"{where} was acked and came again")
@@ -101,11 +131,17 @@ class ConsumerRecord:
             raise Violation("numbers", f"{where} says delivery {about.delivered}, is {times}")
         if self.max_deliver and times > self.max_deliver:
             raise Violation("max_deliver", f"{where} came {times} times")
-        if times == 1:
-            if seq <= self.newest:
+        if times >= self.max_deliver > 0:
+            self.given_up.add(seq)
+        if self.key_token:
+            self._check_turn(held, times, record)
+        self.came.add(seq)
+        if times == 1 and not self.key_token:
+            if seq <= self.newest and not self.had_keys:
                 raise Violation("order", f"{where} came after {self.newest}")
             self.newest = seq
-            if self.simple_start and self.count_behind(record, seq) != about.pending:
+            exact = self.simple_start and not self.had_keys
+            if exact and self.count_behind(record, seq) != about.pending:
                 found = self.count_behind(record, seq)
                 raise Violation("num_pending", f"{where} says {about.pending}, there are {found}")
         if self.policy == "none":
@@ -113,6 +149,25 @@ class ConsumerRecord:
         else:
             self.delivered[seq] = times
             self.outstanding.append((reply, seq))
+
+    def _check_turn(self, held: Held, times: int, record: StreamRecord) -> None:
+        """Keys have their turns: one message of each in flight, in the order of the stream."""
+        key = self.key_of(held.subject)
+        where = f"{self.stream} > {self.name}: {held.seq} of key {key}"
+        for seq, before in self.delivered.items():
+            other = record.live.get(seq)
+            if other is None or seq == held.seq or self.key_of(other.subject) != key:
+                continue
+            if self.rewired and times > 1:
+                continue  # both were in flight when keys began to matter
+            if seq not in self.sent and not 0 < self.max_deliver <= before:
+                raise Violation("one a key", f"{where} came while {seq} was in flight")
+        if times > 1 or self.rewired or not self.simple_start:
+            return
+        for seq, other in record.live.items():
+            is_before = max(self.start, self.recovered + 1) <= seq < held.seq and self.wants(other.subject)
+            if is_before and seq not in self.came and self.key_of(other.subject) == key:
+                raise Violation("order of a key", f"{where} came before {seq}")
 
     def count_behind(self, record: StreamRecord, seq: int) -> int:
         """Messages it takes behind a sequence."""
@@ -122,7 +177,11 @@ class ConsumerRecord:
         """An ack that settles was sent; returns the sequences it is about."""
         seqs = [one for one in self.delivered if one <= seq] if self.policy == "all" else [seq]
         for one in seqs:
-            self.sent[one] = how
+            self.sent.setdefault(one, how)  # of several answers the first one counts
+        if how == "+TER":
+            self.given_up.update(seqs)
+        else:
+            self.acked_late.update(self.given_up.intersection(seqs))
         return seqs
 
     def confirm(self, seqs: list[int]) -> None:
@@ -130,12 +189,15 @@ class ConsumerRecord:
         self.confirmed.update(seqs)
         self._settle(seqs)
 
-    def wrote(self) -> None:
-        """The tick is over and what it changed is written."""
+    def wrote(self, *, stream_too: bool) -> None:
+        """The tick is over and what it changed is written. stream_too: what went from the stream as well."""
+        if self.dead_letter:
+            self.termed.update(seq for seq, how in self.sent.items() if how == "+TER")
         self._settle(list(self.sent))
         self.sent.clear()
         self.kept_seq = self.consumer_seq
-        self.kept_floor = self.floor
+        if stream_too:
+            self.kept_floor = self.floor
 
     def starts_with_lasts(self, resume: int, record: StreamRecord) -> None:
         """last_per_subject: it delivers the last message of each subject up to `resume` first."""
@@ -163,7 +225,7 @@ class ConsumerRecord:
         self.floor = floor
         said = info["delivered"]["consumer_seq"]
         require(said == self.consumer_seq, "numbers", f"{where}: {said} delivered, {self.consumer_seq} came")
-        if self.simple_start:
+        if self.simple_start and not self.had_keys:
             position = max(consumer.meta.start_seq - 1, state.delivered_stream)
             found = self.count_behind(record, position)
             require(
@@ -171,7 +233,7 @@ class ConsumerRecord:
             )
         if self.policy != "explicit":
             return
-        pending = {seq: times for seq, _, _, times in state.pending()}
+        pending = pending_of(consumer)
         for seq in pending:
             if seq not in self.delivered:
                 raise Violation("pending", f"{where}: {seq} is pending and was acked or never came")
@@ -191,6 +253,7 @@ class ConsumerRecord:
         if power:
             self.settled = set(self.confirmed) if always else set()
             self.confirmed &= self.settled
+            self.termed.clear()
             self.floor = 0
         else:
             self.floor = self.kept_floor  # what wasn't written is gone
@@ -199,7 +262,7 @@ class ConsumerRecord:
                 "numbers",
                 f"{where}: {self.kept_seq} to {self.consumer_seq} delivered, says {state.delivered_consumer}",
             )
-        pending = {seq: times for seq, _, _, times in state.pending()}
+        pending = {seq for seq, _, _, _ in state.pending()}
         if self.policy == "explicit":
             for seq in pending:
                 if seq in self.settled and seq in record.live:
@@ -221,7 +284,7 @@ class ConsumerRecord:
         """What the server says is believed from here on."""
         state = consumer.state
         self.start = consumer.meta.start_seq
-        self.delivered = {seq: times for seq, _, _, times in state.pending()}
+        self.delivered = pending_of(consumer)
         self.outstanding = [one for one in self.outstanding if one[1] in self.delivered]
         self.sent.clear()
         self.consumer_seq = self.kept_seq = state.delivered_consumer

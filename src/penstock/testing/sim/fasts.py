@@ -192,7 +192,8 @@ class FastRecord:
         answers, self.answers = self.answers, {}
         silent = self._record.config.no_ack
         for batch in dict.fromkeys(arrival.batch for arrival in arrivals):
-            batch.uncertain |= faulty or self._record.limits_changed
+            # Of one that is never answered nobody knows what was refused.
+            batch.uncertain |= faulty or self._record.limits_changed or silent
             said = answers.pop(batch.id, [])
             flows = [one for one in said if one.get("type") == "ack"]
             told = [one for one in said if one.get("type") != "ack"]

@@ -16,7 +16,7 @@ from penstock.testing.sim.disk import Killed
 from penstock.testing.sim.faults import Violation
 from penstock.testing.sim.world import SECOND_NS, World
 
-STEPS = 70
+STEPS = 90
 _ACTIONS = [action for action, weight in workload.ACTIONS for _ in range(weight)]
 SHRINK_RUNS = 150
 
@@ -65,6 +65,7 @@ class Run:
         """Does all steps, and the end."""
         failure: BaseException | None = None
         try:
+            workload.create_letters(self.world)
             for step in range(STEPS):
                 if step not in self._skip:
                     self._step(step)
@@ -82,7 +83,7 @@ class Run:
         world.disk.random = Random((self.seed << 12) + step + (1 << 60))
         action = random.choice(_ACTIONS) if world.streams or step % 3 else workload.create_stream
         self.events.append(f"[{step}] {action.__name__} at {(world.now - 1_700_000_000_000_000_000) / 1e9} s")
-        dying = random.random() < self.crash_rate
+        dying = random.random() < self.crash_rate * (6 if world.has_letters_due() else 1)
         power = random.random() < self.power_rate
         how = random.random()
         if dying and how < 0.55:
@@ -102,7 +103,7 @@ class Run:
         if self.flip_rate and random.random() < self.flip_rate:
             world.flipped = True
             self.events.append(f"a bit flips in {world.disk.flip_bit()}")
-        if random.random() < 0.3:
+        if random.random() < 0.4:
             world.now += random.choice([1, SECOND_NS, 40 * SECOND_NS])
         world.recover(
             power=power,

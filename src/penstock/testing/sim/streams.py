@@ -25,10 +25,11 @@ from penstock.testing.sim.faults import Violation, require
 
 GRAIN_NS = 20_000_000  # how late the server may remove what is too old
 MARKER = b"Nats-Marker-Reason"
+LETTER = b"Penstock-Dead-Letter-Stream"
 
 
 class Held(NamedTuple):
-    """One stored message. tag: which publish it was; 0 for a marker of the server's own."""
+    """One stored message. tag: which publish it was; 0 for what the server publishes itself."""
 
     seq: int
     ts: int
@@ -86,9 +87,8 @@ def read_log(log: StreamLog, from_seq: int, *, damaged: bool = False) -> dict[in
             raise Violation("readable", f"message {seq} is said to be there and can not be read")
         size = 30 + len(message.subject) + len(message.payload)
         size += 4 + len(message.header) if message.header else 0
-        found[seq] = Held(
-            seq, message.ts, message.subject.decode(), message.header, size, tag_of(message.payload)
-        )
+        tag = 0 if LETTER in message.header else tag_of(message.payload)
+        found[seq] = Held(seq, message.ts, message.subject.decode(), message.header, size, tag)
         seq = log.next_seq(seq + 1)
     return found
 
@@ -112,6 +112,7 @@ class StreamRecord:
         self.published: dict[int, Publish] = {}  # in this tick
         self.tags: set[int] = set()  # of everything that was ever published to it
         self.settled: set[int] = set()  # sequences that interest or work queue retention may remove
+        self.left_otherwise: set[int] = set()  # what went for other reasons than an ack
         self.came_back: set[int] = set()  # with a crash, that took back their removal
         self.limits_changed = False
         self.damaged = False  # bits were flipped in its files: what is gone may be
@@ -140,6 +141,7 @@ class StreamRecord:
             self.live = {**before, **fresh}
             for held in gone:
                 del self.live[held.seq]
+            self._note_reasons(gone, now)
             if gone and not self.damaged:
                 self._explain(gone, before, fresh, now)
             self._bytes = sum(held.size for held in self.live.values())
@@ -176,7 +178,7 @@ class StreamRecord:
     def _check_new(self, held: Held) -> None:
         if held.tag == 0:
             require(
-                MARKER in held.header or b"Nats-Schedule" in held.header,
+                MARKER in held.header or b"Nats-Schedule" in held.header or LETTER in held.header,
                 "published", f"{self.name} {held.seq} was published by nobody",
             )  # fmt: skip
             return
@@ -210,6 +212,14 @@ class StreamRecord:
             left = self._without_subject_limit(left)
         if left:
             self._explain_limits(left, before, fresh, exact=len(left) == len(gone))
+
+    def _note_reasons(self, gone: list[Held], now: int) -> None:
+        config = self.config
+        limited = config.max_msgs > 0 or config.max_bytes > 0 or config.max_msgs_per_subject > 0
+        for held in gone:
+            acked = held.seq in self.settled and not (limited or self.limits_changed)
+            if not acked or self.has_aged(held, now) or self.was_asked_for(held):
+                self.left_otherwise.add(held.seq)
 
     def _has_reason(self, held: Held, now: int) -> bool:
         return self.has_aged(held, now) or held.seq in self.settled or self.was_asked_for(held)
@@ -482,6 +492,7 @@ class StreamRecord:
         log = stream.log
         self.config = stream.config
         self.live = read_log(log, 1, damaged=self.damaged) if found is None else found
+        self.left_otherwise |= self.ever.keys() - self.live.keys()
         self.last_seq = log.last_seq
         self._bytes = sum(held.size for held in self.live.values())
         self.ever = {seq: tag for seq, tag in self.ever.items() if seq <= self.last_seq}

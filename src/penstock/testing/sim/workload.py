@@ -9,10 +9,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from penstock.jetstream.consumer.config import KEY_TOKEN
+from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.consumer.letters import METADATA_KEY
 from penstock.protocol import headers
 from penstock.testing.sim.batchwork import publish_atomic, publish_fast
-from penstock.testing.sim.consumers import ConsumerRecord
+from penstock.testing.sim.consumers import ConsumerRecord, pending_of
 from penstock.testing.sim.faults import require
+from penstock.testing.sim.letters import CONFIG, LETTERS
 from penstock.testing.sim.streams import Publish, StreamRecord
 from penstock.testing.sim.world import SECOND_NS, World
 
@@ -21,9 +25,6 @@ CONSUMERS = ("one", "two", "three")
 TOKENS = ("x", "y", "z.1", "z.2", "w.q")
 FILTERS = ("x", "z.*", "z.>", "y", "w.q")
 
-ACK_BODIES = (
-    *([b"+ACK"] * 8), b"-NAK", b'-NAK {"delay": 1500000000}', b"+WPI", b"+TERM", b'+NXT {"batch": 2}',
-)  # fmt: skip
 OWN_HEADER = b"NATS/1.0\r\nX-Own: 1\r\n\r\n"
 
 Action = Callable[[World, Random], None]
@@ -70,6 +71,11 @@ def stream_config(name: str, random: Random) -> dict[str, Any]:
     config["allow_atomic"] = random.random() < 0.5
     config["allow_batched"] = random.random() < 0.5
     return config
+
+
+def create_letters(world: World) -> None:
+    """The stream of dead letters, for the whole run."""
+    world.api(f"STREAM.CREATE.{LETTERS}", CONFIG, ("create", LETTERS))
 
 
 def create_stream(world: World, random: Random) -> None:
@@ -159,7 +165,7 @@ def get_message(world: World, random: Random) -> None:
 
 def any_stream(world: World, random: Random) -> StreamRecord | None:
     """One of the streams there are."""
-    names = sorted(world.streams)
+    names = sorted(world.streams.keys() - {LETTERS})
     return world.streams[random.choice(names)] if names else None
 
 
@@ -253,6 +259,12 @@ def consumer_config(world: World, record: StreamRecord, name: str, random: Rando
         config["inactive_threshold"] = 3 * SECOND_NS
     if random.random() < 0.1:
         config["mem_storage"] = True
+    if config["ack_policy"] == "explicit":
+        config["metadata"] = {}
+        if random.random() < 0.6:
+            config["metadata"][METADATA_KEY] = f"{LETTERS}.{record.name}.{name}"
+        if random.random() < 0.25:
+            config["metadata"][KEY_TOKEN] = "2"
     if random.random() < 0.1:
         config["headers_only"] = True
     return config
@@ -330,7 +342,7 @@ def ack_some(world: World, random: Random) -> None:
             reply, seq = record.outstanding.pop(at)
             body = random.choice(
                 [b"+ACK"] * 8
-                + [b"-NAK", b'-NAK {"delay": 1500000000}', b"+WPI", b"+TERM", b'+NXT {"batch": 2}']
+                + [b"-NAK", b'-NAK {"delay": 1500000000}', b"+WPI", b"+TERM", b"+TERM", b'+NXT {"batch": 2}']
             )
             if record.push and body.startswith(b"+NXT"):
                 body = b"+ACK"
@@ -342,6 +354,23 @@ def ack_some(world: World, random: Random) -> None:
             )
             world.ack(record, reply, seq, body, double=double)
     world.tick()
+
+
+def terminate_some(world: World, random: Random) -> None:
+    """A consumer with dead letters gives up what it has; its letters may be on their way when others act."""
+    records = [one for one in world.consumers.values() if one.dead_letter]
+    if not records:
+        return
+    record = random.choice(records)
+    if not record.push:
+        world.pull(record.stream, record.name, {"batch": 5, "no_wait": True})
+        world.tick()
+    for reply, seq in record.outstanding[:3]:
+        world.say(f"ack {record.stream} > {record.name} {seq} +TERM")
+        world.ack(record, reply, seq, b"+TERM too bad", double=random.random() < 0.5)
+    del record.outstanding[:3]
+    for _ in range(random.randrange(3)):
+        world.tick()
 
 
 def any_consumer(world: World, random: Random) -> ConsumerRecord | None:
@@ -395,11 +424,12 @@ ACTIONS: tuple[tuple[Action, int], ...] = (
     (purge, 3),
     (delete_message, 6),
     (get_message, 3),
-    (create_consumer, 7),
+    (create_consumer, 10),
     (delete_consumer, 1),
     (pause_consumer, 1),
-    (pull, 14),
+    (pull, 20),
     (ack_some, 14),
+    (terminate_some, 7),
     (check_all, 4),
     (toggle_interest, 3),
     (fail_disk, 2),
@@ -433,18 +463,30 @@ def drain(world: World) -> None:
             if not any(world.engine.streams[s].consumers[n].state.num_pending for s, n in world.consumers):
                 break
             world.pass_time(6 * SECOND_NS)
+    world.pass_time(12 * SECOND_NS)  # letters without an answer are sent again
     for record in world.consumers.values():
         check_drained(world, record)
+        pending = pending_of(_consumer(world, record))
+        if LETTERS in world.streams and not world.damaged:
+            world.letters.check_complete(record, world.streams[record.stream], pending.keys())
+
+
+def _consumer(world: World, record: ConsumerRecord) -> Consumer:
+    return world.engine.streams[record.stream].consumers[record.name]
 
 
 def check_drained(world: World, record: ConsumerRecord) -> None:
     """Did a consumer see all there is for it?"""
     if record.policy != "explicit" or not record.simple_start:
         return
-    consumer = world.engine.streams[record.stream].consumers[record.name]
+    consumer = _consumer(world, record)
     held = world.streams[record.stream].live.values()
-    after = max(consumer.meta.start_seq - 1, consumer.state.delivered_stream)
-    missing = [one.seq for one in held if one.seq > after and record.wants(one.subject)]
+    if record.key_token and not record.rewired:
+        missing = [one.seq for one in held if one.seq >= record.start and one.seq not in record.came]
+        missing = [seq for seq in missing if record.wants(world.streams[record.stream].live[seq].subject)]
+    else:
+        after = max(consumer.meta.start_seq - 1, consumer.state.delivered_stream)
+        missing = [one.seq for one in held if one.seq > after and record.wants(one.subject)]
     require(not missing, "until acked", f"{record.stream} > {record.name}: {missing} never came")
     if not record.max_deliver:
         pending = consumer.state.pending()

@@ -28,6 +28,7 @@ from penstock.testing.sim.batches import BatchBook
 from penstock.testing.sim.consumers import ConsumerRecord
 from penstock.testing.sim.disk import Killed, SimDisk
 from penstock.testing.sim.faults import Violation, require
+from penstock.testing.sim.letters import LETTERS, LetterBook
 from penstock.testing.sim.streams import Publish, StreamRecord, read_log, tag_of
 
 START_NS = 1_700_000_000_000_000_000
@@ -51,6 +52,7 @@ class World:
         self.consumers: dict[tuple[str, str], ConsumerRecord] = {}
         self.publishes: dict[int, Publish] = {}  # those that wait for an ack
         self.batches = BatchBook()
+        self.letters = LetterBook()
         self.in_flight: set[tuple[str, str]] = set()  # what requests of this tick create, delete, update
         self.doubtful: set[str] = set()  # names of streams whose creation or deletion failed half-way
         self.half_removed: set[tuple[str, str]] = set()  # consumers whose files the disk may have kept
@@ -69,6 +71,7 @@ class World:
         self._read: list[tuple[bytes, bytes]] = []  # header and payload of what a direct get brought
         self._confirmations: dict[int, tuple[ConsumerRecord, list[int]]] = {}
         self._was_faulty = False
+        self._awake = False  # the server wants another tick at once
         self._bound: dict[str, Subscription] = {}
         self._log = _LogTap(self)
         self._boot()
@@ -101,7 +104,7 @@ class World:
                 ),
                 clock=lambda: self.now,
                 new_id=lambda: f"id{next(self._ids):08d}",
-                wake=lambda: None,
+                wake=self._wake,
             )  # fmt: skip
             self.engine.recover(self.now)
 
@@ -195,6 +198,8 @@ class World:
                 known.may_have_holes |= not self.always
         self.batches.crashed(damaged=self.damaged)
         self._judge_consumers(in_flight, power=power)
+        found = engine.streams.get(LETTERS)
+        self.letters.crashed(found, self.streams, self.consumers, lossy=power and not self.always)
         self.doubtful.clear()
         self.half_updated.clear()
         self.half_removed.clear()
@@ -244,7 +249,7 @@ class World:
                 if (name, consumer.name) not in self.consumers:
                     may = not strict or (name, consumer.name) in self.half_removed
                     require(may, "no resurrection", f"consumer {name} > {consumer.name} is back")
-                    self._meet(name, consumer.name)
+                    self._meet(name, consumer.name).was_removed = True
 
     def _meet(self, stream: str, name: str) -> ConsumerRecord:
         consumer = self.engine.streams[stream].consumers[name]
@@ -285,6 +290,7 @@ class World:
         """The end of a tick, as the server runs it; the records look on."""
         self.ticks += 1
         engine = self.engine
+        self._awake = False
         self._was_faulty = False
         self._was_faulty = self.faulty()
         with self._log:
@@ -307,6 +313,8 @@ class World:
 
     def look(self, *, written: bool = True) -> None:
         """Takes in what became of the streams; what is written now must survive the process from now on."""
+        if LETTERS in self.engine.streams:
+            self.letters.look(self.stream(LETTERS), self.streams, self.consumers)
         for name, stream in self.engine.streams.items():
             record = self.streams.get(name)
             if record is None:
@@ -354,7 +362,7 @@ class World:
                 if self.faulty():
                     self.half_removed.add(key)
             elif consumer not in engine._lagging:
-                known.wrote()
+                known.wrote(stream_too=consumer.stream.write_failure is None)
         working = not self.disk.fail_rate and self.disk.room is None
         for one in self.publishes.values():
             record = self.streams.get(one.stream)
@@ -369,10 +377,22 @@ class World:
             self.batches.end_tick(record, self.now, faulty=self.faulty(), refusing=refusing)
             record.end_tick()
 
+    def _wake(self) -> None:
+        self._awake = True
+
+    def _settle(self) -> None:
+        """No time passes before the ticks that the server asked for were over."""
+        for _ in range(100):
+            if not self._awake:
+                return
+            self.tick()
+        raise Violation("progress", "a hundred ticks, and it wants another one")
+
     def pass_time(self, ns: int) -> None:
         """Lets time go by, with every deadline on the way."""
         until = self.now + ns
         engine = self.engine
+        self._settle()
         for _ in range(1000):
             due = engine.next_deadline()
             if due is None or due > until:
@@ -386,6 +406,7 @@ class World:
                     if name in engine.streams and engine.streams[name].write_failure is None:
                         record.was_synced()
             self.tick()
+            self._settle()
         else:
             raise Violation("progress", f"a thousand deadlines within {ns} ns")
         self.now = until
@@ -427,6 +448,7 @@ class World:
         inbox = b"_IN.a.%d" % next(self._ids)
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.in_flight.update(intents)
+        self.now += 1  # no two things are created at the same time
         with self._log:
             publish(self.index, b"$JS.API." + request.encode(), inbox, b"", payload)
         kept = set(self.in_flight)
@@ -553,8 +575,13 @@ class World:
             consumer = self.engine.streams[stream].consumers[name]
             info = json.loads(encode(consumer.info(self.now)))
             consumer_record.check(consumer, self.streams[stream], info)
-            if consumer not in self.engine._lagging:
+            if consumer not in self.engine._lagging and consumer.stream.write_failure is None:
                 consumer_record.kept_floor = consumer_record.floor
+
+    def has_letters_due(self) -> bool:
+        """Are dead letters on their way?"""
+        streams = self.engine.streams.values()
+        return any(one.letters.is_busy for stream in streams for one in stream.consumers.values())
 
     def stream(self, name: str) -> Stream:
         return self.engine.streams[name]

@@ -1,0 +1,93 @@
+"""What must be true of dead letters: whatever a consumer gave up is stored in the letters' stream exactly
+once, as it was, and nothing else is.
+
+All letters of a run go to one stream without limits, of which nothing is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from penstock.jetstream.consumer import letters
+from penstock.jetstream.stream.stream import Stream
+from penstock.protocol import headers
+from penstock.testing.sim.consumers import ConsumerRecord
+from penstock.testing.sim.faults import Violation, require
+from penstock.testing.sim.streams import StreamRecord, tag_of
+
+LETTERS = "L"
+CONFIG = {"name": LETTERS, "subjects": [f"{LETTERS}.>"], "duplicate_window": 100_000_000}
+
+Consumers = Mapping[tuple[str, str], ConsumerRecord]
+Streams = Mapping[str, StreamRecord]
+
+
+class LetterBook:
+    """The letters that are stored."""
+
+    def __init__(self) -> None:
+        self._stored: dict[bytes, int] = {}  # by message id
+        self._repeatable: set[bytes] = set()  # of them: power loss took back what their consumers noted
+        self._lossy = False  # power loss: sequences may have been used again
+        self._looked_upto = 0
+
+    def look(self, stream: Stream, streams: Streams, consumers: Consumers) -> None:
+        """Takes in the letters that are new."""
+        log = stream.log
+        seq = log.next_seq(self._looked_upto + 1)
+        while seq:
+            self._take(stream, seq, streams, consumers)
+            seq = log.next_seq(seq + 1)
+        self._looked_upto = log.last_seq
+
+    def crashed(self, stream: Stream | None, streams: Streams, consumers: Consumers, *, lossy: bool) -> None:
+        """After a crash: what is there is what counts. lossy: what was not synced may be gone."""
+        self._stored.clear()
+        self._looked_upto = 0
+        self._lossy |= lossy
+        if stream is not None:
+            self.look(stream, streams, consumers)
+        if lossy:
+            self._repeatable.update(self._stored)
+
+    def _take(self, stream: Stream, seq: int, streams: Streams, consumers: Consumers) -> None:
+        letter = stream.log.load(seq)
+        if letter is None:
+            return  # the checks of its stream say whether it may
+        about = {name: headers.value_of(letter.header, name) or b"" for name in _ABOUT}
+        msg_id = about[headers.MSG_ID]
+        if msg_id in self._stored and msg_id not in self._repeatable:
+            raise Violation("dead letters", f"{msg_id!r} is stored at {self._stored[msg_id]} and {seq}")
+        self._stored[msg_id] = seq
+        source, name = about[letters.STREAM].decode(), about[letters.CONSUMER].decode()
+        at = int(about[letters.SEQUENCE])
+        record, consumer = streams.get(source), consumers.get((source, name))
+        if record is None or consumer is None or not msg_id.endswith(b".%d.%d" % (consumer.created, at)):
+            return  # of one that is gone
+        tag = record.ever.get(at)
+        require(
+            self._lossy or tag is None or tag == tag_of(letter.payload),
+            "dead letters", f"{msg_id!r} holds {letter.payload[:8]!r}, the message is {tag}",
+        )  # fmt: skip
+        may = at in consumer.given_up or consumer.delivered.get(at, 0) >= consumer.max_deliver > 0
+        may = may or consumer.was_removed or consumer.recovered >= at  # a crash took what it had come to
+        require(may, "dead letters", f"{msg_id!r}: it was not given up")
+        consumer.moved.add(at)
+
+    def check_complete(self, consumer: ConsumerRecord, record: StreamRecord, pending: Set[int]) -> None:
+        """At the end, when every letter had its time: all that was given up is here."""
+        if not consumer.dead_letter or consumer.rewired:
+            return
+        wanted = set(consumer.termed)
+        if consumer.max_deliver:
+            wanted |= {
+                seq for seq, times in consumer.delivered.items()
+                if times >= consumer.max_deliver and seq not in pending and seq not in consumer.settled
+            }  # fmt: skip
+        for seq in sorted(wanted - record.left_otherwise - consumer.acked_late):
+            msg_id = f"dead-letter.{consumer.stream}.{consumer.name}.{consumer.created}.{seq}".encode()
+            if msg_id not in self._stored and (seq in record.live or seq in record.ever):
+                raise Violation("dead letters", f"{msg_id!r} was given up, and there is no letter")
+
+
+_ABOUT = (headers.MSG_ID, letters.STREAM, letters.CONSUMER, letters.SEQUENCE)
