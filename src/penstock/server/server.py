@@ -40,6 +40,7 @@ from penstock.server.identity import (
     new_server_id,
     new_server_key,
 )
+from penstock.server.inhabitants import Inhabitants
 from penstock.server.options import AccountJetStream, AccountOptions, JetStreamOptions, Options, host_and_port
 from penstock.server.passwords import Passwords
 from penstock.server.session import Session
@@ -108,6 +109,7 @@ class Server:
         self.accounts: dict[str, Account] = {}
         self.system = SystemService(self)
         self.sessions: dict[int, Session] = {}
+        self.inhabitants = Inhabitants()
         self.closed_sessions: deque[ClosedSession] = deque(maxlen=CLOSED_SESSIONS_MAX)
         self.totals = Totals()
         self.started_ns = 0
@@ -333,17 +335,13 @@ class Server:
         own = self.account_options(account)
         if own is None or own.max_connections < 0:
             return True
-        others = sum(
-            session.identity is not None and session.identity.account == account
-            for session in self.sessions.values()
-            if session is not newcomer and session.connection.close_reason is None
-        )
-        return others < own.max_connections
+        return not self.inhabitants.is_full(account, own.max_connections, newcomer)
 
     def session_closed(self, session: Session, reason: CloseReason) -> None:
         """The socket of a session is gone."""
         if self.sessions.pop(session.cid, None) is None:
             return
+        self.inhabitants.leave(session)
         self.totals.add_session(session, reason)
         self.system.disconnected(session, reason)
         if reason.is_slow_consumer:

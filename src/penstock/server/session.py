@@ -339,6 +339,7 @@ class Session:
             self._auth_timer.cancel()
             self._auth_timer = None
         self._move_to(identity.account)
+        self.server.inhabitants.move(self, identity.account)
         self.identity = identity
         self.sink.brief = self.sink.detail = None
         self._restrict(identity.permissions)
