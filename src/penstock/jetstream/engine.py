@@ -85,8 +85,9 @@ class JetStream:
         self.offline: dict[str, str] = {}  # streams that could not be opened, and why
         self.advisories = Advisories(index, clock=clock, new_id=new_id, domain=config.domain)
         self.api_stats = ApiStats(level=config.api_level)
-        # Bytes (used, reserved) that other accounts have of what the server may hold.
-        self.elsewhere: Callable[[StorageType], tuple[int, int]] = lambda storage: (0, 0)
+        # Bytes that other accounts have of what the server may hold.
+        self.used_elsewhere: Callable[[StorageType], int] = lambda storage: 0
+        self.reserved_elsewhere: Callable[[StorageType], int] = lambda storage: 0
         self.fast_batches_elsewhere: Callable[[], int] = lambda: 0  # open in other accounts
         self.describe_client: Callable[[Sink], dict[str, Any] | None] | None = None
         self.batches = BatchContext(lambda: self.config, abandoned=self.advisories.batch_abandoned)
@@ -511,7 +512,7 @@ class JetStream:
         used = self._used[storage] + self.transfers.used(storage) + size
         own = config.account_memory_max if storage is StorageType.MEMORY else config.account_storage_max
         limit = self._limit(storage)
-        return not (0 <= own < used or 0 <= limit < used + self.elsewhere(storage)[0])
+        return not (0 <= own < used or 0 <= limit < used + self.used_elsewhere(storage))
 
     def update_stream(self, request: Any, now: int) -> Stream:
         """Changes a stream's configuration. Raises JetStreamApiError like create_stream, 10059, 10052."""
@@ -661,7 +662,7 @@ class JetStream:
         if 0 <= (config.account_memory_max if is_memory else config.account_storage_max) <= used:
             return codes.ACCOUNT_RESOURCES_EXCEEDED
         limit = self._limit(storage)
-        return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self.elsewhere(storage)[0] else None
+        return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self.used_elsewhere(storage) else None
 
     def _check_capacity(self, config: StreamConfig, present: Stream | None) -> None:
         if not self.config.has_tier(1):
@@ -679,7 +680,7 @@ class JetStream:
             return
         wanted = self.reserved(config.storage, present) + config.max_bytes
         account = self.config.account_memory_max if is_memory else self.config.account_storage_max
-        if 0 <= account < wanted or wanted + self.elsewhere(config.storage)[1] > limit:
+        if 0 <= account < wanted or wanted + self.reserved_elsewhere(config.storage) > limit:
             if is_memory:
                 raise codes.MEMORY_RESOURCES_EXCEEDED.exception()
             raise codes.STORAGE_RESOURCES_EXCEEDED.exception()

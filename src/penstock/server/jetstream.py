@@ -17,7 +17,7 @@ from penstock.jetstream.engine import JetStream
 from penstock.jetstream.inflight import Inflight
 from penstock.jetstream.limits import OWN_TIER, EngineConfig
 from penstock.kernels.sinks import Sink, Subscription
-from penstock.protocol.api import AccountLimits, StorageType
+from penstock.protocol.api import AccountLimits
 from penstock.protocol.api.base import TYPE_PREFIX
 from penstock.protocol.durations import format_time
 from penstock.protocol.error_codes import BAD_REQUEST, NOT_ENABLED_FOR_ACCOUNT
@@ -213,10 +213,9 @@ class JetStreamService:
         )
         engine.describe_client = self._describe
         engine.batches.inflight = self._inflight
-        engine.elsewhere = lambda storage: self._held(storage, account)
-        engine.fast_batches_elsewhere = lambda: sum(
-            other.fast_batches() for other in self.engines.values() if other is not engine
-        )
+        engine.used_elsewhere = lambda storage: sum(one.used(storage) for one in self._others(engine))
+        engine.reserved_elsewhere = lambda storage: sum(one.reserved(storage) for one in self._others(engine))
+        engine.fast_batches_elsewhere = lambda: sum(one.fast_batches() for one in self._others(engine))
         engine.recover(server.clock())
         self.engines[account], self._limits[account] = engine, limits
         self._tick.add(engine)
@@ -254,10 +253,9 @@ class JetStreamService:
             batch_timeout_ns=self._options.batch_timeout_ns,
         )
 
-    def _held(self, storage: StorageType, without: str) -> tuple[int, int]:
-        """Bytes used and bytes reserved by all accounts but one."""
-        others = [engine for name, engine in self.engines.items() if name != without]
-        return sum(e.used(storage) for e in others), sum(e.reserved(storage) for e in others)
+    def _others(self, without: JetStream) -> list[JetStream]:
+        """JetStream of all accounts but one."""
+        return [engine for engine in self.engines.values() if engine is not without]
 
     def _describe(self, sink: Sink) -> dict[str, Any] | None:
         """The `client` of an API audit advisory."""

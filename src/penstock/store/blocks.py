@@ -220,7 +220,8 @@ class BlockFiles:
         self._tidying = True
         self._compactions_left = COMPACTIONS_A_WRITE
         try:
-            self._apply_patches(log)
+            if self._patches:
+                self._apply_patches(log)
             while not self._busy and not self._failed and self._begin_work(log):
                 pass
         finally:
@@ -247,7 +248,7 @@ class BlockFiles:
         if self._all_written:
             # Else what made them superfluous may be in memory only: the next write() takes them.
             self._dropped += log.take_dropped()
-        if any(number not in self._syncing for number in self._dropped):
+        if self._dropped and any(number not in self._syncing for number in self._dropped):
             self._remove(log)
             return True
         if not self._rewrites and self._compactions_left:
