@@ -11,6 +11,7 @@ from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TO
 from penstock.jetstream.stream import fast
 from penstock.jetstream.stream.fast import BACKLOG_BYTES, FLOW_SHARED, flow_limit
 from penstock.kernels.dispatch import publish
+from penstock.protocol import headers
 from tests.support.engine import EngineHarness
 from tests.support.fast_batches import APPEND, COMMIT, EOB, PING, START, FastPublisher, final, flow, gap
 
@@ -221,6 +222,24 @@ def test_a_halved_pace_leaves_no_ack_behind(harness: EngineHarness, monkeypatch:
     assert first.heard() == [flow(750, 250)]
     first.append(1000, 1000)
     assert first.heard() == [flow(1000, 125)]
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("first", [1, 2])
+def test_what_headers_say_of_an_atomic_batch_means_nothing_in_a_fast_one(atomic: bool, first: int) -> None:
+    """Row 127: the messages are stored with the headers, as the official server does."""
+    harness = EngineHarness()
+    harness.create("S", "s.>", allow_batched=True, allow_atomic=atomic, storage="memory")
+    publisher = FastPublisher(harness)
+    for seq in range(1, 4):
+        header = headers.build([("Nats-Batch-Id", "x"), ("Nats-Batch-Sequence", str(seq + 1 - first))])
+        publisher.send(seq, START if seq == 1 else APPEND, b"%d" % seq, header if seq >= first else b"")
+    publisher.send(4, COMMIT, b"4", headers.build([("Nats-Batch-Id", "x"), ("Nats-Batch-Commit", "1")]))
+    assert publisher.heard()[-1] == final(4, 4)
+    assert payloads(harness) == [b"1", b"2", b"3", b"4"]
+    stored = harness.engine.streams["S"].log.load(3)
+    assert stored is not None and headers.value_of(stored.header, headers.BATCH_ID) == b"x"
+    assert harness.engine.batches.inflight.atomic == 0
 
 
 def test_the_more_waits_the_smaller_the_share() -> None:

@@ -14,6 +14,7 @@ HELP = """Usage: penstock <command> [options]
 Commands:
     serve      run a server in the foreground (nats-server's flags; `penstock serve --help` lists them)
     pipeline   archive, replay and examine streams with Spark
+    pub        publish a message or each line of an input, also as an atomic or fast batch
     store      check, repair or dump a store that no server uses
     version    show the version
 
@@ -34,6 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _pipeline(rest)
     if command == "store":
         return _store(rest)
+    if command == "pub":
+        return _pub(rest)
     if command in ("version", "-v", "--version"):
         return _version()
     if command in ("help", "-h", "--help"):
@@ -53,6 +56,12 @@ def _pipeline(words: list[str]) -> int:
     from penstock.cli.pipeline import pipeline
 
     return pipeline(words)
+
+
+def _pub(words: list[str]) -> int:
+    from penstock.cli.pub import pub
+
+    return pub(words)
 
 
 def _store(words: list[str]) -> int:

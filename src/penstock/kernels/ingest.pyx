@@ -359,8 +359,8 @@ cpdef size_t apply_plain(
         if limits.msg_size_max >= 0 and <int64_t>head.body_len > limits.msg_size_max:
             break
         message_of(head, &m)
-        if head.flags & PUBLISH_IS_BATCHED:
-            if staged is None or head.flags & PUBLISH_IS_FAST or not staged.take(head, now):
+        if head.flags & PUBLISH_IS_BATCHED and not head.flags & PUBLISH_IS_FAST:
+            if staged is None or not staged.take(head, now):
                 break
             batch.position += head.size
             taken += 1

@@ -136,11 +136,14 @@ class FastIngest:
     ) -> None:
         """A batch of one message is an ordinary publish, but for its ack."""
         try:
-            stored = self._stream.store_publish(subject, header, payload, now, ts)
+            stored = self._store(subject, header, payload, now, ts)
         except JetStreamApiError as error:
             self._say(reply, self._refused(ApiError.from_exception(error)))
             return
         self._say(reply, self._final(batch_id, stored.seq, 1, duplicate=stored.duplicate))
+
+    def _store(self, subject: bytes, header: bytes, payload: bytes, now: int, ts: int) -> Outcome:
+        return self._stream.store_publish(subject, header, payload, now, ts, in_fast_batch=True)
 
     def _start(
         self, flow: int, subject: bytes, reply: bytes, header: bytes, payload: bytes, now: int, ts: int
@@ -153,7 +156,7 @@ class FastIngest:
         if not self._check_at:
             self._check_at = now + self.config().batch_timeout_ns
         try:
-            stored = self._stream.store_publish(subject, header, payload, now, ts)
+            stored = self._store(subject, header, payload, now, ts)
         except JetStreamApiError as raised:
             error = ApiError.from_exception(raised)
             if batch.gap_ok:
@@ -181,7 +184,7 @@ class FastIngest:
     ) -> None:
         commits = operation == Operation.COMMIT
         try:
-            stored = self._stream.store_publish(subject, header, payload, now, ts)
+            stored = self._store(subject, header, payload, now, ts)
         except JetStreamApiError as raised:
             error = ApiError.from_exception(raised)
             self._say(reply, encode(_Err(seq, error)))

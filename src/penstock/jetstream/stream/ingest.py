@@ -46,8 +46,13 @@ class Decision(NamedTuple):
     purged_schedule: bytes = b""  # the subject of a schedule that leaves
 
 
-def check(stream: Stream, subject: bytes, header: bytes, payload_len: int, now: int) -> Decision:
-    """Decides about one publish at `now` (ns). Raises JetStreamApiError when it is refused."""
+def check(
+    stream: Stream, subject: bytes, header: bytes, payload_len: int, now: int, *, in_fast_batch: bool = False
+) -> Decision:
+    """Decides about one publish at `now` (ns). Raises JetStreamApiError when it is refused.
+
+    in_fast_batch: what the headers say about an atomic batch is stored and means nothing.
+    """
     config = stream.config
     if config.sealed:
         raise codes.STREAM_SEALED.exception()
@@ -61,6 +66,8 @@ def check(stream: Stream, subject: bytes, header: bytes, payload_len: int, now: 
             raise codes.MESSAGE_INCR_MISSING.exception()
         return Decision(_without_status_line(header) if header else b"")
     _check_api_level(stream, header)
+    if not in_fast_batch and headers.value_of(header, headers.BATCH_ID):
+        raise codes.ATOMIC_PUBLISH_DISABLED.exception()
     increment = _check_features(stream, header, payload_len)
     _check_expected_sequences(stream, subject, header)
     request = schedules.check_schedule(stream, subject, header, now)
@@ -151,8 +158,6 @@ def _check_api_level(stream: Stream, header: bytes) -> None:
 
 def _check_features(stream: Stream, header: bytes, payload_len: int) -> int | None:
     """Headers of features that this stream does not have, and the stream's name; returns the increment."""
-    if headers.value_of(header, headers.BATCH_ID):
-        raise codes.ATOMIC_PUBLISH_DISABLED.exception()
     increment = counter.check_increment(stream, header, payload_len)
     expected = headers.value_of(header, headers.EXPECTED_STREAM)
     if expected and expected != stream.name.encode():

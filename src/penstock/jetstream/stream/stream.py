@@ -208,11 +208,20 @@ class Stream:
         elif answers:
             self.acks.add_ack(reply, stored.seq, stored.duplicate)
 
-    def store_publish(self, subject: bytes, header: bytes, payload: bytes, now: int, ts: int) -> Outcome:
+    def store_publish(
+        self,
+        subject: bytes,
+        header: bytes,
+        payload: bytes,
+        now: int,
+        ts: int,
+        *,
+        in_fast_batch: bool = False,
+    ) -> Outcome:
         """Decides about one publish and stores it. Raises JetStreamApiError when it is refused."""
         if self.refuse_all is not None:
             raise self.refuse_all.exception()
-        decision = ingest.check(self, subject, header, len(payload), now)
+        decision = ingest.check(self, subject, header, len(payload), now, in_fast_batch=in_fast_batch)
         if decision.duplicate_of:
             return Outcome(decision.duplicate_of, duplicate=True, value="")
         if decision.payload is not None:
