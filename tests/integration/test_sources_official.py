@@ -283,6 +283,66 @@ async def test_positions_outlive_messages_and_restarts(server: AnyServer, stream
     assert sorted(one.payload for one in await streams.all("KEPT")) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+async def test_what_was_sourced_leaves_a_work_queue(server: AnyServer, streams: Streams) -> None:
+    """row 174: the origin's message goes once it is stored, and not before"""
+    await streams.make("WQ", "wq.*", retention="workqueue")
+    await streams.make("INT", "int.*", retention="interest")
+    await streams.pub("wq.0", b"before")
+    await streams.make("S", sources=[{"name": "WQ"}, {"name": "INT"}])
+    await streams.make("M", mirror={"name": "INT", "filter_subject": "int.1"})
+
+    async def consumers(name: str) -> Any:
+        return sorted((await streams.api(f"CONSUMER.NAMES.{name}"))["consumers"] or [])
+
+    async def followed() -> bool:
+        return len(await consumers("WQ")) == 1 and len(await consumers("INT")) == 2
+
+    await until(followed, 60)
+    of_mirror, of_source = await consumers("INT")
+    assert await consumers("WQ") == [of_source] and of_mirror.startswith("JS_MIRROR_")
+    for n in range(3):
+        await streams.pub(f"wq.{n}", b"w%d" % n)
+        await streams.pub(f"int.{n}", b"i%d" % n)
+    await streams.reaches("S", 7)
+    await streams.reaches("M", 2)
+
+    async def emptied() -> bool:
+        return (await streams.state("WQ"))[0] == (await streams.state("INT"))[0] == 0
+
+    await until(emptied, 60)
+    info = (await streams.api(f"CONSUMER.INFO.WQ.{of_source}"))["config"]
+    assert (info["ack_policy"], info["sourcing"], info["metadata"]["_nats.src.stream"]) == (
+        "flow_control",
+        True,
+        "S",
+    )
+    assert [one.payload for one in await streams.all("M")] == [b"i1"]
+    # What a full stream refuses stays in the queue.
+    full = [{"name": "WQ2"}]
+    await streams.make("WQ2", "wq2", retention="workqueue")
+    await streams.make("FULL", sources=full, discard="new", max_msgs=2)
+    for n in range(4):
+        await streams.pub("wq2", b"%d" % n)
+    await streams.reaches("FULL", 2)
+    assert (await streams.state("WQ2"))[2] == 4
+    held = {one.payload for one in [*await streams.all("FULL"), *await streams.all("WQ2")]}
+    assert held == {b"0", b"1", b"2", b"3"}
+    await streams.client.close()
+    server.stop()
+    server.start()
+    streams.client = await nats.connect(server.url, allow_reconnect=False)
+    await streams.pub("wq.9", b"after")
+    await streams.reaches("S", 8, 60)
+    await until(emptied, 60)
+    await streams.delete("S")
+    await streams.delete("M")
+
+    async def forgotten() -> bool:
+        return await consumers("WQ") == await consumers("INT") == []
+
+    await until(forgotten)
+
+
 async def test_a_full_stream_takes_more_when_it_has_room_again(streams: Streams) -> None:
     """row 173"""
     await streams.make("O", "o")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernels.copying import CopyBatch, apply_mirrored, apply_sourced
+from penstock.kernels.ackstate import AckPolicy, AckState
+from penstock.kernels.copying import CopyBatch, apply_mirrored, apply_sourced, settle_upto
 from penstock.kernels.dispatch import SubjectMapper
 from penstock.kernels.ingest import PlainLimits
 from penstock.kernels.messageids import MessageIds
@@ -189,6 +190,21 @@ def test_subjects_are_changed_and_the_header_keeps_the_one_there_was() -> None:
     batch.gather(origin, 1, [], [first, second], 1000)
     header = b"NATS/1.0\r\nNats-Stream-Source: O 1 > > a.b Ident123\r\n\r\n"
     assert batch.take_one() == (1, NOW, b"x.a.c", header, b"")
+
+
+@given(origin=logs(), chosen=filters, cuts=st.lists(st.integers(0, 22), max_size=3))
+def test_what_a_target_has_taken_is_settled_up_to_its_position(
+    origin: StreamLog, chosen: list[bytes], cuts: list[int]
+) -> None:
+    state = AckState(AckPolicy.ACK_NONE)
+    state.collecting = True
+    settled = []
+    for upto_seq in cuts:
+        settle_upto(state, origin, chosen, upto_seq, NOW)
+        settled += [seq for first, last in state.take_settled() for seq in range(first, last + 1)]
+    wanted = [one.seq for one in model.gather(content(origin), 1, chosen) if one.seq <= max(cuts, default=0)]
+    assert settled == wanted
+    assert state.delivered_consumer == len(wanted)
 
 
 def test_what_no_record_holds_is_refused() -> None:

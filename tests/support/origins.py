@@ -57,13 +57,13 @@ class Streams:
         state = (await self.info(name))["state"]
         return state["messages"], state["first_seq"], state["last_seq"]
 
-    async def reaches(self, name: str, last_seq: int) -> None:
+    async def reaches(self, name: str, last_seq: int, timeout_s: float = 30) -> None:
         """Waits until the stream's last sequence is this one."""
 
         async def there() -> bool:
             return bool((await self.state(name))[2] >= last_seq)
 
-        await until(there)
+        await until(there, timeout_s)
         assert (await self.state(name))[2] == last_seq
 
     async def get(self, name: str, seq: int) -> Stored | None:

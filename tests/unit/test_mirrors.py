@@ -347,3 +347,62 @@ def test_row_61_sources_get_nothing_that_is_not_on_the_disk(tmp_path: Path) -> N
     later.drain()
     js.engine.close()
     store.close()
+
+
+def test_row_174_a_work_queue_keeps_what_is_not_on_the_targets_disk_yet(tmp_path: Path) -> None:
+    later, store, js = syncing_engine(tmp_path)
+    js.create("O", "o", retention="workqueue", storage="memory")
+    js.create("S", "s", sources=[{"name": "O"}])
+    later.drain()
+    for _ in range(3):
+        js.tick()
+        later.drain()
+    publish(js.index, b"o", b"", b"", b"x")
+    for _ in range(5):
+        js.tick()
+    assert js.engine.streams["S"].syncing and payloads(js, "O") == [b"x"]
+    for _ in range(5):
+        later.drain()
+        js.tick()
+    assert payloads(js, "S") == [b"x"] and payloads(js, "O") == []
+    later.drain()
+    js.engine.close()
+    store.close()
+
+
+def test_row_174_interest_of_a_mirror_counts_and_others_are_waited_for() -> None:
+    js = EngineHarness()
+    js.create("O", "o.*", retention="interest")
+    make(js, "M", mirror={"name": "O", "filter_subject": "o.1"})
+    settle(js)
+    config = {"name": "c", "durable_name": "c", "ack_policy": "explicit", "filter_subject": "o.1"}
+    js.api("CONSUMER.CREATE.O.c.o.1", {"stream_name": "O", "config": config})
+    for n in range(3):
+        js.request(f"o.{n}", b"%d" % n)
+    settle(js)
+    assert payloads(js, "M") == payloads(js, "O") == [b"1"]  # c has not acked it, nobody wants the others
+    js.api("CONSUMER.DELETE.O.c")
+    settle(js)
+    assert payloads(js, "O") == []
+    js.api("STREAM.UPDATE.M", {"name": "M", "subjects": ["m"]})
+    assert js.api("CONSUMER.NAMES.O")["consumers"] == []
+    js.request("o.1", b"unwanted")
+    assert payloads(js, "O") == []
+
+
+def test_row_174_a_deleted_consumer_of_an_origin_is_made_again() -> None:
+    js = EngineHarness()
+    js.create("O", "o", retention="workqueue")
+    make(js, "S", sources=[{"name": "O"}])
+    settle(js)
+    js.request("o", b"0")
+    settle(js)
+    (name,) = js.api("CONSUMER.NAMES.O")["consumers"]
+    assert js.api(f"CONSUMER.DELETE.O.{name}")["success"]
+    js.request("o", b"1")
+    settle(js)
+    assert js.api("CONSUMER.NAMES.O")["consumers"] == [name]
+    assert payloads(js, "S") == [b"0", b"1"] and payloads(js, "O") == []
+    config = {"name": name, "durable_name": name, "ack_policy": "flow_control", "deliver_subject": "d"}
+    refused = js.api(f"CONSUMER.CREATE.O.{name}", {"stream_name": "O", "config": config})
+    assert "error" in refused

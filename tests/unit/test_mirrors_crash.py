@@ -147,3 +147,23 @@ def test_row_173_a_killed_stream_takes_nothing_from_a_source_twice(
             assert one.payload == published[seq - 1]
 
     assert after_each_crash(tmp_path, script, check) > 30
+
+
+def test_row_174_a_killed_stream_loses_nothing_of_a_work_queue(tmp_path: Path) -> None:
+    def script(js: EngineHarness) -> None:
+        js.create("O", "o.*", retention="workqueue")
+        make(js, "S", sources=[{"name": "O"}])
+        fill(js, 0, 12)
+
+    def check(js: EngineHarness) -> None:
+        if "S" not in js.engine.streams:
+            return
+        published = js.engine.streams["O"].log.last_seq
+        both = {one.payload for one in [*content(js, "S").values(), *content(js, "O").values()]}
+        assert both == {b"%03d" % n for n in range(published)}
+        settle(js)
+        assert [one.payload for one in content(js, "S").values()] == [b"%03d" % n for n in range(published)]
+        settle(js)
+        assert content(js, "O") == {}
+
+    assert after_each_crash(tmp_path, script, check) > 30

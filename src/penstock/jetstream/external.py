@@ -122,7 +122,7 @@ class ExternalReader:
         """Why there is no consumer, or what the stream refused."""
         return self._error or self.inflow.refusal
 
-    def stop(self) -> None:
+    def stop(self, *, for_good: bool) -> None:
         """Listens no more; the consumer goes when nobody listens."""
         self._stop_following()
         self._unsubscribe()

@@ -243,7 +243,8 @@ class Restore:
         self._syncing = True
         try:
             for name, consumer in zip(self._names, self._consumers, strict=True):
-                self._create_consumer(store, name, consumer)
+                if consumer.config.ack_policy is not AckPolicy.FLOW_CONTROL:  # a mirror's: it makes it anew
+                    self._create_consumer(store, name, consumer)
             store.write()
             store.start_sync(self._synced)
         except (JetStreamApiError, StoreError, OverflowError, ValueError) as error:

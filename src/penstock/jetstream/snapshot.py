@@ -82,7 +82,7 @@ class Snapshot:
         consumers = [
             pack_consumer(one, last_seq, now)
             for _, one in sorted(self._stream.consumers.items())
-            if with_consumers and not one.config.direct
+            if with_consumers and not (one.config.direct or one.is_driven)
         ]
         self.state.consumer_count = len(consumers)
         head = archive.pack_entry(archive.Entry(archive.STATE_NAME, now, encode(self.state)))

@@ -21,6 +21,8 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.errors import StoreError
+from penstock.jetstream import origin_consumer
 from penstock.jetstream.deadlines import Deadlines
 from penstock.jetstream.external import ExternalReader
 from penstock.jetstream.limits import SECOND_NS
@@ -29,6 +31,7 @@ from penstock.protocol import error_codes as codes
 from penstock.protocol.api import ApiError, StreamSourceInfo
 
 if TYPE_CHECKING:
+    from penstock.jetstream.consumer.consumer import Consumer
     from penstock.jetstream.engine import JetStream
     from penstock.jetstream.stream.inflow import Inflow
     from penstock.jetstream.stream.stream import Stream
@@ -65,8 +68,8 @@ class Reader(Protocol):
     def error(self) -> ApiError | None:
         """What is in the way."""
 
-    def stop(self) -> None:
-        """Reads no more."""
+    def stop(self, *, for_good: bool) -> None:
+        """Reads no more; for good: the stream has no use for the origin any longer."""
 
 
 class LocalReader:
@@ -80,6 +83,7 @@ class LocalReader:
         self._before = 0  # the sequence before the first one wanted
         self._looked = 0  # up to this sequence of the origin there is nothing more for the stream
         self._heard_at = -1
+        self._consumer: Consumer | None = None  # of an origin that keeps only what is needed
 
     def read(self, now: int, enough: int) -> int:
         inflow = self.inflow
@@ -89,6 +93,7 @@ class LocalReader:
         if origin is not self._origin:
             self._begin(origin)
             self._heard_at = now
+        self._settle(origin, now)
         mappers = [one for one in (inflow.mapper, self.stream.sink.mapper) if one is not None]
         from_seq = max(inflow.seq, self._looked) + 1
         if from_seq <= origin.log.last_seq:
@@ -128,8 +133,26 @@ class LocalReader:
             return codes.STREAM_NOT_FOUND
         return self.inflow.refusal
 
-    def stop(self) -> None:
+    def stop(self, *, for_good: bool) -> None:
         self._origin = None
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None and for_good and not consumer.closed:
+            consumer.retire()
+
+    def _settle(self, origin: Stream, now: int) -> None:
+        """What the stream has written leaves an origin that keeps only what is needed."""
+        if origin.needs is None:
+            return
+        if self._consumer is None or self._consumer.closed or self._consumer.stream is not origin:
+            try:
+                self._consumer = origin_consumer.make(self._engine, origin, self.stream, self.inflow, now)
+            except StoreError as error:
+                log.error(
+                    "stream %s: its consumer of %s can not be kept: %s", self.stream.name, origin.name, error
+                )
+                return
+        if not self.stream.syncing and self.stream.write_failure is None:
+            origin_consumer.settle(self._consumer, self.inflow, now)
 
 
 def first_wanted(inflow: Inflow, stream: Stream, origin: Stream) -> int:
@@ -187,12 +210,12 @@ class Sourcing:
     def stop(self) -> None:
         """Reads nothing more."""
         for readers in self._readers.values():
-            self._drop(readers)
+            self._drop(readers, for_good=False)
         self._readers.clear()
 
-    def _drop(self, readers: Iterable[Reader]) -> None:
+    def _drop(self, readers: Iterable[Reader], *, for_good: bool = True) -> None:
         for reader in readers:
-            reader.stop()
+            reader.stop(for_good=for_good)
             self._due.pop(reader, None)
             self._refused.pop(reader, None)
             self._deadlines.set(reader, None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from penstock.kernels.ackstate import AckState
 from penstock.kernels.dispatch import SubjectMapper
 from penstock.kernels.ingest import PlainLimits
 from penstock.kernels.messageids import MessageIds
@@ -56,6 +57,10 @@ class CopyBatch:
         """Bytes the batch holds."""
 
     def __len__(self) -> int: ...
+
+def settle_upto(state: AckState, log: StreamLog, filters: list[bytes], upto_seq: int, ts: int) -> int:
+    """Enters the messages up to a sequence that pass a filter (none: all) as delivered at `ts` (ns), with a
+    policy that needs no acks as settled; returns how many."""
 
 class DeliverySink(Sink):
     """A Python callable that gets what a consumer delivers, in another account too: callback(subject, reply,

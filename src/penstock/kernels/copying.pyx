@@ -18,6 +18,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
+from penstock.kernels.ackstate cimport AckState
 from penstock.kernels.buffers cimport OutBuffer, put_uint
 from penstock.kernels.dispatch cimport SubjectMapper
 from penstock.kernels.ingest cimport PlainLimits
@@ -279,6 +280,26 @@ cdef class CopyBatch:
 
     def __len__(self):
         return self.count
+
+
+def settle_upto(AckState state not None, StreamLog log not None, list filters not None, uint64_t upto_seq, int64_t ts):
+    """Enters all messages that pass as delivered; see the .pyi."""
+    cdef bytes one
+    cdef uint64_t seq, found, at = state.delivered_stream + 1
+    cdef size_t count = 0
+    while True:
+        seq = 0
+        if not filters:
+            seq = log.next_matching(at, NULL, 0)
+        for one in filters:
+            found = log.next_matching(at, PyBytes_AS_STRING(one), <size_t>PyBytes_GET_SIZE(one))
+            if found and (seq == 0 or found < seq):
+                seq = found
+        if seq == 0 or seq > upto_seq:
+            return count
+        state.deliver(seq, ts)
+        count += 1
+        at = seq + 1
 
 
 cdef class DeliverySink(Sink):

@@ -75,6 +75,7 @@ _KERNEL_POLICY = {
     AckPolicy.NONE: KernelPolicy.ACK_NONE,
     AckPolicy.ALL: KernelPolicy.ACK_ALL,
     AckPolicy.EXPLICIT: KernelPolicy.ACK_EXPLICIT,
+    AckPolicy.FLOW_CONTROL: KernelPolicy.ACK_NONE,  # is_driven
 }
 
 
@@ -163,6 +164,11 @@ class Consumer:
         """The first stream sequence of which its position says that it was delivered."""
         return self.meta.since or self.meta.start_seq
 
+    @property
+    def is_driven(self) -> bool:
+        """Does it deliver nothing itself, because a mirror or source tells it what was taken?"""
+        return self.config.ack_policy is AckPolicy.FLOW_CONTROL
+
     def _wiring(self) -> ConsumerWiring:
         wiring = self.stream.wiring
         if wiring is None:
@@ -213,7 +219,7 @@ class Consumer:
     def deliver(self, now: int, share: int) -> None:
         """Sends what may be sent now, `share` messages at most: others get their turn, and its journal is
         written."""
-        if self.closed:
+        if self.closed or self.is_driven:
             return
         self._share = share
         self._drop_removed()

@@ -112,14 +112,14 @@ def account_detail(server: Server, name: str, engine: JetStream, options: JszOpt
     streams: list[Page] = []
     for piece in pieces(engine.streams.values(), 16):
         for stream in piece:
-            streams.append((yield from _stream_detail(server, stream, options)))
+            streams.append((yield from _stream_detail(server, engine, stream, options)))
         yield
     if streams:
         detail["stream_detail"] = streams
     return detail
 
 
-def _stream_detail(server: Server, stream: Stream, options: JszOptions) -> Steps:
+def _stream_detail(server: Server, engine: JetStream, stream: Stream, options: JszOptions) -> Steps:
     detail: Page = {
         "name": stream.name,
         "created": format_time(stream.created),
@@ -128,6 +128,11 @@ def _stream_detail(server: Server, stream: Stream, options: JszOptions) -> Steps
     if options.config:
         detail["config"] = stream.config
     detail["state"] = stream.state()
+    mirror, sources = engine.sourcing.infos(stream, server.clock())
+    if mirror is not None:
+        detail["mirror"] = mirror
+    if sources:
+        detail["sources"] = sources
     if not options.consumer:
         return detail
     consumers: list[object] = []

@@ -1,0 +1,85 @@
+"""What a mirror or source holds back in an interest or work-queue stream: a durable consumer there.
+
+Such an origin keeps what some consumer needs. So whoever mirrors or sources it has one, by the official
+server's names (`JS_MIRROR_...`, `JS_SRC_...`): visible, kept over restarts, gone with the stream it is for.
+Nothing is delivered by it; the reader looks at the log, and tells it what the target has taken. Only when
+that was written, a message is settled, and leaves the origin unless others need it.
+
+Invariant: the consumer's position never runs ahead of what the target has stored. Behind it may be: a crash
+between the two leaves a message in the origin which the target knows it has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.jetstream.consumer.config import filters_of
+from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.limits import SECOND_NS
+from penstock.kernels.copying import settle_upto
+from penstock.protocol.api import AckPolicy, ConsumerConfig
+from penstock.protocol.ids import short_hash
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.stream.inflow import Inflow
+    from penstock.jetstream.stream.stream import Stream
+
+ACK_PENDING_MAX = 1000  # as the official server shows it
+
+
+def consumer_name(engine: JetStream, stream: Stream, inflow: Inflow) -> str:
+    """Stable, so that a restart finds it again; with the filters where a stream is sourced twice."""
+    domain = f" {engine.config.domain}" if engine.config.domain else ""
+    stable = short_hash(f"{stream.name} {engine.config.account}{domain}")
+    if inflow.is_mirror:
+        return f"JS_MIRROR_{stable}"
+    names = [source.name for source in stream.config.sources]
+    if names.count(inflow.source.name) > 1:
+        stable += f" {inflow.index_name}"
+    return f"JS_SRC_{short_hash(stable)}"
+
+
+def make(engine: JetStream, origin: Stream, stream: Stream, inflow: Inflow, now: int) -> Consumer:
+    """The consumer of an inflow, found or made. Raises StoreError when it can't be kept."""
+    name = consumer_name(engine, stream, inflow)
+    filters = [one.decode() for one in inflow.filters]
+    present = origin.consumers.get(name)
+    if present is not None:
+        if present.is_driven and filters_of(present.config) == filters:
+            return present
+        present.retire()
+    about = "mirror" if inflow.is_mirror else "src"
+    metadata = {f"_nats.{about}.acc": engine.config.account, f"_nats.{about}.stream": stream.name}
+    if engine.config.domain:
+        metadata[f"_nats.{about}.domain"] = engine.config.domain
+    config = ConsumerConfig(
+        durable_name=name,
+        name=name,
+        ack_policy=AckPolicy.FLOW_CONTROL,
+        max_deliver=-1,
+        filter_subject=filters[0] if len(filters) == 1 else "",
+        filter_subjects=filters if len(filters) > 1 else [],
+        max_ack_pending=ACK_PENDING_MAX,
+        flow_control=True,
+        deliver_subject=f"$JS.{'M' if inflow.is_mirror else 'S'}.{engine.new_id()}",
+        idle_heartbeat=SECOND_NS,
+        sourcing=True,
+        metadata=metadata,
+    )
+    consumer = Consumer.create(engine, origin, config, name, now)
+    origin.consumers[name] = consumer
+    engine.touch_consumer(consumer)
+    engine.advisories.consumer_action(origin.name, name, "create")
+    return consumer
+
+
+def settle(consumer: Consumer, inflow: Inflow, now: int) -> None:
+    """The inflow's stream has written everything up to its position."""
+    upto_seq = min(inflow.seq, consumer.stream.log.last_seq)
+    if upto_seq <= consumer.state.delivered_stream:
+        return
+    if settle_upto(consumer.state, consumer.stream.log, inflow.filters, upto_seq, now):
+        consumer.delivered_at = consumer.acked_at = now
+    consumer.pump.move_to(upto_seq + 1)
+    consumer.engine.touch_consumer(consumer)
