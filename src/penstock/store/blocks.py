@@ -38,6 +38,12 @@ keep up, and a write is held up by some milliseconds only."""
 CLOSING_MAX = 8
 """Closed blocks that wait to be settled, before a write() waits for them."""
 
+SECTOR = 4096
+"""What is read at once of a file that can't be read as a whole."""
+
+REFUSED_MAX = 64
+"""Sectors the disk refuses before the file counts as unreadable: each may take it seconds."""
+
 _TAIL = struct.Struct("<Q")
 
 
@@ -57,6 +63,28 @@ def map_file(disk: Disk, path: Path) -> memoryview:
         return disk.map(path)
     except OSError as error:
         raise StoreCorruptError(f"cannot read it: {error.strerror}", path=str(path)) from error
+
+
+def read_what_can_be(disk: Disk, path: Path) -> memoryview:
+    """A file's bytes piece by piece: zeros where the disk refuses. Raises StoreCorruptError when it refuses
+    everything, or there is no such file."""
+    try:
+        size = disk.size(path)
+    except OSError as error:
+        raise StoreCorruptError(f"cannot read it: {error.strerror}", path=str(path)) from error
+    data = bytearray(size)
+    refused = 0
+    for at in range(0, size, SECTOR):
+        try:
+            piece = disk.read_at(path, at, SECTOR)
+        except OSError as error:
+            refused += 1
+            logger.error("%s: cannot read bytes %d to %d: %s", path, at, at + SECTOR, error.strerror)
+            if refused > REFUSED_MAX:
+                raise StoreCorruptError(f"cannot read it: {error.strerror}", path=str(path)) from error
+        else:
+            data[at : at + len(piece)] = piece
+    return memoryview(data)
 
 
 def fingerprint(disk: Disk, path: Path) -> tuple[int, int]:
@@ -108,10 +136,13 @@ class BlockFiles:
     # ------------------------------------------------------------------ reading
 
     def load(self, number: int, size: int) -> memoryview:
-        """The bytes of a closed block. What can't be decrypted is zeros, and what is missing too: the log
-        then says which messages are lost. Raises StoreCorruptError when the file can't be read."""
+        """The bytes of a closed block. What can't be read or decrypted is zeros, and what is missing too: the
+        log then says which messages are lost. Raises StoreCorruptError when there is no such file."""
         path = block_path(self._directory, number)
-        file = map_file(self._disk, path)
+        try:
+            file = map_file(self._disk, path)
+        except StoreCorruptError:
+            file = read_what_can_be(self._disk, path)
         if is_enveloped(file):
             decoded = self._vault.decode(file, path)
             if decoded.why is not None:
