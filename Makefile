@@ -69,7 +69,7 @@ format: setup  ## format the code
 test: setup $(STAMPS)/demo  ## the tests, those of the demo included
 	$(BIN)/python -m pytest $(ARGS)
 
-demo: setup $(STAMPS)/demo  ## 336,776 real flights through a server into a Spark table and a chart
+demo: setup $(STAMPS)/demo  ## 336,776 real flights through a server through Spark, streaming, an archive and charts
 	$(BIN)/python examples/flights/demo.py $(ARGS)
 
 bench: setup  ## penstock beside the official server (found on PATH, or built where go is)

@@ -2,11 +2,18 @@
 
     python examples/flights/demo.py [--rows N] [--out FOLDER]
 
-An embedded penstock server keeps a stream in files; every flight is published to
-`flights.<carrier>.<origin>.<dest>` as a JSON document (flights_data.py says what is in it); a Spark job reads
-the stream and computes departures, mean and 95th percentile of the departure delay by carrier and month. The
-result goes to Parquet and into a chart, and is held against what pandas computes from the original table.
-Exit code 1 when a single row or figure differs.
+An embedded penstock server keeps streams in files. Then, one after the other:
+
+    publish     every flight to `flights.<carrier>.<origin>.<dest>` as a JSON document (flights_data.py)
+    stream      a streaming query counts the flights of each day and airport in windows ...
+    sink        ... and writes each window, once it is over, into a second stream, exactly once
+    archive     the stream of flights goes to Parquet, verified
+    table       departures, mean and 95th percentile of the delay by carrier and month, from archive and
+                stream as one table
+    chart       of both
+
+All of it is held against what pandas computes from the original table. Exit code 1 when a single row or
+figure differs.
 """
 
 from __future__ import annotations
@@ -14,20 +21,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
-from flights_chart import draw
+from flights_chart import draw, draw_days
 from flights_data import FLIGHTS, DataMissingError, load_airlines, load_flights, messages
+from flights_days import DAYS_STREAM, END_SUBJECT, check_days, publish_end, read_days, stream_days
 from flights_publish import STREAM, publish
 from flights_table import MismatchError, by_carrier_and_month, check, start_spark, time_read, write
 from rich.console import Console
 from rich.table import Table
 
 from penstock import testing
+from penstock.spark.pipelines.archive import archive
+from penstock.spark.pipelines.replay import table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TABLE_WIDTH = 116
 MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
@@ -49,24 +64,56 @@ def run(rows: int, out: Path, console: Console) -> None:
         console.print("starting Spark …")
         spark = start_spark()
         try:
+            days = stream(spark, server.url, flights, Path(store), console)
+            archive_flights(spark, server.url, len(flights), out / "archive", console)
             job_started = time.perf_counter()
-            found = write(by_carrier_and_month(spark, server.url, STREAM), out / "by_carrier_and_month")
+            both = table(spark, STREAM, str(out / "archive"), {"servers": server.url})
+            flights_only = both.where(f"subject <> '{END_SUBJECT}'")
+            found = write(by_carrier_and_month(flights_only), out / "by_carrier_and_month")
             job_s = time.perf_counter() - job_started
             read_s = time_read(spark, server.url, STREAM)
         finally:
             spark.stop()
     check(found, flights, rows)
     draw(found, load_airlines(), out / "delays.png")
+    draw_days(days, out / "days.png")
     console.print(as_table(found))
     console.print(
-        f"published {len(flights) / publish_s:,.0f} flights/s, every one acked; the job took {job_s:.1f} s "
-        f"in a cold JVM; reading alone, once warm: {len(flights) / read_s:,.0f} rows/s"
+        f"published {len(flights) / publish_s:,.0f} flights/s, every one acked; the table took {job_s:.1f} "
+        f"s; reading alone, once warm: {len(flights) / read_s:,.0f} rows/s"
     )
     console.print(
         f"[green]checked:[/] exactly {rows:,} rows, and the table's {len(found)} rows equal "
         f"those computed from the data frame ({time.perf_counter() - started:.0f} s in all)"
     )
-    console.print(f"written: {out / 'by_carrier_and_month'} (Parquet), {out / 'delays.png'}")
+    names = ", ".join(
+        str(out / name) for name in ("by_carrier_and_month", "archive", "delays.png", "days.png")
+    )
+    console.print(f"written: {names}")
+
+
+def stream(
+    spark: SparkSession, url: str, flights: pd.DataFrame, store: Path, console: Console
+) -> pd.DataFrame:
+    """The windows of a day, from the stream they were written to. Raises MismatchError."""
+    started = time.perf_counter()
+    asyncio.run(publish_end(url))
+    batches = stream_days(spark, url, store / "checkpoint")
+    days = read_days(spark, url)
+    check_days(days, flights)
+    console.print(
+        f"streamed: {len(flights):,} flights in {len(batches)} micro-batches became {len(days):,} windows of "
+        f"a day and airport in stream {DAYS_STREAM}, in {time.perf_counter() - started:.1f} s"
+    )
+    return days
+
+
+def archive_flights(spark: SparkSession, url: str, rows: int, folder: Path, console: Console) -> None:
+    """Into Parquet; what an earlier run of the demo archived is another stream's, and removed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    done = archive(spark, STREAM, str(folder), {"servers": url}, range_records=100_000, console=console)
+    if done.rows != rows + 1:  # the message that ends the stream is one more
+        raise MismatchError(f"the archive holds {done.rows:,} messages, {rows:,} flights were published")
 
 
 def as_table(found: pd.DataFrame) -> Table:

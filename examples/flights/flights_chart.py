@@ -49,6 +49,41 @@ def draw(table: pd.DataFrame, airlines: dict[str, str], path: Path) -> None:
     plt.close(figure)
 
 
+def draw_days(days: pd.DataFrame, path: Path) -> None:
+    """Flights a day by airport, and the mean delay of all of them."""
+    figure, (counts, delays) = plt.subplots(
+        2, 1, figsize=(13, 6.2), sharex=True, height_ratios=[2, 1], layout="constrained", facecolor="white"
+    )
+    figure.suptitle(
+        "Day by day, as the streaming query wrote it",
+        fontsize=17,
+        fontweight="bold",
+        color=INK,
+        x=0.01,
+        ha="left",
+    )
+    by_day = days.pivot_table(index="day", columns="origin", values="flights").fillna(0)
+    counts.stackplot(
+        by_day.index,
+        by_day.T.to_numpy(),
+        labels=list(by_day.columns),
+        colors=["#3b5b82", "#6f94bd", "#b3c9e0"],
+    )
+    counts.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)
+    counts.set_title("Flights", fontsize=12, color=INK, loc="left")
+    minutes = (days["mean_delay"] * days["departures"]).groupby(days["day"]).sum()
+    mean = minutes / days.groupby("day")["departures"].sum()
+    delays.plot(mean.index, mean.to_numpy(), color="#c0532f", linewidth=1.2)
+    delays.axhline(0, color=MUTED, linewidth=0.6)
+    delays.set_title("Mean departure delay (minutes)", fontsize=12, color=INK, loc="left")
+    for axes in (counts, delays):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
 def _grid(table: pd.DataFrame, carriers: list[str], column: str) -> pd.DataFrame:
     return table.pivot_table(index="carrier", columns="month", values=column).reindex(
         index=carriers, columns=range(1, 13)

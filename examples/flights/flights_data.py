@@ -67,12 +67,13 @@ class Flight(msgspec.Struct):
 
 
 def load_flights() -> pd.DataFrame:
-    """The table as the package has it. Raises DataMissingError.
+    """The package's table, in the order of the planned hours. Raises DataMissingError.
 
     The file is read beside the package, not through it: importing it needs `pkg_resources`, which newer
     releases of setuptools no longer bring.
     """
-    return pd.read_csv(_data_folder() / "flights.csv.zip")
+    table = pd.read_csv(_data_folder() / "flights.csv.zip")
+    return table.sort_values("time_hour", kind="stable", ignore_index=True)
 
 
 def load_airlines() -> dict[str, str]:

@@ -44,6 +44,7 @@ def start_spark() -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
         .config("spark.log.level", "ERROR")
         # the quick compiler only: this job is over before the thorough one pays off
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
@@ -53,11 +54,10 @@ def start_spark() -> SparkSession:
     return spark
 
 
-def by_carrier_and_month(spark: SparkSession, url: str, stream: str) -> DataFrame:
-    """One row a carrier and month, in that order; columns COLUMNS."""
+def by_carrier_and_month(messages: DataFrame) -> DataFrame:
+    """One row a carrier and month, in that order; columns COLUMNS. messages: a table with a column data."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    messages = spark.read.format("jetstream").option("servers", url).option("stream", stream).load()
     flight = F.from_json(F.col("data").cast("string"), DOCUMENT_SCHEMA, {"mode": "FAILFAST"})
     return (
         messages.select(flight.alias("flight"))

@@ -85,10 +85,11 @@ def test_the_streams_table_is_the_data_frames(
 
     with testing.server(jetstream=True, store_dir=tmp_path / "store") as server:
         asyncio.run(publish(server.url, messages(flights), ROWS))
-        found = write(by_carrier_and_month(spark, server.url, STREAM), tmp_path / "table")
+        messages = spark.read.format("jetstream").option("servers", server.url).load(STREAM)
+        found = write(by_carrier_and_month(messages), tmp_path / "table")
     assert len(found) == 36
     check(found, flights, ROWS)
-    draw_if_possible(found, tmp_path / "delays.png")
+    draw_chart(found, tmp_path / "delays.png")
 
     with pytest.raises(MismatchError, match="the stream gave 2,000 rows, 2,001 flights"):
         check(found, flights, ROWS + 1)
@@ -98,9 +99,33 @@ def test_the_streams_table_is_the_data_frames(
         check(wrong, flights, ROWS)
 
 
-def draw_if_possible(found: pd.DataFrame, path: Path) -> None:
-    """matplotlib comes with the demo's dependencies, not with the tests'."""
-    pytest.importorskip("matplotlib")
+def test_windows_go_to_a_second_stream_as_they_close(
+    spark: SparkSession, flights: pd.DataFrame, tmp_path: Path
+) -> None:
+    from flights_chart import draw_days
+    from flights_data import messages
+    from flights_days import check_days, publish_end, read_days, stream_days
+    from flights_publish import publish
+    from flights_table import MismatchError
+
+    dated = flights.assign(
+        time_hour=[f"2013-01-{1 + n // 500:02d}T{n // 25 % 20:02d}:00:00Z" for n in range(ROWS)]
+    )
+    with testing.server(jetstream=True, store_dir=tmp_path / "store") as server:
+        asyncio.run(publish(server.url, messages(dated), ROWS))
+        asyncio.run(publish_end(server.url))
+        stream_days(spark, server.url, tmp_path / "checkpoint")
+        days = read_days(spark, server.url)
+        stream_days(spark, server.url, tmp_path / "checkpoint")
+        assert len(read_days(spark, server.url)) == len(days) == 12
+    check_days(days, dated)
+    with pytest.raises(MismatchError, match="differ from the data frame"):
+        check_days(days, dated.head(ROWS - 1))
+    draw_days(days, tmp_path / "days.png")
+    assert (tmp_path / "days.png").read_bytes().startswith(b"\x89PNG")
+
+
+def draw_chart(found: pd.DataFrame, path: Path) -> None:
     from flights_chart import draw
 
     draw(found, {"UA": "United Air Lines Inc."}, path)
