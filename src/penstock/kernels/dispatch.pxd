@@ -84,6 +84,9 @@ cdef class Inlet:
     cdef Frame frame                    # the control frame process() stopped at
     cdef uint64_t frame_epoch           # parser.epoch while `frame` is alive
     cdef bint has_frame, busy
+    # None, or callable(subject, reply, header, payload) -> int: routes publishes that ask to be traced
+    cdef public object on_traced
+    cdef public bint trace_parent       # does a header `traceparent` ask?
     cdef public SubjectMapper mapper    # None, or changes subjects of publishes before anything checks them
     cdef public object on_control       # callable(op): process() stopped at this frame; it goes on from there
     cdef public object on_fed_slow      # callable(): what was read went to a sink above its stall_threshold
@@ -99,9 +102,12 @@ cdef class Inlet:
     cdef int work(self) except -1
     cdef int publish_frame(self, const Frame* f, Sought* sought) except -1
     cdef bint is_allowed(self, const Message* m) except -1
+    cdef bint is_reply_allowed(self, const Message* m) except -1
 
 # Routes one message to everybody interested; returns how many took it.
 cdef int route(SubscriptionIndex index, const Message* m, Sink origin) except -1
+# Tells who asked, when it listens itself, that nobody took its request.
+cdef int answer_no_responders(SubscriptionIndex index, ClientSink sink, const Message* m) except -1
 # The same for Python callers.
 cpdef int publish(
     SubscriptionIndex index, bytes subject, bytes reply, bytes header, bytes payload, Sink origin=*

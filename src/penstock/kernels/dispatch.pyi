@@ -119,6 +119,8 @@ class Inlet:
     fed_slow -- has it delivered to a sink above its stall_threshold? Set it False to watch anew.
     on_control, on_fed_slow, trigger -- for received(): who goes on at a frame that is none of a publish, with
     its Op; who is told of fed_slow; and whose tick a read may end (None: another's).
+    on_traced -- callable(subject, reply, header, payload) -> how many took it: routes publishes whose headers
+    ask for a trace, as with trace_parent a `traceparent` does. None = they are routed like others.
     active -- has read something since somebody set it False. read_bytes -- of the last read.
     """
 
@@ -128,6 +130,8 @@ class Inlet:
     no_responders: bool
     publish_check: Callable[[bytes], int] | None
     mapper: SubjectMapper | None
+    on_traced: Callable[[bytes, bytes, bytes, bytes], int] | None
+    trace_parent: bool
     fed_slow: bool
     on_control: Callable[[int], object]
     on_fed_slow: Callable[[], object]

@@ -25,6 +25,7 @@ from penstock.kernels.sinks cimport (
 )
 from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
 from penstock.kernels.ticks cimport TickTrigger
+from penstock.kernels.traceheaders cimport asks_for_trace
 
 cdef extern from *:
     """
@@ -550,6 +551,13 @@ cdef class Inlet:
         sink.in_bytes += m.body_len
         if self.pedantic and not is_literal_subject(m.subject, m.subject_len):
             sink.write(b"-ERR 'Invalid Publish Subject'\r\n")     # and it is routed all the same
+        if m.header_len and self.on_traced is not None and asks_for_trace(&m, self.trace_parent):
+            return self.on_traced(
+                PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len),
+                PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b"",
+                PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len),
+                PyBytes_FromStringAndSize(m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len)),
+            )
         if self.mapper is not None:
             mapped = self.mapper.map(PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len))
             m.subject, m.subject_len = PyBytes_AS_STRING(mapped), <size_t>PyBytes_GET_SIZE(mapped)
@@ -583,6 +591,10 @@ cdef class Inlet:
                     if len(self.allowed) >= ALLOWED_MAX:
                         self.allowed.clear()
                     self.allowed[subject] = True
+        return self.is_reply_allowed(m)
+
+    cdef bint is_reply_allowed(self, const Message* m) except -1:
+        cdef bytes subject
         if m.reply_len and is_reserved_reply(m.reply, m.reply_len):
             subject = PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len)
             self.sink.write(

@@ -22,6 +22,11 @@ cdef class Rewriter:
     cdef OutBuffer out              # what the last rewrite() made
     cdef int rewrite(self, const char* subject, size_t n) except -1
 
+# Takes part in what an import does: routes in place of it. For traces.
+cdef class RouteHook:
+    cdef readonly bint only         # nothing is delivered: no answer will come
+    cdef int route(self, ImportSink sink, const Message* m, Sink origin) except -1
+
 # A service of another account, in the index of the importing one.
 cdef class ImportSink(Sink):
     cdef readonly SubscriptionIndex index       # of the exporting account
@@ -34,6 +39,9 @@ cdef class ImportSink(Sink):
     cdef readonly int64_t threshold_ns
     cdef object describe, chain, measure
     cdef OutBuffer body
+    cdef readonly bint allow_trace              # do traces go on in the exporting account?
+    cdef RouteHook hook                         # None, or routes the message that comes now
+    cdef bytes asked_for                        # its subject in the importing account, for the hook
     cdef bint busy
     cdef int pass_on(self, Subscription sub, const Message* m, Sink origin, bint chained) except -1
     cdef bytes info(self, Sink origin)
@@ -78,3 +86,11 @@ cdef class ReplyTable(AwaitedReplies):
 cdef class ShadowSink(Sink):
     cdef readonly Subscription target
     cdef Rewriter rewriter
+    cdef readonly bint allow_trace              # do traces go on in the importing account?
+
+cdef int hand_over(Subscription sub, const Message* shown, const Message* inner, Sink origin) except -1
+cdef int route_imported(
+    SubscriptionIndex index, const Message* shown, const Message* inner, Sink origin
+) except -1
+# What a message to `sub`, a shadow's subscription, is called where it stands for another one.
+cdef bytes local_name(ShadowSink shadow, Subscription sub, const Message* m)

@@ -39,6 +39,7 @@ class ImportSink(Sink):
     describe -- callable(origin, share) -> JSON of the header that says who asks, b"" for none.
     chain -- callable(header block, origin, share) -> the same for a request that was imported before.
     measure -- None, or callable(origin, header block, has it a reply) -> None or a measurement.
+    allow_trace -- do traces of messages go on in the exporting account?
     """
 
     mapper: SubjectMapper | None
@@ -63,6 +64,7 @@ class ImportSink(Sink):
         describe: Callable[[Sink | None, bool], bytes],
         chain: Callable[[bytes, Sink | None, bool], bytes],
         measure: Callable[[Sink | None, bytes, bool], Measurement | None] | None = None,
+        allow_trace: bool = False,
     ) -> None: ...
 
 class ReplySink(Sink):
@@ -112,8 +114,11 @@ class ShadowSink(Sink):
     """Gives a subscription of another account what this account publishes.
 
     target -- the subscription. rewriter -- from this account's subjects to the other's, None = the same.
+    allow_trace -- do traces of messages go on in the other account?
     """
 
     @property
     def target(self) -> Subscription: ...
-    def __init__(self, target: Subscription, rewriter: Rewriter | None) -> None: ...
+    def __init__(
+        self, target: Subscription, rewriter: Rewriter | None, allow_trace: bool = False
+    ) -> None: ...

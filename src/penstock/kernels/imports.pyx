@@ -159,6 +159,13 @@ cdef inline bint is_ack(const char* s, size_t n) noexcept nogil:
 
 # --- services
 
+cdef class RouteHook:
+    """Takes part in what an import does: routes in place of it. On its own it routes nowhere."""
+
+    cdef int route(self, ImportSink sink, const Message* m, Sink origin) except -1:
+        return 0
+
+
 cdef class ImportSink(Sink):
     """Requests to a service of another account.
 
@@ -173,11 +180,13 @@ cdef class ImportSink(Sink):
         chain: callable(header block, origin, share) -> the same for a request that was imported before.
         measure: None, or callable(origin, header block, has a reply) -> None or a measurement, which has
             answered(origin) and ended(ReplyEnd).
+        allow_trace: do traces of messages go on in the exporting account?
     """
 
     def __cinit__(
         self, SubscriptionIndex index not None, SubscriptionIndex home not None, *, Rewriter rewriter,
         SubjectMapper mapper, bint share, bint streamed, int64_t threshold_ns, describe, chain, measure=None,
+        bint allow_trace=False,
     ):
         self.index = index
         self.home = home
@@ -191,6 +200,7 @@ cdef class ImportSink(Sink):
         self.describe = describe
         self.chain = chain
         self.measure = measure
+        self.allow_trace = allow_trace
         self.body = OutBuffer()
 
     cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
@@ -225,9 +235,12 @@ cdef class ImportSink(Sink):
                 out.reply = PyBytes_AS_STRING(reply.subscription.subject)
                 out.reply_len = <size_t>PyBytes_GET_SIZE(reply.subscription.subject)
             self.add_info(&out, origin, chained)
-            taken = route_imported(self.index, &out, &out, origin)
-            if taken == 0 and reply is not None:
-                self.replies.close(reply, REPLY_UNDELIVERED)
+            if self.hook is None:
+                taken = route_imported(self.index, &out, &out, origin)
+            else:
+                taken = self.hook.route(self, &out, origin)
+            if reply is not None and (taken == 0 or (self.hook is not None and self.hook.only)):
+                self.replies.close(reply, REPLY_UNDELIVERED if taken == 0 else REPLY_DONE)
             return taken
         finally:
             self.busy = False
@@ -481,14 +494,30 @@ cdef class ReplyTable(AwaitedReplies):
 
 # --- streams
 
+cdef bint is_renamed(ShadowSink shadow, Subscription sub, const Message* m) noexcept:
+    # A consumer's message has the subject it was stored with, which is none of this stream's.
+    return shadow.rewriter is not None and filter_matches(
+        PyBytes_AS_STRING(sub.subject), <size_t>PyBytes_GET_SIZE(sub.subject), m.subject, m.subject_len
+    )
+
+
+cdef bytes local_name(ShadowSink shadow, Subscription sub, const Message* m):
+    if not is_renamed(shadow, sub, m):
+        return PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
+    shadow.rewriter.rewrite(m.subject, m.subject_len)
+    return PyBytes_FromStringAndSize(shadow.rewriter.out.data, <Py_ssize_t>shadow.rewriter.out.size)
+
+
 cdef class ShadowSink(Sink):
     """Gives a subscription of another account what this account publishes.
 
-    Args: target: the subscription; rewriter: from this account's subjects to the other's, None = the same.
+    Args: target: the subscription; rewriter: from this account's subjects to the other's, None = the same;
+        allow_trace: do traces of messages go on in the other account?
     """
 
-    def __cinit__(self, Subscription target not None, Rewriter rewriter):
+    def __cinit__(self, Subscription target not None, Rewriter rewriter, bint allow_trace=False):
         self.target = target
+        self.allow_trace = allow_trace
         self.rewriter = rewriter
         self.shows_stored = target.sink.shows_stored
 
@@ -500,10 +529,7 @@ cdef class ShadowSink(Sink):
         cdef Subscription target = self.target
         if is_closed(sub) or is_closed(target):
             return 0
-        # A consumer's message has the subject it was stored with, which is none of this stream's.
-        if self.rewriter is None or not filter_matches(
-            PyBytes_AS_STRING(sub.subject), <size_t>PyBytes_GET_SIZE(sub.subject), m.subject, m.subject_len
-        ):
+        if not is_renamed(self, sub, m):
             return target.sink.deliver(target, m, origin)
         local = m[0]
         self.rewriter.rewrite(m.subject, m.subject_len)

@@ -23,7 +23,7 @@ cdef class StreamSink(Sink):
     cdef readonly IngestBatch batch
     cdef IngestBatch spare
     cdef DirtyList dirty_list
-    cdef object stream
+    cdef readonly object stream
     cdef public SubjectMapper mapper    # None, or changes subjects before anything else sees them
     cdef public bint is_dirty
 

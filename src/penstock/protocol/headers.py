@@ -60,6 +60,7 @@ REQUIRED_API_LEVEL = "Nats-Required-Api-Level"
 STREAM_IDENTITY = "Nats-Stream-Identity"
 REQUEST_INFO = "Nats-Request-Info"
 TRACE_DEST = "Nats-Trace-Dest"
+TRACE_DISABLED = "trace disabled"  # as a destination; no subject
 TRACE_HOP = "Nats-Trace-Hop"
 TRACE_ORIGIN_ACCOUNT = "Nats-Trace-Origin-Account"
 TRACE_ONLY = "Nats-Trace-Only"
@@ -217,6 +218,11 @@ def with_value(block: bytes, name: str, value: str | bytes) -> bytes:
     if not rest.endswith(_END):
         rest = rest.rstrip(b"\r\n") + _END
     return rest[:-2] + name.encode() + b": " + text + _END
+
+
+def trace_disabled(block: bytes) -> bytes:
+    """The block for where a message's trace ends."""
+    return with_value(block, TRACE_DEST, TRACE_DISABLED)
 
 
 _needles: dict[str, bytes] = {}

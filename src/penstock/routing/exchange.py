@@ -156,6 +156,7 @@ class Exchange:
             describe=self._describe,
             chain=lambda header, origin, share: self._chain(key.importer, header, origin, share),
             measure=None if export.latency is None else self._measure(entry.account, export, entry),
+            allow_trace=export.allow_trace,
         )
         subscription = Subscription(sink, made.local.encode())
         importer.index.insert(subscription)
@@ -166,7 +167,7 @@ class Exchange:
         shadows = self._shadows.get(importer.name)
         if shadows is None:
             shadows = self._shadows[importer.name] = Shadows(importer.index)
-        stream = _Stream(accounts[entry.account].index, plan(entry))
+        stream = _Stream(accounts[entry.account].index, plan(entry), entry.allow_trace)
         shadows.add(stream)
         self._streams[key] = (shadows, stream)
 
@@ -182,8 +183,9 @@ class Exchange:
 class _Stream:
     """One imported stream: the exporting index, and how subjects there and here belong together."""
 
-    def __init__(self, index: SubscriptionIndex, made: Plan) -> None:
+    def __init__(self, index: SubscriptionIndex, made: Plan, allow_trace: bool) -> None:
         self.index = index
+        self.allow_trace = allow_trace
         self._plan = made
         same = made.local == made.remote
         # To the importing account's names of messages, to the exporting account's of filters.
@@ -249,7 +251,7 @@ class Shadows:
         subject = stream.filter_for(subscription.subject.decode("utf-8", "surrogateescape"))
         if subject is None:
             return
-        sink = ShadowSink(subscription, stream.inward)
+        sink = ShadowSink(subscription, stream.inward, stream.allow_trace)
         name = subject.encode("utf-8", "surrogateescape")
         shadow = Subscription(sink, name, subscription.queue, subscription.sid)
         stream.index.insert(shadow)

@@ -25,7 +25,7 @@ from penstock.server.directives import (
     storage_size,
     text,
 )
-from penstock.server.options import AccountJetStream, AccountOptions, User
+from penstock.server.options import AccountJetStream, AccountOptions, MessageTrace, User
 
 if TYPE_CHECKING:
     from penstock.server.sharing_directives import Entry as SharedEntry
@@ -216,6 +216,26 @@ def _imports(node: Node, name: str) -> list[SharedEntry]:
     return sharing_directives.imports(node, name)
 
 
+def _trace(node: Node, name: str) -> MessageTrace:
+    """A destination, or a map of `dest` and `sampling`."""
+    found = {"dest": text(node, name)} if isinstance(node.value, str) else fields(
+        block(node, name), {"dest": ("dest", text), "sampling": ("sampling", _percent)}, frozenset()
+    )  # fmt: skip
+    if "dest" not in found:
+        raise node.where.error(f"{name} has no dest")
+    try:
+        return MessageTrace(**found)
+    except ConfigError as error:
+        raise node.where.error(error.message) from error
+
+
+def _percent(node: Node, name: str) -> int:
+    """A number, or one with `%`."""
+    if isinstance(node.value, str) and node.value.removesuffix("%").isdecimal():
+        return int(node.value.removesuffix("%"))
+    return integer(node, name)
+
+
 _ACCOUNT = {
     "users": ("users", users),
     "jetstream": ("jetstream", _jetstream),
@@ -223,10 +243,11 @@ _ACCOUNT = {
     "maps": ("mappings", mappings),
     **dict.fromkeys(("default_permissions", "default_permission", "permissions"), ("defaults", permissions)),
     "limits": ("limits", _limits),
+    **dict.fromkeys(("msg_trace", "trace_dest"), ("trace", _trace)),
     "exports": ("exports", _exports),
     "imports": ("imports", _imports),
 }
-_UNSUPPORTED_ACCOUNT = frozenset("nkey msg_trace trace_dest cluster_traffic default_js_domain".split())
+_UNSUPPORTED_ACCOUNT = frozenset("nkey cluster_traffic default_js_domain".split())
 
 
 def accounts(node: Node, name: str) -> tuple[AccountOptions, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.protocol import claims
+from penstock.protocol.subjects import is_valid_subject
 from penstock.routing.mapping import Destination, SubjectMapping
 from penstock.routing.permissions import Entry, Permissions, ResponsePermission, SubjectPermission
 from penstock.routing.sharing import (
@@ -24,7 +25,7 @@ from penstock.routing.sharing import (
     StreamExport,
     StreamImport,
 )
-from penstock.server.options import AccountJetStream, AccountOptions
+from penstock.server.options import AccountJetStream, AccountOptions, MessageTrace
 
 CONNECTION_TYPES = frozenset(
     {"STANDARD", "WEBSOCKET", "LEAFNODE", "LEAFNODE_WS", "MQTT", "MQTT_WS", "IN_PROCESS"}
@@ -80,9 +81,16 @@ def account_options(
         max_subscriptions=limits.subs,
         max_payload=limits.payload,
         max_leafnodes=limits.leaf,
+        trace=_trace(body.trace),
         exports=tuple(_export(one) for one in body.exports),
         imports=tuple(_import(one, is_activated(one)) for one in body.imports),
     )
+
+
+def _trace(given: claims.Trace | None) -> MessageTrace | None:
+    if given is None or not is_valid_subject(given.dest):
+        return None
+    return MessageTrace(dest=given.dest, sampling=given.sampling if 0 < given.sampling <= 100 else 100)
 
 
 def jetstream_of(limits: claims.OperatorLimits) -> AccountJetStream | None:

@@ -53,6 +53,7 @@ def _tell_sessions(server: Server) -> None:
     for session in server.sessions.values():
         if session.identity is not None and session.identity.account in server.accounts:
             session.inlet.mapper = server.accounts[session.identity.account].mapper
+            session.trace_parents()
     share(server)
 
 

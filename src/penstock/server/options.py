@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from penstock.errors import ConfigError
+from penstock.protocol.subjects import is_valid_subject
 
 if TYPE_CHECKING:
     from penstock.routing.mapping import SubjectMapping
@@ -72,6 +73,23 @@ class AccountJetStream(Struct, frozen=True, kw_only=True):
     none. (Account JWTs only.)"""
 
 
+class MessageTrace(Struct, frozen=True, kw_only=True):
+    """Traces of an account's messages that other systems trace as well. Block `msg_trace`."""
+
+    dest: str
+    """Where traces are published that a sampled `traceparent` asks for. `dest`."""
+    sampling: int = 100
+    """Percent of those messages that are traced, 1..100 (default). `sampling`."""
+
+    def __post_init__(self) -> None:
+        if not is_valid_subject(self.dest):
+            raise ConfigError(f'Trace destination "{self.dest}" is not valid')
+        if not 1 <= self.sampling <= 100:
+            raise ConfigError(
+                f"Trace destination sampling value {self.sampling} is invalid, needs to be [1..100]"
+            )
+
+
 class AccountOptions(Struct, frozen=True, kw_only=True):
     """One account of `accounts`. Limits of -1 (default) = those of the server."""
 
@@ -93,6 +111,8 @@ class AccountOptions(Struct, frozen=True, kw_only=True):
     """Most leaf nodes at a time. `limits.max_leafnodes`, `max_leafs`."""
     exports: tuple[AnyExport, ...] = ()
     """What other accounts may import. `exports`."""
+    trace: MessageTrace | None = None
+    """Traces that a `traceparent` asks for; None (default) = it asks for none. `msg_trace`, `trace_dest`."""
     imports: tuple[AnyImport, ...] = ()
     """What it has from other accounts. `imports`."""
 

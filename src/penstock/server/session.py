@@ -342,12 +342,23 @@ class Session:
         self.server.inhabitants.move(self, identity.account)
         self.identity = identity
         self.sink.brief = self.sink.detail = None
+        self.trace_parents()
         self._restrict(identity.permissions)
         self.inlet.parser.max_payload = self.payload_limit()
         self._expire_at(identity.expires_ns)
         self.state = State.OPEN
         if self.server.log.trace_on:
             self.trace_messages()
+
+    def trace_parents(self) -> None:
+        """Whether a `traceparent` asks for a message's trace is the account's to say."""
+        own = self.server.account_options(self.identity.account) if self.identity is not None else None
+        self.inlet.trace_parent = own is not None and own.trace is not None
+
+    def _publish_traced(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> int:
+        from penstock.server.msgtrace import publish_traced  # few messages are traced
+
+        return publish_traced(self, subject, reply, header, payload)
 
     def become(self, identity: Identity) -> None:
         """The client goes on with other permissions or limits, in its account."""
@@ -406,6 +417,7 @@ class Session:
         joined = self.server.account(account)
         self.inlet.index = joined.index
         self.inlet.mapper = joined.mapper
+        self.inlet.on_traced = self._publish_traced
 
     def _drop_subscriptions(self) -> None:
         for subscription in tuple(self.subscriptions.values()):

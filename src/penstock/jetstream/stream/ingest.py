@@ -145,8 +145,7 @@ def as_stored(header: bytes) -> bytes:
         if headers.value_of(header, name) is not None:
             header = headers.without(header, name)
     if headers.value_of(header, headers.TRACE_DEST):
-        # A stored copy must not be traced again when it is delivered.
-        header = headers.with_value(header, headers.TRACE_DEST, "trace disabled")
+        header = headers.trace_disabled(header)  # a stored copy is not traced again when it is delivered
     return header
 
 

@@ -201,7 +201,7 @@ class Stream:
             stored = self.store_publish(subject, header, payload, now, ts)
         except JetStreamApiError as error:
             if answers:
-                self.acks.add(reply, self._refusal(ApiError.from_exception(error)))
+                self.acks.add(reply, self.refusal(ApiError.from_exception(error)))
             return
         if answers and stored.value:
             self.acks.add(reply, b'%s%d,"val":"%s"}' % (self.ack_prefix, stored.seq, stored.value.encode()))
@@ -292,13 +292,14 @@ class Stream:
         lost is. Until then every publish is refused.
         """
         self.write_failure = codes.STREAM_STORE_FAILED.format(err=reason)
-        text = self._refusal(self.write_failure)
+        text = self.refusal(self.write_failure)
         replies = [reply for reply, _ in self.acks.items()]
         self.acks.clear()
         for reply in replies:
             self.acks.add(reply, text)
 
-    def _refusal(self, error: ApiError) -> bytes:
+    def refusal(self, error: ApiError) -> bytes:
+        """The answer to a publish that is refused."""
         return encode(PubAck(error=error, stream=self.name))
 
     # --- requests ------------------------------------------------------------------------------

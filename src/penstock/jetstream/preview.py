@@ -1,0 +1,78 @@
+"""What a stream will do with a publish: the checks of `stream.ingest`, ahead of its turn, for message traces.
+
+Nothing is changed. As long as nothing else comes in between, the stream decides the same when the publish is
+applied: both depend on the stream and the time alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.errors import JetStreamApiError
+from penstock.jetstream.stream import ingest
+from penstock.jetstream.stream.fast import is_fast
+from penstock.jetstream.stream.stream import Stream
+from penstock.protocol import error_codes as codes
+from penstock.protocol import headers
+from penstock.protocol.api import ApiError
+
+
+class Preview(NamedTuple):
+    """What becomes of a publish.
+
+    subject: what it is stored under, "" when it is refused before that is clear. is_wanted: does any consumer
+    want it, where that matters? error: why it is not stored, in the official server's words for traces.
+    answer: what a publisher is told of a publish that is not stored, b"" when it is.
+    """
+
+    subject: bytes
+    is_wanted: bool = True
+    error: str = ""
+    answer: bytes = b""
+
+
+def preview(
+    stream: Stream, subject: bytes, reply: bytes, header: bytes, payload: bytes, now: int, *, dry: bool
+) -> Preview:
+    """What the stream will do with a publish that comes now; dry: it is not to be stored."""
+    if stream.sink.mapper is not None:
+        subject = stream.sink.mapper.map(subject)
+    if is_fast(reply) or headers.value_of(header, headers.BATCH_ID):
+        return Preview(subject, stream.is_wanted(subject))
+    try:
+        if stream.refuse_all is not None:
+            raise stream.refuse_all.exception()
+        decision = ingest.check(stream, subject, header, len(payload), now)
+    except JetStreamApiError as error:
+        return Preview(b"", error=_told(error, header), answer=_answer(stream, error))
+    if decision.duplicate_of:
+        answer = b'%s%d,"duplicate":true}' % (stream.ack_prefix, decision.duplicate_of)
+        return Preview(b"", error="msgid is duplicate", answer=answer)
+    is_wanted = stream.is_wanted(subject)
+    if is_wanted and not dry:
+        body = decision.payload if decision.payload is not None else payload
+        try:
+            ingest.check_room(stream, subject, ingest.record_size(subject, decision.header, len(body)))
+        except JetStreamApiError as error:
+            return Preview(subject, error=_told(error, header), answer=_answer(stream, error))
+    return Preview(subject, is_wanted)
+
+
+def _answer(stream: Stream, error: JetStreamApiError) -> bytes:
+    return stream.refusal(ApiError.from_exception(error))
+
+
+def _told(error: JetStreamApiError, header: bytes) -> str:
+    """Traces show the official server's inner errors, some of which have words of their own."""
+    code = error.err_code
+    if code in (codes.STREAM_MESSAGE_EXCEEDS_MAXIMUM.err_code, codes.STREAM_HEADER_EXCEEDS_MAXIMUM.err_code):
+        return "maximum payload exceeded"
+    if code == codes.MESSAGE_TTL_DISABLED.err_code:
+        return "message TTL disabled"
+    if code == codes.STREAM_WRONG_LAST_SEQUENCE.err_code:
+        for name in (headers.EXPECTED_LAST_SUBJECT_SEQUENCE, headers.EXPECTED_LAST_SEQUENCE):
+            expected = headers.value_of(header, name)
+            actual = error.description.rpartition(" ")[2]
+            if expected and expected.decode("utf-8", "replace") != actual:
+                return f"last sequence mismatch: {expected.decode('utf-8', 'replace')} vs {actual}"
+    return error.description
