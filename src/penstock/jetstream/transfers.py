@@ -12,13 +12,13 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import StoreError
-from penstock.jetstream.restore import Restore
-from penstock.jetstream.snapshot import Snapshot
 from penstock.kernels.sinks import Sink
 from penstock.protocol.api import StorageType, StreamConfig
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.restore import Restore
+    from penstock.jetstream.snapshot import Snapshot
 
 log = logging.getLogger("penstock.jetstream")
 

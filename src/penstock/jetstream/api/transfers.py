@@ -1,7 +1,8 @@
 """`$JS.API.STREAM.SNAPSHOT` and `.RESTORE`: streams as archives, out and in.
 
 The responses say where the chunks go; the chunks are sent and taken by jetstream/snapshot.py and restore.py,
-at the end of ticks.
+at the end of ticks. Those two, with archives and their compression, are loaded by the first such request: few
+servers ever get one.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from penstock.jetstream import config as stream_config
 from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
-from penstock.jetstream.restore import Restore
-from penstock.jetstream.snapshot import Snapshot
 from penstock.jetstream.transfers import client_of
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
@@ -35,6 +34,8 @@ class StrictRestoreRequest(StreamRestoreRequest, kw_only=True, forbid_unknown_fi
 
 def snapshot(engine: JetStream, request: ApiRequest) -> StreamSnapshotResponse:
     """STREAM.SNAPSHOT: the chunks follow the response, to the deliver subject."""
+    from penstock.jetstream.snapshot import Snapshot
+
     if not request.payload.strip():
         raise codes.BAD_REQUEST.exception()
     stream = engine.stream(request.args[0])
@@ -64,6 +65,8 @@ def snapshot(engine: JetStream, request: ApiRequest) -> StreamSnapshotResponse:
 
 def restore(engine: JetStream, request: ApiRequest) -> StreamRestoreResponse:
     """STREAM.RESTORE: the response says where to send the chunks."""
+    from penstock.jetstream.restore import Restore
+
     if not request.payload.strip():
         raise codes.BAD_REQUEST.exception()
     name = request.args[0]
