@@ -41,6 +41,7 @@ from penstock.kernels.records cimport (
     Record,
     decode_record,
     encode_record,
+    encode_unhashed,
     record_size,
 )
 from penstock.kernels.records import WHY
@@ -84,12 +85,13 @@ cdef class LogCore:
     cdef int _roll(self) except -1:
         """Closes the open block and begins a new one."""
         cdef MessageBlock block = MessageBlock(self.next_number, self.last_seq + 1)
+        if self.tail is not None:
+            # The stream fills blocks: room for a whole one at once, instead of doubling and copying.
+            block.reserve(self.block_size)
         if self.durable:
             block.note(KIND_FLOOR, self.first_seq, self.last_seq, self.last_ts)
             self.noted_floor = self.first_seq
         if self.tail is not None:
-            # The stream fills blocks: room for a whole one at once, instead of doubling and copying.
-            block.reserve(self.block_size)
             self.tail.closed = True
             if self.durable:
                 self._closed.append(self.tail)
@@ -120,7 +122,10 @@ cdef class LogCore:
         d = block.reserve(size)
         s = self.state.intern(m.subject, m.subject_len)
         block.push(seq, <uint32_t>block.size, ts, size)
-        encode_record(d, size, KIND_MESSAGE, seq, ts, m.subject, m.subject_len, m.body, m.header_len, m.body_len)
+        if self.durable:
+            encode_record(d, size, KIND_MESSAGE, seq, ts, m.subject, m.subject_len, m.body, m.header_len, m.body_len)
+        else:
+            encode_unhashed(d, size, KIND_MESSAGE, seq, ts, m.subject, m.subject_len, m.body, m.header_len, m.body_len)
         block.size += size
         if s.count:
             self._link(s.last, seq)

@@ -36,8 +36,31 @@ from penstock.kernels.records cimport (
 )
 from penstock.kernels.records import WHY
 
+cdef extern from *:
+    """
+    #include <stdlib.h>
+    #ifdef __linux__
+    #include <sys/mman.h>
+    #endif
+    /* Memory that is about to be filled: in large pages where there are, or each of its small ones costs a
+       fault. */
+    static void* large_malloc(size_t n) {
+    #if defined(__linux__) && defined(MADV_HUGEPAGE)
+        const size_t page = 2u << 20;
+        void* p;
+        if (posix_memalign(&p, page, n)) return NULL;
+        madvise(p, n / page * page, MADV_HUGEPAGE);
+        return p;
+    #else
+        return malloc(n);
+    #endif
+    }
+    """
+    void* large_malloc(size_t n) nogil
+
 cdef enum:
     DATA_MIN = 4096
+    LARGE = 4194304                 # bytes from which a block is worth large pages
     ENTRIES_MIN = 64
     DENSE_FACTOR = 3                # sparse when less than one sequence in three has an entry
 
@@ -82,7 +105,10 @@ cdef class MessageBlock:
             wanted = self.capacity if self.capacity else DATA_MIN
             while wanted < self.size + n:
                 wanted *= 2
-            p = <char*>realloc(self.data, wanted)
+            if self.data == NULL and wanted >= <size_t>LARGE:
+                p = <char*>large_malloc(wanted)
+            else:
+                p = <char*>realloc(self.data, wanted)
             if p == NULL:
                 raise MemoryError(f"no memory for a block of {wanted} bytes")
             self.data = p

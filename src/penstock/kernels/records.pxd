@@ -67,6 +67,9 @@ cdef inline size_t record_size(size_t subject_len, size_t header_len, size_t bod
 # Writes a record of record_size(...) bytes at d. `body` is header followed by payload.
 cdef void encode_record(char* d, size_t size, int kind, uint64_t seq, int64_t ts, const char* subject,
                         size_t subject_len, const char* body, size_t header_len, size_t body_len) noexcept nogil
+# The same with zeros in the hash's place, for records that never leave memory.
+cdef void encode_unhashed(char* d, size_t size, int kind, uint64_t seq, int64_t ts, const char* subject,
+                          size_t subject_len, const char* body, size_t header_len, size_t body_len) noexcept nogil
 
 # Reads the record at p, of which n bytes are there, into r and its kind into *kind. A RecordStatus.
 cdef int decode_record(const char* p, size_t n, Record* r, int* kind, bint verify) noexcept nogil

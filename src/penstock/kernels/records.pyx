@@ -5,6 +5,7 @@ Rejected: a faster hash of one's own (XXH64 is known, checked against a package,
 tombstones in a file of their own (a second file to keep in step with the first).
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.string cimport memset
 
 cdef uint64_t SEQ_MASK = (<uint64_t>1 << SEQ_BITS) - 1
 
@@ -83,11 +84,18 @@ cdef uint64_t xxh64(const char* p, size_t n, uint64_t seed) noexcept nogil:
 
 cdef void encode_record(char* d, size_t size, int kind, uint64_t seq, int64_t ts, const char* subject,
                         size_t subject_len, const char* body, size_t header_len, size_t body_len) noexcept nogil:
+    cdef uint64_t digest
+    encode_unhashed(d, size, kind, seq, ts, subject, subject_len, body, header_len, body_len)
+    digest = xxh64(d, size - 8, 0)
+    memcpy(d + size - 8, &digest, 8)
+
+
+cdef void encode_unhashed(char* d, size_t size, int kind, uint64_t seq, int64_t ts, const char* subject,
+                          size_t subject_len, const char* body, size_t header_len, size_t body_len) noexcept nogil:
     cdef uint32_t length = <uint32_t>size
     cdef uint64_t tagged = seq | (<uint64_t>kind << SEQ_BITS)
     cdef uint16_t short_len = <uint16_t>subject_len
     cdef uint32_t long_len = <uint32_t>header_len
-    cdef uint64_t digest
     cdef char* at = d
     if header_len:
         length |= <uint32_t>RECORD_HAS_HEADER
@@ -105,8 +113,7 @@ cdef void encode_record(char* d, size_t size, int kind, uint64_t seq, int64_t ts
     if body_len:
         memcpy(at, body, body_len)
         at += body_len
-    digest = xxh64(d, at - d, 0)
-    memcpy(at, &digest, 8)
+    memset(at, 0, 8)
 
 
 cdef int decode_record(const char* p, size_t n, Record* r, int* kind, bint verify) noexcept nogil:
