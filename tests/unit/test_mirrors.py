@@ -6,11 +6,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.jetstream import sourcing
+from penstock.jetstream.stream.positions import Note
 from penstock.kernels.dispatch import publish
 from penstock.kernels.streamlog import StoredMessage
 from tests.support.engine import EngineHarness
@@ -223,6 +225,18 @@ def test_row_173_what_a_stream_has_no_room_for_is_tried_again() -> None:
     assert "error" not in origin_info(js, "M")
 
 
+def test_row_173_what_is_refused_again_and_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    js = EngineHarness()
+    js.create("O", "o")
+    make(js, "M", mirror={"name": "O"}, discard="new", max_msgs=1)
+    for _ in range(3):
+        js.request("o", b"x")
+    js.wait_until(js.now + 60 * SECOND)
+    settle(js)
+    told = [record for record in caplog.records if "what comes from O is refused" in record.getMessage()]
+    assert len(told) == 1
+
+
 def test_a_mirror_keeps_times_and_its_own_max_age() -> None:
     js = EngineHarness()
     js.create("O", "o")
@@ -406,3 +420,25 @@ def test_row_174_a_deleted_consumer_of_an_origin_is_made_again() -> None:
     config = {"name": name, "durable_name": name, "ack_policy": "flow_control", "deliver_subject": "d"}
     refused = js.api(f"CONSUMER.CREATE.O.{name}", {"stream_name": "O", "config": config})
     assert "error" in refused
+
+
+def test_row_173_a_note_about_messages_that_power_loss_took_counts_for_nothing() -> None:
+    js = EngineHarness()
+    js.create("O", "o")
+    js.create("S", "s", sources=[{"name": "O"}])
+    for n in range(2):
+        js.request("o", b"%d" % n)
+    settle(js)
+    journal = js.engine.streams["S"].store.open_positions()
+    ident = js.engine.streams["O"].identity
+    journal.append(msgspec.json.encode(Note(50, {"O > >": (4, ident)})))
+    js = js.restart()
+    settle(js)
+    for _ in range(60):
+        js.request("s", b"own")
+    js = js.restart()
+    assert [one["seq"] for one in origin_info(js, "S")] == [2]
+    for n in range(2, 6):
+        js.request("o", b"%d" % n)
+    settle(js)
+    assert [one for one in payloads(js, "S") if one != b"own"] == [b"%d" % n for n in range(6)]

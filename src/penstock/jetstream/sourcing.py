@@ -179,6 +179,7 @@ class Sourcing:
         self._by_origin: dict[str, list[Reader]] = {}
         self._due: dict[Reader, None] = {}  # readers that have to look at their origin
         self._refused: dict[Reader, ApiError] = {}  # readers that wait because their stream refused
+        self._told: dict[Reader, ApiError] = {}  # the last refusal of each that the log has
         self._deadlines: Deadlines[Reader] = Deadlines()
 
     def follow(self, stream: Stream) -> None:
@@ -218,6 +219,7 @@ class Sourcing:
             reader.stop(for_good=for_good)
             self._due.pop(reader, None)
             self._refused.pop(reader, None)
+            self._told.pop(reader, None)
             self._deadlines.set(reader, None)
             others = self._by_origin.get(reader.inflow.source.name, [])
             if reader in others:
@@ -245,13 +247,16 @@ class Sourcing:
         inflow = reader.inflow
         if inflow.refusal is None:
             return True
-        if self._refused.get(reader) is not inflow.refusal:
+        if reader in self._refused:
+            return False
+        self._refused[reader] = inflow.refusal
+        self._deadlines.set(reader, now + RETRY_NS)
+        if self._told.get(reader) != inflow.refusal:
+            self._told[reader] = inflow.refusal
             log.warning(
                 "stream %s: what comes from %s is refused, it is tried again: %s",
                 reader.stream.name, inflow.source.name, inflow.refusal.description,
             )  # fmt: skip
-            self._refused[reader] = inflow.refusal
-            self._deadlines.set(reader, now + RETRY_NS)
         return False
 
     def _read(self, reader: Reader, now: int, enough: int) -> int:

@@ -38,7 +38,8 @@ class SourcePositions:
     def __init__(self, store: StreamStore) -> None:
         self._store = store
         self._journal: ConsumerStore | None = None
-        self._noted: dict[str, tuple[int, str]] = {}
+        self._noted: dict[str, tuple[int, str]] = {}  # as the journal has it
+        self._noted_seq = 0  # the stream's last sequence when that was so
 
     def note(self, inflows: Iterable[Inflow], log: StreamLog) -> None:
         """Notes what moved since the last time. Raises StoreWriteError."""
@@ -50,6 +51,7 @@ class SourcePositions:
         if moved:
             journal = self._open()
             self._noted.update(moved)
+            self._noted_seq = log.last_seq
             journal.append(msgspec.json.encode(Note(log.last_seq, moved)))
         if self._journal is not None:
             self._journal.write()
@@ -64,8 +66,10 @@ class SourcePositions:
 
     def recover(self, inflows: Iterable[Inflow], log: StreamLog) -> None:
         """Tells the inflows where they stand, by the notes and by the messages stored since."""
-        known, upto_seq = self._read(log)
-        for _, _, value in scan_headers(log, headers.STREAM_SOURCE.encode(), upto_seq + 1):
+        if self._journal is None:
+            self._read(log)
+        known = dict(self._noted)
+        for _, _, value in scan_headers(log, headers.STREAM_SOURCE.encode(), self._noted_seq + 1):
             name, seq, ident = read_header(value)
             if name:
                 known[name] = (seq, ident)
@@ -73,17 +77,15 @@ class SourcePositions:
             if inflow.index_name in known and not inflow.is_mirror:
                 inflow.goes_on(*known[inflow.index_name])
 
-    def _read(self, log: StreamLog) -> tuple[dict[str, tuple[int, str]], int]:
-        """What the notes say, and the stream's sequence up to which they do."""
+    def _read(self, log: StreamLog) -> None:
+        """What the notes say."""
         self._journal = self._store.open_positions()
         state, entries = self._journal.load()
-        known: dict[str, tuple[int, str]] = {}
-        upto_seq = 0
         for text in [*([state] if state is not None else ()), *entries]:
             note = msgspec.json.decode(text, type=Note)
             if note.last_seq > log.last_seq:
-                break  # power was lost: the messages it speaks of are not there
-            known.update(note.sources)
-            upto_seq = note.last_seq
-        self._noted = dict(known)
-        return dict(known), upto_seq
+                # Power was lost: the messages it speaks of are not there, and never must it count again.
+                self._journal.snapshot(msgspec.json.encode(Note(self._noted_seq, self._noted)))
+                break
+            self._noted.update(note.sources)
+            self._noted_seq = note.last_seq
