@@ -11,8 +11,6 @@ import argparse
 import json
 import os
 import signal
-import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -26,6 +24,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rows import Row, Scenario
 from servers import ROOT, ServerProcess, official_server, penstock_server
+from spark import spark_rows
 
 FILL_MESSAGES = 300_000
 RECOVERY_MESSAGES = 1_000_000
@@ -340,20 +339,6 @@ def measure(rows: list[Row], servers: list[ServerProcess], rounds: int, console:
                     progress.advance(task)
 
 
-def spark_read(rounds: int) -> list[float]:
-    """Rows a second and core of the Spark source over a 128 B stream (penstock only)."""
-    figures = []
-    for _ in range(rounds):
-        ran = subprocess.run(
-            [sys.executable, str(ROOT / "bench" / "spark_read.py")],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        figures.append(float(json.loads(ran.stdout.strip().splitlines()[-1])["rows_per_s"]))
-    return figures
-
-
 def told(figure: float | None) -> str:
     """A figure as the table shows it; small ones with two digits more."""
     return "-" if figure is None else f"{figure:,.2f}" if figure < 10 else f"{figure:,.0f}"
@@ -437,15 +422,7 @@ def main() -> None:
         for row in rows
     }
     if not options.no_spark and not options.only:
-        figures = spark_read(rounds)
-        console.print(
-            f"Spark batch read, 128 B: median {statistics.median(figures):,.0f} rows/s a core (goal 300,000)"
-        )
-        result["Spark batch read, 128 B"] = {
-            "unit": "rows/s/core",
-            "figures": {"penstock": figures},
-            "goal": 300_000,
-        }
+        result |= spark_rows(rounds, console)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(result, indent=2) + "\n")
     console.print(f"written: {options.json}")

@@ -2,9 +2,11 @@
 
 `local[1]`, one task: a server process, one Python worker and one JVM thread. The rows go to Spark's `noop`
 sink, which takes every column of every row and keeps none, so what is measured is the source. The first reads
-warm the JVM up. The last line of the output is JSON.
+warm the JVM up. In turns with it, a plain nats-py reader in `mapPartitions` reads a tenth of the same stream.
+The last line of the output is JSON.
 
---server official measures the same against nats-server; --cores 2 uses two tasks.
+--server official measures the same against nats-server; --cores 2 uses two tasks; --partitions 1,2,4 reads by
+so many tasks at once, one after the other (`local[4]`), to see where the server or the machine is the limit.
 """
 
 from __future__ import annotations
@@ -16,11 +18,15 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from load import fill_stream
 from servers import official_server, penstock_server
+from spark_sources import ROWS, read_with_nats_py
 
 from penstock.spark import ensure_java, register
 
@@ -36,6 +42,9 @@ def session(cores: int) -> SparkSession:
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Workers find the modules beside this one.
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     from pyspark.sql import SparkSession
 
     spark: SparkSession = (
@@ -62,44 +71,80 @@ def read(spark: SparkSession, port: int, messages: int, cores: int) -> float:
     return messages / (time.perf_counter() - started)
 
 
+def read_by_nats_py(spark: SparkSession, port: int, messages: int, cores: int) -> float:
+    """Rows a second of a plain nats-py reader in mapPartitions."""
+    share = messages // cores
+    spans = [(i * share + 1, (i + 1) * share) for i in range(cores)]
+
+    def rows(given: Iterator[tuple[int, int]]) -> Iterator[tuple[Any, ...]]:
+        return chain.from_iterable(read_with_nats_py(port, STREAM, span) for span in given)
+
+    frame = spark.createDataFrame(spark.sparkContext.parallelize(spans, cores).mapPartitions(rows), ROWS)
+    started = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return share * cores / (time.perf_counter() - started)
+
+
+@contextmanager
+def filled_server(kind: str, folder: Path, messages: int) -> Iterator[int]:
+    """The port of a server whose stream STREAM holds `messages` messages."""
+    server = penstock_server(folder) if kind == "penstock" else official_server(folder)
+    if server is None:
+        sys.exit("no nats-server on PATH and no go to install it")
+    if kind == "penstock":
+        # Also works where the package is not installed, only on PYTHONPATH.
+        server.command = [sys.executable, "-m", "penstock", "serve"]
+    server.start()
+    try:
+        fill_stream(server.port, messages=messages, size_bytes=SIZE_BYTES, name=STREAM)
+        yield server.port
+    finally:
+        server.stop()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--reads", type=int, default=3)
     parser.add_argument("--cores", type=int, default=1)
+    parser.add_argument("--partitions", default="", help="numbers of tasks, comma-separated")
     parser.add_argument("--server", choices=["penstock", "official"], default="penstock")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="penstock-spark-") as name:
-        folder = Path(name)
-        server = penstock_server(folder) if options.server == "penstock" else official_server(folder)
-        if server is None:
-            sys.exit("no nats-server on PATH and no go to install it")
-        if options.server == "penstock":
-            # Also works where the package is not installed, only on PYTHONPATH.
-            server.command = [sys.executable, "-m", "penstock", "serve"]
-        server.start()
-        try:
-            fill_stream(server.port, messages=options.messages, size_bytes=SIZE_BYTES, name=STREAM)
-            spark = session(options.cores)
-            rates = [
-                read(spark, server.port, options.messages, options.cores)
-                for _ in range(WARM_UP_READS + options.reads)
-            ]
-            spark.stop()
-        finally:
-            server.stop()
-    rates = rates[WARM_UP_READS:]
-    print(
-        json.dumps(
-            {
-                "rows_per_s": round(statistics.median(rates) / options.cores),
-                "rates": [round(rate) for rate in rates],
-                "cores": options.cores,
-                "messages": options.messages,
-                "server": options.server,
-            }
-        )
-    )
+    partitions = [int(text) for text in options.partitions.split(",") if text]
+    rates: list[float] = []
+    plain: list[float] = []
+    by_partitions: dict[int, list[float]] = {count: [] for count in partitions}
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-spark-") as name,
+        filled_server(options.server, Path(name), options.messages) as port,
+    ):
+        spark = session(max(partitions, default=options.cores))
+        for turn in range(WARM_UP_READS + options.reads):
+            rate = read(spark, port, options.messages, options.cores)
+            if turn < WARM_UP_READS:
+                continue
+            rates.append(rate)
+            if partitions:
+                for count in partitions:
+                    by_partitions[count].append(read(spark, port, options.messages, count))
+            else:
+                plain.append(read_by_nats_py(spark, port, options.messages // 10, options.cores))
+        spark.stop()
+    result: dict[str, Any] = {
+        "rows_per_s": round(statistics.median(rates) / options.cores),
+        "rates": [round(rate) for rate in rates],
+        "cores": options.cores,
+        "messages": options.messages,
+        "server": options.server,
+    }
+    if plain:
+        result["nats_py_rows_per_s"] = round(statistics.median(plain) / options.cores)
+        result["times_nats_py"] = round(statistics.median(rates) / statistics.median(plain), 1)
+    if partitions:
+        result["rows_per_s_by_partitions"] = {
+            count: round(statistics.median(found)) for count, found in by_partitions.items()
+        }
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,115 @@
+"""A streaming query beside a batch read of the same stream, and what a micro-batch costs because of the
+source.
+
+`local[1]`. Rates: 1 M messages of 128 B into Spark's `noop` sink, once as a batch and once by AvailableNow
+from start to end of the query, in turns; medians. Overhead: micro-batches of one message each, beside
+those of a source that makes one row of nothing, in turns; difference of the medians. The last line of the
+output is JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_read import STREAM, filled_server, read, session
+from spark_sources import IdleSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MICRO_BATCHES = 25
+TURNS = 3
+
+
+def run(frame: DataFrame, folder: Path) -> list[Any]:
+    """The progress of each micro-batch that read something."""
+    query = (
+        frame.writeStream.format("noop")
+        .option("checkpointLocation", str(folder))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return [progress for progress in query.recentProgress if progress.numInputRows]
+
+
+def stream_rate(spark: SparkSession, port: int, messages: int, folder: Path) -> float:
+    frame = (
+        spark.readStream.format("jetstream")
+        .options(servers=f"nats://127.0.0.1:{port}", stream=STREAM, recordsPerPartition=messages)
+        .load()
+    )
+    started = time.perf_counter()
+    rows = sum(progress.numInputRows for progress in run(frame, folder))
+    assert rows == messages, (rows, messages)
+    return rows / (time.perf_counter() - started)
+
+
+def trigger_ms(frame: DataFrame, folder: Path) -> list[int]:
+    """How long each micro-batch took, without the first ones."""
+    return [int(progress.durationMs["triggerExecution"]) for progress in run(frame, folder)][3:]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--server", choices=["penstock", "official"], default="penstock")
+    options = parser.parse_args()
+    batch, stream = [], []
+    ours: list[int] = []
+    idle: list[int] = []
+    with tempfile.TemporaryDirectory(prefix="penstock-spark-") as name:
+        folder = Path(name)
+        with filled_server(options.server, folder, options.messages) as port:
+            spark = session(1)
+            spark.dataSource.register(IdleSource)
+            one_each = spark.readStream.format("jetstream").options(
+                servers=f"nats://127.0.0.1:{port}",
+                stream=STREAM,
+                columns="seq,data",
+                maxRecordsPerTrigger=1,
+                startingSequence=options.messages - MICRO_BATCHES + 1,
+            )
+            nothing = spark.readStream.format("idle").option("batches", MICRO_BATCHES)
+            for turn in range(options.turns + 1):
+                rates = (
+                    read(spark, port, options.messages, 1),
+                    stream_rate(spark, port, options.messages, folder / f"stream{turn}"),
+                )
+                times = (
+                    trigger_ms(one_each.load(), folder / f"one{turn}"),
+                    trigger_ms(nothing.load(), folder / f"idle{turn}"),
+                )
+                if turn == 0:
+                    continue  # the JVM warms up
+                batch.append(rates[0])
+                stream.append(rates[1])
+                ours += times[0]
+                idle += times[1]
+            spark.stop()
+    rows = statistics.median(batch), statistics.median(stream)
+    medians = statistics.median(ours), statistics.median(idle)
+    print(
+        json.dumps(
+            {
+                "batch_rows_per_s": round(rows[0]),
+                "stream_rows_per_s": round(rows[1]),
+                "share": round(rows[1] / rows[0], 2),
+                "micro_batch_ms": medians[0],
+                "idle_micro_batch_ms": medians[1],
+                "overhead_ms": round(medians[0] - medians[1], 1),
+                "messages": options.messages,
+                "server": options.server,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
