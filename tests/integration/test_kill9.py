@@ -14,10 +14,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE
+from tests.support.killed_server import Served
 from tests.support.rawnats import RawNats
 
 KILLS = 20
@@ -37,41 +34,6 @@ REMOVAL_WINDOW = 200
 TTL_S = 1.0
 FRONT = 1000  # messages before the newest that a purge of the front leaves
 PADDING = b" " + b"padding of a message that is to fill blocks " * 190
-
-
-class Served:
-    """`penstock serve` in a process of its own on one port and one store."""
-
-    def __init__(self, store_dir: Path, settings: str = "") -> None:
-        self.store_dir = store_dir
-        self.config = store_dir.parent / "nats.conf"
-        self.config.write_text(f"jetstream {{ {settings} }}")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "penstock", "serve", "-a", "127.0.0.1", "-p", str(self.port)]
-        command += ["-c", str(self.config)]
-        with (self.store_dir.parent / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "-js", "-sd", str(self.store_dir)], stderr=log, stdout=log
-            )
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            try:
-                RawNats(self.port).close()
-                return
-            except OSError:
-                assert self.process.poll() is None, (self.store_dir.parent / "server.log").read_text()
-                time.sleep(0.01)
-        raise AssertionError("the server did not come back within 30 s")
-
-    def kill(self) -> None:
-        assert self.process is not None
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
 
 class Publisher(threading.Thread):
