@@ -21,6 +21,7 @@ QUIET_S = 0.15
 START, APPEND, COMMIT, EOB, PING = range(5)
 WRONG = {"Nats-Expected-Last-Sequence": "77"}
 KNOWN = {"Nats-Msg-Id": "known"}
+ATOMIC = {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1"}
 
 # reply subject behind the inbox, or (sequence, operation), with headers
 Sent = tuple[str | tuple[int, int], dict[str, str]]
@@ -55,6 +56,9 @@ BOTH_MODES = {
     "refused at the commit": sent((1, START), (2, APPEND), ((3, COMMIT), WRONG)),
     "duplicate": sent((1, START), ((2, APPEND), KNOWN), (3, APPEND), (4, COMMIT)),
     "duplicate at the commit": sent((1, START), ((2, COMMIT), KNOWN)),
+    "headers of an atomic batch": sent(
+        (1, START), ((2, APPEND), ATOMIC), ((3, APPEND), {**ATOMIC, "Nats-Batch-Commit": "1"}), (4, COMMIT)
+    ),
     "unknown operation": sent((1, 5)),
     "end of nothing": sent((1, EOB)),
     "start in the middle": sent((2, START)),
