@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t, uint64_t
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.dispatch cimport SubjectMapper
+from penstock.kernels.fastbatch cimport FastSubject
 from penstock.kernels.sinks cimport Message, Sink, Subscription
 from penstock.kernels.subjects cimport AwaitedReplies, MatchResult, SubscriptionIndex
 
@@ -51,7 +52,9 @@ cdef class ImportSink(Sink):
 # Who awaits the answers to one request.
 cdef class ReplySink(Sink):
     cdef readonly Subscription subscription     # its subject is where answers go; in no index
-    cdef readonly bytes to                      # the reply subject of who asked
+    cdef readonly bytes to                      # the reply subject of who asked (of a fast batch: the first)
+    cdef bytes family                           # of a fast batch: `<prefix>.<id>` of its replies; else None
+    cdef size_t prefix_len                      # of the prefix
     cdef readonly SubscriptionIndex index       # of who asked
     cdef readonly int64_t at                    # ns: the request, or the last answer
     cdef readonly int64_t threshold_ns
@@ -66,6 +69,7 @@ cdef class ReplySink(Sink):
 cdef class ReplyTable(AwaitedReplies):
     cdef SubscriptionIndex index
     cdef dict waiting                           # {subject: ReplySink}
+    cdef dict families                          # {(index of who asks, `<prefix>.<id>`): ReplySink}
     # {reply subject: what it waits for in other accounts, a ReplySink, or a dict of several}
     cdef dict asked
     cdef object clock
@@ -76,11 +80,16 @@ cdef class ReplyTable(AwaitedReplies):
         self, SubscriptionIndex index, ReplyTable asking, bytes to, bint streamed, int64_t threshold_ns,
         object measurement,
     )
+    cdef ReplySink open_family(
+        self, SubscriptionIndex index, ReplyTable asking, bytes to, const FastSubject* fast,
+        int64_t threshold_ns, object measurement,
+    )
     cpdef int close(self, ReplySink sink, int why) except -1
     cdef bytes new_subject(self)
     cdef int note_asked(self, ReplySink sink) except -1
     cdef int forget_asked(self, ReplySink sink) except -1
     cdef int end_unwanted(self, bytes to) except -1
+    cdef ReplySink _waiting_for(self, const char* subject, size_t n)
 
 # A stream of another account, in the index of the exporting one: one for each subscription that gets it.
 cdef class ShadowSink(Sink):

@@ -27,6 +27,7 @@ from libc.string cimport memcmp
 
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.dispatch cimport ClientSink, SubjectMapper
+from penstock.kernels.fastbatch cimport FastSubject, parse_subject
 from penstock.kernels.grammar cimport filter_matches, has_wildcard, token_end
 from penstock.kernels.sinks cimport INTEREST_CLOSED, Message, Sink, Subscription, is_closed
 from penstock.kernels.subjects cimport AwaitedReplies, MatchResult, SubscriptionIndex
@@ -210,7 +211,8 @@ cdef class ImportSink(Sink):
         """chained: another import led here."""
         cdef Message out = m[0]
         cdef ReplySink reply = None
-        cdef bytes mapped
+        cdef FastSubject fast
+        cdef bytes mapped, to
         cdef int taken
         if self.busy or is_closed(sub):
             return 0
@@ -227,7 +229,14 @@ cdef class ImportSink(Sink):
             if self.measure is not None:
                 header = PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len)
                 measurement = self.measure(origin, header, m.reply_len != 0)
-            if m.reply_len and not is_ack(m.reply, m.reply_len):
+            if m.reply_len and parse_subject(m.reply, m.reply_len, &fast):
+                to = PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len)
+                reply = self.replies.open_family(
+                    self.home, self.home_replies, to, &fast, self.threshold_ns, measurement
+                )
+                to = reply.subscription.subject + to[fast.id_start - 1:]
+                out.reply, out.reply_len = PyBytes_AS_STRING(to), <size_t>PyBytes_GET_SIZE(to)
+            elif m.reply_len and not is_ack(m.reply, m.reply_len):
                 reply = self.replies.open(
                     self.home, self.home_replies, PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len),
                     self.streamed, self.threshold_ns, measurement,
@@ -323,7 +332,10 @@ cdef class ReplySink(Sink):
         cdef Message inner
         cdef ReplySink back = None
         cdef bytes own = self.subscription.subject
+        cdef bytes to = self.to         # keeps what inner.subject points at
         cdef int taken
+        cdef size_t own_len
+        cdef bint is_own
         if is_closed(sub):
             return 0
         sub.interest.delivered += 1
@@ -335,9 +347,15 @@ cdef class ReplySink(Sink):
             shown.reply = PyBytes_AS_STRING(back.subscription.subject)
             shown.reply_len = <size_t>PyBytes_GET_SIZE(back.subscription.subject)
         inner = shown
-        inner.subject, inner.subject_len = PyBytes_AS_STRING(self.to), <size_t>PyBytes_GET_SIZE(self.to)
-        if m.subject_len == <size_t>PyBytes_GET_SIZE(own) and \
-                memcmp(m.subject, PyBytes_AS_STRING(own), m.subject_len) == 0:
+        own_len = <size_t>PyBytes_GET_SIZE(own)
+        is_own = m.subject_len >= own_len and memcmp(m.subject, PyBytes_AS_STRING(own), own_len) == 0
+        if self.family is None:
+            is_own = is_own and m.subject_len == own_len
+        elif is_own:
+            # An answer to one message of the batch: all behind the prefix stays.
+            to = self.family[:self.prefix_len] + m.subject[own_len:m.subject_len]
+        inner.subject, inner.subject_len = PyBytes_AS_STRING(to), <size_t>PyBytes_GET_SIZE(to)
+        if is_own:
             shown.subject, shown.subject_len = inner.subject, inner.subject_len
         if self.measurement is not None:
             measurement, self.measurement = self.measurement, None
@@ -364,6 +382,7 @@ cdef class ReplyTable(AwaitedReplies):
         self.index = index
         self.clock = clock
         self.waiting = {}
+        self.families = {}
         self.asked = {}
         self.random_state = seed or 1
         self.prefix = b"_R_."
@@ -417,12 +436,31 @@ cdef class ReplyTable(AwaitedReplies):
             self.on_first()
         return sink
 
+    cdef ReplySink open_family(
+        self, SubscriptionIndex index, ReplyTable asking, bytes to, const FastSubject* fast,
+        int64_t threshold_ns, object measurement,
+    ):
+        """Awaits answers for the fast batch that `to` belongs to: one sink for all its messages, so that the
+        stream knows the batch by one prefix."""
+        cdef bytes family = to[:fast.key_len]
+        cdef ReplySink sink = self.families.get((index, family))
+        if sink is not None:
+            sink.at = <int64_t>self.clock()
+            return sink
+        sink = self.open(index, asking, to, True, threshold_ns, measurement)
+        sink.family = family
+        sink.prefix_len = fast.id_start - 1
+        self.families[(index, family)] = sink
+        return sink
+
     cpdef int close(self, ReplySink sink, int why) except -1:
         """Awaits no more answers for it. why: a ReplyEnd."""
         if is_closed(sink.subscription):
             return 0
         sink.subscription.mark(INTEREST_CLOSED, True)
         self.waiting.pop(sink.subscription.subject, None)
+        if sink.family is not None:
+            self.families.pop((sink.index, sink.family), None)
         sink.asking.forget_asked(sink)
         sink.match = NOBODY
         if sink.measurement is not None:
@@ -482,14 +520,21 @@ cdef class ReplyTable(AwaitedReplies):
         return 0
 
     cdef MatchResult find(self, const char* subject, size_t n):
-        sink = self.waiting.get(PyBytes_FromStringAndSize(subject, <Py_ssize_t>n))
-        return None if sink is None else (<ReplySink>sink).match
+        cdef ReplySink sink = self._waiting_for(subject, n)
+        return None if sink is None else sink.match
 
     cdef MatchResult find_wanted(self, const char* subject, size_t n):
-        sink = self.waiting.get(PyBytes_FromStringAndSize(subject, <Py_ssize_t>n))
-        if sink is None or not (<ReplySink>sink).has_interest():
+        cdef ReplySink sink = self._waiting_for(subject, n)
+        if sink is None or not sink.has_interest():
             return NOBODY
-        return (<ReplySink>sink).match
+        return sink.match
+
+    cdef ReplySink _waiting_for(self, const char* subject, size_t n):
+        cdef FastSubject fast
+        sink = self.waiting.get(PyBytes_FromStringAndSize(subject, <Py_ssize_t>n))
+        if sink is None and parse_subject(subject, n, &fast):
+            sink = self.waiting.get(PyBytes_FromStringAndSize(subject, <Py_ssize_t>(fast.id_start - 1)))
+        return sink
 
 
 # --- streams
