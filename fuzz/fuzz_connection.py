@@ -18,11 +18,11 @@ import asyncio
 import resource
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import atheris
+from msgspec.structs import replace
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "src")]
 
@@ -74,7 +74,7 @@ accounts {
             "gone": [ { destination: "gone", weight: 0 } ]
             "jump": "$JS.API.INFO"
         }
-        exports: [ { stream: "s.>" }, { service: "a.r" } ]
+        exports: [ { stream: "s.>" }, { service: "a.r", allow_trace: true } ]
     }
     B {
         users: [
@@ -86,9 +86,10 @@ accounts {
             } }
         ]
         jetstream: enabled
+        msg_trace: { dest: "a.b", sampling: 50 }
         limits: { max_conn: 3, max_subs: 20, max_payload: 5000 }
         imports: [
-            { stream: { account: A, subject: "s.>" }, prefix: "from" }
+            { stream: { account: A, subject: "s.>" }, prefix: "from", allow_trace: true }
             { service: { account: A, subject: "a.r" }, to: "a.q" }
         ]
     }
@@ -113,6 +114,11 @@ def pub(subject: bytes, payload: bytes = b"", header: bytes = b"") -> bytes:
         sizes = b"%d %d" % (len(header), len(header) + len(payload))
         return b"HPUB %s a.r %s\r\n%s%s\r\n" % (subject, sizes, header, payload)
     return b"PUB %s a.r %d\r\n%s\r\n" % (subject, len(payload), payload)
+
+
+def traced(subject: bytes, more: bytes = b"") -> bytes:
+    """A publish that asks for its trace."""
+    return pub(subject, b"x", b"NATS/1.0\r\nNats-Trace-Dest: a.b\r\n" + more + b"\r\n")
 
 
 FRAMES = [
@@ -176,6 +182,10 @@ FRAMES = [
         b"$JS.API.CONSUMER.CREATE.S.F.s.a",
         b'{"stream_name":"S","config":{"name":"F","filter_subject":"s.a"}}',
     ),
+    traced(b"a.b") + traced(b"s.a") + traced(b"m.a") + traced(b"a.q"),
+    traced(b"s.a", b"Nats-Trace-Only: 1\r\nNats-Expected-Last-Sequence: 3\r\n")
+    + traced(b"$JS.API.INFO", b"Nats-Trace-Only: on\r\nAccept-Encoding: snappy\r\n"),
+    pub(b"a.q", b"x", b"NATS/1.0\r\ntraceparent: 00-a-b-01\r\n\r\n"),
 ]
 SEEDS = [
     bytes([0, 0]) + bytes(range(0, 4 * len(FRAMES), 4)),

@@ -91,13 +91,20 @@ SUBJECTS = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=4).ma
 NAMES = "XYZ"
 
 
+WIDE = st.sampled_from([">", "a.>", "*", "*.*"])
+
+
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[dict[str, Own], list[tuple[str, str, str]]]:
-    """Accounts that export everything, with imports that may be, and subscriptions."""
+    """Accounts that export everything, with imports that may be, and subscriptions.
+
+    Half of them are dense: nearly every message goes through an import, to several receivers.
+    """
+    filters, least = draw(st.sampled_from([(FILTERS, 0), (WIDE, 4)]))
     found = {name: Own(name, [StreamExport(subject=">"), ServiceExport(subject=">")]) for name in NAMES}
-    for _ in range(draw(st.integers(0, 6))):
+    for _ in range(draw(st.integers(least, 6))):
         importer, exporter = draw(st.permutations(NAMES))[:2]
-        subject = draw(FILTERS)
+        subject = draw(filters)
         stars = [f"${i}" for i in range(1, subject.split(".").count("*") + 1)]
         shape = draw(st.sampled_from(["same", "swapped"]))
         to = ""
@@ -108,8 +115,8 @@ def worlds(draw: st.DrawFn) -> tuple[dict[str, Own], list[tuple[str, str, str]]]
         found[importer].imports.append(kind(account=exporter, subject=subject, to=to))
         if first_error(found):
             found[importer].imports.pop()
-    subscriptions = st.tuples(st.sampled_from(NAMES), FILTERS, st.sampled_from(["", "", "q"]))
-    return found, draw(st.lists(subscriptions, max_size=8))
+    subscriptions = st.tuples(st.sampled_from(NAMES), filters, st.sampled_from(["", "", "q"]))
+    return found, draw(st.lists(subscriptions, min_size=least, max_size=8))
 
 
 def made(sharing: dict[str, Own], subscriptions: list[tuple[str, str, str]]) -> model.World:
