@@ -405,3 +405,26 @@ def test_account_limits_refuse_streams_and_messages() -> None:
     js.api("STREAM.UPDATE.A", {"name": "A", "subjects": ["a"]})
     assert "seq" in js.request("a", b"x" * 90)
     assert refused(js.request("a", b"x")) == (503, 10023, "insufficient resources")
+
+
+def test_the_subject_index_is_made_piece_by_piece_for_who_asks_with_a_wildcard() -> None:
+    harness = EngineHarness()
+    harness.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    log = harness.engine.streams["S"].log
+    for i in range(40_000):
+        log.append(b"s.%d.%d" % (i % 10, i), b"", b"", 1)
+    for name, filter_subject in (("literal", "s.1.1"), ("wildcard", "s.7.*")):
+        assert log.unindexed_subjects == 40_000
+        body = {"stream_name": "S", "config": {"name": name, "filter_subject": filter_subject}}
+        answer = harness.request(f"$JS.API.CONSUMER.CREATE.S.{name}.{filter_subject}", body)
+    assert answer["num_pending"] == 4_000
+    wakes = []
+    while log.unindexed_subjects:
+        before = harness.wakes
+        harness.tick()
+        wakes.append(harness.wakes > before)
+    assert len(wakes) <= 2
+    harness.tick()
+    before = harness.wakes
+    harness.tick()
+    assert harness.wakes == before

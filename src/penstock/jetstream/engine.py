@@ -31,6 +31,7 @@ from penstock.jetstream.consumer.interest import InterestWatch
 from penstock.jetstream.consumer.turns import Turns
 from penstock.jetstream.deadlines import Deadlines, earliest
 from penstock.jetstream.groupcommit import GroupCommit
+from penstock.jetstream.indexing import SubjectIndexing
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL, EngineConfig
 from penstock.jetstream.sourcing import Sourcing
@@ -113,6 +114,7 @@ class JetStream:
         self._retry_due: int | None = None
         self.interest = InterestWatch(index)
         self.turns = Turns()
+        self.indexing = SubjectIndexing(wake)
         self.transfers = Transfers(self)
         self.sourcing = Sourcing(self)
         self._api = ApiService(self)
@@ -277,6 +279,7 @@ class JetStream:
         self._deliver(list(active), now)
         self.sourcing.advance(changed, now)
         self.transfers.advance(now)
+        self.indexing.advance()
 
     def _deliver(self, consumers: list[Consumer], now: int) -> None:
         share = self.turns.share(len(consumers))

@@ -444,8 +444,7 @@ cdef class LogCore:
         if self.watch is not None:
             self.watch.drop(follower)
             if self.watch.is_empty():
-                self.state.clear_marks()
-                self.watch = None
+                self.watch.index = None         # (the watch stays: another one would not know its marks)
         return 0
 
     cdef uint64_t last_of_subject(self, const char* s, size_t n) except? 0:

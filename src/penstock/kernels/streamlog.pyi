@@ -104,6 +104,13 @@ class StreamLog(LogCore):
     # --- counting
     @property
     def num_subjects(self) -> int: ...
+    @property
+    def unindexed_subjects(self) -> int:
+        """How many subjects the index that answers wildcards does not have yet."""
+
+    def index_subjects(self) -> bool:
+        """Puts some more subjects into that index; False when all are there."""
+
     def subject_memory(self) -> int:
         """Bytes held for the subjects."""
 

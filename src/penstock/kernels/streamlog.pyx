@@ -232,6 +232,15 @@ cdef class StreamLog(LogCore):
     def num_subjects(self):
         return self.state.count
 
+    @property
+    def unindexed_subjects(self):
+        return self.state.used - self.state.indexed
+
+    def index_subjects(self):
+        """Puts some more subjects into the index that answers wildcards; False when all are there."""
+        self.state._catch_up()
+        return self.state.indexed < self.state.used
+
     def subject_memory(self):
         """Bytes the subject state holds."""
         return self.state.memory()

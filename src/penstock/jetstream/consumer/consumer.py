@@ -36,6 +36,7 @@ from penstock.kernels.acksink import AckQueue
 from penstock.kernels.ackstate import AckPolicy as KernelPolicy
 from penstock.kernels.ackstate import AckState
 from penstock.kernels.dispatch import publish
+from penstock.kernels.grammar import has_wildcard
 from penstock.kernels.pump import Pump, RunEnd, Target, TargetEnd
 from penstock.protocol.acks import parse_pull
 from penstock.protocol.api import (
@@ -137,6 +138,8 @@ class Consumer:
         self.pump.set_key_token(rules.key_token(config))
         self.redelivery.configure(rules.ack_waits_ns(config), config.max_deliver, now)
         self._wiring().add(self)
+        if any(has_wildcard(one) for one in filters):
+            engine.indexing.add(stream)
         if stream.needs is not None:
             stream.needs.add(self.pump, self.since)
 
