@@ -36,18 +36,19 @@ class KillableServer:
             *command_of(kind), "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(directory)
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
+        self._log = directory.with_suffix(".log")
 
     def start(self) -> None:
-        self._process = subprocess.Popen(
-            self._command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, env=ENVIRONMENT, stdout=log, stderr=log)
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
+            assert self._process.poll() is None, self._log.read_text()
             time.sleep(0.02)
-        raise TimeoutError(f"{self._command[0]} did not listen within {START_TIMEOUT_S} s")
+        raise TimeoutError(f"no listener within {START_TIMEOUT_S} s: {self._log.read_text()}")
 
     def kill(self) -> None:
         if self._process is not None:
