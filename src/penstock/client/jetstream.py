@@ -170,8 +170,8 @@ class JetStream:
         """A windowed publisher, for rates beyond one round trip per message; see `Publisher`.
 
         window: publishes that may wait for their ack. timeout: seconds for each ack, or without an answer.
-        fast: publish through fast ingest (the stream has `allow_batched`), which costs less, and whose acks
-        name no stream sequence; see `FastPublisher`.
+        fast: publish through fast ingest (the stream has `allow_batched`), which costs the server less, and
+        whose acks name no stream sequence; see `FastPublisher`.
         """
         seconds = self.timeout if timeout is None else timeout
         kind = FastPublisher if fast else Publisher
