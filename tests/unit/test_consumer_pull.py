@@ -262,3 +262,12 @@ def test_who_waits_hears_what_its_filters_match_also_after_they_changed() -> Non
     bench.consumer("x", filter_subject="s.a")
     bench.store_messages("s.b", "s.a")
     assert (inbox.seqs(), beside.seqs()) == ([11], [10])
+
+
+def test_a_request_whose_time_is_over_gets_no_message_though_its_timer_is_late() -> None:
+    bench = bench_with(0)
+    inbox = bench.pull("x", {"batch": 1, "expires": SECOND})
+    bench.now += SECOND
+    bench.store_messages("s.1")
+    assert inbox.statuses() == ["408 Request Timeout"]
+    assert bench.pull("x", {"batch": 1}).seqs() == [1]

@@ -236,6 +236,7 @@ class Consumer:
             self._deliver_pull(self.pull, now)
 
     def _deliver_pull(self, pull: PullQueue, now: int) -> None:
+        pull.drop_expired(now)
         if not pull.requests:
             self._wiring().wait(self, False)
             return

@@ -169,6 +169,14 @@ class PullQueue:
                 kept.append(request)
         self.requests[:] = kept
 
+    def drop_expired(self, now: int) -> None:
+        """Requests whose time is over get no message, also when the timer that ends them is late."""
+        for request in self.requests:
+            assert isinstance(request, WaitingRequest)
+            if request.expires is not None and request.expires <= now:
+                self.sweep(now)
+                return
+
     def at_end_of_stream(self, now: int) -> None:
         """Everything is delivered: no_wait requests that got something, or would not wait at all, get 404."""
         kept: list[Target] = []
