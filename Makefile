@@ -92,7 +92,7 @@ sim-bugs: setup  ## bugs planted on purpose, and the seeds that find them
 churn: setup  ## CONSUMERS=1000000 ephemeral consumers come and go in simulated time
 	$(BIN)/python -m penstock.testing.sim --churn $(CONSUMERS)
 
-spark-kills: setup  ## Spark reads whose driver, workers and server are killed KILLS=30 times each
+spark-kills: setup  ## Spark queries whose driver, workers and server are killed KILLS=30 times each
 	SPARK_KILLS=$(KILLS) $(BIN)/python -m pytest -q -k kill tests/integration/test_spark_kills.py \
 		tests/integration/test_spark_restart.py $(ARGS)
 

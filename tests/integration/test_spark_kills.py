@@ -1,4 +1,4 @@
-"""Reads that lose their Python workers and their server, and still have every row exactly once.
+"""Reads and writes that lose their Python workers and their server, and have every row exactly once.
 
 `make spark-kills` kills more often. Killed drivers: test_spark_restart.py.
 """
@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.nats_servers import KINDS
 from tests.support.spark import Feed
+from tests.support.spark_copy import DELIVERIES, copy_options, make_copy, read_copy
 from tests.support.spark_kills import KINDS_OF_KILL, KillableServer, kill_one_worker, kills_wanted, slowly
 
 if TYPE_CHECKING:
@@ -123,6 +124,35 @@ def test_a_streaming_query_has_every_row_once_whatever_is_killed(
     assert query.exception() is None
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     check([(row.seq, row.data) for row in rows], publisher.count)
+
+
+# One delivery will do where few kills are asked for; each is broken off everywhere in test_spark_delivery.py.
+@pytest.mark.parametrize("delivery", DELIVERIES if KILLS > 1 else ["fast"])
+def test_a_streaming_write_stores_every_row_once_whatever_is_killed(
+    spark: SparkSession, server: KillableServer, delivery: str, tmp_path: Path
+) -> None:
+    chance = random.Random(20_263)
+    publisher = Publisher(server)
+    publisher.publish(STORED)
+    make_copy(server.port)
+    rows = slowly(frame_of(spark, server, stream=True))
+    query = (
+        rows.writeStream.format("jetstream")
+        .options(**copy_options(server.port, delivery))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        for kind in KINDS_OF_KILL * KILLS:
+            wait_for(lambda: query.status["isTriggerActive"] or not query.isActive)
+            strike(kind, server, chance)
+            publisher.publish(1_500)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert query.exception() is None
+    found = read_copy(spark, server.port)
+    assert sorted(found) == list(range(1, publisher.count + 1))
 
 
 def failed_tasks(spark: SparkSession) -> int:
