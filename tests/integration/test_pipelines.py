@@ -14,6 +14,7 @@ from penstock.cli.main import main
 from penstock.spark.pipelines import archive as archive_module
 from penstock.spark.pipelines.archive import archive, totals_of
 from penstock.spark.pipelines.dead_letters import analyse, redrive
+from penstock.spark.pipelines.enrich import Enriched, Side, enrich
 from penstock.spark.pipelines.manifest import Manifest
 from penstock.spark.pipelines.replay import archived, replay, table
 from penstock.spark.pipelines.stats import statistics
@@ -213,6 +214,45 @@ def test_statistics_count_rates_subjects_gaps_and_latencies(spark: SparkSession,
     latencies = found.latencies.collect()[0]
     assert latencies.messages == 38
     assert latencies.p50 > 8e11
+
+
+def test_pairs_are_joined_once_out_of_order_and_what_is_too_late_is_counted(
+    spark: SparkSession, origin: Origin, tmp_path: Path
+) -> None:
+    pairs = next(_names)
+    origin.feed.create(pairs, [f"{pairs}.>"])
+
+    def event(kind: str, number: int, hour: int) -> None:
+        document = f'{{"id":"f{number}","at":"2013-01-{1 + hour // 24:02d}T{hour % 24:02d}:00:00Z"}}'
+        origin.feed.publish([(f"{origin.name}.{kind}.{number}", document.encode())])
+
+    def run() -> Enriched:
+        return enrich(
+            spark, origin.name, pairs, origin.options,
+            left=Side(f"{origin.name}.dep.>", "id", "at"), right=Side(f"{origin.name}.arr.>", "id", "at"),
+            subject=f"{pairs}.{{key}}", checkpoint=str(tmp_path), within="6 hours", late="2 hours",
+        )  # fmt: skip
+
+    def joined() -> list[str]:
+        frame = spark.read.format("jetstream").options(**origin.options).load(pairs)
+        return sorted(row.subject.rpartition(".")[2] for row in frame.collect())
+
+    for kind, number, hour in (("dep", 1, 1), ("arr", 2, 3), ("arr", 1, 2), ("dep", 2, 1)):
+        event(kind, number, hour)
+    assert run().read == 4
+    assert joined() == ["f1", "f2"]
+    event("dep", 3, 10)
+    event("arr", 9, 10)
+    run()
+    event("arr", 3, 12)  # in time
+    event("dep", 4, 2)  # far behind the watermark
+    done = run()
+    assert joined() == ["f1", "f2", "f3"]
+    assert done.late == 1
+    assert run().read == 0
+    side = Side("a.>", "id", "at")
+    with pytest.raises(errors.MisuseError, match="its own partner"):
+        enrich(spark, "A", "B", left=side, right=side, subject="b", checkpoint=str(tmp_path))
 
 
 def test_the_command_line_does_the_same_and_draws_reports(

@@ -186,6 +186,44 @@ def stats(
         _finish(console, facts, page, report)
 
 
+@app.command()
+def enrich(
+    stream: Stream,
+    into: Annotated[str, typer.Argument(help="The stream the pairs go to.")],
+    left: Annotated[str, typer.Option(help="Subject filter, key field, time field: 'dep.>,id,at'.")],
+    right: Annotated[str, typer.Option(help="The same for the other side.")],
+    subject: Annotated[str, typer.Option(help="A template of the pairs' subjects: 'pairs.{key}'.")],
+    checkpoint: Annotated[str, typer.Option(help="A folder that remembers how far it is.")],
+    servers: Servers = _SERVERS,
+    option: Options = None,
+    within: Annotated[str, typer.Option(help="How far a pair's times may be apart.")] = "1 day",
+    late: Annotated[str, typer.Option(help="How long to wait for what comes out of order.")] = "1 hour",
+    outer: Annotated[bool, typer.Option(help="Also what has no partner on the right.")] = False,
+    report: ReportFile = None,
+    master: Master = _MASTER,
+) -> None:
+    """Messages of two kinds joined into a third stream, with late ones waited for."""
+    from penstock.spark.pipelines.enrich import Side
+    from penstock.spark.pipelines.enrich import enrich as run
+
+    sides = []
+    for text in (left, right):
+        parts = [part.strip() for part in text.split(",")]
+        if len(parts) != 3 or not all(parts):
+            raise typer.BadParameter(f"{text!r}: write a subject filter, a key field, a time field")
+        sides.append(Side(*parts))
+    with _spark(master) as (spark, console):
+        done = run(
+            spark, stream, into, _options(servers, option), left=sides[0], right=sides[1], subject=subject,
+            checkpoint=checkpoint, within=within, late=late, outer=outer,
+        )  # fmt: skip
+        facts = {
+            "stream": stream, "into": into, "micro-batches": done.batches, "messages read": done.read,
+            "too late to be joined": done.late,
+        }  # fmt: skip
+        _finish(console, facts, _report(f"{stream} into {into}").facts(facts), report)
+
+
 def _pandas(frame: DataFrame):  # type: ignore[no-untyped-def]  # pandas has no types here
     return frame.toPandas()
 

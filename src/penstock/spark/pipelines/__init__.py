@@ -6,7 +6,7 @@
     replay(spark, "/data/orders", "ORDERS2", servers)     an archive into a stream
     analyse(...), redrive(...)                            a stream of dead letters
     statistics(...)                                       rates, subjects, gaps, latencies
-    enrich(...)                                           two streams joined into a third
+    enrich(...)                                           two kinds of messages joined into a third
 
 Each may be run again after any failure, shows its progress when given a rich console, and returns what it
 did, which `report.py` draws as an HTML page. `penstock pipeline ...` is the same from the command line.
