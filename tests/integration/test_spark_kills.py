@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from tests.support.spark_kills import KINDS_OF_KILL, KillableServer, kill_one_wo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 KILLS = kills_wanted(1)
 MANY = 10
@@ -65,8 +67,14 @@ def frame_of(spark: SparkSession, server: KillableServer, *, stream: bool) -> Da
     )
 
 
-def strike(kind: str, server: KillableServer, chance: random.Random) -> None:
-    """One kill, soon."""
+def never() -> bool:
+    return False
+
+
+def strike(
+    kind: str, server: KillableServer, chance: random.Random, is_over: Callable[[], bool] = never
+) -> None:
+    """One kill, soon. Nothing happens when what should be hit is over."""
     time.sleep(chance.random() * 0.5)
     if kind == "server":
         server.kill()
@@ -74,9 +82,29 @@ def strike(kind: str, server: KillableServer, chance: random.Random) -> None:
         server.start()
         return
     deadline = time.monotonic() + TIMEOUT_S
-    while not kill_one_worker(chance):
+    while not is_over() and not kill_one_worker(chance):
         assert time.monotonic() < deadline, "no Python worker to kill"
         time.sleep(0.01)
+
+
+def has_ended(query: StreamingQuery) -> bool:
+    return not query.isActive
+
+
+def run_under_kills(start: Callable[[], StreamingQuery], publisher: Publisher, chance: random.Random) -> None:
+    """A streaming query under kills, and in peace to its end. Kills that hit one task too often end it, as
+    Spark's setting of task failures says; it is started again on its checkpoint then, as its owner would."""
+    query = start()
+    try:
+        for kind in KINDS_OF_KILL * KILLS:
+            publisher.publish(1_500)  # so that there are workers with something to do
+            strike(kind, publisher.server, chance, partial(has_ended, query))
+            if not query.isActive:
+                query = start()
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert query.exception() is None
 
 
 def check(rows: list[tuple[int, str]], count: int) -> None:
@@ -107,21 +135,13 @@ def test_a_streaming_query_has_every_row_once_whatever_is_killed(
     chance = random.Random(20_262)
     publisher = Publisher(server)
     publisher.publish(STORED)
-    query = (
+    writer = (
         slowly(frame_of(spark, server, stream=True))
         .writeStream.format("parquet")
         .option("path", str(tmp_path / "out"))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .start()
     )
-    try:
-        for kind in KINDS_OF_KILL * KILLS:
-            publisher.publish(1_500)  # so that there are workers with something to do
-            strike(kind, server, chance)
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    assert query.exception() is None
+    run_under_kills(writer.start, publisher, chance)
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     check([(row.seq, row.data) for row in rows], publisher.count)
 
@@ -135,22 +155,13 @@ def test_a_streaming_write_stores_every_row_once_whatever_is_killed(
     publisher = Publisher(server)
     publisher.publish(STORED)
     make_copy(server.port)
-    rows = slowly(frame_of(spark, server, stream=True))
-    query = (
-        rows.writeStream.format("jetstream")
+    writer = (
+        slowly(frame_of(spark, server, stream=True))
+        .writeStream.format("jetstream")
         .options(**copy_options(server.port, delivery))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .start()
     )
-    try:
-        for kind in KINDS_OF_KILL * KILLS:
-            wait_for(lambda: query.status["isTriggerActive"] or not query.isActive)
-            strike(kind, server, chance)
-            publisher.publish(1_500)
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    assert query.exception() is None
+    run_under_kills(writer.start, publisher, chance)
     found = read_copy(spark, server.port)
     assert sorted(found) == list(range(1, publisher.count + 1))
 
