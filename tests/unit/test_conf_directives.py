@@ -175,6 +175,14 @@ def test_jetstream_is_a_block_a_boolean_or_a_word(text: str, expected: JetStream
             "authorization { users: [ {proxy_required: true} ] }",
             "not supported by this server yet",
         ),
+        (
+            "store_dir: a\njetstream { store_dir: b }",
+            "t.conf:1:1: Duplicate 'store_dir' configuration",
+        ),
+        ("server_tags: [1]", "t.conf:1:15: error parsing tags: 1"),
+        ("server_metadata: x", "t.conf:1:18: error parsing metadata: server_metadata is 'x'"),
+        ("max_sub_tokens: 256", "t.conf:1:17: max_sub_tokens is 256; it must be from 1 to 255"),
+        ("max_closed_clients: -1", "t.conf:1:1: max_closed_clients is -1; it must be at least 0"),
         ("jetstream { cipher: aes }", "jetstream: cipher is set without key"),
         (
             "jetstream { cipher: rot13, key: k }",

@@ -33,9 +33,8 @@ _STORAGE_SIZE = re.compile(r"(\d+)([KMGT]?)")
 
 UNSUPPORTED = frozenset(
     """connect_error_reports default_js_domain disable_sublist_cache feature_flags
-    max_closed_clients max_sub_tokens no_header_support no_system_account ocsp ocsp_cache
-    prof_block_rate proxies proxy_protocol reconnect_error_reports
-    resolver_tls server_metadata server_tags store_dir write_timeout""".split()
+    no_header_support no_system_account ocsp ocsp_cache prof_block_rate proxies proxy_protocol
+    reconnect_error_reports resolver_tls write_timeout""".split()
 )
 UNSUPPORTED_JETSTREAM = frozenset(
     """extension_hint info_queue_limit max_buffered_msgs max_buffered_size
@@ -378,11 +377,30 @@ def _websocket(node: Node, name: str) -> Any:
     return websocket(node, name)
 
 
+def _tags(node: Node, name: str) -> Any:
+    from penstock.server import label_directives  # most servers have no labels
+
+    return label_directives.tags(node, name)
+
+
+def _metadata(node: Node, name: str) -> Any:
+    from penstock.server import label_directives
+
+    return label_directives.metadata(node, name)
+
+
 def _syslog_address(node: Node, name: str) -> str:
     from penstock.server.syslog import address_of
 
     address_of(text(node, name))
     return text(node, name)
+
+
+def _sub_tokens(node: Node, name: str) -> int:
+    count = integer(node, name)
+    if not 1 <= count <= 255:
+        raise _fail(node, f"{name} is {count}; it must be from 1 to 255")
+    return count
 
 
 def _inverted(node: Node, name: str) -> bool:
@@ -394,6 +412,8 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "host": ("host", text),
     "net": ("host", text),
     "server_name": ("server_name", text),
+    "server_tags": ("server_tags", _tags),
+    "server_metadata": ("server_metadata", _metadata),
     "client_advertise": ("client_advertise", text),
     "http_port": ("http_port", integer),
     "monitor_port": ("http_port", integer),
@@ -406,6 +426,9 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "max_pending": ("max_pending", integer),
     "max_subscriptions": ("max_subscriptions", integer),
     "max_subs": ("max_subscriptions", integer),
+    "max_sub_tokens": ("max_sub_tokens", _sub_tokens),
+    "max_subscription_tokens": ("max_sub_tokens", _sub_tokens),
+    "max_closed_clients": ("max_closed_clients", integer),
     "ping_interval": ("ping_interval_ns", duration),
     "ping_max": ("ping_max", integer),
     "write_deadline": ("write_deadline_ns", duration),
@@ -448,6 +471,7 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "lame_duck_grace_period": ("lame_duck_grace_period_ns", duration_text),
     "jetstream": ("jetstream", _jetstream),
 }
+_STORE_DIR = frozenset({"store_dir", "storedir"})
 _MAPPINGS = frozenset({"mappings", "maps"})
 _ADDRESSES = {
     "listen": ("host", "port"),
@@ -469,6 +493,7 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
         ConfigError: an unknown or unsupported directive, a value of the wrong kind or out of its bounds.
     """
     found: dict[str, Any] = {}
+    store_dir: tuple[str, Where] | None = None
     steps: list[tuple[Where, dict[str, Any]]] = []  # after each directive: where it is, and what was found
     for key, where, node in tree:
         name = key.lower()
@@ -489,8 +514,9 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
 
             found.update(remote_directives.checked(node, name, where))
         elif name == "prof_port":
-            if integer(node, name):
-                raise _fail(node, f"{name} is {node.value}; {NO_PROFILE}")
+            _check_no_profile(node, name)
+        elif name in _STORE_DIR:
+            store_dir = (text(node, name), where)
         elif name in _MAPPINGS:
             found["mappings"] = (*found.get("mappings", ()), *mappings(node, name))
         elif name in _TOP:
@@ -500,6 +526,9 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
             raise _refused(key, where, UNSUPPORTED)
         steps.append((where, dict(found)))
     base = base or Options()
+    if store_dir is not None:
+        found = _with_store_dir(found, base, *store_dir)
+        steps.append((store_dir[1], found))
     if "operators" in found:
         from penstock.server.operator_directives import completed
 
@@ -509,6 +538,21 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
         return structs.replace(base, **found)
     except ConfigError as error:
         raise _blamed(error, base, steps) from error
+
+
+def _check_no_profile(node: Node, name: str) -> None:
+    if integer(node, name):
+        raise _fail(node, f"{name} is {node.value}; {NO_PROFILE}")
+
+
+def _with_store_dir(found: dict[str, Any], base: Options, path: str, where: Where) -> dict[str, Any]:
+    """The directory of the top level goes to JetStream, which alone stores anything; without it, nowhere."""
+    jetstream = found.get("jetstream", base.jetstream)
+    if jetstream is None:
+        return found
+    if "jetstream" in found and jetstream.store_dir is not None:
+        raise where.error("Duplicate 'store_dir' configuration: it is set here and in the block jetstream")
+    return found | {"jetstream": structs.replace(jetstream, store_dir=path)}
 
 
 def _blamed(error: ConfigError, base: Options, steps: list[tuple[Where, dict[str, Any]]]) -> ConfigError:

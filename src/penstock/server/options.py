@@ -355,6 +355,11 @@ class Options(Struct, frozen=True, kw_only=True):
     """Port for clients, 1..65535; 0 = 4222; -1 = any free port. Default 4222. `port`."""
     server_name: str = ""
     """Name of the server, no spaces. Default: its generated id. `server_name`."""
+    server_tags: tuple[str, ...] = ()
+    """Words that varz and events show, and by which requests of the system account choose servers; in small
+    letters. Default none. `server_tags`."""
+    server_metadata: tuple[tuple[str, str], ...] = ()
+    """(key, value) that varz and events show. Default none. `server_metadata`."""
     client_advertise: str = ""
     """host[:port] that clients are told instead of the bound address. Default none. `client_advertise`."""
     cluster_name: str = ""
@@ -381,6 +386,10 @@ class Options(Struct, frozen=True, kw_only=True):
     """Bytes that may wait for one client before it is a slow consumer, > 0. Default 64 MiB. `max_pending`."""
     max_subscriptions: int = 0
     """Most subscriptions of a connection; 0 (default) or less = no limit. `max_subscriptions`."""
+    max_sub_tokens: int = 0
+    """Most tokens of a subscription's subject, 1..255; 0 (default) = no limit. `max_sub_tokens`."""
+    max_closed_clients: int = 0
+    """How many closed connections connz remembers; 0 (default) = 10,000. `max_closed_clients`."""
     ping_interval_ns: int = 120 * NS
     """How long a connection may be silent before it is pinged, > 0. Default 2 minutes. `ping_interval`."""
     ping_max: int = 2
@@ -502,6 +511,8 @@ class Options(Struct, frozen=True, kw_only=True):
         if self.client_advertise:
             host_and_port("client_advertise", self.client_advertise)
         _at_least("ping_max", self.ping_max, 1)
+        _between("max_sub_tokens", self.max_sub_tokens, 0, 255)
+        _at_least("max_closed_clients", self.max_closed_clients, 0)
         _at_least("write_deadline", self.write_deadline_ns, 1)
         _at_least("authorization.timeout", self.auth_timeout_ns, 1)
         _at_least("lame_duck_duration", self.lame_duck_duration_ns, LAME_DUCK_MIN_NS)

@@ -110,7 +110,9 @@ class Server:
         self.system = SystemService(self)
         self.sessions: dict[int, Session] = {}
         self.inhabitants = Inhabitants()
-        self.closed_sessions: deque[ClosedSession] = deque(maxlen=CLOSED_SESSIONS_MAX)
+        self.closed_sessions: deque[ClosedSession] = deque(
+            maxlen=options.max_closed_clients or CLOSED_SESSIONS_MAX
+        )
         self.totals = Totals()
         self.started_ns = 0
         self.jetstream: JetStreamService | None = None

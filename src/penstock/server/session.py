@@ -430,6 +430,12 @@ class Session:
             self.trace(f"<<- [SUB {' '.join(words)}]")
         if self.permits is not None and not self.permits.check_subscribe(subject, queue, sid):
             return
+        tokens_max = self.server.options.max_sub_tokens
+        if 0 < tokens_max <= subject.count(b"."):
+            shown = subject.decode("utf-8", "replace")
+            self.server.log.error(f"{self.name} - Subscription Violation Too Many Tokens - Subject {shown!r}")
+            self.error(f'Permissions Violation for Subscription to "{shown}", too many tokens')
+            return
         if sid in self.subscriptions:
             self.ok()  # as the official server: the first subscription of a sid stays
             return

@@ -214,7 +214,10 @@ class SystemService:
                 return False
         jetstream = server.options.jetstream
         domain = jetstream.domain if jetstream is not None else ""
-        return not wanted.cluster and not wanted.tags and wanted.domain in ("", domain)
+        tags = server.options.server_tags
+        if not all(tag.strip().lower() in tags for tag in wanted.tags):
+            return False
+        return not wanted.cluster and wanted.domain in ("", domain)
 
     def _server_page(self, name: str) -> Callable[[bytes, bytes, Sink | None], Page | Steps]:
         def make(subject: bytes, payload: bytes, origin: Sink | None) -> Page | Steps:
@@ -393,6 +396,10 @@ class SystemService:
         }
         if server.options.jetstream is not None and server.options.jetstream.domain:
             page["domain"] = server.options.jetstream.domain
+        if server.options.server_tags:
+            page["tags"] = server.options.server_tags
+        if server.options.server_metadata:
+            page["metadata"] = dict(server.options.server_metadata)
         return page
 
     def statsz(self) -> Page:

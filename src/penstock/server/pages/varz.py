@@ -111,6 +111,8 @@ def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> P
         "config_load_time": format_time(server.started_ns),
         "config_digest": "",
         "system_account": server.options.system_account,
+        "tags": told.server_tags or None,
+        "metadata": dict(told.server_metadata) or None,
         "slow_consumer_stats": _by_kind(totals.slow_consumers),
         "stale_connection_stats": _by_kind(totals.stale_connections),
     }

@@ -1,0 +1,92 @@
+"""row 196. Directives of the top level that a standalone server may have: what both servers make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.server.directives import load
+from penstock.testing import server as penstock_server
+from tests.support.nats_servers import OfficialServer, find_official_server
+from tests.support.rawnats import RawNats
+
+KINDS = ["penstock", pytest.param("official", marks=pytest.mark.official)]
+SYSTEM = "accounts { $SYS { users [{user: sys, password: sys}] }, A { users [{user: a, password: a}] } }\n"
+
+
+@contextmanager
+def configured(kind: str, directory: Path, text: str) -> Iterator[int]:
+    """The port of a server with this configuration."""
+    conf = directory / "nats.conf"
+    conf.write_text(text)
+    if kind == "penstock":
+        with penstock_server(options=replace(load(str(conf)), host="127.0.0.1", port=-1)) as running:
+            yield running.port
+        return
+    binary = find_official_server()
+    if binary is None:
+        pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
+    official = OfficialServer(binary, directory, ("-c", str(conf)))
+    official.start()
+    try:
+        yield official.port
+    finally:
+        official.stop()
+
+
+def ask(client: RawNats, subject: str, body: object = None) -> Any:
+    return client.request(f"$SYS.REQ.SERVER.{subject}", body)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tags_and_metadata_are_told_and_choose_servers(kind: str, tmp_path: Path) -> None:
+    labels = 'server_tags: [" Big ", disk:ssd, big]\nserver_metadata { rack: "7", Zone: b }\n'
+    with configured(kind, tmp_path, SYSTEM + labels) as port:
+        client = RawNats(port, user="sys", **{"pass": "sys"})
+        ping = ask(client, "PING.VARZ")
+        for page in (ping["server"], ping["data"]):
+            assert page["tags"] == ["big", "disk:ssd"]
+            assert page["metadata"] == {"rack": "7", "Zone": "b"}
+        assert ask(client, "PING.VARZ", {"tags": ["BIG ", "disk:ssd"]})["server"]["tags"]
+        # One answer alone comes: that of the second.
+        client.send(b"SUB got 9\r\n")
+        client.publish("$SYS.REQ.SERVER.PING.VARZ", b'{"tags": ["big", "small"]}', "got")
+        client.publish("$SYS.REQ.SERVER.PING.IDZ", b"", "got")
+        assert b"mem" not in client.message().payload
+        client.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_subscription_of_too_many_tokens_is_refused_and_the_client_stays(kind: str, tmp_path: Path) -> None:
+    with configured(kind, tmp_path, "max_sub_tokens: 3\n") as port:
+        client = RawNats(port)
+        client.send(b"SUB a.b.c.d 1\r\nSUB a.b.> 2\r\n")
+        client.publish("a.b.c.d", b"x")
+        assert client.message().sid == b"2"
+        assert client.control == [
+            b"-ERR 'Permissions Violation for Subscription to \"a.b.c.d\", too many tokens'"
+        ]
+        client.close()
+
+
+def test_connz_remembers_as_many_closed_clients_as_it_is_told(tmp_path: Path) -> None:
+    with configured("penstock", tmp_path, SYSTEM + "max_closed_clients: 2\n") as port:
+        for _ in range(4):
+            RawNats(port, user="a", **{"pass": "a"}).close()
+        client = RawNats(port, user="sys", **{"pass": "sys"})
+        while True:  # until the server has read that they left
+            page = ask(client, "PING.CONNZ", {"state": 1})["data"]
+            if any(one["cid"] == 4 for one in page["connections"]):
+                break
+        assert [one["cid"] for one in page["connections"]] == [3, 4]
+        client.close()
+
+
+def test_the_store_directory_of_the_top_level_is_jetstreams(tmp_path: Path) -> None:
+    with configured("penstock", tmp_path, f'jetstream: enabled\nstore_dir: "{tmp_path / "s"}"\n'):
+        assert (tmp_path / "s" / "jetstream").is_dir()
