@@ -35,6 +35,7 @@ from penstock.protocol.api import (
     StreamConfig,
     StreamConfigRequest,
 )
+from penstock.protocol.durations import format_duration
 from penstock.protocol.transforms import Transform
 
 LEVEL_KEY = "_nats.level"
@@ -83,7 +84,7 @@ def _checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig
     config = _with_schedules(config, pedantic=request.pedantic)
     if config.mirror is not None and config.allow_atomic:
         raise codes.MIRROR_WITH_ATOMIC_PUBLISH.exception()
-    _check_ages(config)
+    _check_ages(config, engine.duplicate_window_max_ns)
     _check_policies(config)
     origins.check_alone(config)
     _check_subjects(config)
@@ -196,6 +197,10 @@ def _with_defaults(config: StreamConfig, engine: EngineConfig, *, pedantic: bool
         changes["subjects"] = [config.name]
     if config.duplicate_window == 0 and config.mirror is None and not config.sources:
         window = engine.duplicate_window_ns
+        if 0 < engine.duplicate_window_max_ns < window:
+            if pedantic:
+                raise codes.PEDANTIC.exception(err="duplicate window limits are higher than current limits")
+            window = engine.duplicate_window_max_ns
         if pedantic and 0 < config.max_age < window:
             raise codes.PEDANTIC.exception(err="duplicate window cannot be bigger than max age")
         changes["duplicate_window"] = min(window, config.max_age) if config.max_age > 0 else window
@@ -239,7 +244,7 @@ def _with_schedules(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
     return structs.replace(config, allow_rollup_hdrs=True, deny_purge=False)
 
 
-def _check_ages(config: StreamConfig) -> None:
+def _check_ages(config: StreamConfig, window_max: int) -> None:
     age, window = config.max_age, config.duplicate_window
     if age < 0:
         raise refuse("max age can not be negative")
@@ -249,6 +254,9 @@ def _check_ages(config: StreamConfig) -> None:
         raise refuse("duplicates window can not be negative")
     if 0 < age < window:
         raise refuse("duplicates window can not be larger then max age")
+    if 0 < window_max < window:
+        limit = format_duration(window_max)
+        raise refuse(f"duplicates window can not be larger then server limit of {limit}")
     if 0 < window < AGE_MIN_NS:
         raise refuse("duplicates window needs to be >= 100ms")
 

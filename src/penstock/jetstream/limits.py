@@ -24,6 +24,7 @@ OWN_TIER = "R1"  # of every stream of a server that stands alone
 SUBJECTS_PAGE = 100_000  # subjects of one STREAM.INFO response
 DELETED_DETAILS_MAX = 100_000  # sequences listed by one STREAM.INFO response
 MULTI_LAST_MAX = 1024  # subjects one multi_last request may match
+CONSUMERS_PER_STREAM = 1000  # where neither the stream nor the configuration names a limit
 ATOMIC_INFLIGHT_PER_STREAM = 50  # atomic batches that may be open, unless the configuration says otherwise
 ATOMIC_INFLIGHT_TOTAL = 1000
 FAST_INFLIGHT_PER_STREAM = 1000  # the same of fast ingest
@@ -47,7 +48,9 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     limit.
     max_streams, max_consumers: assets of the account. consumers_per_stream_max: of streams that set no
     max_consumers.
-    max_ack_pending: upper bound for consumers.
+    max_ack_pending, server_max_ack_pending: upper bounds for consumers, of the account and of the server.
+    max_request_batch: upper bound of consumers' max_batch, and their default. 0 (default) = none.
+    duplicate_window_max_ns: upper bound of a stream's dedupe window, and of its default. 0 (default) = none.
     duplicate_window_ns: default dedupe window of a stream. Default two minutes.
     max_payload: bytes of the largest message a client may send. Default 1 MiB.
     max_pending: bytes one batched direct get may answer with when the request names no max_bytes.
@@ -79,8 +82,11 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     storage_max_stream_bytes: int = -1
     max_streams: int = -1
     max_consumers: int = -1
-    consumers_per_stream_max: int = 1000
+    consumers_per_stream_max: int = CONSUMERS_PER_STREAM
     max_ack_pending: int = -1
+    server_max_ack_pending: int = 0
+    max_request_batch: int = 0
+    duplicate_window_max_ns: int = 0
     duplicate_window_ns: int = 2 * MINUTE_NS
     max_payload: int = 1024 * 1024
     max_pending: int = 64 * 1024 * 1024

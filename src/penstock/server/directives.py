@@ -41,9 +41,7 @@ UNSUPPORTED_JETSTREAM = frozenset(
     max_concurrent_io max_outstanding_catchup meta_compact meta_compact_size meta_compact_sync
     request_queue_limit tpm unique_tag""".split()
 )
-UNSUPPORTED_JETSTREAM_LIMITS = frozenset(
-    {"duplicate_window", "max_ack_pending", "max_ha_assets", "max_request_batch"}
-)
+UNSUPPORTED_JETSTREAM_LIMITS = frozenset({"max_ha_assets"})
 UNSUPPORTED_AUTHORIZATION = frozenset({"proxy_required"})
 UNSUPPORTED_USER = frozenset({"proxy_required"})
 
@@ -223,15 +221,22 @@ def _fast_ingest_errors(node: Node, name: str) -> bool:
 
 
 def _jetstream_limits(node: Node, name: str) -> dict[str, Any]:
-    found = fields(block(node, name), {"batch": ("batch", _batch_limits)}, UNSUPPORTED_JETSTREAM_LIMITS)
-    limits: dict[str, Any] = found.get("batch", {})
-    return limits
+    found = fields(block(node, name), _JETSTREAM_LIMITS, UNSUPPORTED_JETSTREAM_LIMITS)
+    batch: dict[str, Any] = found.pop("batch", {})
+    return found | batch
 
 
 def _batch_limits(node: Node, name: str) -> dict[str, Any]:
     return fields(block(node, name), _BATCH_LIMITS, frozenset())
 
 
+_JETSTREAM_LIMITS: dict[str, tuple[str, Reader]] = {
+    "duplicate_window": ("duplicate_window_max_ns", duration_text),
+    "max_ack_pending": ("ack_pending_max", integer),
+    "max_request_batch": ("request_batch_max", integer),
+    "default_max_consumers": ("consumers_per_stream_max", integer),
+    "batch": ("batch", _batch_limits),
+}
 _BATCH_LIMITS: dict[str, tuple[str, Reader]] = {
     "max_inflight_per_stream": ("batch_inflight_per_stream_max", integer),
     "max_inflight_total": ("batch_inflight_total_max", integer),

@@ -15,7 +15,7 @@ from penstock.errors import ServerError, StoreError
 from penstock.jetstream.api.service import TABLE as API_TABLE
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.inflight import Inflight
-from penstock.jetstream.limits import OWN_TIER, EngineConfig
+from penstock.jetstream.limits import CONSUMERS_PER_STREAM, OWN_TIER, EngineConfig
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.protocol.api import AccountLimits
 from penstock.protocol.api.base import TYPE_PREFIX
@@ -241,6 +241,10 @@ class JetStreamService:
             max_streams=limits.max_streams,
             max_consumers=limits.max_consumers,
             max_ack_pending=limits.max_ack_pending,
+            server_max_ack_pending=self._options.ack_pending_max,
+            max_request_batch=self._options.request_batch_max,
+            duplicate_window_max_ns=self._options.duplicate_window_max_ns,
+            consumers_per_stream_max=self._options.consumers_per_stream_max or CONSUMERS_PER_STREAM,
             max_payload=server.options.max_payload,
             max_pending=server.options.max_pending,
             sync_always=self._options.sync_always,

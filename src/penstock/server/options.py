@@ -223,6 +223,17 @@ class JetStreamOptions(Struct, frozen=True, kw_only=True):
     batch_timeout_ns: int = 10 * NS
     """How long nothing may come of a batch before it is abandoned, ns, > 0. Default 10 s.
     `limits.batch.timeout`."""
+    duplicate_window_max_ns: int = 0
+    """Longest duplicate window of a stream, and the one of streams that name none where it is below two
+    minutes; 0 (default) = no limit. `limits.duplicate_window`."""
+    ack_pending_max: int = 0
+    """Most messages a consumer may have unacked; 0 (default) = no limit. `limits.max_ack_pending`."""
+    request_batch_max: int = 0
+    """Most messages a pull request may ask for: the largest `max_batch` of a consumer, and that of consumers
+    that name none; 0 (default) = no limit. `limits.max_request_batch`."""
+    consumers_per_stream_max: int = 0
+    """Most consumers of a stream that names no limit; 0 (default) = 1000, -1 = no limit.
+    `limits.default_max_consumers`."""
     official_fast_errors: bool = False
     """Errors of fast ingest have the official server's numbers (10205 to 10208) instead of those of ADR-50
     (10203 to 10206, the default). `fast_ingest_errors: official`."""
@@ -231,6 +242,10 @@ class JetStreamOptions(Struct, frozen=True, kw_only=True):
         if self.prev_key and not self.key:
             raise ConfigError("jetstream.prev_key is set without key; name the key to change to")
         _at_least("jetstream.sync_interval", self.sync_interval_ns, 1)
+        _at_least("jetstream.limits.duplicate_window", self.duplicate_window_max_ns, 0)
+        _at_least("jetstream.limits.max_ack_pending", self.ack_pending_max, 0)
+        _at_least("jetstream.limits.max_request_batch", self.request_batch_max, 0)
+        _at_least("jetstream.limits.default_max_consumers", self.consumers_per_stream_max, -1)
         _at_least("jetstream.limits.batch.max_inflight_per_stream", self.batch_inflight_per_stream_max, 0)
         _at_least("jetstream.limits.batch.max_inflight_total", self.batch_inflight_total_max, 0)
         _at_least("jetstream.limits.batch.max_msgs", self.batch_messages_max, 1)

@@ -197,8 +197,14 @@ def _with_defaults(
     if config.max_ack_pending == 0 and stream.consumer_limits.max_ack_pending:
         changes["max_ack_pending"] = stream.consumer_limits.max_ack_pending
     elif config.max_ack_pending == 0 and uses_acks:
-        bound = engine.max_ack_pending
-        changes["max_ack_pending"] = min(MAX_ACK_PENDING, bound) if bound > 0 else MAX_ACK_PENDING
+        bounds = (MAX_ACK_PENDING, engine.server_max_ack_pending, engine.max_ack_pending)
+        changes["max_ack_pending"] = min(bound for bound in bounds if bound > 0)
+    if engine.max_request_batch > 0 and not is_push(config) and config.max_batch == 0:
+        if pedantic:
+            raise codes.PEDANTIC.exception(
+                err="max_request_batch must be set if it's JetStream limits are set"
+            )
+        changes["max_batch"] = engine.max_request_batch
     if config.priority_policy is PriorityPolicy.PINNED_CLIENT and config.priority_timeout == 0:
         changes["priority_timeout"] = PINNED_TIMEOUT_NS
     threshold = config.inactive_threshold or stream.consumer_limits.inactive_threshold
@@ -271,7 +277,11 @@ def _check_pull(config: ConsumerConfig, stream: StreamConfig) -> None:
 
 
 def _check_bounds(config: ConsumerConfig, stream: StreamConfig, engine: EngineConfig) -> None:
-    for limit in (engine.max_ack_pending, stream.consumer_limits.max_ack_pending):
+    batch_max = engine.max_request_batch
+    if not is_push(config) and 0 < batch_max < config.max_batch:
+        raise codes.CONSUMER_MAX_REQUEST_BATCH_EXCEEDED.exception(limit=batch_max)
+    of_stream = stream.consumer_limits.max_ack_pending
+    for limit in (engine.server_max_ack_pending, engine.max_ack_pending, of_stream):
         if 0 < limit < config.max_ack_pending:
             raise codes.CONSUMER_MAX_PENDING_ACK_EXCESS.exception(limit=limit)
     threshold = stream.consumer_limits.inactive_threshold

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.errors import MisuseError
+from penstock.jetstream.limits import CONSUMERS_PER_STREAM
 from penstock.protocol.durations import format_time
 from penstock.server.pages.base import Options, Page, Query, Steps, flag, header, number, paging, pieces
 
@@ -165,11 +166,16 @@ def jetstream_config(server: Server) -> Page:
 
 
 def jetstream_limits(server: Server) -> Page:
-    """Limits of every account."""
+    """Limits of every account; those that nobody set are left out."""
     assert server.jetstream is not None
-    for engine in server.jetstream.engines.values():
-        return {"default_max_consumers": engine.config.consumers_per_stream_max}
-    return {}
+    told = server.jetstream.options
+    limits = {
+        "max_request_batch": told.request_batch_max,
+        "max_ack_pending": told.ack_pending_max,
+        "max_duplicate_window": told.duplicate_window_max_ns,
+        "default_max_consumers": told.consumers_per_stream_max or CONSUMERS_PER_STREAM,
+    }
+    return {name: limit for name, limit in limits.items() if limit}
 
 
 def jetstream_stats(server: Server) -> Page:
