@@ -212,6 +212,28 @@ def test_a_long_stream_yields_exactly_what_matches(filters: list[bytes], positio
     assert drained(FilterCursor(log, filters), position) == expected
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("compacted", [False, True])
+def test_what_is_pending_is_counted_along_many_chains_at_once(indexed: bool, compacted: bool) -> None:
+    """Few subjects and most of them, short chains and a long one, with messages gone from all of them."""
+    log, model = filled(1500, 12_000)
+    for i in range(15_000):
+        subject = b"wide.long" if i % 3 == 0 else b"wide.%d.%d" % (i % 10, i % 1500)
+        log.append(subject, b"", b"", 1)
+        model.append(subject, b"", b"", 1)
+    for seq in random.Random(7).sample(range(1, 27_001), 9_000):
+        assert log.remove(seq) and model.remove(seq)
+    if compacted:
+        compact(log, 1000)
+    while indexed and log.index_subjects():
+        pass
+    several = [b"wide.3.*", b"wide.long"]
+    for filters in ([b"wide.3.*"], [b"wide.*.*"], [b"*.*.13"], [b"wide.long"], [b"wide.>"], several):
+        expected = FilterCursorModel(model, filters).from_seq(0)
+        for seq in (0, 1, 2, 40, 9_000, 13_500, 26_000, expected[-1], expected[-1] + 1, 27_001):
+            assert FilterCursor(log, filters).num_from(seq) == sum(found >= seq for found in expected)
+
+
 def test_a_filter_that_matches_little_soon_looks_at_nothing_between_its_messages() -> None:
     log, _ = filled(10, 1)
     for i in range(200_000):

@@ -4,6 +4,9 @@
 A chain is walked from the subject's first message to the sequence, or from there to its last one, whichever
 is nearer; inside a block that costs a load an entry, no search. Where the disk lost a part of the chain, the
 log's own search takes over.
+
+The chains of many subjects are walked side by side, IN_FLIGHT of them: an entry is in no cache, and while one is
+fetched the others go on (one after the other they take several times as long).
 """
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -11,9 +14,24 @@ from penstock.kernels.logcore cimport LogCore
 from penstock.kernels.msgblock cimport ENTRY_DEAD, NEXT_FAR, Entry, MessageBlock
 from penstock.kernels.subjectstate cimport Subject
 
+cdef extern from *:
+    """
+    #define penstock_fetch(p) __builtin_prefetch(p)
+    """
+    void penstock_fetch(const void* p) noexcept nogil
+
 cdef enum:
     BROKEN = -1
     WHOLE = 0
+    IN_FLIGHT = 32
+    LONG = 4096                     # messages; a subject of more is counted on its own: see LogCore._along
+
+# A subject on the way from its first message to where the count begins.
+cdef struct Walker:
+    Subject* subject
+    uint64_t at
+    uint64_t before                 # live messages it has passed
+    Entry* entry                    # of `at`; dies when blocks change
 
 
 cdef int walk(LogCore log, uint64_t at, uint64_t end, uint64_t* count) except? -2:
@@ -57,3 +75,69 @@ cdef uint64_t count_from(LogCore log, Subject* s, uint64_t seq) except? 0xFFFFFF
         count += 1
         at = 0 if at >= s.last else log._along(s, at + 1)
     return count
+
+
+cdef inline int refetch(LogCore log, Walker* walkers, size_t n) except -1:
+    """Finds the entries again, after something that may have changed the blocks."""
+    cdef size_t i
+    for i in range(n):
+        walkers[i].entry = log._entry(walkers[i].at)
+    return 0
+
+
+cdef uint64_t count_many(LogCore log, const uint32_t* ids, size_t n, uint64_t seq) except? 0xFFFFFFFFFFFFFFFF:
+    cdef Walker[IN_FLIGHT] walkers
+    cdef Walker* w
+    cdef Subject* s
+    cdef Subject* items = log.state.items
+    cdef size_t active = 0, taken = 0, i
+    cdef uint64_t total = 0
+    while True:
+        while active < IN_FLIGHT and taken < n:
+            s = &items[ids[taken]]
+            if taken + IN_FLIGHT < n:
+                penstock_fetch(&items[ids[taken + IN_FLIGHT]])
+            taken += 1
+            if s.first >= seq:
+                total += s.count
+            elif s.last >= seq:
+                if s.count > LONG:
+                    total += count_from(log, s, seq)
+                    refetch(log, walkers, active)
+                    continue
+                w = &walkers[active]
+                active += 1
+                w.subject, w.at, w.before, w.entry = s, s.first, 0, log._entry(s.first)
+                penstock_fetch(w.entry)
+        if active == 0:
+            return total
+        i = 0
+        while i < active:
+            w = &walkers[i]
+            s = w.subject
+            if w.entry != NULL and w.entry.next_delta != <uint32_t>NEXT_FAR:
+                w.before += not w.entry.offset & <uint32_t>ENTRY_DEAD
+                w.at += w.entry.next_delta
+                if w.entry.next_delta and w.at < seq:
+                    w.entry = log._entry(w.at)
+                    penstock_fetch(w.entry)
+                    i += 1
+                    continue
+                total += s.count - w.before
+                active -= 1
+                w[0] = walkers[active]
+            else:
+                active -= 1
+                w[0] = walkers[active]
+                total += count_from(log, s, seq)
+                refetch(log, walkers, active)
+
+
+cdef uint64_t sum_counts(const Subject* items, const uint32_t* ids, size_t n) noexcept:
+    cdef size_t i
+    cdef uint64_t total = 0
+    for i in range(n):
+        if i + IN_FLIGHT < n:
+            penstock_fetch(&items[ids[i + IN_FLIGHT]])
+        total += items[ids[i]].count
+    return total

@@ -14,6 +14,7 @@ cdef class StreamLog(LogCore):
     cdef uint64_t _previous_live(self, uint64_t seq) noexcept
     cdef uint64_t _count_all_from(self, uint64_t seq) noexcept
     cdef uint64_t _count_subjects(self, const uint32_t* ids, size_t n, uint64_t seq) except? 0xFFFFFFFFFFFFFFFF
+    cdef uint64_t _count_others(self, const uint32_t* ids, size_t n, uint64_t seq) except? 0xFFFFFFFFFFFFFFFF
     cdef uint64_t _last_upto(self, uint32_t sid, uint64_t upto_seq) except? 0
     cdef uint64_t _seq_at_time_in(self, MessageBlock block, int64_t ts) except? 0
     cdef void _join_ranges(self) noexcept

@@ -4,10 +4,10 @@ Rejected: answering wildcards by scanning the messages (the subject index knows 
 every subject, and a chain leads through the rest).
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdlib cimport qsort
+from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcpy, memset
 
-from penstock.kernels.chains cimport count_from
+from penstock.kernels.chains cimport count_many, sum_counts
 from penstock.kernels.msgblock cimport (
     BATCH_NOTE_SIZE, ENTRY_DEAD, ENTRY_NONE, SPAN_MAX, MessageBlock, SubjectRow,
 )
@@ -315,17 +315,34 @@ cdef class StreamLog(LogCore):
 
     cdef uint64_t _count_subjects(self, const uint32_t* ids, size_t n, uint64_t seq) except? 0xFFFFFFFFFFFFFFFF:
         """Live messages from seq on of these subjects, each of them there once."""
-        cdef size_t i
-        cdef Subject* s
-        cdef uint64_t count = 0, total = 0
-        for i in range(n):
-            total += self.state.items[ids[i]].count
+        cdef uint64_t total = sum_counts(self.state.items, ids, n)
         if total == self.messages:
             return self._count_all_from(seq)
-        for i in range(n):
-            s = &self.state.items[ids[i]]
-            count += s.count if s.first >= seq else count_from(self, s, seq)
-        return count
+        if self.lost == 0:                  # (else the subjects count more than there is)
+            if seq <= self.first_seq:
+                return total
+            if total > self.messages // 2:
+                return self._count_all_from(seq) - self._count_others(ids, n, seq)
+        return count_many(self, ids, n, seq)
+
+    cdef uint64_t _count_others(self, const uint32_t* ids, size_t n, uint64_t seq) except? 0xFFFFFFFFFFFFFFFF:
+        """The same of all subjects but these: fewer messages to walk along."""
+        cdef size_t used = self.state.used, i, kept = 0
+        cdef unsigned char* named = <unsigned char*>calloc(used + 1, 1)
+        cdef uint32_t* others = <uint32_t*>malloc((self.state.count - n + 1) * sizeof(uint32_t))
+        try:
+            if named == NULL or others == NULL:
+                raise MemoryError(f"no memory for a count among {used} subjects")
+            for i in range(n):
+                named[ids[i]] = 1
+            for i in range(used):
+                if not named[i] and self.state.items[i].count:
+                    others[kept] = <uint32_t>i
+                    kept += 1
+            return count_many(self, others, kept, seq)
+        finally:
+            free(named)
+            free(others)
 
     def seq_at_time(self, int64_t ts):
         """First live sequence stored at or after ts; last_seq + 1 when none is."""

@@ -5,7 +5,8 @@ a hash table keyed on parent and token), so that a filter costs what it matches 
 The trie is filled when wildcards ask, a slice each time, and from then on as subjects come: streams nobody
 asks pay nothing for it. Subjects that aren't in it yet are compared one by one (10 ns each, where putting one
 into the trie costs 400: a million at once would hold up everybody for half a second). So are all, where a
-filter takes a large part of them anyway. Token bytes are slices of the subject that brought them.
+filter takes a large part of them anyway, be it that the walk finds so. Token bytes are slices of the subject
+that brought them.
 
 A subject gets nodes up to the first token that it shares with no other, and is folded there: the rest of
 it is read from its text.
@@ -390,6 +391,8 @@ cdef class SubjectState:
         self._push(0, 0, 0)
         depth = 1
         while depth:
+            if found * MOST > self.indexed:
+                return self._compare(f, n, 0, 0)
             depth -= 1
             node = <uint32_t>self.stack[depth]
             position = <uint32_t>(self.stack[depth] >> 32)
@@ -431,15 +434,17 @@ cdef class SubjectState:
         cdef Subject* item
         cdef const char* text
         cdef size_t prefix = 0              # bytes before the first wildcard
+        cdef size_t skipped                 # of them, in whole tokens: nothing left to look at
         cdef bint all_below
         while prefix < n and f[prefix] != c'*' and f[prefix] != c'>':
             prefix += 1
+        skipped = prefix if prefix and f[prefix - 1] == c'.' else 0
         all_below = prefix + 1 == n and f[prefix] == c'>'
         while sid < self.used:
             item = &self.items[sid]
             text = self.arena + item.text
             if item.count and item.text_len > prefix and memcmp(text, f, prefix) == 0 and (
-                all_below or filter_matches(f, n, text, item.text_len)
+                all_below or filter_matches(f + skipped, n - skipped, text + skipped, item.text_len - skipped)
             ):
                 self._emit(found, <uint32_t>sid)
                 found += 1
