@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.server.directives import load
+from penstock.server.options import Options
 from penstock.testing import server as penstock_server
 from tests.support.nats_servers import OfficialServer, find_official_server
 from tests.support.rawnats import RawNats
@@ -90,3 +92,61 @@ def test_connz_remembers_as_many_closed_clients_as_it_is_told(tmp_path: Path) ->
 def test_the_store_directory_of_the_top_level_is_jetstreams(tmp_path: Path) -> None:
     with configured("penstock", tmp_path, f'jetstream: enabled\nstore_dir: "{tmp_path / "s"}"\n'):
         assert (tmp_path / "s" / "jetstream").is_dir()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_headers_info_says_so_and_hpub_ends_the_connection(kind: str, tmp_path: Path) -> None:
+    with configured(kind, tmp_path, "no_header_support: true\n") as port:
+        client = RawNats(port, no_responders=False)
+        assert client.info["headers"] is False
+        client.send(b"SUB a 1\r\n")
+        client.publish("a", b"x")
+        assert client.message().payload == b"x"
+        client.send(b"HPUB a 12 13\r\nNATS/1.0\r\n\r\nx\r\nPING\r\n")
+        with pytest.raises(ConnectionError):
+            client.message()
+        assert client.control == []
+        client.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_headers_no_client_is_told_that_nobody_responds(kind: str, tmp_path: Path) -> None:
+    with configured(kind, tmp_path, "no_header_support: true\n") as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+            sock.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\nPING\r\n')
+            told = b"".join(iter(lambda: sock.recv(4096), b""))
+        assert told.endswith(b"\r\n-ERR 'no responders requires headers support'\r\n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_jetstream_has_a_system_account_all_the_same(kind: str, tmp_path: Path) -> None:
+    with configured(kind, tmp_path, "no_system_account: true\njetstream: enabled\n") as port:
+        client = RawNats(port)
+        assert client.request("$SYS.REQ.USER.INFO")["data"]["account"] == "$G"
+        client.close()
+
+
+def test_without_a_system_account_nobody_answers_about_the_server(tmp_path: Path) -> None:
+    with configured("penstock", tmp_path, "no_system_account: true\nno_sublist_cache: true\n") as port:
+        client = RawNats(port)
+        client.send(b"SUB got 9\r\n")
+        client.publish("$SYS.REQ.USER.INFO", b"", "got")
+        assert client.message().header.startswith(b"NATS/1.0 503")
+        client.close()
+
+
+def test_without_a_system_account_there_is_none_and_varz_names_none(tmp_path: Path) -> None:
+    options = Options(host="127.0.0.1", port=-1, http_port=-1, http_host="127.0.0.1", no_system_account=True)
+    with penstock_server(options=options) as running:
+        assert running.server.monitor is not None
+        address = running.server.monitor.url.removeprefix("http://")
+        assert "system_account" not in RawNats.request_http(address, "/varz")
+        assert RawNats.request_http(address, "/accountz")["accounts"] == ["$G"]
+
+
+def test_a_system_account_that_is_named_is_there_all_the_same(tmp_path: Path) -> None:
+    text = "accounts { S { users [{user: sys, password: sys}] } }\nsystem_account: S\nno_sys_acc: true\n"
+    with configured("penstock", tmp_path, text) as port:
+        client = RawNats(port, user="sys", **{"pass": "sys"})
+        assert ask(client, "PING.VARZ")["data"]["system_account"] == "S"
+        client.close()

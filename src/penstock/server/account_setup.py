@@ -71,7 +71,8 @@ def _configured(server: Server) -> set[str]:
     """Accounts that are there whether somebody is in them or not."""
     named = {account.name for account in server.options.accounts}
     known = set(server.operators.known) if server.operators is not None else set()
-    return named | known | {GLOBAL_ACCOUNT, server.options.system_account}
+    own = {server.options.system_account} if server.options.has_system_account else set()
+    return named | known | own | {GLOBAL_ACCOUNT}
 
 
 def forget_gone(server: Server) -> None:

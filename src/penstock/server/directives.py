@@ -32,8 +32,8 @@ NO_PROFILE = (
 _STORAGE_SIZE = re.compile(r"(\d+)([KMGT]?)")
 
 UNSUPPORTED = frozenset(
-    """connect_error_reports default_js_domain disable_sublist_cache feature_flags
-    no_header_support no_system_account ocsp ocsp_cache prof_block_rate proxies proxy_protocol
+    """connect_error_reports default_js_domain feature_flags
+    ocsp ocsp_cache prof_block_rate proxies proxy_protocol
     reconnect_error_reports resolver_tls write_timeout""".split()
 )
 UNSUPPORTED_JETSTREAM = frozenset(
@@ -425,6 +425,10 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "http_base_path": ("http_base_path", text),
     "https_port": ("https_port", integer),
     "max_payload": ("max_payload", integer),
+    "no_header_support": ("header_support", _inverted),
+    **dict.fromkeys(("no_system_account", "no_system", "no_sys_acc"), ("no_system_account", boolean)),
+    "disable_sublist_cache": ("disable_sublist_cache", boolean),
+    "no_sublist_cache": ("disable_sublist_cache", boolean),
     "max_connections": ("max_connections", integer),
     "max_conn": ("max_connections", integer),
     "max_control_line": ("max_control_line", integer),

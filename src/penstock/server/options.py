@@ -401,6 +401,11 @@ class Options(Struct, frozen=True, kw_only=True):
     """Bytes that may wait for one client before it is a slow consumer, > 0. Default 64 MiB. `max_pending`."""
     max_subscriptions: int = 0
     """Most subscriptions of a connection; 0 (default) or less = no limit. `max_subscriptions`."""
+    header_support: bool = True
+    """Do messages have headers? Without: INFO says so, and a client that sends HPUB is closed. Default yes.
+    `no_header_support: true` turns it off."""
+    disable_sublist_cache: bool = False
+    """Means nothing: lookups of subscriptions are not cached in this server. `disable_sublist_cache`."""
     max_sub_tokens: int = 0
     """Most tokens of a subscription's subject, 1..255; 0 (default) = no limit. `max_sub_tokens`."""
     max_closed_clients: int = 0
@@ -440,6 +445,10 @@ class Options(Struct, frozen=True, kw_only=True):
     """Accounts beside `$G`, with their users; excludes `user` and `token`. Default none. `accounts`."""
     system_account: str = SYSTEM_ACCOUNT
     """The account of the server's own affairs; one of `accounts`, or `$SYS` (default). `system_account`."""
+
+    no_system_account: bool = False
+    """There is no system account, and no requests and events below `$SYS`, unless `system_account` names one
+    or JetStream is on, which needs it. Default off. `no_system_account`, `no_system`, `no_sys_acc`."""
 
     auth_callout: CalloutOptions | None = None
     """The service that decides who clients are; None (default) = none. `authorization.auth_callout`."""
@@ -554,6 +563,12 @@ class Options(Struct, frozen=True, kw_only=True):
     def account(self, name: str) -> AccountOptions | None:
         """The options of an account; None for `$G` and others that `accounts` doesn't have."""
         return next((account for account in self.accounts if account.name == name), None)
+
+    @property
+    def has_system_account(self) -> bool:
+        """Does anybody hear of the server's own affairs?"""
+        named = self.system_account != SYSTEM_ACCOUNT
+        return not self.no_system_account or named or self.jetstream is not None
 
     @property
     def trusts_operators(self) -> bool:

@@ -157,7 +157,8 @@ class Server:
             trigger=self._tick.trigger,
         )
         self.account(GLOBAL_ACCOUNT)
-        self.account(options.system_account)
+        if options.has_system_account:
+            self.account(options.system_account)
         for account in options.accounts:
             self.account(account.name)
         account_setup.share(self)
@@ -501,7 +502,7 @@ class Server:
             "go": RUNTIME,
             "host": options.host,
             "port": port,
-            "headers": True,
+            "headers": options.header_support,
             "max_payload": options.max_payload,
         }
         if self.curve_key is not None:

@@ -225,6 +225,8 @@ class Session:
         if options.protocol not in (0, 1):
             self.refuse("invalid client protocol", CloseReason.BAD_CLIENT_PROTOCOL)
             return
+        if not self.server.options.header_support:
+            options = structs.replace(options, headers=False)  # both sides must have them
         if options.no_responders and not options.headers:
             self.refuse("no responders requires headers support", CloseReason.NO_RESPONDERS_REQUIRES_HEADERS)
             return

@@ -76,6 +76,7 @@ class SystemService:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._is_on = server.options.has_system_account
         self._sequence = 0
         self._delays = iter(STATSZ_FIRST_S)
         self._under_way: set[asyncio.Task[None]] = set()
@@ -90,6 +91,8 @@ class SystemService:
 
     def start(self) -> None:
         """Makes the system account and begins to tell statistics."""
+        if not self._is_on:
+            return
         self._server.account(self.account_name)
         self._tick()
         self._tell_connections()
@@ -107,6 +110,8 @@ class SystemService:
 
     def serve(self, account: Account) -> None:
         """Answers what clients of this account may ask."""
+        if not self._is_on:
+            return
         subscribe = account.subscribe_service
         subscribe(USER_INFO, self._answer(account, self._user_info))
         if account.name != self.account_name:
@@ -370,6 +375,8 @@ class SystemService:
             self._tell(f"$SYS.SERVER.ACCOUNT.{account}.CONNS", made)
 
     def _tell(self, subject: str, make: Callable[[], Page]) -> None:
+        if not self._is_on:
+            return
         account = self._server.account(self.account_name)
         name = subject.encode()
         if account.index.has_interest(name):

@@ -110,7 +110,7 @@ def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> P
         "http_req_stats": dict(requests),
         "config_load_time": format_time(server.started_ns),
         "config_digest": "",
-        "system_account": server.options.system_account,
+        "system_account": told.system_account if told.has_system_account else None,
         "tags": told.server_tags or None,
         "metadata": dict(told.server_metadata) or None,
         "slow_consumer_stats": _by_kind(totals.slow_consumers),
