@@ -34,7 +34,7 @@ _STORAGE_SIZE = re.compile(r"(\d+)([KMGT]?)")
 UNSUPPORTED = frozenset(
     """connect_error_reports default_js_domain feature_flags
     ocsp ocsp_cache prof_block_rate proxies proxy_protocol
-    reconnect_error_reports resolver_tls write_timeout""".split()
+    reconnect_error_reports resolver_tls""".split()
 )
 UNSUPPORTED_JETSTREAM = frozenset(
     """extension_hint info_queue_limit max_buffered_msgs max_buffered_size
@@ -408,6 +408,19 @@ def _sub_tokens(node: Node, name: str) -> int:
     return count
 
 
+def _write_timeout(node: Node, name: str) -> str:
+    policy = text(node, name)
+    if policy == "close":
+        raise _fail(
+            node,
+            "write_timeout is 'close', which this server doesn't have: it closes a connection that takes "
+            "nothing for write_deadline, as 'retry' does; leave it out",
+        )
+    if policy not in ("default", "retry"):
+        raise _fail(node, "write_timeout must be 'default', 'close' or 'retry'")
+    return policy
+
+
 def _inverted(node: Node, name: str) -> bool:
     return not boolean(node, name)
 
@@ -440,6 +453,7 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "max_closed_clients": ("max_closed_clients", integer),
     "ping_interval": ("ping_interval_ns", duration),
     "ping_max": ("ping_max", integer),
+    "write_timeout": ("write_timeout", _write_timeout),
     "write_deadline": ("write_deadline_ns", duration),
     "no_fast_producer_stall": ("fast_producer_stall", _inverted),
     "no_auth_user": ("no_auth_user", text),

@@ -416,6 +416,9 @@ class Options(Struct, frozen=True, kw_only=True):
     """Unanswered pings after which a connection is stale, > 0. Default 2. `ping_max`."""
     write_deadline_ns: int = 10 * NS
     """How long a socket may take nothing of what waits for it, > 0. Default 10 s. `write_deadline`."""
+    write_timeout: str = "default"
+    """Whom the write deadline closes: with "retry", and with "default" here too, who took nothing at all
+    meanwhile. `write_timeout`."""
     fast_producer_stall: bool = True
     """Whether reading from a publisher pauses for moments while a receiver of its messages has a long
     backlog. Default on. `no_fast_producer_stall: true` turns it off."""

@@ -40,7 +40,9 @@ class AccountStatzOptions(Options, frozen=True, kw_only=True):
 
 def accountz(server: Server, options: AccountzOptions) -> Page:
     """Names of accounts, or one in detail. Raises MisuseError when there is no such account."""
-    page = header(server) | {"system_account": server.options.system_account}
+    page = header(server)
+    if server.options.has_system_account:
+        page["system_account"] = server.options.system_account
     if options.account:
         return page | {"account_detail": account_info(server, options.account)}
     return page | {"accounts": list(server.accounts)}
