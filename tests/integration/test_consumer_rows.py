@@ -193,7 +193,7 @@ async def test_consumers_are_created_updated_or_either(talk: ConsumerTalk) -> No
 
 
 async def test_six_places_to_start_at(talk: ConsumerTalk) -> None:
-    """row 71: 10094"""
+    """Rows 62 and 71: 10094."""
     for token in ("a", "b", "a", "b"):
         await talk.pub(token)
     middle = (await talk.api(f"STREAM.MSG.GET.{talk.name}", {"seq": 3}))["message"]["time"]

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Pipelines between streams and Spark.")
 
 Stream = Annotated[str, typer.Argument(help="The stream.")]
-Servers = Annotated[str, typer.Option("--servers", "-s", envvar="NATS_URL", help="Addresses of servers.")]
+Servers = Annotated[
+    str, typer.Option("--server", "--servers", "-s", envvar="NATS_URL", help="Addresses of servers.")
+]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", help="An option of format jetstream, name=value; may be repeated."),
