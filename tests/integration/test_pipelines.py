@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+# What does not depend on the server is tried on one.
+OURS = pytest.mark.parametrize("feed", ["penstock"], indirect=True)
+
 _names = (f"PIPE{n}" for n in itertools.count())
+
+
+@pytest.fixture(scope="module", name="spark")
+def own_session(spark: SparkSession) -> SparkSession:
+    """What is registered and set in it is so nowhere else."""
+    return spark.newSession()
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -92,6 +101,7 @@ def test_an_archive_grows_by_what_is_new_and_joins_its_stream_without_a_seam(
     assert totals_of(both.where("seq <= 30")).hash == totals_of(cold).hash
 
 
+@OURS
 def test_a_run_that_fails_leaves_whole_ranges_and_the_next_one_goes_on(
     spark: SparkSession, origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +125,7 @@ def test_a_run_that_fails_leaves_whole_ranges_and_the_next_one_goes_on(
     assert numbers(archived(spark, path)) == list(range(20))
 
 
+@OURS
 def test_what_would_lose_messages_is_refused(spark: SparkSession, origin: Origin, tmp_path: Path) -> None:
     path = str(tmp_path / "archive")
     with pytest.raises(errors.MisuseError, match="holds no archive"):
@@ -166,6 +177,7 @@ def test_an_archive_is_replayed_once_and_in_order_however_often(
     assert rows[1].headers["Kind"] == ["test"]
 
 
+@OURS
 def test_letters_are_counted_and_go_back_where_they_came_from(spark: SparkSession, origin: Origin) -> None:
     letters = next(_names)
     origin.feed.create(letters, [f"{letters}.>"])
@@ -199,6 +211,7 @@ def test_letters_are_counted_and_go_back_where_they_came_from(spark: SparkSessio
     assert origin.feed.api(f"STREAM.INFO.{letters}")["state"]["messages"] == 2
 
 
+@OURS
 def test_statistics_count_rates_subjects_gaps_and_latencies(spark: SparkSession, origin: Origin) -> None:
     sent = b"NATS/1.0\r\nSent: 2001-01-01T00:00:00Z\r\n\r\n"
     origin.feed.publish((f"{origin.name}.s{i % 4 // 3}", b"xx", sent) for i in range(40))
@@ -255,6 +268,7 @@ def test_pairs_are_joined_once_out_of_order_and_what_is_too_late_is_counted(
         enrich(spark, "A", "B", left=side, right=side, subject="b", checkpoint=str(tmp_path))
 
 
+@OURS
 def test_the_command_line_does_the_same_and_draws_reports(
     spark: SparkSession, origin: Origin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 
+@pytest.fixture(scope="module", name="spark")
+def own_session(spark: SparkSession) -> SparkSession:
+    """What is registered and set in it is so nowhere else."""
+    return spark.newSession()
+
+
 @pytest.fixture(scope="module", params=KINDS)
 def feed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Feed]:
     with running_server(request.param, tmp_path_factory.mktemp("store")) as server:

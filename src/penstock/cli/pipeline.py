@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.running import run_app
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -41,18 +42,10 @@ _MASTER = "local[*]"
 def pipeline(words: list[str]) -> int:
     """Runs `penstock pipeline ...` and returns the exit status."""
     try:
-        status = app(words, prog_name="penstock pipeline", standalone_mode=False)
-    except typer.Exit as ended:
-        return ended.exit_code
+        return run_app(app, words, "penstock pipeline", misused=2)
     except PenstockError as error:
         sys.stderr.write(f"penstock pipeline: {error}\n")
         return 1
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # an option typer refuses says so itself
-            raise
-        sys.stderr.write(f"penstock pipeline: {error.format_message()}\n")
-        return 2
-    return int(status or 0)
 
 
 @app.command()

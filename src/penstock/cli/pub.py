@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
+from penstock.cli.running import run_app
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -52,16 +53,7 @@ class Gap(StrEnum):
 
 def pub(words: list[str]) -> int:
     """Runs `penstock pub ...` and returns the exit status."""
-    try:
-        status = app(words, prog_name="penstock pub", standalone_mode=False)
-    except typer.Exit as ended:
-        return ended.exit_code
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # an option typer refuses says so itself
-            raise
-        sys.stderr.write(f"penstock pub: {error.format_message()}\n")
-        return EXIT_COULD_NOT
-    return int(status or 0)
+    return run_app(app, words, "penstock pub", misused=EXIT_COULD_NOT)
 
 
 @app.command(help="Publish a message, or each line of an input, also as one atomic or fast batch.")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.running import run_app
 from penstock.errors import PenstockError
 from penstock.store.doctor import Doctor, Report
 from penstock.store.keys import StoreKey
@@ -46,16 +47,7 @@ Config = Annotated[
 
 def store(words: list[str]) -> int:
     """Runs `penstock store ...` and returns the exit status."""
-    try:
-        status = app(words, prog_name="penstock store", standalone_mode=False)
-    except typer.Exit as ended:
-        return ended.exit_code
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # an option typer refuses says so itself
-            raise
-        sys.stderr.write(f"penstock store: {error.format_message()}\n")
-        return EXIT_COULD_NOT
-    return int(status or 0)
+    return run_app(app, words, "penstock store", misused=EXIT_COULD_NOT)
 
 
 @app.command()

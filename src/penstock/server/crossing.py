@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -76,7 +75,7 @@ class Crossings:
                     server.log.debug(f"Account [{name}]: {wrong[id(entry)]}")
             sound = tuple(entry for entry in own.imports if id(entry) not in wrong)
             if len(sound) < len(own.imports):
-                sharing[name] = replace(own, imports=sound)
+                sharing[name] = msgspec.structs.replace(own, imports=sound)
         self.exchange.set_up({name: server.account(name) for name in sharing}, sharing)
 
     def _look_up_exporters(self) -> None:

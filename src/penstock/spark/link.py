@@ -32,30 +32,39 @@ _PASSING = (
 
 def is_passing(error: Exception) -> bool:
     """May another try do better? 503 is a stream without a leader, 429 one that has too much to do."""
-    if isinstance(error, errors.JetStreamNotEnabledError):
-        return False
     return isinstance(error, _PASSING) or (
         isinstance(error, errors.JetStreamApiError) and error.code in (429, 503)
     )
 
 
-class Link:
-    """One connection at a time. `progress` is any number that grows as work gets done."""
+class Patience:
+    """How long errors that may pass are borne: `retry_s` without progress, which is any number that grows as
+    work gets done."""
 
-    def __init__(
-        self,
-        options: ConnectionOptions,
-        *,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self.options = options
-        self._now = now
-        self._sleep = sleep
-        self._connection: Connection | None = None
+    def __init__(self, retry_s: float) -> None:
+        self._retry_s = retry_s
         self._seen = -1
-        self._progress_s = now()
+        self._progress_s = time.monotonic()
         self._pause_s = PAUSE_FIRST_S
+
+    def bear(self, error: Exception, progress: int) -> None:
+        """Pauses, longer from time to time; raises the error when nothing has moved for too long."""
+        now = time.monotonic()
+        if progress > self._seen:
+            self._seen, self._progress_s, self._pause_s = progress, now, PAUSE_FIRST_S
+        elif now - self._progress_s > self._retry_s:
+            raise error
+        time.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+
+
+class Link:
+    """One connection at a time."""
+
+    def __init__(self, options: ConnectionOptions) -> None:
+        self.options = options
+        self._patience = Patience(options.retry_s)
+        self._connection: Connection | None = None
 
     @property
     def is_up(self) -> bool:
@@ -73,17 +82,11 @@ class Link:
         then. Raises it when nothing has moved for too long, and all others."""
         try:
             yield
-        except (errors.ClientError, errors.PenstockError) as error:
+        except errors.PenstockError as error:
             if not is_passing(error):
                 raise
             self.drop()
-            now = self._now()
-            if progress > self._seen:
-                self._seen, self._progress_s, self._pause_s = progress, now, PAUSE_FIRST_S
-            elif now - self._progress_s > self.options.retry_s:
-                raise
-            self._sleep(self._pause_s)
-            self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+            self._patience.bear(error, progress)
 
     def ask(self, question: Callable[[Connection], T]) -> T:
         """A question that may be asked again, on a new connection when it has to be."""

@@ -11,11 +11,11 @@ the first sequence not seen. Without progress for `retrySeconds` the task fails 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Sequence
 
 from penstock import errors
 from penstock.kernels.columns import ColumnBuilder
+from penstock.spark.link import Patience, is_passing
 from penstock.spark.offsets import DataLossError, SequenceRange
 from penstock.spark.sessions import DATA_SID, Batch, ConsumerSession, DirectSession, Session
 from penstock.spark.source_options import SourceOptions
@@ -23,18 +23,8 @@ from penstock.spark.wire import Connection
 
 _log = logging.getLogger(__name__)
 
-RETRY_PAUSE_FIRST_S = 0.05
-RETRY_PAUSE_MAX_S = 2.0
-
-# What a new connection and a new consumer may cure.
-_RETRYABLE = (
-    errors.DisconnectedError,
-    errors.NoServersError,
-    errors.RequestTimeoutError,
-    errors.ConsumerGoneError,
-    errors.ConsumerNotFoundError,
-    errors.ProtocolError,
-)
+# What a new consumer may cure, beside what a new connection may.
+_CONSUMER_LOST = (errors.ConsumerGoneError, errors.ConsumerNotFoundError)
 
 
 class RangeReader:
@@ -61,7 +51,7 @@ class RangeReader:
         Raises DataLossError (failOnDataLoss), StreamNotFoundError, AuthorizationError, PermissionsError at
         once, and the last connection error after `retrySeconds` without progress.
         """
-        progress_s, seen, pause_s = time.monotonic(), self.builder.next_seq, RETRY_PAUSE_FIRST_S
+        patience = Patience(self.options.connection.retry_s)
         rows = 0
         while True:
             try:
@@ -71,16 +61,10 @@ class RangeReader:
                         yield batch
                 self.account(rows)
                 return
-            except (*_RETRYABLE, errors.JetStreamApiError) as error:
-                if not _is_passing(error):
+            except errors.PenstockError as error:
+                if not is_passing(error) and not isinstance(error, _CONSUMER_LOST):
                     raise
-                now = time.monotonic()
-                if self.builder.next_seq > seen:
-                    progress_s, seen, pause_s = now, self.builder.next_seq, RETRY_PAUSE_FIRST_S
-                elif now - progress_s > self.options.connection.retry_s:
-                    raise
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
+                patience.bear(error, self.builder.next_seq)
 
     def account(self, rows: int) -> None:
         """What is missing of the range is said, or fails the task (failOnDataLoss strict)."""
@@ -106,10 +90,3 @@ class RangeReader:
         return ConsumerSession(
             self.options, self.span, self.builder, connection, headers_only=self.headers_only
         )
-
-
-def _is_passing(error: Exception) -> bool:
-    """503 is a stream without a leader just now, or a server that has too much to do."""
-    return isinstance(error, _RETRYABLE) or (
-        isinstance(error, errors.JetStreamApiError) and error.code == 503
-    )
