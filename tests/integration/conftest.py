@@ -7,8 +7,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.nats_servers import KINDS, running_server
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.support.spark import Feed
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def feed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Feed]:
+    """Streams and messages on a server of each kind."""
+    from tests.support.spark import Feed
+
+    with running_server(request.param, tmp_path_factory.mktemp("store")) as server:
+        feed = Feed(server.port)
+        yield feed
+        feed.close()
 
 
 @pytest.fixture(scope="session")

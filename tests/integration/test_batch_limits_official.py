@@ -5,46 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import penstock.client
 from penstock.client import Client
-from penstock.server.directives import load
-from penstock.testing import server as penstock_server
-from tests.support.nats_servers import OfficialServer, find_official_server
+from tests.support.conf_servers import running_as_configured
+from tests.support.nats_servers import KINDS
 
-KINDS = ["penstock", pytest.param("official", marks=pytest.mark.official)]
 CONF = "jetstream { limits { batch { max_inflight_per_stream: 2, max_msgs: 3, timeout: 500ms } } }"
 ADVISORY = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.S"
 
 
-@contextmanager
-def limited_server(kind: str, directory: Path) -> Iterator[str]:
-    conf = directory / "nats.conf"
-    conf.write_text(CONF)
-    if kind == "penstock":
-        with penstock_server(jetstream=load(str(conf)).jetstream, store_dir=directory) as running:
-            yield running.url
-        return
-    binary = find_official_server()
-    if binary is None:
-        pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
-    official = OfficialServer(binary, directory, ("-c", str(conf)))
-    official.start()
-    try:
-        yield official.url
-    finally:
-        official.stop()
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with limited_server(str(request.param), tmp_path_factory.mktemp("limits")) as url:
-        yield url
+    with running_as_configured(request.param, CONF, tmp_path_factory.mktemp("limits")) as port:
+        yield f"nats://127.0.0.1:{port}"
 
 
 @pytest.fixture

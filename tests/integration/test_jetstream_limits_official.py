@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from penstock.server.directives import load
-from penstock.testing import server as penstock_server
-from tests.support.nats_servers import OfficialServer, find_official_server
+from tests.support.conf_servers import running_as_configured
+from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
 
-KINDS = ["penstock", pytest.param("official", marks=pytest.mark.official)]
 CONF = """jetstream { limits {
     duplicate_window: "1m", max_ack_pending: 50, max_request_batch: 5, default_max_consumers: 3
 } }"""
@@ -23,20 +19,8 @@ CONF = """jetstream { limits {
 
 @pytest.fixture(scope="module", params=KINDS)
 def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    directory: Path = tmp_path_factory.mktemp("limits")
-    conf = directory / "nats.conf"
-    conf.write_text(CONF)
-    if request.param == "penstock":
-        with penstock_server(options=replace(load(str(conf)), host="127.0.0.1", port=-1)) as running:
-            yield running.port
-        return
-    binary = find_official_server()
-    if binary is None:
-        pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
-    official = OfficialServer(binary, directory, ("-c", str(conf)))
-    official.start()
-    yield official.port
-    official.stop()
+    with running_as_configured(request.param, CONF, tmp_path_factory.mktemp("limits")) as port:
+        yield port
 
 
 @pytest.fixture

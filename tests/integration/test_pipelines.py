@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ from penstock.spark.pipelines.enrich import Enriched, Side, enrich
 from penstock.spark.pipelines.manifest import Manifest
 from penstock.spark.pipelines.replay import archived, replay, table
 from penstock.spark.pipelines.stats import statistics
-from tests.support.nats_servers import KINDS, running_server
 from tests.support.spark import Feed
 
 if TYPE_CHECKING:
@@ -35,14 +33,6 @@ _names = (f"PIPE{n}" for n in itertools.count())
 def own_session(spark: SparkSession) -> SparkSession:
     """What is registered and set in it is so nowhere else."""
     return spark.newSession()
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def feed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Feed]:
-    with running_server(request.param, tmp_path_factory.mktemp("store")) as server:
-        feed = Feed(int(server.url.rpartition(":")[2]))
-        yield feed
-        feed.close()
 
 
 class Origin:

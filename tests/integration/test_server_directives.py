@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from penstock.server.directives import load
 from penstock.server.options import Options
 from penstock.testing import server as penstock_server
-from tests.support.nats_servers import OfficialServer, find_official_server
+from tests.support.conf_servers import running_as_configured
+from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
 
-KINDS = ["penstock", pytest.param("official", marks=pytest.mark.official)]
 SYSTEM = "accounts { $SYS { users [{user: sys, password: sys}] }, A { users [{user: a, password: a}] } }\n"
-
-
-@contextmanager
-def configured(kind: str, directory: Path, text: str) -> Iterator[int]:
-    """The port of a server with this configuration."""
-    conf = directory / "nats.conf"
-    conf.write_text(text)
-    if kind == "penstock":
-        with penstock_server(options=replace(load(str(conf)), host="127.0.0.1", port=-1)) as running:
-            yield running.port
-        return
-    binary = find_official_server()
-    if binary is None:
-        pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
-    official = OfficialServer(binary, directory, ("-c", str(conf)))
-    official.start()
-    try:
-        yield official.port
-    finally:
-        official.stop()
 
 
 def ask(client: RawNats, subject: str, body: object = None) -> Any:
@@ -48,7 +24,7 @@ def ask(client: RawNats, subject: str, body: object = None) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 def test_tags_and_metadata_are_told_and_choose_servers(kind: str, tmp_path: Path) -> None:
     labels = 'server_tags: [" Big ", disk:ssd, big]\nserver_metadata { rack: "7", Zone: b }\n'
-    with configured(kind, tmp_path, SYSTEM + labels) as port:
+    with running_as_configured(kind, SYSTEM + labels, tmp_path) as port:
         client = RawNats(port, user="sys", **{"pass": "sys"})
         ping = ask(client, "PING.VARZ")
         for page in (ping["server"], ping["data"]):
@@ -65,7 +41,7 @@ def test_tags_and_metadata_are_told_and_choose_servers(kind: str, tmp_path: Path
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_subscription_of_too_many_tokens_is_refused_and_the_client_stays(kind: str, tmp_path: Path) -> None:
-    with configured(kind, tmp_path, "max_sub_tokens: 3\n") as port:
+    with running_as_configured(kind, "max_sub_tokens: 3\n", tmp_path) as port:
         client = RawNats(port)
         client.send(b"SUB a.b.c.d 1\r\nSUB a.b.> 2\r\n")
         client.publish("a.b.c.d", b"x")
@@ -77,7 +53,7 @@ def test_a_subscription_of_too_many_tokens_is_refused_and_the_client_stays(kind:
 
 
 def test_connz_remembers_as_many_closed_clients_as_it_is_told(tmp_path: Path) -> None:
-    with configured("penstock", tmp_path, SYSTEM + "max_closed_clients: 2\n") as port:
+    with running_as_configured("penstock", SYSTEM + "max_closed_clients: 2\n", tmp_path) as port:
         for _ in range(4):
             RawNats(port, user="a", **{"pass": "a"}).close()
         client = RawNats(port, user="sys", **{"pass": "sys"})
@@ -90,13 +66,13 @@ def test_connz_remembers_as_many_closed_clients_as_it_is_told(tmp_path: Path) ->
 
 
 def test_the_store_directory_of_the_top_level_is_jetstreams(tmp_path: Path) -> None:
-    with configured("penstock", tmp_path, f'jetstream: enabled\nstore_dir: "{tmp_path / "s"}"\n'):
+    with running_as_configured("penstock", f'jetstream: enabled\nstore_dir: "{tmp_path / "s"}"\n', tmp_path):
         assert (tmp_path / "s" / "jetstream").is_dir()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_headers_info_says_so_and_hpub_ends_the_connection(kind: str, tmp_path: Path) -> None:
-    with configured(kind, tmp_path, "no_header_support: true\n") as port:
+    with running_as_configured(kind, "no_header_support: true\n", tmp_path) as port:
         client = RawNats(port, no_responders=False)
         assert client.info["headers"] is False
         client.send(b"SUB a 1\r\n")
@@ -111,7 +87,7 @@ def test_without_headers_info_says_so_and_hpub_ends_the_connection(kind: str, tm
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_headers_no_client_is_told_that_nobody_responds(kind: str, tmp_path: Path) -> None:
-    with configured(kind, tmp_path, "no_header_support: true\n") as port:
+    with running_as_configured(kind, "no_header_support: true\n", tmp_path) as port:
         with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
             sock.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\nPING\r\n')
             told = b"".join(iter(lambda: sock.recv(4096), b""))
@@ -120,14 +96,16 @@ def test_without_headers_no_client_is_told_that_nobody_responds(kind: str, tmp_p
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_jetstream_has_a_system_account_all_the_same(kind: str, tmp_path: Path) -> None:
-    with configured(kind, tmp_path, "no_system_account: true\njetstream: enabled\n") as port:
+    with running_as_configured(kind, "no_system_account: true\njetstream: enabled\n", tmp_path) as port:
         client = RawNats(port)
         assert client.request("$SYS.REQ.USER.INFO")["data"]["account"] == "$G"
         client.close()
 
 
 def test_without_a_system_account_nobody_answers_about_the_server(tmp_path: Path) -> None:
-    with configured("penstock", tmp_path, "no_system_account: true\nno_sublist_cache: true\n") as port:
+    with running_as_configured(
+        "penstock", "no_system_account: true\nno_sublist_cache: true\n", tmp_path
+    ) as port:
         client = RawNats(port)
         client.send(b"SUB got 9\r\n")
         client.publish("$SYS.REQ.USER.INFO", b"", "got")
@@ -148,7 +126,7 @@ def test_without_a_system_account_there_is_none_and_varz_names_none(tmp_path: Pa
 
 def test_a_system_account_that_is_named_is_there_all_the_same(tmp_path: Path) -> None:
     text = "accounts { S { users [{user: sys, password: sys}] } }\nsystem_account: S\nno_sys_acc: true\n"
-    with configured("penstock", tmp_path, text) as port:
+    with running_as_configured("penstock", text, tmp_path) as port:
         client = RawNats(port, user="sys", **{"pass": "sys"})
         assert ask(client, "PING.VARZ")["data"]["system_account"] == "S"
         client.close()

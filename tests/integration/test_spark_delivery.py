@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import itertools
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -17,20 +16,11 @@ from penstock.spark.identity import TaskIdentity
 from penstock.spark.sink import write_rows
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.wire import Connection
-from tests.support.nats_servers import KINDS, running_server
 from tests.support.spark import Feed
 
 ROWS = 60
 DELIVERIES = ("publish", "fast", "atomic")
 _names = (f"SINK{n}" for n in itertools.count())
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def feed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Feed]:
-    with running_server(request.param, tmp_path_factory.mktemp("store")) as server:
-        feed = Feed(int(server.url.rpartition(":")[2]))
-        yield feed
-        feed.close()
 
 
 class Target:

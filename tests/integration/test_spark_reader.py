@@ -19,7 +19,7 @@ from penstock.spark.reader import RangeReader
 from penstock.spark.sessions import sequence_at_time, stream_bounds
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.wire import Connection
-from tests.support.nats_servers import KINDS, running_server
+from tests.support.nats_servers import running_server
 from tests.support.spark import Feed
 
 SCHEMA = pa.schema(
@@ -31,12 +31,6 @@ SCHEMA = pa.schema(
         pa.field("data", pa.binary(), nullable=False),
     ]
 )
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def feed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Feed]:
-    with running_server(request.param, tmp_path_factory.mktemp("store")) as server:
-        yield Feed(server.port)
 
 
 _stream_number = iter(range(1_000_000))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import base64
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.spark import register
-from tests.support.nats_servers import KINDS, running_server
 from tests.support.spark import Feed
 
 if TYPE_CHECKING:
@@ -25,14 +23,6 @@ _names = (f"OUT{n}" for n in itertools.count())
 def own_session(spark: SparkSession) -> SparkSession:
     """What is registered and set in it is so nowhere else."""
     return spark.newSession()
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def feed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Feed]:
-    with running_server(request.param, tmp_path_factory.mktemp("store")) as server:
-        feed = Feed(int(server.url.rpartition(":")[2]))
-        yield feed
-        feed.close()
 
 
 class Sink:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.nats_servers import KINDS, running_server
 from tests.support.spark import Feed
 
 if TYPE_CHECKING:
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
 def own_session(spark: SparkSession) -> SparkSession:
     """What is registered and set in it is so nowhere else."""
     return spark.newSession()
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def feed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Feed]:
-    with running_server(request.param, tmp_path_factory.mktemp("store")) as server:
-        yield Feed(server.port)
 
 
 _stream_number = iter(range(1_000_000))

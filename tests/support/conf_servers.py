@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.server.directives import load
 from penstock.server.options import Options
+from penstock.testing import server as penstock_server
 from tests.support.nats_servers import OfficialServer, PenstockServer, find_official_server
 from tests.support.rawnats import RawNats
 
@@ -19,15 +21,10 @@ _OWN = {"host", "port", "jetstream", "config_file"}  # what the test's server de
 @contextmanager
 def running_conf(kind: str, conf: str, directory: Path) -> Iterator[int]:
     """The port of a server of a kind of KINDS with this configuration, and JetStream."""
-    directory.mkdir(exist_ok=True)
-    path = directory / "nats.conf"
-    path.write_text(conf, encoding="utf-8")
+    path = write_conf(conf, directory)
     server: OfficialServer | PenstockServer
     if kind == "official":
-        binary = find_official_server()
-        if binary is None:
-            pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
-        server = OfficialServer(binary, directory, ("-c", str(path)))
+        server = official_with(path)
     else:
         options = load(str(path))
         settings = {name: getattr(options, name) for name in Options.__struct_fields__ if name not in _OWN}
@@ -37,6 +34,37 @@ def running_conf(kind: str, conf: str, directory: Path) -> Iterator[int]:
         yield server.port
     finally:
         server.stop()
+
+
+@contextmanager
+def running_as_configured(kind: str, conf: str, directory: Path) -> Iterator[int]:
+    """The same, where what the configuration says of JetStream holds for ours as well."""
+    path = write_conf(conf, directory)
+    if kind == "official":
+        server = official_with(path)
+        server.start()
+        try:
+            yield server.port
+        finally:
+            server.stop()
+        return
+    with penstock_server(options=replace(load(str(path)), host="127.0.0.1", port=-1)) as running:
+        yield running.port
+
+
+def write_conf(conf: str, directory: Path) -> Path:
+    directory.mkdir(exist_ok=True)
+    path = directory / "nats.conf"
+    path.write_text(conf, encoding="utf-8")
+    return path
+
+
+def official_with(conf: Path) -> OfficialServer:
+    """An official server with this configuration, not yet started. Skips the test where there is none."""
+    binary = find_official_server()
+    if binary is None:
+        pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
+    return OfficialServer(binary, conf.parent, ("-c", str(conf)))
 
 
 def login(port: int, user: str, **connect: object) -> RawNats:

@@ -19,6 +19,7 @@ KERNELS = sorted(path.stem for path in (ROOT / "src/penstock/kernels").glob("*.p
 # Kernels without a face of their own: what holds the other one against its model holds these too.
 TESTED_THROUGH = {
     "chains": "filtercursor",
+    "keytable": "fastbatch",
     "lines": "subjects",
     "literals": "subjects",
     "logcore": "streamlog",

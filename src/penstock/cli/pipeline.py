@@ -17,7 +17,7 @@ from penstock.cli.running import run_app
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from rich.console import Console
 
     from penstock.spark.pipelines.report import Report
@@ -161,16 +161,16 @@ def stats(
             spark, stream, _options(servers, option), window=window, top=top, latency_header=latency_header
         )
         totals = found.totals.collect()[0].asDict()
-        tables = {"Top subjects": _pandas(found.subjects), "Gaps": _pandas(found.gaps)}
+        tables = {"Top subjects": found.subjects.toPandas(), "Gaps": found.gaps.toPandas()}
         if found.latencies is not None:
-            tables["Latency, ms"] = _pandas(found.latencies)
+            tables["Latency, ms"] = found.latencies.toPandas()
         for name, table in tables.items():
             console.print(f"[bold]{name}[/]")
             console.print(table.to_string(index=False) if len(table) else "none")
         facts = {"stream": stream, **totals}
         page = None
         if report is not None:
-            rates = _pandas(found.rates)
+            rates = found.rates.toPandas()
             page = _report(f"What went through {stream}").facts(facts)
             page.line(f"Messages in {window}", list(rates["start"]), list(rates["messages"]), "messages")
             page.line(f"Bytes in {window}", list(rates["start"]), list(rates["bytes"]), "bytes")
@@ -217,10 +217,6 @@ def enrich(
             "too late to be joined": done.late,
         }  # fmt: skip
         _finish(console, facts, _report(f"{stream} into {into}").facts(facts), report)
-
-
-def _pandas(frame: DataFrame):  # type: ignore[no-untyped-def]  # pandas has no types here
-    return frame.toPandas()
 
 
 def _options(servers: str, given: list[str] | None) -> dict[str, str]:

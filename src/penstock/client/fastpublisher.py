@@ -21,12 +21,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Generator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.client.fastingest import FastIngest
 from penstock.client.message import Payload
-from penstock.client.publisher import FAILURES_KEPT_MAX, PendingAck, failure_of
+from penstock.client.publisher import PendingAck, Tally
 from penstock.client.publishing import PublishOptions
 from penstock.errors import (
     BatchEndedError,
@@ -77,7 +76,7 @@ class FastPendingAck(PendingAck):
         self._ack = ack
 
 
-class FastPublisher:
+class FastPublisher(Tally):
     """Made by `JetStream.publisher(fast=True)`; use it in `async with`.
 
     acked and failed count what is done; `pending` what is under way.
@@ -86,14 +85,12 @@ class FastPublisher:
     def __init__(self, session: Session, *, window: int, timeout: float) -> None:
         if window < 1:
             raise MisuseError(f"window is {window}; at least one publish must be under way")
-        self.acked = 0
-        self.failed = 0
+        super().__init__()
         self._session = session
         self._flow = min(max(1, window // OUTSTANDING_ACKS), FLOW_MAX)
         self._timeout_s = timeout
         self._batch: FastIngest | None = None
         self._waiting: deque[FastPendingAck] = deque()
-        self._failures: list[PendingAck] = []
         # What was said of a message before publish() had an entry for it: (first, end, error).
         self._early: list[tuple[int, int, Exception]] = []
         self._turn = asyncio.Lock()  # batches begin and end one at a time
@@ -201,13 +198,9 @@ class FastPublisher:
         if not self._waiting or self._waiting[-1].seq < end - 1:
             self._early.append((first, end, error))
 
-    def _fail(self, pending: FastPendingAck, error: Exception) -> None:
-        if pending.done():
-            return
-        self.failed += 1
-        if len(self._failures) < FAILURES_KEPT_MAX:
-            self._failures.append(pending)
-        pending.settle(None, error)
+    def _fail(self, pending: PendingAck, error: Exception) -> None:
+        if not pending.done():
+            super()._fail(pending, error)
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -218,18 +211,7 @@ class FastPublisher:
         self._entered = True
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Waits for what is under way. Raises PublishFailedError for failures that nobody looked at, unless
-        the block itself raised."""
-        try:
-            if kind is None:
-                await self.flush()
-        finally:
-            self._left = True
-            if self._batch is not None:
-                self._end(None, ClientError("the publisher was left before"))
-        failure = failure_of(self._failures, self.failed, self.acked)
-        if kind is None and failure is not None:
-            raise failure
+    def _stop(self) -> None:
+        self._left = True
+        if self._batch is not None:
+            self._end(None, ClientError("the publisher was left before"))

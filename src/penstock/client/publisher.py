@@ -17,6 +17,7 @@ ack; most programs never look at single acks) and decoding acks nobody looks at.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
@@ -119,18 +120,54 @@ class PendingAck:
             self._waiters = None
 
 
-def failure_of(kept: list[PendingAck], failed: int, acked: int) -> PublishFailedError | None:
-    """What a publisher's exit raises about the failures that nobody looked at; None when there is none."""
-    unseen = [pending for pending in kept if not pending.is_seen]
-    if not unseen:
-        return None
-    failures = [(pending.subject_text, str(pending.exception())) for pending in unseen]
-    error = PublishFailedError(len(unseen) + failed - len(kept), acked, failures)
-    error.__cause__ = unseen[0].exception()
-    return error
+class Tally(ABC):
+    """How a publisher's messages fared, and what its exit says of it. acked and failed count what is done."""
+
+    def __init__(self) -> None:
+        self.acked = 0
+        self.failed = 0
+        self._failures: list[PendingAck] = []
+
+    @abstractmethod
+    async def flush(self) -> None:
+        """Returns when nothing is under way any more."""
+
+    @abstractmethod
+    def _stop(self) -> None:
+        """The publisher is left: what is under way fails."""
+
+    def _fail(self, pending: PendingAck, error: Exception) -> None:
+        self.failed += 1
+        if len(self._failures) < FAILURES_KEPT_MAX:
+            self._failures.append(pending)
+        pending.settle(None, error)
+
+    def _failure(self) -> PublishFailedError | None:
+        """What the exit raises about the failures that nobody looked at; None when there is none."""
+        unseen = [pending for pending in self._failures if not pending.is_seen]
+        if not unseen:
+            return None
+        failures = [(pending.subject_text, str(pending.exception())) for pending in unseen]
+        error = PublishFailedError(len(unseen) + self.failed - len(self._failures), self.acked, failures)
+        error.__cause__ = unseen[0].exception()
+        return error
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Waits for what is under way. Raises PublishFailedError for failures that nobody looked at, unless
+        the block itself raised."""
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            self._stop()
+        failure = self._failure()
+        if kind is None and failure is not None:
+            raise failure
 
 
-class Publisher(ConnectionListener):
+class Publisher(Tally, ConnectionListener):
     """Made by `JetStream.publisher`; use it in `async with`.
 
     acked and failed count what is done; `pending` what is under way.
@@ -139,8 +176,7 @@ class Publisher(ConnectionListener):
     def __init__(self, session: Session, *, window: int, timeout: float) -> None:
         if window < 1:
             raise MisuseError(f"window is {window}; at least one publish must be under way")
-        self.acked = 0
-        self.failed = 0
+        super().__init__()
         self._session = session
         self._window = window
         self._limit = 0  # the window while the publisher is in use; 0 sends publish() to _wait_for_room()
@@ -154,7 +190,6 @@ class Publisher(ConnectionListener):
         self._room: asyncio.Future[None] | None = None
         self._idle: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._failures: list[PendingAck] = []
         self._closed_error: Exception | None = None
 
     @property
@@ -261,12 +296,6 @@ class Publisher(ConnectionListener):
             self._fail(pending, error)
             self._note_progress()
 
-    def _fail(self, pending: PendingAck, error: Exception) -> None:
-        self.failed += 1
-        if len(self._failures) < FAILURES_KEPT_MAX:
-            self._failures.append(pending)
-        pending.settle(None, error)
-
     def _on_timer(self) -> None:
         loop = self._session.loop
         now = loop.time()
@@ -339,20 +368,6 @@ class Publisher(ConnectionListener):
         session.listen(self)
         self._timer = session.loop.call_later(self._timeout_s, self._on_timer)
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Waits for what is under way. Raises PublishFailedError for failures that nobody looked at, unless
-        the block itself raised."""
-        try:
-            if kind is None:
-                await self.flush()
-        finally:
-            self._stop()
-        failure = failure_of(self._failures, self.failed, self.acked)
-        if kind is None and failure is not None:
-            raise failure
 
     def _stop(self) -> None:
         if self._timer is not None:

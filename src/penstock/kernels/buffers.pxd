@@ -16,3 +16,10 @@ cdef class OutBuffer:
     cpdef bytes take(self)           # everything written so far, and the buffer is empty again
     cpdef clear(self)
     cdef int grow(self, size_t n) except -1
+
+# A run of things that wait in one buffer, to be taken from its front on.
+cdef class RunBuffer:
+    cdef OutBuffer buf
+    cdef readonly size_t count
+    cdef readonly size_t position   # offset of the first one not yet taken
+    cpdef clear(self)

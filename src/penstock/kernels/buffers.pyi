@@ -16,3 +16,23 @@ class OutBuffer:
 
     def clear(self) -> None:
         """Drops what was written."""
+
+class RunBuffer:
+    """What waits in one buffer, taken from its front on: the batches of streams."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def position(self) -> int:
+        """Offset of the first one not yet taken."""
+
+    @property
+    def size(self) -> int:
+        """Bytes the run holds."""
+
+    def __len__(self) -> int: ...
+    def clear(self) -> None:
+        """Empties the run."""
+
+    def rewind(self) -> None:
+        """Back to the first one."""

@@ -118,3 +118,31 @@ cdef class OutBuffer:
             if data != NULL:  # a failed shrink leaves the larger buffer as it is
                 self.data = data
                 self.capacity = CAPACITY_KEPT
+
+
+cdef class RunBuffer:
+    """What waits in one buffer, taken from its front on: the batches of streams."""
+
+    def __cinit__(self):
+        self.buf = OutBuffer()
+
+    cpdef clear(self):
+        """Empties the run; its memory stays for the next one, unless this one used little of it."""
+        if self.buf.capacity > CAPACITY_KEPT and self.buf.size < self.buf.capacity // 4:
+            self.buf = OutBuffer()
+        else:
+            self.buf.clear()
+        self.count = 0
+        self.position = 0
+
+    def rewind(self):
+        """Back to the first one."""
+        self.position = 0
+
+    @property
+    def size(self):
+        """Bytes the run holds."""
+        return self.buf.size
+
+    def __len__(self):
+        return self.count

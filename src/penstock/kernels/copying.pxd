@@ -1,6 +1,6 @@
 """Messages on their way from one stream, the origin, into another one that mirrors or sources it."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from penstock.kernels.buffers cimport OutBuffer
+from penstock.kernels.buffers cimport RunBuffer
 from penstock.kernels.sinks cimport Message, Sink
 from penstock.kernels.streamlog cimport StreamLog
 
@@ -23,10 +23,7 @@ cdef enum:
     COPY_IS_PLACE = 4               # no message: the origin has nothing to copy up to its sequence
 
 # A run of an origin's messages, as the target stores them. This is also what a replicated log carries.
-cdef class CopyBatch:
-    cdef OutBuffer buf
-    cdef readonly size_t count
-    cdef readonly size_t position   # offset of the first message not yet applied
+cdef class CopyBatch(RunBuffer):
     cdef readonly uint64_t reached  # the origin's sequence up to which the batch was applied
     cdef bytes line                 # begin of the line that says where a message comes from; b"": there is none
     cdef bytes line_middle          # between sequence and subject
@@ -42,7 +39,6 @@ cdef class CopyBatch:
         self, StreamLog origin, uint64_t from_seq, list filters, list mappers, size_t enough, uint64_t* upcoming
     ) except? 0
     cdef int _copy(self, StreamLog origin, uint64_t seq, list mappers) except -1
-    cpdef clear(self)
 
 # What reads an origin of another account by a consumer listens with.
 cdef class DeliverySink(Sink):

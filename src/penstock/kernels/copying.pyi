@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from penstock.kernels.ackstate import AckState
+from penstock.kernels.buffers import RunBuffer
 from penstock.kernels.dispatch import SubjectMapper
 from penstock.kernels.ingest import PlainLimits
 from penstock.kernels.messageids import MessageIds
@@ -10,15 +11,14 @@ from penstock.kernels.republish import Republisher
 from penstock.kernels.sinks import Sink
 from penstock.kernels.streamlog import StreamLog
 
-class CopyBatch:
+class CopyBatch(RunBuffer):
     """A run of an origin's messages as they are to be stored, in the origin's order.
 
     line: for sources (`line, middle, end`), what the header line that names the origin consists of besides
-    sequence and subject. Without it, header blocks keep what they say about earlier origins.
+    sequence and subject. Without it, header blocks keep what they say about earlier origins. `reached` stays
+    when the batch is cleared.
     """
 
-    count: int
-    position: int
     reached: int
     def __init__(self, line: tuple[bytes, bytes, bytes] | None = None) -> None: ...
     def append(
@@ -45,18 +45,6 @@ class CopyBatch:
 
     def take_one(self) -> tuple[int, int, bytes, bytes, bytes] | None:
         """(seq, ts, subject, header, payload) at `position`, which moves past it; None at the end."""
-
-    def clear(self) -> None:
-        """Empties the batch; `reached` stays."""
-
-    def rewind(self) -> None:
-        """Back to the first message."""
-
-    @property
-    def size(self) -> int:
-        """Bytes the batch holds."""
-
-    def __len__(self) -> int: ...
 
 def settle_upto(state: AckState, log: StreamLog, filters: list[bytes], upto_seq: int, ts: int) -> int:
     """Enters the messages up to a sequence that pass a filter (none: all) as delivered at `ts` (ns), with a

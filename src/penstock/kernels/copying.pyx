@@ -19,7 +19,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from penstock.kernels.ackstate cimport AckState
-from penstock.kernels.buffers cimport OutBuffer, put_uint
+from penstock.kernels.buffers cimport RunBuffer, put_uint
 from penstock.kernels.dispatch cimport SubjectMapper
 from penstock.kernels.ingest cimport PlainLimits
 from penstock.kernels.messageids cimport MessageIds
@@ -30,7 +30,6 @@ from penstock.kernels.sinks cimport Message, Sink, Subscription, is_closed
 from penstock.kernels.streamlog cimport StreamLog
 
 cdef enum:
-    KEPT_MAX = 0x100000             # a larger batch gives memory back when it shrinks
     SEQ_END = 0x1000000000000       # 2**48: no record has a sequence from there on
     NUMBER_MAX = 20
     STATUS_LINE_SIZE = 10           # "NATS/1.0\r\n"
@@ -54,9 +53,8 @@ cdef inline bint is_special(const char* line, size_t n) noexcept nogil:
     ) or begins(line, n, b"Nats-Schedule-Next:", 19)
 
 
-cdef class CopyBatch:
+cdef class CopyBatch(RunBuffer):
     def __cinit__(self, line=None):
-        self.buf = OutBuffer()
         self.line = self.line_middle = self.line_end = b""
         if line is not None:
             self.line, self.line_middle, self.line_end = line
@@ -260,26 +258,6 @@ cdef class CopyBatch:
         self.position += head.size
         self.reached = head.seq
         return head.seq, head.ts, subject, header, payload
-
-    cpdef clear(self):
-        """Empties the batch; its memory stays for the next run, unless this one used little of it."""
-        if self.buf.capacity > KEPT_MAX and self.buf.size < self.buf.capacity // 4:
-            self.buf = OutBuffer()
-        else:
-            self.buf.clear()
-        self.count = 0
-        self.position = 0
-
-    def rewind(self):
-        """Back to the first message."""
-        self.position = 0
-
-    @property
-    def size(self):
-        return self.buf.size
-
-    def __len__(self):
-        return self.count
 
 
 def settle_upto(AckState state not None, StreamLog log not None, list filters not None, uint64_t upto_seq, int64_t ts):

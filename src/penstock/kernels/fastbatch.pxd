@@ -1,6 +1,7 @@
 """Fast batches of a stream: the grammar of their reply subjects, and how far each one is."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.buffers cimport OutBuffer
+from penstock.kernels.keytable cimport KeyEntry, KeyTable
 
 cdef enum FastOperation:
     FAST_START = 0
@@ -29,10 +30,8 @@ cdef bint is_fast(const char* reply, size_t n) noexcept nogil
 # False: the subject is not of that form.
 cdef bint parse_subject(const char* p, size_t n, FastSubject* s) noexcept nogil
 
-cdef class FastBatch:
-    cdef FastBatch next             # in its bucket
-    cdef uint64_t hash
-    cdef bytes key, head
+cdef class FastBatch(KeyEntry):     # its key is <prefix>.<id>
+    cdef bytes head
     cdef readonly bytes id
     cdef readonly uint32_t flow     # the most messages per ack that the client allows
     cdef readonly bint gap_ok
@@ -44,15 +43,12 @@ cdef class FastBatch:
     cdef public bytes final         # the last answer; None while the batch is open
     cdef bint is_due
 
-cdef class FastBatches:
-    cdef list buckets
+cdef class FastBatches(KeyTable):
     cdef list due                   # open batches that a flow ack is due to
     cdef object ended               # the batches that ended last, oldest first
     cdef FastBatch last             # the batch that was heard last
     cdef readonly size_t count      # open ones
-    cdef uint64_t seed
     cdef OutBuffer scratch
-    cdef FastBatch lookup(self, const char* reply, size_t n, FastSubject* s)
     cdef FastBatch next_append(self, const char* reply, size_t n, int64_t now, int* verdict)
     cdef int took(self, FastBatch batch, uint64_t seq, uint64_t stream_seq, bint duplicate) except -1
     cdef int step(self, FastBatch batch, uint32_t limit) except -1

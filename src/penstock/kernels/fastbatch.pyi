@@ -1,9 +1,11 @@
 """What Python sees of fast batches."""
 
+from penstock.kernels.keytable import KeyEntry, KeyTable
+
 def parse(reply: bytes) -> tuple[bytes, int, bool, int, int] | None:
     """(id, flow, gap_ok, seq, operation) of a reply subject of a fast batch; None for any other."""
 
-class FastBatch:
+class FastBatch(KeyEntry):
     """One batch. Sequences are the batch's own, except for stream_seq."""
 
     id: bytes
@@ -22,7 +24,7 @@ class FastBatch:
     final: bytes | None
     """The last answer; None while the batch is open."""
 
-class FastBatches:
+class FastBatches(KeyTable):
     """The batches of one stream: the open ones, and those that ended last."""
 
     count: int

@@ -21,11 +21,11 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from penstock.kernels.buffers cimport OutBuffer
-from penstock.kernels.records cimport xxh64
+from penstock.kernels.keytable cimport KeyEntry, KeyTable
 
 cdef enum:
     SUFFIX_SIZE = 4                 # ".$FI"
-    BUCKETS = 1024                  # a power of two
+    BUCKETS = 1024
     ENDED_KEPT = 64
     FLOW_DEFAULT = 10               # of a flow that is none
     FLOW_MAX = 65535
@@ -127,14 +127,12 @@ def parse(bytes reply not None):
     return batch_id, s.flow, s.gap_ok, s.seq, s.operation
 
 
-cdef class FastBatch:
+cdef class FastBatch(KeyEntry):
     """One batch; FastBatches makes and changes it."""
 
 
-cdef class FastBatches:
+cdef class FastBatches(KeyTable):
     def __cinit__(self):
-        # Python's hash is seeded per process, so that nobody can prepare ids that collide.
-        self.seed = <uint64_t>hash(b"penstock.fastbatch")
         self.scratch = OutBuffer()
         self.clear()
 
@@ -155,7 +153,7 @@ cdef class FastBatches:
         if batch is None:
             if not parse_subject(reply, n, &s):
                 return None
-            batch = self.lookup(reply, n, &s)
+            batch = <FastBatch>self.look_up(reply, s.key_len)
             if batch is None:
                 return None
             self.last = batch
@@ -202,20 +200,15 @@ cdef class FastBatches:
         cdef FastBatch batch = FastBatch()
         cdef FastSubject s
         cdef const char* p = PyBytes_AS_STRING(reply)
-        cdef size_t bucket
         if not parse_subject(p, <size_t>PyBytes_GET_SIZE(reply), &s):
             raise ValueError(f"not a reply subject of a fast batch: {reply!r}")
-        batch.key = PyBytes_FromStringAndSize(p, <Py_ssize_t>s.key_len)
         batch.head = PyBytes_FromStringAndSize(p, <Py_ssize_t>s.head_len)
         batch.id = PyBytes_FromStringAndSize(p + s.id_start, <Py_ssize_t>(s.key_len - s.id_start))
-        batch.hash = xxh64(p, s.key_len, self.seed)
         batch.flow = s.flow
         batch.gap_ok = s.gap_ok
         batch.msgs = max(<uint32_t>1, min(msgs, s.flow))
         batch.heard_ns = now
-        bucket = batch.hash & (BUCKETS - 1)
-        batch.next = self.buckets[bucket]
-        self.buckets[bucket] = batch
+        self.add(batch, PyBytes_FromStringAndSize(p, <Py_ssize_t>s.key_len))
         self.count += 1
         self.last = batch
         return batch
@@ -225,7 +218,7 @@ cdef class FastBatches:
         cdef FastSubject s
         cdef const char* p = PyBytes_AS_STRING(reply)
         cdef size_t n = <size_t>PyBytes_GET_SIZE(reply)
-        return self.lookup(p, n, &s) if parse_subject(p, n, &s) else None
+        return self.look_up(p, s.key_len) if parse_subject(p, n, &s) else None
 
     def received(self, FastBatch batch not None, uint64_t seq, uint64_t stream_seq=0, bint duplicate=False):
         """The batch has come as far as `seq`, whose message is at `stream_seq` in the stream (0: it is not
@@ -250,7 +243,7 @@ cdef class FastBatches:
 
     def clear(self):
         """Forgets every batch."""
-        self.buckets = [None] * BUCKETS
+        self.make(BUCKETS)
         self.due = []
         self.ended = deque()
         self.last = None
@@ -258,14 +251,8 @@ cdef class FastBatches:
 
     def open_batches(self):
         """The batches that have not ended."""
-        cdef list found = []
         cdef FastBatch batch
-        for batch in self.buckets:
-            while batch is not None:
-                if batch.final is None:
-                    found.append(batch)
-                batch = batch.next
-        return found
+        return [batch for batch in self.entries() if batch.final is None]
 
     @property
     def has_due(self):
@@ -274,31 +261,10 @@ cdef class FastBatches:
 
     # ------------------------------------------------------------------ inside
 
-    cdef FastBatch lookup(self, const char* reply, size_t n, FastSubject* s):
-        cdef uint64_t h = xxh64(reply, s.key_len, self.seed)
-        cdef FastBatch batch = <FastBatch>self.buckets[<size_t>(h & (BUCKETS - 1))]
-        while batch is not None:
-            if (
-                batch.hash == h
-                and <size_t>PyBytes_GET_SIZE(batch.key) == s.key_len
-                and memcmp(PyBytes_AS_STRING(batch.key), reply, s.key_len) == 0
-            ):
-                return batch
-            batch = batch.next
-        return None
-
     cdef int unlink(self, FastBatch batch) except -1:
-        cdef size_t bucket = batch.hash & (BUCKETS - 1)
-        cdef FastBatch before = <FastBatch>self.buckets[bucket]
         if self.last is batch:
             self.last = None
-        if before is batch:
-            self.buckets[bucket] = batch.next
-        else:
-            while before.next is not batch:
-                before = before.next
-            before.next = batch.next
-        batch.next = None
+        self.remove(batch)
         return 0
 
     def _close(self, FastBatch batch not None):

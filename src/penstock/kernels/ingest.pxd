@@ -1,6 +1,6 @@
 """From the router into a stream: a batch of publishes waiting for the stream's apply()."""
 from libc.stdint cimport int64_t, uint64_t
-from penstock.kernels.buffers cimport OutBuffer
+from penstock.kernels.buffers cimport OutBuffer, RunBuffer
 from penstock.kernels.dispatch cimport SubjectMapper
 from penstock.kernels.messageids cimport MessageIds
 from penstock.kernels.needs cimport Needs
@@ -11,12 +11,8 @@ from penstock.kernels.streamlog cimport StreamLog
 from penstock.kernels.subjects cimport SubscriptionIndex
 
 # A run of publishes, copied once from the read buffer. This is also what a replicated log carries.
-cdef class IngestBatch:
-    cdef OutBuffer buf
-    cdef readonly size_t count
-    cdef readonly size_t position   # offset of the first publish not yet applied
+cdef class IngestBatch(RunBuffer):
     cdef int put(self, const Message* m) except -1
-    cpdef clear(self)
 
 # The sink of a stream's subjects: collects publishes and marks the stream dirty.
 cdef class StreamSink(Sink):

@@ -1,5 +1,6 @@
 """What Python sees of ingest: batches of publishes, their storing, their acks."""
 
+from penstock.kernels.buffers import RunBuffer
 from penstock.kernels.dispatch import SubjectMapper
 from penstock.kernels.fastbatch import FastBatches
 from penstock.kernels.messageids import MessageIds
@@ -10,32 +11,15 @@ from penstock.kernels.staging import StagedBatches
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
 
-class IngestBatch:
+class IngestBatch(RunBuffer):
     """A run of publishes in the order in which they reached the stream."""
 
     def __init__(self) -> None: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def position(self) -> int:
-        """Offset of the first publish not yet applied."""
-
-    @property
-    def size(self) -> int:
-        """Bytes the batch holds."""
-
-    def __len__(self) -> int: ...
     def append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """Adds one publish as if it had been routed here. Raises ValueError when it is too large."""
 
     def take_one(self) -> tuple[bytes, bytes, bytes, bytes] | None:
         """(subject, reply, header, payload) at `position`, which moves past it; None at the end."""
-
-    def clear(self) -> None:
-        """Empties the batch; its memory stays for the next run."""
-
-    def rewind(self) -> None:
-        """Back to the first publish."""
 
 class StreamSink(Sink):
     """The receiving end of a stream's subjects; puts `stream` into `dirty_list` when publishes wait.

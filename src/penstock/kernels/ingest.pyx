@@ -14,8 +14,8 @@ Rejected: one Python tuple per publish (0.4 M msgs/s); acking inside the run (an
 overtake its write).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcpy, memset
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcpy
 
 from penstock.kernels.buffers cimport OutBuffer, put_uint
 from penstock.kernels.dispatch cimport route
@@ -23,8 +23,9 @@ from penstock.kernels.fastbatch cimport FAST_IGNORE, FAST_STORE, FastBatch, Fast
 from penstock.kernels.messageids cimport MessageIds
 from penstock.kernels.needs cimport Needs
 from penstock.kernels.publishheaders cimport (
-    EXPECTS_LAST_ID, ID_NAME_SIZE, PUBLISH_EXPECTS, PUBLISH_HAS_ID, PUBLISH_HAS_REPLY, PUBLISH_IS_BATCHED,
-    PUBLISH_IS_FAST, PUBLISH_IS_SPECIAL, PublishHead, classify_header, failed_expectations, message_of, trim,
+    BODY_MAX, EXPECTS_LAST_ID, ID_NAME_SIZE, PUBLISH_EXPECTS, PUBLISH_HAS_ID, PUBLISH_IS_BATCHED,
+    PUBLISH_IS_FAST, PUBLISH_IS_SPECIAL, SUBJECT_MAX, PublishHead, failed_expectations, fits, message_of, put_publish,
+    trim,
 )
 from penstock.kernels.republish cimport Republisher
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
@@ -37,50 +38,17 @@ cdef extern from "<string.h>" nogil:
     void* memmem(const void* haystack, size_t n, const void* needle, size_t m)
 
 cdef enum:
-    # Larger than any max_payload the server accepts; keeps every length within 32 bits.
-    BODY_MAX = 0x7fff0000
-    SUBJECT_MAX = 0xffff            # a record stores the length of its subject in 16 bits
-    KEPT_MAX = 0x100000             # a larger batch gives memory back when it shrinks
     ACK_END_MAX = 18                # ',"duplicate":true}'
     FLOW_ACK_MAX = 160              # a flow ack and the end of its subject
 
 
-cdef class IngestBatch:
+cdef class IngestBatch(RunBuffer):
     """A run of publishes in the order in which they reached the stream."""
 
-    def __cinit__(self):
-        self.buf = OutBuffer()
-
     cdef int put(self, const Message* m) except -1:
-        cdef size_t size = sizeof(PublishHead) + m.subject_len + m.reply_len + m.body_len
-        cdef size_t padded = (size + 7) & ~<size_t>7
-        cdef char* d
-        cdef PublishHead* head
-        d = self.buf.reserve(padded)
-        head = <PublishHead*>d
-        head.size = <uint32_t>padded
-        head.flags = 0
-        head.subject_len = <uint16_t>m.subject_len
-        head.reply_len = <uint16_t>m.reply_len
-        head.header_len = <uint32_t>m.header_len
-        head.body_len = <uint32_t>m.body_len
-        head.id_start = head.id_len = 0
-        if m.header_len:
-            classify_header(m.body, head)
-        if m.reply_len:
-            head.flags |= PUBLISH_HAS_REPLY
-            if is_fast(m.reply, m.reply_len):
-                head.flags |= PUBLISH_IS_FAST
-        d += sizeof(PublishHead)
-        memcpy(d, m.subject, m.subject_len)
-        d += m.subject_len
-        if m.reply_len:
-            memcpy(d, m.reply, m.reply_len)
-            d += m.reply_len
-        if m.body_len:
-            memcpy(d, m.body, m.body_len)
-        memset(d + m.body_len, 0, padded - size)
-        self.buf.size += padded
+        cdef PublishHead* head = put_publish(self.buf, m)
+        if m.reply_len and is_fast(m.reply, m.reply_len):
+            head.flags |= PUBLISH_IS_FAST
         self.count += 1
         return 0
 
@@ -119,31 +87,6 @@ cdef class IngestBatch:
         payload = PyBytes_FromStringAndSize(p, head.body_len - head.header_len)
         self.position += head.size
         return subject, reply, header, payload
-
-    cpdef clear(self):
-        """Empties the batch; its memory stays for the next run, unless this one used little of it."""
-        if self.buf.capacity > KEPT_MAX and self.buf.size < self.buf.capacity // 4:
-            self.buf = OutBuffer()
-        else:
-            self.buf.clear()
-        self.count = 0
-        self.position = 0
-
-    def rewind(self):
-        """Back to the first publish."""
-        self.position = 0
-
-    @property
-    def size(self):
-        """Bytes the batch holds."""
-        return self.buf.size
-
-    def __len__(self):
-        return self.count
-
-
-cdef bint fits(const Message* m) noexcept nogil:
-    return m.subject_len <= SUBJECT_MAX and m.reply_len <= SUBJECT_MAX and m.body_len <= BODY_MAX
 
 
 cdef class StreamSink(Sink):

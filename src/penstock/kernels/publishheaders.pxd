@@ -1,5 +1,6 @@
 """What the header block of a publish asks of a stream."""
 from libc.stdint cimport uint16_t, uint32_t
+from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.messageids cimport MessageIds
 from penstock.kernels.sinks cimport Message
 from penstock.kernels.streamlog cimport StreamLog
@@ -13,6 +14,10 @@ cdef enum:
     PUBLISH_IS_BATCHED = 32         # it belongs to an atomic batch (Nats-Batch-Id), and has its place there
     PUBLISH_COMMITS = 64            # it says something about that batch's commit
     ID_NAME_SIZE = 12               # "Nats-Msg-Id:"
+
+    # Larger than any max_payload the server accepts; keeps every length within 32 bits.
+    BODY_MAX = 0x7fff0000
+    SUBJECT_MAX = 0xffff            # a record stores the length of its subject in 16 bits
 
     # What a publish may expect.
     EXPECTS_STREAM = 1
@@ -47,5 +52,9 @@ cdef uint32_t failed_expectations(
 cdef uint32_t present_expectations(const char* p, size_t n) noexcept nogil
 # The value without the space around it, and its size.
 cdef const char* trim(const char* value, const char* end, size_t* size) noexcept nogil
+# Does a batch take it: no length beyond what heads and records hold?
+cdef bint fits(const Message* m) noexcept nogil
+# Writes a publish that fits behind what `buf` holds, its header block classified; returns its head.
+cdef PublishHead* put_publish(OutBuffer buf, const Message* m) except NULL
 # What a publish in a batch is as a message; its pointers are into the batch.
 cdef void message_of(const PublishHead* head, Message* m) noexcept nogil

@@ -9,8 +9,9 @@ publish has tens of bytes of them, and nearly all are the application's).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp
+from libc.string cimport memchr, memcmp, memcpy, memset
 
+from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.messageids cimport MessageIds
 from penstock.kernels.sinks cimport Message
 from penstock.kernels.streamlog cimport StreamLog
@@ -130,6 +131,37 @@ cdef void classify_header(const char* p, PublishHead* head) noexcept nogil:
             return                      # an id without a place, or a place without an id
         flags |= PUBLISH_IS_BATCHED | (batch_names & PUBLISH_COMMITS)
     head.flags = <uint16_t>flags
+
+
+cdef bint fits(const Message* m) noexcept nogil:
+    return m.subject_len <= SUBJECT_MAX and m.reply_len <= SUBJECT_MAX and m.body_len <= BODY_MAX
+
+
+cdef PublishHead* put_publish(OutBuffer buf, const Message* m) except NULL:
+    cdef size_t size = sizeof(PublishHead) + m.subject_len + m.reply_len + m.body_len
+    cdef size_t padded = (size + 7) & ~<size_t>7
+    cdef PublishHead* head = <PublishHead*>buf.reserve(padded)
+    cdef char* d = <char*>head + sizeof(PublishHead)
+    head.size = <uint32_t>padded
+    head.flags = 0
+    head.subject_len = <uint16_t>m.subject_len
+    head.reply_len = <uint16_t>m.reply_len
+    head.header_len = <uint32_t>m.header_len
+    head.body_len = <uint32_t>m.body_len
+    head.id_start = head.id_len = 0
+    if m.header_len:
+        classify_header(m.body, head)
+    memcpy(d, m.subject, m.subject_len)
+    d += m.subject_len
+    if m.reply_len:
+        head.flags |= PUBLISH_HAS_REPLY
+        memcpy(d, m.reply, m.reply_len)
+        d += m.reply_len
+    if m.body_len:
+        memcpy(d, m.body, m.body_len)
+    memset(d + m.body_len, 0, padded - size)
+    buf.size += padded
+    return head
 
 
 cdef void message_of(const PublishHead* head, Message* m) noexcept nogil:

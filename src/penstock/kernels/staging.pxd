@@ -1,6 +1,7 @@
 """Messages of atomic batches that wait for their commit."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.buffers cimport OutBuffer
+from penstock.kernels.keytable cimport KeyEntry, KeyTable
 from penstock.kernels.publishheaders cimport PublishHead
 
 # What the staged messages of a whole server take.
@@ -9,9 +10,7 @@ cdef class StagedTotal:
     cdef public size_t bytes_max
 
 # One open batch: its messages as they stood in the streams' batches, one behind the other.
-cdef class StagedBatch:
-    cdef StagedBatch next           # in its bucket
-    cdef uint64_t hash
+cdef class StagedBatch(KeyEntry):
     cdef OutBuffer buf
     cdef size_t last_at             # where the last message begins
     cdef size_t messages_max, size_max
@@ -23,13 +22,11 @@ cdef class StagedBatch:
     cdef public uint64_t seq        # of the last message of the batch that came
     cdef public int64_t heard_ns
     cdef int put(self, const PublishHead* head) except -1
+    cdef void count_in(self, const PublishHead* head) noexcept
 
-cdef class StagedBatches:
-    cdef list buckets
+cdef class StagedBatches(KeyTable):
     cdef StagedBatch last           # the batch that was heard last
-    cdef uint64_t seed
     cdef readonly size_t count      # open ones
     cdef public int64_t check_at    # ns: from then on Python looks first whether one was silent for too long
     # Takes the next message of an open batch that may have it: 1; anything else, and Python decides: 0.
     cdef bint take(self, const PublishHead* head, int64_t now) except -1
-    cdef StagedBatch lookup(self, const char* id, size_t n, uint64_t h)

@@ -1,5 +1,7 @@
 """What Python sees of staged messages."""
 
+from penstock.kernels.keytable import KeyEntry, KeyTable
+
 class StagedTotal:
     """What the staged messages of a whole server take: at most bytes_max."""
 
@@ -8,7 +10,7 @@ class StagedTotal:
     @property
     def bytes(self) -> int: ...
 
-class StagedBatch:
+class StagedBatch(KeyEntry):
     """One open batch; StagedBatches makes it."""
 
     seq: int
@@ -41,7 +43,7 @@ class StagedBatch:
     def messages(self) -> list[tuple[bytes, bytes, bytes]]:
         """[(subject, header, payload)] of all, in their order."""
 
-class StagedBatches:
+class StagedBatches(KeyTable):
     """The open atomic batches of a stream.
 
     check_at -- ns; from then on the kernel takes nothing before Python looked whether a batch was silent for

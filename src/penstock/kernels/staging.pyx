@@ -13,18 +13,18 @@ Rejected: a Python tuple per message (3 us); leaving the messages in the streams
 (those are reused every tick).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport INT64_MAX, int64_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.stdint cimport INT64_MAX, int64_t
+from libc.string cimport memcmp, memcpy
 
 from penstock.kernels.buffers cimport OutBuffer
-from penstock.kernels.publishheaders cimport PUBLISH_COMMITS, PublishHead, classify_header, message_of
-from penstock.kernels.records cimport record_size, xxh64
+from penstock.kernels.keytable cimport KeyEntry, KeyTable
+from penstock.kernels.publishheaders cimport PUBLISH_COMMITS, PublishHead, fits, message_of, put_publish
+from penstock.kernels.records cimport record_size
 from penstock.kernels.sinks cimport Message
 
+
 cdef enum:
-    BUCKETS = 256                   # a power of two
-    LENGTH_MAX = 0xFFFF             # of a subject
-    BODY_MAX = 0x7FFF0000
+    BUCKETS = 256
 
 
 cdef class StagedTotal:
@@ -32,7 +32,7 @@ cdef class StagedTotal:
         self.bytes_max = bytes_max
 
 
-cdef class StagedBatch:
+cdef class StagedBatch(KeyEntry):
     def __cinit__(self, bytes id not None, StagedTotal total not None, size_t messages_max, size_t size_max):
         self.id = id
         self.total = total
@@ -42,44 +42,31 @@ cdef class StagedBatch:
 
     cdef int put(self, const PublishHead* head) except -1:
         memcpy(self.buf.reserve(head.size), head, head.size)
-        self.last_at = self.buf.size
         self.buf.size += head.size
+        self.count_in(head)
+        return 0
+
+    cdef void count_in(self, const PublishHead* head) noexcept:
+        """The message of `head` is the last one in `buf`."""
+        self.last_at = self.buf.size - head.size
         self.total.bytes += head.size
         self.size += record_size(head.subject_len, head.header_len, head.body_len)
         self.flags |= head.flags
         self.count += 1
-        return 0
 
     def append(self, bytes subject not None, bytes header not None, bytes payload not None):
         """Adds a message. Raises ValueError when it is too large for a batch of publishes."""
-        cdef size_t subject_len = <size_t>PyBytes_GET_SIZE(subject)
-        cdef size_t header_len = <size_t>PyBytes_GET_SIZE(header)
-        cdef size_t payload_len = <size_t>PyBytes_GET_SIZE(payload)
-        cdef size_t size = sizeof(PublishHead) + subject_len + header_len + payload_len
-        cdef size_t padded = (size + 7) & ~<size_t>7
-        cdef PublishHead* head
-        cdef char* d
-        if subject_len > LENGTH_MAX or header_len + payload_len > BODY_MAX:
-            raise ValueError(f"a message of {size} bytes can't be staged")
-        head = <PublishHead*>self.buf.reserve(padded)
-        memset(head, 0, sizeof(PublishHead))
-        head.size = <uint32_t>padded
-        head.header_len = <uint32_t>header_len
-        head.body_len = <uint32_t>(header_len + payload_len)
-        head.subject_len = <uint16_t>subject_len
-        if header_len:
-            classify_header(PyBytes_AS_STRING(header), head)
-        d = <char*>head + sizeof(PublishHead)
-        memcpy(d, PyBytes_AS_STRING(subject), subject_len)
-        memcpy(d + subject_len, PyBytes_AS_STRING(header), header_len)
-        memcpy(d + subject_len + header_len, PyBytes_AS_STRING(payload), payload_len)
-        memset(<char*>head + size, 0, padded - size)
-        self.last_at = self.buf.size
-        self.buf.size += padded
-        self.total.bytes += padded
-        self.size += record_size(subject_len, header_len, header_len + payload_len)
-        self.flags |= head.flags
-        self.count += 1
+        cdef bytes body = header + payload
+        cdef Message m
+        m.subject = PyBytes_AS_STRING(subject)
+        m.subject_len = <size_t>PyBytes_GET_SIZE(subject)
+        m.reply_len = 0
+        m.body = PyBytes_AS_STRING(body)
+        m.header_len = <size_t>PyBytes_GET_SIZE(header)
+        m.body_len = <size_t>PyBytes_GET_SIZE(body)
+        if not fits(&m):
+            raise ValueError(f"a message of {len(subject)} bytes of subject and {len(body)} of body can't be staged")
+        self.count_in(put_publish(self.buf, &m))
 
     def replace_last_header(self, bytes header not None):
         """The last message gets another header block."""
@@ -115,11 +102,9 @@ cdef class StagedBatch:
         return subject, header, payload
 
 
-cdef class StagedBatches:
+cdef class StagedBatches(KeyTable):
     def __cinit__(self):
-        # Python's hash is seeded per process, so that nobody can prepare ids that collide.
-        self.seed = <uint64_t>hash(b"penstock.staging")
-        self.buckets = [None] * BUCKETS
+        self.make(BUCKETS)
         self.check_at = INT64_MAX
 
     # ------------------------------------------------------------------ for the ingest kernel
@@ -133,7 +118,7 @@ cdef class StagedBatches:
             or <size_t>PyBytes_GET_SIZE(batch.id) != head.batch_len
             or memcmp(PyBytes_AS_STRING(batch.id), id, head.batch_len) != 0
         ):
-            batch = self.lookup(id, head.batch_len, xxh64(id, head.batch_len, self.seed))
+            batch = <StagedBatch>self.look_up(id, head.batch_len)
             if batch is None:
                 return False
             self.last = batch
@@ -157,36 +142,22 @@ cdef class StagedBatches:
         """A new batch, of at most so many messages and bytes of records, that counts in `total`. Raises
         ValueError when one of that id is open."""
         cdef StagedBatch batch = StagedBatch(id, total, messages_max, size_max)
-        cdef size_t bucket
-        batch.hash = xxh64(PyBytes_AS_STRING(id), <size_t>PyBytes_GET_SIZE(id), self.seed)
-        if self.lookup(PyBytes_AS_STRING(id), <size_t>PyBytes_GET_SIZE(id), batch.hash) is not None:
+        if self.find(id) is not None:
             raise ValueError(f"batch {id!r} is open already")
-        bucket = batch.hash & (BUCKETS - 1)
-        batch.next = self.buckets[bucket]
-        self.buckets[bucket] = batch
+        self.add(batch, id)
         self.last = batch
         self.count += 1
         return batch
 
     def find(self, bytes id not None):
         """The open batch of an id, or None."""
-        cdef const char* p = PyBytes_AS_STRING(id)
-        cdef size_t n = <size_t>PyBytes_GET_SIZE(id)
-        return self.lookup(p, n, xxh64(p, n, self.seed))
+        return self.look_up(PyBytes_AS_STRING(id), <size_t>PyBytes_GET_SIZE(id))
 
     def close(self, StagedBatch batch not None):
         """Forgets an open batch; what it holds stays readable."""
-        cdef size_t bucket = batch.hash & (BUCKETS - 1)
-        cdef StagedBatch before = <StagedBatch>self.buckets[bucket]
         if self.last is batch:
             self.last = None
-        if before is batch:
-            self.buckets[bucket] = batch.next
-        else:
-            while before.next is not batch:
-                before = before.next
-            before.next = batch.next
-        batch.next = None
+        self.remove(batch)
         batch.total.bytes -= batch.buf.size
         self.count -= 1
         if self.count == 0:
@@ -194,25 +165,6 @@ cdef class StagedBatches:
 
     def all(self):
         """The open batches, the one heard of longest ago first."""
-        cdef list found = []
-        cdef StagedBatch batch
-        for batch in self.buckets:
-            while batch is not None:
-                found.append(batch)
-                batch = batch.next
+        cdef list found = self.entries()
         found.sort(key=lambda one: one.heard_ns)
         return found
-
-    # ------------------------------------------------------------------ inside
-
-    cdef StagedBatch lookup(self, const char* id, size_t n, uint64_t h):
-        cdef StagedBatch batch = <StagedBatch>self.buckets[<size_t>(h & (BUCKETS - 1))]
-        while batch is not None:
-            if (
-                batch.hash == h
-                and <size_t>PyBytes_GET_SIZE(batch.id) == n
-                and memcmp(PyBytes_AS_STRING(batch.id), id, n) == 0
-            ):
-                return batch
-            batch = batch.next
-        return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import errors
 from penstock.protocol import api
+from penstock.spark.link import CONNECTION_LOST, Patience
 from penstock.spark.offsets import StreamBounds
 from penstock.spark.positions import resolve
 from penstock.spark.source_options import SourceOptions
@@ -19,18 +19,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NAMES_SHOWN = 10
-RETRY_PAUSE_FIRST_S = 0.01
-RETRY_PAUSE_MAX_S = 1.0
-
 
 # What a server that was restarted, or another one of its cluster, may answer in a moment.
-_PASSING = (
-    errors.DisconnectedError,
-    errors.NoServersError,
-    errors.RequestTimeoutError,
-    errors.ProtocolError,
-    errors.JetStreamNotEnabledError,
-)
+_PASSING = (*CONNECTION_LOST, errors.JetStreamNotEnabledError)
 
 
 class Driver:
@@ -53,7 +44,7 @@ class Driver:
         """Questions only read, so one that met a dead connection is asked again on a new one."""
         from penstock.spark.wire import Connection
 
-        started_s, pause_s = time.monotonic(), RETRY_PAUSE_FIRST_S
+        patience = Patience(self.options.connection.retry_s, 0)
         while True:
             try:
                 if self._connection is None:
@@ -61,13 +52,11 @@ class Driver:
                 answer = question(self._connection)
                 self._was_answered = True
                 return answer
-            except _PASSING:
+            except _PASSING as error:
                 self.close()
-                waited_s = time.monotonic() - started_s
-                if not self._was_answered or waited_s > self.options.connection.retry_s:
+                if not self._was_answered:
                     raise
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
+                patience.bear(error, 0)
 
     def close(self) -> None:
         if self._connection is not None:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 PAUSE_FIRST_S = 0.05
 PAUSE_MAX_S = 2.0
 
-_PASSING = (
+CONNECTION_LOST = (
     errors.DisconnectedError,
     errors.NoServersError,
     errors.RequestTimeoutError,
@@ -32,18 +32,18 @@ _PASSING = (
 
 def is_passing(error: Exception) -> bool:
     """May another try do better? 503 is a stream without a leader, 429 one that has too much to do."""
-    return isinstance(error, _PASSING) or (
+    return isinstance(error, CONNECTION_LOST) or (
         isinstance(error, errors.JetStreamApiError) and error.code in (429, 503)
     )
 
 
 class Patience:
     """How long errors that may pass are borne: `retry_s` without progress, which is any number that grows as
-    work gets done."""
+    work gets done; `progress` is where it stands."""
 
-    def __init__(self, retry_s: float) -> None:
+    def __init__(self, retry_s: float, progress: int) -> None:
         self._retry_s = retry_s
-        self._seen = -1
+        self._seen = progress
         self._progress_s = time.monotonic()
         self._pause_s = PAUSE_FIRST_S
 
@@ -63,7 +63,7 @@ class Link:
 
     def __init__(self, options: ConnectionOptions) -> None:
         self.options = options
-        self._patience = Patience(options.retry_s)
+        self._patience = Patience(options.retry_s, -1)
         self._connection: Connection | None = None
 
     @property
@@ -77,7 +77,7 @@ class Link:
         return self._connection
 
     @contextmanager
-    def trying(self, progress: int) -> Iterator[None]:
+    def trying(self, progress: int, patience: Patience | None = None) -> Iterator[None]:
         """Around one step of work: swallows an error that may pass, after a pause; the connection is gone
         then. Raises it when nothing has moved for too long, and all others."""
         try:
@@ -86,12 +86,13 @@ class Link:
             if not is_passing(error):
                 raise
             self.drop()
-            self._patience.bear(error, progress)
+            (patience or self._patience).bear(error, progress)
 
     def ask(self, question: Callable[[Connection], T]) -> T:
         """A question that may be asked again, on a new connection when it has to be."""
+        patience = Patience(self.options.retry_s, -1)
         while True:
-            with self.trying(0):
+            with self.trying(0, patience):
                 return question(self.connection())
 
     def drop(self) -> None:

@@ -51,7 +51,7 @@ class RangeReader:
         Raises DataLossError (failOnDataLoss), StreamNotFoundError, AuthorizationError, PermissionsError at
         once, and the last connection error after `retrySeconds` without progress.
         """
-        patience = Patience(self.options.connection.retry_s)
+        patience = Patience(self.options.connection.retry_s, self.builder.next_seq)
         rows = 0
         while True:
             try:

@@ -89,7 +89,8 @@ def populate(mapped: mmap.mmap) -> None:
     """Reads all of a mapped file into the page cache, so that touching it raises no SIGBUS: a bad sector
     would else end the process. Raises OSError: EIO for what can't be read, EINVAL where the kernel can't.
 
-    With the pages in the cache it takes 5 us for 8 MiB (reading them into memory of our own: 900 us). What is
+    With the pages in the cache it takes 5 us for 8 MiB that were written at once, and some 300 us for a block
+    that grew by small writes, whose pages are small (reading 8 MiB into memory of our own: 900 us). What is
     left is a sector that was read, left the cache under pressure, and can't be read again.
     """
     try:

@@ -107,12 +107,12 @@ def _resume(known: list[Entry], bounds: StreamBounds, path: str) -> int:
     last = known[-1]
     if last.stream != bounds.name:
         raise MisuseError(f"{path} is the archive of stream {last.stream!r}, not of {bounds.name!r}")
-    if last.created != bounds.created:
+    if not last.is_of(bounds):
         raise JetStreamError(
             f"stream {bounds.name!r} was made anew at {bounds.created}; {path} holds the one made "
             f"{last.created}: archive to another folder"
         )
-    if bounds.first_seq > last.end and bounds.last_seq >= last.end:
+    if last.is_cut_off(bounds):
         raise JetStreamError(
             f"stream {bounds.name!r} begins at {bounds.first_seq}, the archive {path} ends before "
             f"{last.end}: what lies between was removed before it was archived; archive to another folder"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.errors import ConfigError
+from penstock.spark.offsets import StreamBounds
 from penstock.spark.pipelines.storage import Folder
 
 if TYPE_CHECKING:
@@ -42,6 +43,14 @@ class Entry(msgspec.Struct, frozen=True):
     end: int
     totals: Totals
     version: int = VERSION
+
+    def is_of(self, bounds: StreamBounds) -> bool:
+        """Is it of the stream that is there now?"""
+        return (self.stream, self.created) == (bounds.name, bounds.created)
+
+    def is_cut_off(self, bounds: StreamBounds) -> bool:
+        """Did the stream lose messages that came behind this entry?"""
+        return bounds.first_seq > self.end and bounds.last_seq >= self.end
 
     @property
     def folder(self) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import JetStreamError, MisuseError
 from penstock.spark.driver import Driver
-from penstock.spark.pipelines.manifest import Manifest
+from penstock.spark.pipelines.manifest import Entry, Manifest
 from penstock.spark.source import register
 from penstock.spark.source_options import SourceOptions
 
@@ -40,12 +40,20 @@ class Replayed:
 def archived(spark: SparkSession, path: str) -> DataFrame:
     """The archive as a table: subject, seq, time, headers, data, stream. Raises MisuseError when there is
     none."""
-    from pyspark.sql import functions as f
-
     manifest = Manifest(spark, path)
+    return _cold(spark, manifest, _entries(manifest))
+
+
+def _entries(manifest: Manifest) -> list[Entry]:
     entries = manifest.entries()
     if not entries:
-        raise MisuseError(f"{path} holds no archive: there is nothing in its folder `manifest`")
+        raise MisuseError(f"{manifest.path} holds no archive: there is nothing in its folder `manifest`")
+    return entries
+
+
+def _cold(spark: SparkSession, manifest: Manifest, entries: list[Entry]) -> DataFrame:
+    from pyspark.sql import functions as f
+
     folders = [f"{manifest.data}/{entry.folder}" for entry in entries if entry.totals.rows]
     if folders:
         frame = spark.read.schema(SCHEMA).option("basePath", manifest.data).parquet(*folders)
@@ -61,27 +69,27 @@ def table(spark: SparkSession, stream: str, path: str, options: Mapping[str, str
     """
     register(spark)
     manifest = Manifest(spark, path)
-    entries = manifest.entries()
+    entries = _entries(manifest)
     given = {**(options or {}), "stream": stream}
     driver = Driver(SourceOptions.parse(given))
     try:
         bounds = driver.bounds()[stream]
     finally:
         driver.close()
-    cold = archived(spark, path)
     last = entries[-1]
-    if (last.stream, last.created) != (bounds.name, bounds.created):
+    if not last.is_of(bounds):
         raise JetStreamError(
             f"{path} is the archive of stream {last.stream!r} made {last.created}, stream {bounds.name!r} "
             f"was made {bounds.created}: their sequences mean other messages"
         )
-    if bounds.first_seq > last.end and bounds.last_seq >= last.end:
+    if last.is_cut_off(bounds):
         raise JetStreamError(
             f"between the archive {path}, which ends before {last.end}, and stream {stream!r}, which begins "
             f"at {bounds.first_seq}, messages are missing"
         )
     ours = {"startingSequence": str(last.end), "includeHeaders": "true"}
     hot = spark.read.format("jetstream").options(**{**given, **ours}).load()
+    cold = _cold(spark, manifest, entries)
     return cold.select(*COLUMNS).unionByName(hot.select(*COLUMNS))
 
 
@@ -105,6 +113,7 @@ def replay(
     Messages keep their payloads and headers, but those that begin with Nats-, and say where they came from:
     Penstock-Origin, Penstock-Origin-Time.
     """
+    from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     register(spark)
@@ -120,7 +129,7 @@ def replay(
         "subject", "seq", "data", origin.alias("origin"), f.map_concat(own, told).alias("headers")
     )
     ordered = rows.repartitionByRange("seq") if parallel else rows.coalesce(1)
-    count = frame.count()
+    counted = Observation()
     settings = {
         "messageId": "replay:{origin}",
         "writeId": _write_id(path),
@@ -129,8 +138,9 @@ def replay(
     }
     if subject is not None:
         settings["subject"] = subject
-    ordered.sortWithinPartitions("seq").write.format("jetstream").options(**settings).mode("append").save()
-    return Replayed(stream, count)
+    written = ordered.sortWithinPartitions("seq").observe(counted, f.count("*").alias("rows"))
+    written.write.format("jetstream").options(**settings).mode("append").save()
+    return Replayed(stream, counted.get["rows"])
 
 
 _RFC3339 = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
