@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError, MisuseError
-from penstock.server.options import NS, ResolverOptions
+from penstock.server.option_checks import NS
+from penstock.server.options import ResolverOptions
 from penstock.server.resolver import DirectoryResolver, MemoryResolver, Resolver, resolver_of
 from tests.support.keys import account_token, key
 

@@ -38,7 +38,7 @@ from penstock.server.auth import Credentials, Identity
 from penstock.server.callout_policies import Policy, Service
 from penstock.server.identity import VERSION
 from penstock.server.operators import time_left_ns
-from penstock.server.options import NS
+from penstock.server.option_checks import NS
 
 if TYPE_CHECKING:
     from penstock.server.connect_options import ConnectOptions

@@ -20,7 +20,8 @@ from penstock.protocol.durations import parse_duration
 from penstock.protocol.subjects import is_valid_filter
 from penstock.routing.mapping import WEIGHT_MAX, Destination, SubjectMapping
 from penstock.server.conf import Map, Node, Where, parse_file
-from penstock.server.options import NS, JetStreamOptions, Options
+from penstock.server.option_checks import NS
+from penstock.server.options import JetStreamOptions, Options
 
 Reader = Callable[[Node, str], Any]
 

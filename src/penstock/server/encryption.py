@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.net.connection import Connection
 from penstock.net.tls import READ_BYTES, TlsLayer, TlsPolicy, server_context
-from penstock.server.options import NS, TlsOptions
+from penstock.server.option_checks import NS
+from penstock.server.options import TlsOptions
 
 if TYPE_CHECKING:
     from penstock.server.session import Session

@@ -36,7 +36,8 @@ from penstock.server.account_claims import account_options, connection_types_of,
 from penstock.server.account_setup import refurnish, share
 from penstock.server.auth import Credentials, Identity, is_signed
 from penstock.server.identity import VERSION
-from penstock.server.options import NS, SYSTEM_ACCOUNT, AccountJetStream, AccountOptions, Options
+from penstock.server.option_checks import NS
+from penstock.server.options import SYSTEM_ACCOUNT, AccountJetStream, AccountOptions, Options
 from penstock.server.resolver import MemoryResolver, resolver_of
 
 if TYPE_CHECKING:

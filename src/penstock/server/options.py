@@ -11,22 +11,42 @@ in the official server): nobody can tell when it has become valid.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from penstock.errors import ConfigError
 from penstock.protocol.subjects import is_valid_subject
+from penstock.server.jetstream_options import JetStreamOptions
+from penstock.server.option_checks import NS, at_least, between, host_and_port
+from penstock.server.tls_options import TlsOptions
+from penstock.server.websocket_options import WebsocketOptions
 
 if TYPE_CHECKING:
     from penstock.routing.mapping import SubjectMapping
     from penstock.routing.permissions import Permissions
     from penstock.routing.sharing import AnyExport, AnyImport
 
+# Blocks with files of their own are offered here as well: who makes Options in Python finds all they take.
+__all__ = [
+    "GLOBAL_ACCOUNT",
+    "LAME_DUCK_MIN_NS",
+    "MAX_PAYLOAD_BYTES",
+    "SYSTEM_ACCOUNT",
+    "AccountJetStream",
+    "AccountOptions",
+    "CalloutOptions",
+    "JetStreamOptions",
+    "MessageTrace",
+    "Options",
+    "ResolverOptions",
+    "TlsOptions",
+    "User",
+    "WebsocketOptions",
+]
+
 GLOBAL_ACCOUNT = "$G"
 SYSTEM_ACCOUNT = "$SYS"
-NS = 1_000_000_000
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
 LAME_DUCK_MIN_NS = 30 * NS
 
@@ -186,179 +206,6 @@ class ResolverOptions(Struct, frozen=True, kw_only=True):
     @property
     def is_cache(self) -> bool:
         return self.type == "cache"
-
-
-class JetStreamOptions(Struct, frozen=True, kw_only=True):
-    """The `jetstream` block."""
-
-    store_dir: str | None = None
-    """Directory below which `jetstream/` is made. None: everything is kept in memory. `store_dir`."""
-    max_memory_bytes: int = -1
-    """Most bytes of all memory streams; -1 (default) = 3/4 of the machine's memory. `max_memory_store`."""
-    max_file_bytes: int = -1
-    """Most bytes of all file streams; -1 (default) = 3/4 of the free disk. `max_file_store`."""
-    domain: str = ""
-    """JetStream domain, one subject token. Default none. `domain`."""
-    sync_interval_ns: int = 120 * NS
-    """How often file streams are fsynced, ns, > 0. Default 2 minutes. `sync_interval`."""
-    sync_always: bool = False
-    """Fsync before every ack. Default off. `sync_interval: always`."""
-    cipher: str = "chacha"
-    """What files are encrypted with when there is a key: "chacha" (default) or "aes". `cipher`."""
-    key: str = ""
-    """Key of the files; "" (default): they are not encrypted. `key`, `ek`, `encryption_key`."""
-    prev_key: str = ""
-    """The key until now, once `key` names another one. `prev_key`, `prev_ek`, `prev_encryption_key`."""
-    batch_inflight_per_stream_max: int = 0
-    """Most batches that may be open in a stream; 0 (default) = 50 atomic and 1000 fast ones.
-    `limits.batch.max_inflight_per_stream`."""
-    batch_inflight_total_max: int = 0
-    """Most batches that may be open in the server; 0 (default) = 1000 atomic and 50,000 fast ones.
-    `limits.batch.max_inflight_total`."""
-    batch_messages_max: int = 1000
-    """Most messages of an atomic batch, > 0. Default 1000. `limits.batch.max_msgs`."""
-    batch_bytes_max: int = 1024 * 1024 * 1024
-    """Most bytes that the open atomic batches of the server hold in memory, > 0; what is above is refused
-    (10210). Default 1 GiB. `limits.batch.max_bytes`."""
-    batch_timeout_ns: int = 10 * NS
-    """How long nothing may come of a batch before it is abandoned, ns, > 0. Default 10 s.
-    `limits.batch.timeout`."""
-    duplicate_window_max_ns: int = 0
-    """Longest duplicate window of a stream, and the one of streams that name none where it is below two
-    minutes; 0 (default) = no limit. `limits.duplicate_window`."""
-    ack_pending_max: int = 0
-    """Most messages a consumer may have unacked; 0 (default) = no limit. `limits.max_ack_pending`."""
-    request_batch_max: int = 0
-    """Most messages a pull request may ask for: the largest `max_batch` of a consumer, and that of consumers
-    that name none; 0 (default) = no limit. `limits.max_request_batch`."""
-    consumers_per_stream_max: int = 0
-    """Most consumers of a stream that names no limit; 0 (default) = 1000, -1 = no limit.
-    `limits.default_max_consumers`."""
-    official_fast_errors: bool = False
-    """Errors of fast ingest have the official server's numbers (10205 to 10208) instead of those of ADR-50
-    (10203 to 10206, the default). `fast_ingest_errors: official`."""
-
-    def __post_init__(self) -> None:
-        if self.prev_key and not self.key:
-            raise ConfigError("jetstream.prev_key is set without key; name the key to change to")
-        _at_least("jetstream.sync_interval", self.sync_interval_ns, 1)
-        _at_least("jetstream.limits.duplicate_window", self.duplicate_window_max_ns, 0)
-        _at_least("jetstream.limits.max_ack_pending", self.ack_pending_max, 0)
-        _at_least("jetstream.limits.max_request_batch", self.request_batch_max, 0)
-        _at_least("jetstream.limits.default_max_consumers", self.consumers_per_stream_max, -1)
-        _at_least("jetstream.limits.batch.max_inflight_per_stream", self.batch_inflight_per_stream_max, 0)
-        _at_least("jetstream.limits.batch.max_inflight_total", self.batch_inflight_total_max, 0)
-        _at_least("jetstream.limits.batch.max_msgs", self.batch_messages_max, 1)
-        _at_least("jetstream.limits.batch.max_bytes", self.batch_bytes_max, 1)
-        _at_least("jetstream.limits.batch.timeout", self.batch_timeout_ns, 1)
-        if any(c in self.domain for c in ".*> \t\r\n"):
-            raise ConfigError(
-                f"jetstream.domain is {self.domain!r}; it must be one token: no '.', '*', '>' or space"
-            )
-
-    def __repr__(self) -> str:
-        shown = (name for name in self.__struct_fields__ if name not in ("key", "prev_key"))
-        return f"JetStreamOptions({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
-
-
-class TlsOptions(Struct, frozen=True, kw_only=True):
-    """The `tls` block. The files are read when the server starts."""
-
-    cert_file: str = ""
-    """PEM file of the server's certificate, with those between it and its authority. `cert_file`."""
-    key_file: str = ""
-    """PEM file of the certificate's key; both are needed. `key_file`."""
-    ca_file: str = ""
-    """PEM file of the authorities client certificates must be from. Default: the machine's. `ca_file`."""
-    verify: bool = False
-    """Clients must have a certificate. Default off. `verify`."""
-    verify_and_map: bool = False
-    """With `verify`: the certificate says which user a client is. Default off. `verify_and_map`."""
-    timeout_ns: int = 2 * NS
-    """How long a handshake may take, ns, > 0. Default 2 s. `timeout`."""
-    handshake_first: bool = False
-    """The handshake comes before INFO. Default off. `handshake_first`."""
-    handshake_first_wait_ns: int = 0
-    """With `handshake_first`: a client that has not begun after this time gets INFO in clear, as without it;
-    0 (default) = it never does. `handshake_first: auto` is 50 ms, `handshake_first: "<duration>"` any."""
-    min_version: str = "1.2"
-    """Oldest version, "1.2" (default) or "1.3". `min_version`."""
-    cipher_suites: tuple[str, ...] = ()
-    """Suites for TLS 1.2, by their standard names. Default: OpenSSL's choice. `cipher_suites`."""
-
-    def __post_init__(self) -> None:
-        if not self.cert_file:
-            raise ConfigError("missing 'cert_file' in TLS configuration")
-        if not self.key_file:
-            raise ConfigError("missing 'key_file' in TLS configuration")
-        if self.min_version not in ("1.2", "1.3"):
-            raise ConfigError(f'unsupported TLS version "{self.min_version}": min_version must be 1.2 or 1.3')
-        _at_least("tls.timeout", self.timeout_ns, 1)
-        _at_least("tls.handshake_first", self.handshake_first_wait_ns, 0)
-
-
-class WebsocketOptions(Struct, frozen=True, kw_only=True):
-    """The `websocket` block."""
-
-    port: int = 0
-    """Port for WebSocket clients, 1..65535; -1 = any free port. Needed. `port` or in `listen`."""
-    host: str = "0.0.0.0"
-    """Address to listen on. Default all IPv4 addresses. `host` or in `listen`."""
-    tls: TlsOptions | None = None
-    """TLS of the listener. Needed, unless `no_tls` says that there is none. `tls`."""
-    no_tls: bool = False
-    """Without TLS: for a proxy in front that has it, and for tests. Default off. `no_tls`."""
-    compression: bool = False
-    """Use permessage-deflate with clients that offer it. Default off. `compression`."""
-    same_origin: bool = False
-    """A page in a browser must be from the host and port that it connects to. Default off. `same_origin`."""
-    allowed_origins: tuple[str, ...] = ()
-    """Origins that a page in a browser must be from. Default: any. `allowed_origins`."""
-    handshake_timeout_ns: int = 2 * NS
-    """How long a handshake may take, ns, > 0. Default 2 s. `handshake_timeout`."""
-    user: str = ""
-    """The single user of these clients, instead of the server's. Default none. `authorization.user`."""
-    password: str = ""
-    """Its password. `authorization.password`."""
-    token: str = ""
-    """Token these clients must give. Excludes `user`. `authorization.token`."""
-    auth_timeout_ns: int = 0
-    """Time they have for their CONNECT; 0 (default) = the server's. `authorization.timeout`."""
-    no_auth_user: str = ""
-    """User whom these clients become without credentials. Default: the server's. `no_auth_user`."""
-    jwt_cookie: str = ""
-    """Cookie that holds the token of a user, for clients whose CONNECT has none. `jwt_cookie`."""
-    user_cookie: str = ""
-    """The same for the user. `user_cookie`."""
-    pass_cookie: str = ""
-    """The same for the password. `pass_cookie`."""
-    token_cookie: str = ""
-    """The same for the token of `authorization`. `token_cookie`."""
-    headers: tuple[tuple[str, str], ...] = ()
-    """Headers of the answer to a handshake. Default none. `headers`."""
-    ping_interval_ns: int = 0
-    """How long these connections may be silent; 0 (default) = as long as others. `ping_interval`."""
-    advertise: str = ""
-    """host[:port] that other servers of a cluster tell their clients; one that stands alone shows it in varz.
-    Default none. `advertise`."""
-
-    @property
-    def has_own_users(self) -> bool:
-        """Are these clients known by what this block says?"""
-        return bool(self.user or self.token or self.no_auth_user)
-
-    def __post_init__(self) -> None:
-        _between("websocket.port", self.port, -1, 65535)
-        if self.port == 0:
-            raise ConfigError("websocket.port is missing; give the port to listen on, or -1 for any free one")
-        _at_least("websocket.handshake_timeout", self.handshake_timeout_ns, 1)
-        if self.tls is None and not self.no_tls:
-            raise ConfigError("websocket requires TLS configuration; give it `tls`, or `no_tls: true`")
-        if self.user and self.token:
-            raise ConfigError("websocket authorization cannot have a user/pass and token")
-        _at_least("websocket.ping_interval", self.ping_interval_ns, 0)
-        if self.advertise:
-            host_and_port("websocket.advertise", self.advertise)
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -522,28 +369,28 @@ class Options(Struct, frozen=True, kw_only=True):
     """The configuration file these options came from, for the log. Default none."""
 
     def __post_init__(self) -> None:
-        _between("port", self.port, -1, 65535)
-        _between("http_port", self.http_port, -1, 65535)
-        _between("https_port", self.https_port, -1, 65535)
-        _between("max_payload", self.max_payload, 1, MAX_PAYLOAD_BYTES)
-        _between("max_control_line", self.max_control_line, 1, 1024 * 1024)
-        _at_least("max_pending", self.max_pending, 1)
+        between("port", self.port, -1, 65535)
+        between("http_port", self.http_port, -1, 65535)
+        between("https_port", self.https_port, -1, 65535)
+        between("max_payload", self.max_payload, 1, MAX_PAYLOAD_BYTES)
+        between("max_control_line", self.max_control_line, 1, 1024 * 1024)
+        at_least("max_pending", self.max_pending, 1)
         if self.max_payload > self.max_pending:
             raise ConfigError(
                 f"max_payload ({self.max_payload}) cannot be higher than max_pending ({self.max_pending})"
             )
         if self.log_format not in ("text", "json"):
             raise ConfigError(f'log_format is "{self.log_format}"; it must be "text" or "json"')
-        _at_least("ping_interval", self.ping_interval_ns, 1)
+        at_least("ping_interval", self.ping_interval_ns, 1)
         if self.client_advertise:
             host_and_port("client_advertise", self.client_advertise)
-        _at_least("ping_max", self.ping_max, 1)
-        _between("max_sub_tokens", self.max_sub_tokens, 0, 255)
-        _at_least("max_closed_clients", self.max_closed_clients, 0)
-        _at_least("write_deadline", self.write_deadline_ns, 1)
-        _at_least("authorization.timeout", self.auth_timeout_ns, 1)
-        _at_least("lame_duck_duration", self.lame_duck_duration_ns, LAME_DUCK_MIN_NS)
-        _at_least("lame_duck_grace_period", self.lame_duck_grace_period_ns, 0)
+        at_least("ping_max", self.ping_max, 1)
+        between("max_sub_tokens", self.max_sub_tokens, 0, 255)
+        at_least("max_closed_clients", self.max_closed_clients, 0)
+        at_least("write_deadline", self.write_deadline_ns, 1)
+        at_least("authorization.timeout", self.auth_timeout_ns, 1)
+        at_least("lame_duck_duration", self.lame_duck_duration_ns, LAME_DUCK_MIN_NS)
+        at_least("lame_duck_grace_period", self.lame_duck_grace_period_ns, 0)
         if any(c.isspace() for c in self.server_name):
             raise ConfigError(f"server_name is {self.server_name!r}: server name cannot contain spaces")
         if " " in self.cluster_name:
@@ -649,21 +496,3 @@ class Options(Struct, frozen=True, kw_only=True):
             )
         if users and (websocket.user or websocket.token):
             raise ConfigError("websocket authentication cannot have a single user/pass or token and users")
-
-
-def host_and_port(name: str, text: str) -> tuple[str, int]:
-    """The parts of `host`, `host:port` or `[v6]:port`; port 0 when there is none. Raises ConfigError."""
-    match = re.fullmatch(r"(\[[^\[\]]+\]|[^:\[\]]*)(?::(\d{1,5}))?", text)
-    if match is None or int(match[2] or 0) > 65535:
-        raise ConfigError(f'{name} is "{text}"; write it as "host:port" or "host"')
-    return match[1].strip("[]"), int(match[2] or 0)
-
-
-def _between(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise ConfigError(f"{name} is {value}; it must be from {low} to {high}")
-
-
-def _at_least(name: str, value: int, low: int) -> None:
-    if value < low:
-        raise ConfigError(f"{name} is {value}; it must be at least {low}")

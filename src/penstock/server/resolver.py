@@ -21,7 +21,8 @@ from typing import Protocol
 from penstock.errors import ConfigError, MisuseError
 from penstock.protocol.jwt import decode
 from penstock.protocol.nkeys import Prefix, is_public
-from penstock.server.options import NS, ResolverOptions
+from penstock.server.option_checks import NS
+from penstock.server.options import ResolverOptions
 
 SUFFIX = ".jwt"
 CACHE_LIMIT = 1000

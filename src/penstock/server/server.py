@@ -41,7 +41,8 @@ from penstock.server.identity import (
     new_server_key,
 )
 from penstock.server.inhabitants import Inhabitants
-from penstock.server.options import AccountJetStream, AccountOptions, JetStreamOptions, Options, host_and_port
+from penstock.server.option_checks import host_and_port
+from penstock.server.options import AccountJetStream, AccountOptions, JetStreamOptions, Options
 from penstock.server.passwords import Passwords
 from penstock.server.session import Session
 from penstock.server.system import SystemService

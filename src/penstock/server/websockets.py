@@ -10,7 +10,8 @@ from penstock.errors import ConfigError, ServerError
 from penstock.net.listener import Listener
 from penstock.net.websocket import WebsocketLayer, WebsocketPolicy, origin_of
 from penstock.server.auth import ConfiguredUsers
-from penstock.server.options import NS, WebsocketOptions
+from penstock.server.option_checks import NS
+from penstock.server.options import WebsocketOptions
 
 if TYPE_CHECKING:
     from penstock.net.connection import Connection

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.server.options import GLOBAL_ACCOUNT, NS
+from penstock.server.option_checks import NS
+from penstock.server.options import GLOBAL_ACCOUNT
 from penstock.server.pages.base import Page
 
 if TYPE_CHECKING:

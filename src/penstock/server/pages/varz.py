@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.protocol.durations import format_time
 from penstock.server.identity import PROTOCOL, RUNTIME, VERSION
-from penstock.server.options import host_and_port
+from penstock.server.option_checks import host_and_port
 from penstock.server.pages.base import Options, Page, Query, uptime
 from penstock.server.pages.jsz import jetstream_config, jetstream_limits, jetstream_stats
 from penstock.server.totals import Traffic
