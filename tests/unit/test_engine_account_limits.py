@@ -10,7 +10,7 @@ from tests.support.engine import EngineHarness
 @pytest.mark.parametrize(("storage", "code"), [("memory", 10028), ("file", 10047)])
 def test_what_other_accounts_reserve_is_not_there(storage: str, code: int) -> None:
     engine = EngineHarness(max_memory=1000, max_storage=1000)
-    engine.engine.reserved_elsewhere = lambda kind: 700
+    engine.engine.capacity.reserved_elsewhere = lambda kind: 700
     config = {"name": "A", "subjects": ["a"], "storage": storage}
     answer = engine.api("STREAM.CREATE.A", {**config, "max_bytes": 301})
     assert answer["error"]["err_code"] == code
@@ -29,7 +29,7 @@ def test_a_message_is_refused_where_the_account_or_the_server_is_full(
     settings: dict[str, int], elsewhere: int, code: int
 ) -> None:
     engine = EngineHarness(**settings)
-    engine.engine.used_elsewhere = lambda kind: elsewhere
+    engine.engine.capacity.used_elsewhere = lambda kind: elsewhere
     engine.api("STREAM.CREATE.A", {"name": "A", "subjects": ["a"], "storage": "file"})
     engine.request("a", b"x" * 50)
     assert engine.request("a", b"y")["error"]["err_code"] == code

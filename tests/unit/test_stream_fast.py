@@ -132,7 +132,7 @@ def test_a_batch_of_one_message_gets_a_plain_pub_ack(harness: EngineHarness) -> 
     dedupe = header(Nats_Msg_Id="m")
     assert FastPublisher(harness, "c").ask(1, COMMIT, header=dedupe) == [final(2, 1, "c")]
     assert FastPublisher(harness, "d").ask(1, COMMIT, header=dedupe) == [final(2, 1, "d", duplicate=True)]
-    assert harness.engine.fast_batches() == 0
+    assert harness.engine.capacity.fast_batches() == 0
 
 
 def test_headers_work_as_in_any_publish(harness: EngineHarness) -> None:
@@ -275,7 +275,7 @@ def test_with_fail_a_gap_ends_the_batch(harness: EngineHarness) -> None:
     publisher.send(31, COMMIT)
     assert publisher.heard() == [flow(0, 10), gap(3, 5), final(3, 3)]
     assert payloads(harness) == [b"1", b"2", b"3"]
-    assert harness.engine.fast_batches() == 0
+    assert harness.engine.capacity.fast_batches() == 0
 
 
 @pytest.mark.parametrize("mode", ["fail", "ok"])
@@ -336,7 +336,7 @@ def test_with_fail_a_first_message_that_is_refused_gets_its_error_alone(harness:
     assert "type" not in answer
     assert answer["error"]["err_code"] == 10071
     assert code(publisher.ask(2, APPEND)) == 10206
-    assert harness.engine.fast_batches() == 0
+    assert harness.engine.capacity.fast_batches() == 0
 
 
 def test_limits_of_the_stream_refuse_messages_of_batches_too(harness: EngineHarness) -> None:
@@ -438,7 +438,7 @@ def test_a_batch_that_was_silent_for_ten_seconds_is_forgotten_with_an_advisory(
     alive.ask(2, APPEND)
     pinging.ask(1, PING)
     harness.wait_until(harness.now + 5 * SECOND)
-    assert harness.engine.fast_batches() == 2
+    assert harness.engine.capacity.fast_batches() == 2
     assert code(silent.ask(2, APPEND)) == 10206
     assert alive.ask(3, COMMIT) == [final(5, 3, "alive")]
     advisory = json.loads(advisories[0][2])

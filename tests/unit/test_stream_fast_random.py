@@ -149,7 +149,7 @@ def test_whatever_arrives_the_stream_holds_and_answers_say_what_the_model_says(
     assert [found for answer in answers if (found := summary(answer)) is not None] == model.said
     flow_acks = [answer for answer in answers if answer.get("type") == "ack"]
     assert all(1 <= answer["msgs"] == answer["ack_msgs"] <= flow for answer in flow_acks)
-    assert harness.engine.fast_batches() == (model.state == "open")
+    assert harness.engine.capacity.fast_batches() == (model.state == "open")
 
 
 TOTAL = 60

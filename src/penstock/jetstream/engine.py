@@ -26,6 +26,7 @@ from penstock.errors import StoreError, StoreWriteError
 from penstock.jetstream import config as stream_config
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api import ApiService
+from penstock.jetstream.capacity import Capacity
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.interest import InterestWatch
 from penstock.jetstream.consumer.turns import Turns
@@ -33,22 +34,18 @@ from penstock.jetstream.deadlines import Deadlines, earliest
 from penstock.jetstream.groupcommit import GroupCommit
 from penstock.jetstream.indexing import SubjectIndexing
 from penstock.jetstream.inflight import BatchContext
-from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL, EngineConfig
+from penstock.jetstream.limits import EngineConfig
 from penstock.jetstream.sourcing import Sourcing
 from penstock.jetstream.stream.origins import check_among
 from penstock.jetstream.stream.stream import Stream, StreamMeta
-from penstock.jetstream.tiers import flat, tiered
 from penstock.jetstream.transfers import Transfers
 from penstock.kernels.sinks import DirtyList, Sink
 from penstock.kernels.subjects import SubscriptionIndex
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
 from penstock.protocol.api import (
-    AccountInfo,
-    ApiError,
     ApiStats,
     PersistMode,
-    StorageType,
     StreamConfig,
     StreamConfigRequest,
 )
@@ -86,10 +83,7 @@ class JetStream:
         self.offline: dict[str, str] = {}  # streams that could not be opened, and why
         self.advisories = Advisories(index, clock=clock, new_id=new_id, domain=config.domain)
         self.api_stats = ApiStats(level=config.api_level)
-        # Bytes that other accounts have of what the server may hold.
-        self.used_elsewhere: Callable[[StorageType], int] = lambda storage: 0
-        self.reserved_elsewhere: Callable[[StorageType], int] = lambda storage: 0
-        self.fast_batches_elsewhere: Callable[[], int] = lambda: 0  # open in other accounts
+        self.capacity = Capacity(self)
         self.describe_client: Callable[[Sink], dict[str, Any] | None] | None = None
         self.batches = BatchContext(lambda: self.config, abandoned=self.advisories.batch_abandoned)
         self.dirty_streams = DirtyList(wake)
@@ -106,7 +100,6 @@ class JetStream:
         self.is_routing = False
         self._deferred: list[Callable[[], object]] = []
         self._deadlines: Deadlines[Stream | Consumer] = Deadlines()
-        self._used = dict.fromkeys(StorageType, 0)  # bytes of all streams, as of when each was noted last
         self._unsynced: dict[str, None] = {}
         self.group = GroupCommit(self)
         self._sync_due: int | None = None
@@ -233,7 +226,7 @@ class JetStream:
             if stream.syncing:
                 self.group.hold(stream)
                 continue
-            stream.refuse_all = self._refusal(stream)
+            stream.refuse_all = stream.write_failure or self.capacity.refusal(stream)
             stream.apply_pending(now)
             self._note_stream(stream)
         for consumer in cast("list[Consumer]", self.dirty_consumers.take()):
@@ -337,7 +330,7 @@ class JetStream:
         """Does what is due at `now`: expiries, redeliveries, heartbeats, the periodic sync."""
         for thing in self._deadlines.take_due(now):
             if isinstance(thing, Stream):
-                thing.refuse_all = self._refusal(thing)
+                thing.refuse_all = thing.write_failure or self.capacity.refusal(thing)
                 thing.expire(now)
                 self._touch(thing)
             else:
@@ -390,9 +383,7 @@ class JetStream:
         return gone
 
     def _note_stream(self, stream: Stream) -> None:
-        size = stream.log.bytes
-        self._used[stream.config.storage] += size - stream.accounted_bytes
-        stream.accounted_bytes = size
+        self.capacity.note(stream)
         self._unwritten[stream.name] = stream
         self._changed[stream.name] = stream
         self._deadlines.set(stream, stream.next_deadline())
@@ -482,7 +473,7 @@ class JetStream:
         if config.name in self.offline:
             self.stream(config.name)
         self._check_overlap(config)
-        self._check_capacity(config, None)
+        self.capacity.check(config, None)
         meta = msgspec.json.encode(StreamMeta(config, now))
         try:
             store = self.stores.create_stream(config.name, meta, config.storage.value)
@@ -503,19 +494,11 @@ class JetStream:
         and 10130 for a name in use."""
         config = self._among_others(stream_config.restored(request, self.config), request)
         self._check_overlap(config)
-        self._check_capacity(config, None)
+        self.capacity.check(config, None)
         name = config.name
         if name in self.streams or name in self.offline or self.transfers.is_restoring(name):
             raise codes.STREAM_NAME_EXIST_RESTORE_FAILED.exception(stream=name)
         return config
-
-    def has_room(self, storage: StorageType, size: int) -> bool:
-        """May streams of this storage hold so many bytes more? What is being restored counts already."""
-        config = self.config
-        used = self._used[storage] + self.transfers.used(storage) + size
-        own = config.account_memory_max if storage is StorageType.MEMORY else config.account_storage_max
-        limit = self._limit(storage)
-        return not (0 <= own < used or 0 <= limit < used + self.used_elsewhere(storage))
 
     def update_stream(self, request: Any, now: int) -> Stream:
         """Changes a stream's configuration. Raises JetStreamApiError like create_stream, 10059, 10052."""
@@ -523,7 +506,7 @@ class JetStream:
         config = self._among_others(stream_config.updated(stream.config, request, self.config), request)
         self._check_consumer_limits(stream, config)
         self._check_overlap(config)
-        self._check_capacity(config, stream)
+        self.capacity.check(config, stream)
         try:
             stream.update(config, now)
         except StoreError as error:
@@ -542,7 +525,7 @@ class JetStream:
         self.sourcing.forget(stream)
         stream.atomic.drop()
         del self.streams[name]
-        self._used[stream.config.storage] -= stream.accounted_bytes
+        self.capacity.forget(stream)
         for table in (self._unwritten, self._changed, self._failing):
             table.pop(name, None)
         self._deadlines.set(stream, None)
@@ -581,22 +564,10 @@ class JetStream:
             below=self._below,
             batches=self.batches,
         )
-        stream.fast.may_start = partial(self._may_start_fast_batch, stream)
+        stream.fast.may_start = partial(self.capacity.may_start_fast_batch, stream)
         stream.fast.config = lambda: self.config
         stream.fast.abandoned = partial(self.advisories.batch_abandoned, stream.name, reason="timeout")
         return stream
-
-    def fast_batches(self) -> int:
-        """How many fast batches are open."""
-        return sum(stream.fast.batches.count for stream in self.streams.values())
-
-    def _may_start_fast_batch(self, stream: Stream) -> bool:
-        own_max = self.config.batch_inflight_per_stream_max or FAST_INFLIGHT_PER_STREAM
-        total_max = self.config.batch_inflight_total_max or FAST_INFLIGHT_TOTAL
-        return (
-            stream.fast.batches.count < own_max
-            and self.fast_batches() + self.fast_batches_elsewhere() < total_max
-        )
 
     def _check_consumer_limits(self, stream: Stream, config: StreamConfig) -> None:
         """Limits that change may not be below what the consumers have (10069)."""
@@ -620,70 +591,3 @@ class JetStream:
             for subject in other.subjects:
                 if any(subjects.overlaps(subject, wanted) for wanted in config.subjects):
                     raise codes.STREAM_SUBJECT_OVERLAP.exception(stream=config.name)
-
-    # --- the account ---------------------------------------------------------------------------
-
-    def account_info(self) -> AccountInfo:
-        """What the account uses and may use."""
-        info = AccountInfo(
-            memory=self._used[StorageType.MEMORY],
-            storage=self._used[StorageType.FILE],
-            reserved_memory=self.reserved(StorageType.MEMORY),
-            reserved_storage=self.reserved(StorageType.FILE),
-            streams=len(self.streams),
-            consumers=sum(len(stream.consumers) for stream in self.streams.values()),
-            limits=flat(self.config),
-            domain=self.config.domain,
-            api=self.api_stats,
-        )
-        return tiered(info, self.config.tiers) if self.config.tiers else info
-
-    def used(self, storage: StorageType) -> int:
-        """Bytes that all streams of this storage held when each was noted last."""
-        return self._used[storage]
-
-    def reserved(self, storage: StorageType, without: Stream | None = None) -> int:
-        """Bytes that streams of this storage (but one) have set as their max_bytes."""
-        return sum(
-            stream.config.max_bytes
-            for stream in self.streams.values()
-            if stream is not without and stream.config.storage is storage and stream.config.max_bytes > 0
-        )
-
-    def _limit(self, storage: StorageType) -> int:
-        return self.config.max_memory if storage is StorageType.MEMORY else self.config.max_storage
-
-    def _refusal(self, stream: Stream) -> ApiError | None:
-        """Why publishes to the stream are refused just now, or None."""
-        if stream.write_failure is not None:
-            return stream.write_failure
-        if not self.config.has_tier(1):
-            return codes.NO_LIMITS
-        storage = stream.config.storage
-        config, used = self.config, self._used[storage]
-        is_memory = storage is StorageType.MEMORY
-        if 0 <= (config.account_memory_max if is_memory else config.account_storage_max) <= used:
-            return codes.ACCOUNT_RESOURCES_EXCEEDED
-        limit = self._limit(storage)
-        return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self.used_elsewhere(storage) else None
-
-    def _check_capacity(self, config: StreamConfig, present: Stream | None) -> None:
-        if not self.config.has_tier(1):
-            raise codes.NO_LIMITS.exception()
-        is_memory = config.storage is StorageType.MEMORY
-        own = self.config.memory_max_stream_bytes if is_memory else self.config.storage_max_stream_bytes
-        if self.config.max_bytes_required and config.max_bytes <= 0:
-            raise codes.STREAM_MAX_BYTES_REQUIRED.exception()
-        if 0 < own < config.max_bytes:
-            raise codes.STREAM_MAX_STREAM_BYTES_EXCEEDED.exception()
-        if present is None and 0 <= self.config.max_streams <= len(self.streams):
-            raise codes.MAXIMUM_STREAMS_LIMIT.exception()
-        limit = self._limit(config.storage)
-        if limit < 0 or config.max_bytes <= 0:
-            return
-        wanted = self.reserved(config.storage, present) + config.max_bytes
-        account = self.config.account_memory_max if is_memory else self.config.account_storage_max
-        if 0 <= account < wanted or wanted + self.reserved_elsewhere(config.storage) > limit:
-            if is_memory:
-                raise codes.MEMORY_RESOURCES_EXCEEDED.exception()
-            raise codes.STORAGE_RESOURCES_EXCEEDED.exception()

@@ -225,7 +225,7 @@ class Restore:
         return min(size, self.config.max_msg_size) if self.config.max_msg_size >= 0 else size
 
     def _check_room(self, size: int) -> None:
-        if not self._engine.has_room(self.config.storage, size):
+        if not self._engine.capacity.has_room(self.config.storage, size):
             if self.config.storage is StorageType.MEMORY:
                 raise codes.MEMORY_RESOURCES_EXCEEDED.exception()
             raise codes.STORAGE_RESOURCES_EXCEEDED.exception()

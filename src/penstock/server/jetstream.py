@@ -213,9 +213,16 @@ class JetStreamService:
         )
         engine.describe_client = self._describe
         engine.batches.inflight = self._inflight
-        engine.used_elsewhere = lambda storage: sum(one.used(storage) for one in self._others(engine))
-        engine.reserved_elsewhere = lambda storage: sum(one.reserved(storage) for one in self._others(engine))
-        engine.fast_batches_elsewhere = lambda: sum(one.fast_batches() for one in self._others(engine))
+        capacity = engine.capacity
+        capacity.used_elsewhere = lambda storage: sum(
+            one.capacity.used(storage) for one in self._others(engine)
+        )
+        capacity.reserved_elsewhere = lambda storage: sum(
+            one.capacity.reserved(storage) for one in self._others(engine)
+        )
+        capacity.fast_batches_elsewhere = lambda: sum(
+            one.capacity.fast_batches() for one in self._others(engine)
+        )
         engine.recover(server.clock())
         self.engines[account], self._limits[account] = engine, limits
         self._tick.add(engine)

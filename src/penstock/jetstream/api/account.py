@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def info(engine: JetStream, request: ApiRequest) -> AccountInfoResponse:
     """INFO. A payload is ignored, as the official server does."""
-    present = engine.account_info()
+    present = engine.capacity.info()
     return AccountInfoResponse(**msgspec.structs.asdict(present))
 
 

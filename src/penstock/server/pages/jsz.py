@@ -94,7 +94,7 @@ def account_jsz(server: Server, options: JszOptions) -> Steps:
 
 
 def account_detail(server: Server, name: str, engine: JetStream, options: JszOptions) -> Steps:
-    info = engine.account_info()
+    info = engine.capacity.info()
     limits = info.limits
     detail: Page = {
         "name": server.account_name(name),
@@ -181,7 +181,7 @@ def jetstream_limits(server: Server) -> Page:
 def jetstream_stats(server: Server) -> Page:
     """What JetStream uses, zeros when it is off."""
     service = server.jetstream
-    infos = [engine.account_info() for engine in service.engines.values()] if service is not None else []
+    infos = [engine.capacity.info() for engine in service.engines.values()] if service is not None else []
     return {
         "memory": sum(info.memory for info in infos),
         "storage": sum(info.storage for info in infos),

@@ -1,0 +1,140 @@
+"""What an account's streams hold and may hold: bytes, streams, and batches that are open.
+
+Some limits are the account's own, others the server's, which all its accounts share: what those have of
+them is asked each time. Bytes are as of when each stream was noted last, the reserved ones are the
+`max_bytes` of the configurations; what is being restored counts as held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL
+from penstock.jetstream.tiers import flat, tiered
+from penstock.protocol import error_codes as codes
+from penstock.protocol.api import AccountInfo, ApiError, StorageType, StreamConfig
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.limits import EngineConfig
+    from penstock.jetstream.stream.stream import Stream
+
+
+class Capacity:
+    """Of one engine."""
+
+    def __init__(self, engine: JetStream) -> None:
+        self._engine = engine
+        self._used = dict.fromkeys(StorageType, 0)
+        # What other accounts have of what the server may hold.
+        self.used_elsewhere: Callable[[StorageType], int] = lambda storage: 0
+        self.reserved_elsewhere: Callable[[StorageType], int] = lambda storage: 0
+        self.fast_batches_elsewhere: Callable[[], int] = lambda: 0
+
+    @property
+    def _config(self) -> EngineConfig:
+        return self._engine.config
+
+    # --- what is held --------------------------------------------------------------------------
+
+    def note(self, stream: Stream) -> None:
+        """The stream may have changed its size."""
+        size = stream.log.bytes
+        self._used[stream.config.storage] += size - stream.accounted_bytes
+        stream.accounted_bytes = size
+
+    def forget(self, stream: Stream) -> None:
+        """The stream is deleted."""
+        self._used[stream.config.storage] -= stream.accounted_bytes
+
+    def used(self, storage: StorageType) -> int:
+        """Bytes that all streams of this storage held when each was noted last."""
+        return self._used[storage]
+
+    def reserved(self, storage: StorageType, without: Stream | None = None) -> int:
+        """Bytes that streams of this storage (but one) have set as their max_bytes."""
+        return sum(
+            stream.config.max_bytes
+            for stream in self._engine.streams.values()
+            if stream is not without and stream.config.storage is storage and stream.config.max_bytes > 0
+        )
+
+    def fast_batches(self) -> int:
+        """How many fast batches are open."""
+        return sum(stream.fast.batches.count for stream in self._engine.streams.values())
+
+    def info(self) -> AccountInfo:
+        """What the account uses and may use."""
+        info = AccountInfo(
+            memory=self._used[StorageType.MEMORY],
+            storage=self._used[StorageType.FILE],
+            reserved_memory=self.reserved(StorageType.MEMORY),
+            reserved_storage=self.reserved(StorageType.FILE),
+            streams=len(self._engine.streams),
+            consumers=sum(len(stream.consumers) for stream in self._engine.streams.values()),
+            limits=flat(self._config),
+            domain=self._config.domain,
+            api=self._engine.api_stats,
+        )
+        return tiered(info, self._config.tiers) if self._config.tiers else info
+
+    # --- what is allowed -----------------------------------------------------------------------
+
+    def _limit(self, storage: StorageType) -> int:
+        return self._config.max_memory if storage is StorageType.MEMORY else self._config.max_storage
+
+    def has_room(self, storage: StorageType, size: int) -> bool:
+        """May streams of this storage hold so many bytes more? What is being restored counts already."""
+        config = self._config
+        used = self._used[storage] + self._engine.transfers.used(storage) + size
+        own = config.account_memory_max if storage is StorageType.MEMORY else config.account_storage_max
+        limit = self._limit(storage)
+        return not (0 <= own < used or 0 <= limit < used + self.used_elsewhere(storage))
+
+    def refusal(self, stream: Stream) -> ApiError | None:
+        """Why the account has no room for publishes to the stream just now, or None."""
+        config, storage = self._config, stream.config.storage
+        if not config.has_tier(1):
+            return codes.NO_LIMITS
+        used = self._used[storage]
+        is_memory = storage is StorageType.MEMORY
+        if 0 <= (config.account_memory_max if is_memory else config.account_storage_max) <= used:
+            return codes.ACCOUNT_RESOURCES_EXCEEDED
+        limit = self._limit(storage)
+        return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self.used_elsewhere(storage) else None
+
+    def check(self, config: StreamConfig, present: Stream | None) -> None:
+        """May there be a stream like this, new or in place of `present`?
+
+        Raises JetStreamApiError 10120 without a limit for its tier, 10113 and 10122 for its max_bytes, 10027
+        for one stream too many, 10028 and 10047 when what all reserve is more than there is.
+        """
+        if not self._config.has_tier(1):
+            raise codes.NO_LIMITS.exception()
+        is_memory = config.storage is StorageType.MEMORY
+        own = self._config.memory_max_stream_bytes if is_memory else self._config.storage_max_stream_bytes
+        if self._config.max_bytes_required and config.max_bytes <= 0:
+            raise codes.STREAM_MAX_BYTES_REQUIRED.exception()
+        if 0 < own < config.max_bytes:
+            raise codes.STREAM_MAX_STREAM_BYTES_EXCEEDED.exception()
+        if present is None and 0 <= self._config.max_streams <= len(self._engine.streams):
+            raise codes.MAXIMUM_STREAMS_LIMIT.exception()
+        limit = self._limit(config.storage)
+        if limit < 0 or config.max_bytes <= 0:
+            return
+        wanted = self.reserved(config.storage, present) + config.max_bytes
+        account = self._config.account_memory_max if is_memory else self._config.account_storage_max
+        if 0 <= account < wanted or wanted + self.reserved_elsewhere(config.storage) > limit:
+            if is_memory:
+                raise codes.MEMORY_RESOURCES_EXCEEDED.exception()
+            raise codes.STORAGE_RESOURCES_EXCEEDED.exception()
+
+    def may_start_fast_batch(self, stream: Stream) -> bool:
+        """Is there room for one more, of the stream's and of the server's?"""
+        own_max = self._config.batch_inflight_per_stream_max or FAST_INFLIGHT_PER_STREAM
+        total_max = self._config.batch_inflight_total_max or FAST_INFLIGHT_TOTAL
+        return (
+            stream.fast.batches.count < own_max
+            and self.fast_batches() + self.fast_batches_elsewhere() < total_max
+        )
