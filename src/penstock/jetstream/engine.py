@@ -26,6 +26,7 @@ from penstock.errors import StoreError, StoreWriteError
 from penstock.jetstream import config as stream_config
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api import ApiService
+from penstock.jetstream.api.waiting import WaitingRequests
 from penstock.jetstream.capacity import Capacity
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.interest import InterestWatch
@@ -37,6 +38,7 @@ from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import EngineConfig
 from penstock.jetstream.sourcing import Sourcing
 from penstock.jetstream.stream.origins import check_among
+from penstock.jetstream.stream.overflow import Overflow
 from penstock.jetstream.stream.stream import Stream, StreamMeta
 from penstock.jetstream.transfers import Transfers
 from penstock.kernels.sinks import DirtyList, Sink
@@ -101,6 +103,8 @@ class JetStream:
         self._deferred: list[Callable[[], object]] = []
         self._deadlines: Deadlines[Stream | Consumer] = Deadlines()
         self._unsynced: dict[str, None] = {}
+        self.overflow = Overflow(wake)
+        self.requests = WaitingRequests()  # of the whole server, once it has set its own
         self.group = GroupCommit(self)
         self._sync_due: int | None = None
         self._failing: dict[str, Stream] = {}  # streams whose last write failed
@@ -253,6 +257,7 @@ class JetStream:
         """Sends pub acks and confirmations of consumer acks. Only after `write`."""
         self.is_routing = True
         try:
+            self.overflow.answer(self.index, self.clock())
             for stream in self._changed.values():
                 if not stream.syncing:
                     stream.acknowledge(self.index)
@@ -561,9 +566,11 @@ class JetStream:
             domain=self.config.domain,
             api_level=self.config.api_level,
             dirty=self.dirty_streams,
+            full=self.overflow.full,
             below=self._below,
             batches=self.batches,
         )
+        self.overflow.bound(stream, self.config, is_held=False)
         stream.fast.may_start = partial(self.capacity.may_start_fast_batch, stream)
         stream.fast.config = lambda: self.config
         stream.fast.abandoned = partial(self.advisories.batch_abandoned, stream.name, reason="timeout")

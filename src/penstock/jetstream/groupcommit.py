@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.errors import StoreWriteError
+from penstock.jetstream.api.waiting import Queue
 
 if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer import Consumer
@@ -38,7 +39,6 @@ class GroupCommit:
         self._waiting: dict[Stream, None] = {}  # streams with publishes to apply
         self.ready: list[Stream] = []  # those of them that may be applied again
         self._consumers: dict[Consumer, None] = {}  # that had work while their stream was syncing
-        self._requests: list[Callable[[], object]] = []
         self.count = 0  # streams on their way to the disk
         self._starting = False
 
@@ -60,9 +60,9 @@ class GroupCommit:
         """It delivers when its stream's sync is done."""
         self._consumers[consumer] = None
 
-    def after(self, request: Callable[[], object]) -> None:
-        """Runs it when no sync is under way."""
-        self._requests.append(request)
+    def after(self, request: Callable[[], object], queue: Queue = Queue.NONE) -> None:
+        """Runs it when no sync is under way, unless too many wait in its queue."""
+        self._engine.requests.add(self, request, queue)
 
     def sync(self, stream: Stream) -> None:
         """Brings what was written to the disk. Raises StoreWriteError when it didn't wait and failed."""
@@ -74,6 +74,7 @@ class GroupCommit:
 
         def done(error: StoreWriteError | None) -> None:
             stream.syncing = False
+            self._engine.overflow.bound(stream, self._engine.config, is_held=False)
             self.count -= 1
             if self._starting:
                 failed.extend([error] if error is not None else [])
@@ -81,6 +82,7 @@ class GroupCommit:
                 self._finish(stream, error)
 
         stream.syncing = True
+        self._engine.overflow.bound(stream, self._engine.config, is_held=True)
         self.count += 1
         self._starting = True
         try:
@@ -100,7 +102,6 @@ class GroupCommit:
             del self._waiting[stream]
             self.ready.append(stream)
         if not self.count:
-            requests, self._requests = self._requests, []
-            for request in requests:
+            for request in engine.requests.take(self):
                 engine.defer(request)
         engine.wake()

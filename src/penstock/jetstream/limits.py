@@ -64,6 +64,8 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     batch_bytes_max: bytes that the open atomic batches of the server may hold. Default 1 GiB.
     official_fast_errors: refuse fast batches with the official server's error numbers, not the ADR's.
     batch_timeout_ns: a batch of which nothing came for this long is abandoned. Default ten seconds.
+    buffered_msgs_max, buffered_bytes_max: publishes that may wait to be stored in a stream, and their bytes;
+    0 (default): 100,000 and 128 MiB while the disk is waited for, -1 = no limit.
     """
 
     account: str = "$G"
@@ -100,6 +102,8 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     batch_bytes_max: int = 1024 * 1024 * 1024
     official_fast_errors: bool = False
     batch_timeout_ns: int = 10 * SECOND_NS
+    buffered_msgs_max: int = 0
+    buffered_bytes_max: int = 0
 
     def has_tier(self, replicas: int) -> bool:
         """Are there limits for streams of so many replicas?"""

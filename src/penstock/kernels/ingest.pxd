@@ -20,8 +20,14 @@ cdef class StreamSink(Sink):
     cdef IngestBatch spare
     cdef DirtyList dirty_list
     cdef readonly object stream
+    cdef public size_t msgs_max         # publishes that may wait; 0 = any number, of any size
+    cdef public size_t bytes_max        # and their bytes
+    cdef size_t waiting_bytes           # counted while msgs_max is set
+    cdef DirtyList full_list            # gets `stream` when a publish was turned away
+    cdef public list turned_away        # reply subjects of those, b"" for none
     cdef public SubjectMapper mapper    # None, or changes subjects before anything else sees them
     cdef public bint is_dirty
+    cdef bint admits(self, const Message* m) except -1
 
 # Pub acks waiting until their records are written: (reply, text) pairs.
 cdef class AckBatch:

@@ -25,11 +25,16 @@ class StreamSink(Sink):
     """The receiving end of a stream's subjects; puts `stream` into `dirty_list` when publishes wait.
 
     mapper -- changes subjects before anything else sees them (the stream's subject_transform).
+    msgs_max, bytes_max -- of the publishes that wait; msgs_max = 0 (default): no limits. What is above is
+    turned away: its reply subject (b"" for none) gets into `turned_away`, and `stream` into `full_list`.
     """
 
     is_dirty: bool
     mapper: SubjectMapper | None
-    def __init__(self, dirty_list: DirtyList, stream: object) -> None: ...
+    msgs_max: int
+    bytes_max: int
+    turned_away: list[bytes]
+    def __init__(self, dirty_list: DirtyList, stream: object, full_list: DirtyList | None = None) -> None: ...
     @property
     def stream(self) -> object: ...
     @property

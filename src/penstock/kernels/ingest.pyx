@@ -92,7 +92,9 @@ cdef class IngestBatch(RunBuffer):
 cdef class StreamSink(Sink):
     """The receiving end of a stream's subjects. `stream` is what gets into the dirty list."""
 
-    def __cinit__(self, DirtyList dirty_list, object stream):
+    def __cinit__(self, DirtyList dirty_list, object stream, DirtyList full_list=None):
+        self.full_list = full_list
+        self.turned_away = []
         self.batch = IngestBatch()
         self.spare = IngestBatch()
         self.dirty_list = dirty_list
@@ -101,6 +103,8 @@ cdef class StreamSink(Sink):
     cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
         cdef Message renamed
         cdef bytes subject      # keeps the bytes renamed.subject points at
+        if self.msgs_max and not self.admits(m):
+            return 1
         if self.mapper is None:
             if not fits(m):
                 return 0
@@ -118,6 +122,17 @@ cdef class StreamSink(Sink):
             self.dirty_list.mark(self.stream)
         return 1
 
+    cdef bint admits(self, const Message* m) except -1:
+        """Is there room for one more? If not, it is turned away."""
+        cdef size_t size = m.subject_len + m.reply_len + m.body_len
+        if self.batch.count < self.msgs_max and size <= self.bytes_max - self.waiting_bytes:
+            self.waiting_bytes += size
+            return True
+        if not self.turned_away and self.full_list is not None:
+            self.full_list.mark(self.stream)
+        self.turned_away.append(m.reply[:m.reply_len] if m.reply_len else b"")
+        return False
+
     def mark(self):
         """The stream has something to apply that did not come by its subjects."""
         if not self.is_dirty:
@@ -130,6 +145,7 @@ cdef class StreamSink(Sink):
         self.batch = self.spare
         self.batch.clear()
         self.spare = taken
+        self.waiting_bytes = 0
         self.is_dirty = False
         return taken
 

@@ -155,7 +155,9 @@ class _Reader:
                 return
             self.item(into, in_map=False)
             self.skip(_BLANK)
-            if self.peek() not in ("", "\n", ";"):
+            if self.peek() == ",":
+                self.advance()
+            elif self.peek() not in ("", "\n", ";"):
                 raise self.fail(f"expected a new line, ';' or a comment after a value, found {self.peek()!r}")
 
     def map_items(self, into: Map) -> None:

@@ -38,9 +38,8 @@ UNSUPPORTED = frozenset(
     reconnect_error_reports resolver_tls""".split()
 )
 UNSUPPORTED_JETSTREAM = frozenset(
-    """extension_hint info_queue_limit max_buffered_msgs max_buffered_size
-    max_concurrent_io max_outstanding_catchup meta_compact meta_compact_size meta_compact_sync
-    request_queue_limit tpm unique_tag""".split()
+    """extension_hint max_concurrent_io max_outstanding_catchup meta_compact meta_compact_size
+    meta_compact_sync tpm unique_tag""".split()
 )
 UNSUPPORTED_JETSTREAM_LIMITS = frozenset({"max_ha_assets"})
 UNSUPPORTED_AUTHORIZATION = frozenset({"proxy_required"})
@@ -269,6 +268,10 @@ _JETSTREAM: dict[str, tuple[str, Reader]] = {
     "enable": ("enabled", boolean),
     "strict": ("strict", boolean),
     "limits": ("limits", _jetstream_limits),
+    "max_buffered_msgs": ("buffered_msgs_max", integer),
+    "max_buffered_size": ("buffered_bytes_max", storage_size),
+    "request_queue_limit": ("request_queue_limit", integer),
+    "info_queue_limit": ("info_queue_limit", integer),
     "fast_ingest_errors": ("official_fast_errors", _fast_ingest_errors),
 }
 

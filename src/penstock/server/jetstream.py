@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import ServerError, StoreError
+from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api.service import TABLE as API_TABLE
+from penstock.jetstream.api.waiting import Queue, WaitingRequests
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.inflight import Inflight
 from penstock.jetstream.limits import CONSUMERS_PER_STREAM, OWN_TIER, EngineConfig
@@ -59,6 +61,8 @@ class JetStreamService:
         self.engines: dict[str, JetStream] = {}
         self._limits: dict[str, AccountJetStream] = {}  # of the accounts that have an engine
         self._inflight = Inflight()
+        self._requests = WaitingRequests(self._dropped)
+        self._requests.set_limits(options.request_queue_limit, options.info_queue_limit)
         self.max_memory_bytes = _limit(options.max_memory_bytes, _memory_bytes())
         self.max_file_bytes = _limit(options.max_file_bytes, _disk_bytes(options.store_dir))
         self._background: LoopBackground | None = None
@@ -213,6 +217,7 @@ class JetStreamService:
         )
         engine.describe_client = self._describe
         engine.batches.inflight = self._inflight
+        engine.requests = self._requests
         capacity = engine.capacity
         capacity.used_elsewhere = lambda storage: sum(
             one.capacity.used(storage) for one in self._others(engine)
@@ -262,6 +267,22 @@ class JetStreamService:
             batch_bytes_max=self._options.batch_bytes_max,
             official_fast_errors=self._options.official_fast_errors,
             batch_timeout_ns=self._options.batch_timeout_ns,
+            buffered_msgs_max=self._options.buffered_msgs_max,
+            buffered_bytes_max=self._options.buffered_bytes_max,
+        )
+
+    def _dropped(self, queue: Queue, count: int) -> None:
+        """API requests were dropped: the system account hears of it."""
+        server = self._server
+        server.log.warning(f"{queue.value} limit reached, dropping {count} requests")
+        advisories = Advisories(
+            server.account(server.options.system_account).index,
+            clock=server.clock,
+            new_id=self._new_id,
+            domain=self._options.domain,
+        )
+        advisories.publish(
+            "API.LIMIT_REACHED", "api_limit_reached", {"server": server.server_name, "dropped": count}
         )
 
     def _others(self, without: JetStream) -> list[JetStream]:

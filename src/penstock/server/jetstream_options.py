@@ -54,6 +54,17 @@ class JetStreamOptions(Struct, frozen=True, kw_only=True):
     consumers_per_stream_max: int = 0
     """Most consumers of a stream that names no limit; 0 (default) = 1000, -1 = no limit.
     `limits.default_max_consumers`."""
+    buffered_msgs_max: int = 0
+    """Most publishes that may wait to be stored in a stream; what is above is answered with 429. -1 = no
+    limit, 0 (default) = 100,000, while the disk is waited for. `max_buffered_msgs`."""
+    buffered_bytes_max: int = 0
+    """The same for their bytes; 0 (default) = 128 MiB. `max_buffered_size`."""
+    request_queue_limit: int = 0
+    """API requests that may wait for the disk; the one that makes so many is dropped with all of them. 0
+    (default) or less = 10,000. `request_queue_limit`."""
+    info_queue_limit: int = 0
+    """The same for requests that only ask; 0 (default) or less = what `request_queue_limit` says.
+    `info_queue_limit`."""
     official_fast_errors: bool = False
     """Errors of fast ingest have the official server's numbers (10205 to 10208) instead of those of ADR-50
     (10203 to 10206, the default). `fast_ingest_errors: official`."""

@@ -323,6 +323,8 @@ def _fixed(block: str, *names: str) -> Callable[[Any, Any], list[str]]:
 _CHECK: dict[str, Callable[[Any, Any], list[str]]] = {
     "websocket": _fixed("websocket", "host", "port", "no_tls"),
     "jetstream": _fixed(
-        "jetstream", "store_dir", "domain", "sync_always", "sync_interval_ns", "cipher", "key", "prev_key"
+        "jetstream",
+        *("store_dir", "domain", "sync_always", "sync_interval_ns", "cipher", "key", "prev_key"),
+        *("buffered_msgs_max", "buffered_bytes_max", "request_queue_limit", "info_queue_limit"),
     ),
 }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import JetStreamApiError, StoreError
 from penstock.jetstream.api import account, consumers, direct, streams, transfers
 from penstock.jetstream.api.dispatch import ApiRequest, ApiTable, Endpoint, api_level_suffices
+from penstock.jetstream.api.waiting import Queue, queue_of
 from penstock.kernels.directget import DirectGets
 from penstock.kernels.dispatch import publish
 from penstock.kernels.sinks import Sink, Subscription
@@ -74,15 +75,16 @@ class ApiService:
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
         engine = self._engine
+        text = subject.decode("utf-8", "surrogateescape")
+        prefix = next(prefix for prefix in self._prefixes if text.startswith(prefix))
+        found = TABLE.find(text[len(prefix) :].split("."))
         if engine.group.under_way:
-            engine.group.after(lambda: self._on_request(subject, reply, header, payload, origin))
+            queue = queue_of(found[0]) if found is not None else Queue.NONE
+            engine.group.after(lambda: self._on_request(subject, reply, header, payload, origin), queue)
             return
         if engine.is_routing:
             engine.defer(lambda: self._on_request(subject, reply, header, payload, origin))
             return
-        text = subject.decode("utf-8", "surrogateescape")
-        prefix = next(prefix for prefix in self._prefixes if text.startswith(prefix))
-        found = TABLE.find(text[len(prefix) :].split("."))
         if found is None:
             refused: Any = ErrorResponse(type=TYPE_PREFIX + SYSTEM_RESPONSE, error=codes.BAD_REQUEST)
             engine.api_stats.total += 1

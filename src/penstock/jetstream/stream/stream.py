@@ -90,7 +90,8 @@ class Stream:
     """A stream and the sink of its subjects.
 
     store: keeps the messages; its log is the stream's state. created: ns. domain: for the pub acks.
-    dirty: marked when publishes wait for apply(). api_level: publishes that require a higher one are refused.
+    dirty: marked when publishes wait for apply(). full: marked when some were turned away (overflow.py).
+    api_level: publishes that require a higher one are refused.
     below: draws evenly from 0..n-1, for transforms that choose by chance, before a publish enters a batch.
     batches: what batches share with those of other streams.
     """
@@ -104,6 +105,7 @@ class Stream:
         domain: str,
         api_level: int,
         dirty: DirtyList,
+        full: DirtyList | None = None,
         below: Below = _no_chance,
         batches: BatchContext | None = None,
     ) -> None:
@@ -120,7 +122,7 @@ class Stream:
         self.expiry = retention.Expiry(self.log)
         self.schedules = MessageSchedules(self.log)
         self.atomic = AtomicBatches(self, batches or BatchContext())
-        self.sink = StreamSink(dirty, self)
+        self.sink = StreamSink(dirty, self, full)
         self.ack_prefix = _ack_prefix(config.name, domain)
         self.acks = AckBatch(self.ack_prefix)
         self.republisher = Republisher(config.name.encode(), format_time)
