@@ -197,6 +197,12 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         if self._phase is Phase.OPEN:
             self._deliver()
 
+    def announced(self) -> None:
+        """The socket takes what follows from a proxy that has announced the client: a client that is waited
+        for does not hesitate."""
+        if self._phase is Phase.UNDECIDED and not self._in_clear and not self._policy.plain_allowed:
+            self._begin()
+
     def eof_received(self) -> bool:
         if self._phase is Phase.HANDSHAKE:
             self._fail("EOF")

@@ -34,7 +34,7 @@ _STORAGE_SIZE = re.compile(r"(\d+)([KMGT]?)")
 
 UNSUPPORTED = frozenset(
     """connect_error_reports default_js_domain feature_flags
-    ocsp ocsp_cache prof_block_rate proxies proxy_protocol
+    ocsp ocsp_cache prof_block_rate proxies
     reconnect_error_reports resolver_tls""".split()
 )
 UNSUPPORTED_JETSTREAM = frozenset(
@@ -450,6 +450,7 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "max_conn": ("max_connections", integer),
     "max_control_line": ("max_control_line", integer),
     "max_pending": ("max_pending", integer),
+    "proxy_protocol": ("proxy_protocol", boolean),
     "max_subscriptions": ("max_subscriptions", integer),
     "max_subs": ("max_subscriptions", integer),
     "max_sub_tokens": ("max_sub_tokens", _sub_tokens),

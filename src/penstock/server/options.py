@@ -244,6 +244,9 @@ class Options(Struct, frozen=True, kw_only=True):
     """Most client connections at a time; 0 or less = no limit. Default 65536. `max_connections`."""
     max_control_line: int = 4096
     """Most bytes of a protocol line, 1..1 MiB. Default 4096. `max_control_line`."""
+    proxy_protocol: bool = False
+    """Clients may come through proxies that put a PROXY header before what the client sends. Default off.
+    `proxy_protocol`."""
     max_pending: int = 64 * 1024 * 1024
     """Bytes that may wait for one client before it is a slow consumer, > 0. Default 64 MiB. `max_pending`."""
     max_subscriptions: int = 0

@@ -50,6 +50,7 @@ from penstock.server.tick import Tick
 from penstock.server.totals import ClosedSession, Totals
 
 if TYPE_CHECKING:
+    from penstock.net.proxied import ProxyLayer
     from penstock.net.tls import TlsLayer
     from penstock.server.auth_callout import AuthCallout
     from penstock.server.crossing import Crossings
@@ -365,7 +366,9 @@ class Server:
         info = self._info
         if self.websockets is not None and session.connection.kind == "websocket":
             info = self.websockets.info(info)
-        info = {**info, "client_id": session.cid, "client_ip": host}
+        info = {**info, "client_id": session.cid}
+        if session.is_peer_known:
+            info["client_ip"] = host
         if leaving:
             info["ldm"] = True
         if session.nonce and session.identity is None:
@@ -433,9 +436,14 @@ class Server:
 
         return Encryption(options.tls, plain_allowed=options.allow_non_tls)
 
-    def _accept(self) -> Connection | TlsLayer:
+    def _accept(self) -> Connection | TlsLayer | ProxyLayer:
         connection, session = self._new_session()
-        return connection if self.encryption is None else self.encryption.wrap(connection, session)
+        outer = connection if self.encryption is None else self.encryption.wrap(connection, session)
+        if self.options.proxy_protocol:
+            from penstock.server.proxied import behind_proxy  # few servers are behind proxies
+
+            return behind_proxy(outer, connection, session)
+        return outer
 
     def accept_websocket(self, given: dict[str, str]) -> Connection:
         """The connection of a WebSocket client whose handshake is done; `given`: fields of CONNECT that hold
@@ -489,6 +497,8 @@ class Server:
         self._listener = listener
         self._info = self._static_info(listener.port)
         self.log.info(f"Listening for client connections on {_host_port(options.host, listener.port)}")
+        if options.proxy_protocol:
+            self.log.info("PROXY protocol enabled for client connections")
         if self.encryption is not None:
             need = "required" if self.encryption.required else "available"
             self.log.info(f"TLS {need} for client connections")

@@ -69,6 +69,7 @@ class Session:
         self.options = ConnectOptions()
         self.identity: Identity | None = None
         self.nonce = ""  # what the client must sign, where a signature may be asked for
+        self.is_peer_known = True  # or its proxy has yet to say who it is
         self.permits: Permits | None = None
         self.subscriptions: dict[bytes, Subscription] = {}
         self.started_ns = server.clock()
@@ -113,6 +114,12 @@ class Session:
         self._ping_timer = loop.call_later(
             first_ping_s * (1 + FIRST_PING_JITTER * server.random()), self._on_ping_timer
         )
+
+    def comes_from(self, peer: tuple[str, int]) -> None:
+        """A proxy says who the client is."""
+        before, self.connection.peer = self.name, peer
+        self._name_in_log()
+        self.server.log.debug(f"{before} - Client is {self.name}")
 
     def control(self, op: int) -> None:
         """Works through what has arrived, from a control frame on."""
