@@ -179,7 +179,6 @@ def test_jetstream_is_a_block_a_boolean_or_a_word(text: str, expected: JetStream
             "store_dir: a\njetstream { store_dir: b }",
             "t.conf:1:1: Duplicate 'store_dir' configuration",
         ),
-        ("write_timeout: close", "t.conf:1:16: write_timeout is 'close', which this server doesn't have"),
         ("write_timeout: x", "t.conf:1:16: write_timeout must be 'default', 'close' or 'retry'"),
         ("server_tags: [1]", "t.conf:1:15: error parsing tags: 1"),
         ("server_metadata: x", "t.conf:1:18: error parsing metadata: server_metadata is 'x'"),

@@ -43,15 +43,29 @@ class FakeLoop:
 
 
 class Receiver:
-    def __init__(self) -> None:
+    """Takes of what waits as much as it is told to."""
+
+    def __init__(self, pending: int = 1 << 20) -> None:
         self.taken = 0
+        self.pending = pending
         self.closed = False
+        self.slow = 0
+
+    def take(self, size: int) -> None:
+        self.taken += size
+        self.pending -= size
 
     def bytes_taken(self) -> int:
         return self.taken
 
+    def pending_bytes(self) -> int:
+        return self.pending
+
     def close_slow(self) -> None:
         self.closed = True
+
+    def count_slow(self) -> None:
+        self.slow += 1
 
 
 @pytest.fixture
@@ -74,13 +88,37 @@ def test_a_receiver_that_takes_nothing_for_the_write_deadline_is_closed(loop: Fa
     assert receiver.closed
 
 
-def test_a_receiver_that_takes_something_is_given_time_again(loop: FakeLoop) -> None:
-    watch, receiver = watching(loop), Receiver()
+def test_a_receiver_that_takes_too_little_by_the_write_deadline_is_closed(loop: FakeLoop) -> None:
+    watch, receiver = watching(loop), Receiver(pending=1000)
+    watch.begin(receiver)
+    loop.pass_s(5)
+    receiver.take(999)
+    receiver.pending += 5000
+    loop.pass_s(4.9)
+    assert not receiver.closed
+    loop.pass_s(1.1)
+    assert receiver.closed
+
+
+def test_what_comes_after_the_deadline_began_has_one_of_its_own(loop: FakeLoop) -> None:
+    watch, receiver = watching(loop), Receiver(pending=1000)
+    watch.begin(receiver)
+    for _ in range(10):
+        loop.pass_s(8)
+        receiver.pending += 5000
+        receiver.take(receiver.pending - 5000)
+    assert not receiver.closed
+    loop.pass_s(12)
+    assert receiver.closed
+
+
+def test_with_retry_a_receiver_that_takes_something_is_given_time_again(loop: FakeLoop) -> None:
+    watch, receiver = watching(loop, retry=True), Receiver()
     watch.begin(receiver)
     for _ in range(5):
-        loop.pass_s(8)
-        receiver.taken += 1
-    assert not receiver.closed
+        receiver.take(1)
+        loop.pass_s(10)
+    assert (receiver.closed, receiver.slow) == (False, 5)
     loop.pass_s(12)
     assert receiver.closed
 

@@ -6,7 +6,8 @@ half the rate).
 
 A connection whose transport holds more than HIGH_WATER bytes is "backlogged" until it is down to LOW_WATER.
 While it is, three things can happen:
-- it takes nothing for `write_deadline`: closed as Slow Consumer (Write Deadline);
+- within `write_deadline` it doesn't take all that waited at the beginning of that time: closed as Slow
+  Consumer (Write Deadline), or, with `retry` and if it took some of it, only counted, and given time again;
 - it has more than `max_pending` waiting: closed as Slow Consumer (Pending Bytes), by the connection itself;
 - it has more than `stall_bytes` waiting: it is "congested", and reading pauses on connections that publish to
   it, until it has drained, but for no longer than STALL_S per 64 KiB read. The bound keeps one dead
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.kernels.ticks import TickTrigger
 
@@ -39,8 +40,22 @@ class Backlogged(Protocol):
     def bytes_taken(self) -> int:
         """Bytes the socket has taken since the connection began."""
 
+    def pending_bytes(self) -> int:
+        """Bytes that wait for the receiver."""
+
     def close_slow(self) -> None:
         """Closes it: its write deadline has passed."""
+
+    def count_slow(self) -> None:
+        """Its write deadline has passed, but it took something and stays."""
+
+
+class Attempt(NamedTuple):
+    """To write what waited at a time: the official server's flush, which has one deadline."""
+
+    taken: int  # bytes taken when it began
+    goal: int  # and when it is done
+    since_s: float
 
 
 class BacklogWatch:
@@ -49,7 +64,8 @@ class BacklogWatch:
     Args:
         loop: the event loop.
         max_pending: bytes that may wait for one connection.
-        write_deadline_s: seconds a backlogged connection may take nothing.
+        write_deadline_s: seconds a backlogged connection has for what waits.
+        retry: one that took some of it has as long again.
         flush_all: writes all out buffers that hold something; True when one of their receivers is congested.
         stall: whether publishers are slowed down at all.
         trigger: of the tick that reads of these connections may end; None = they end none.
@@ -61,13 +77,15 @@ class BacklogWatch:
         *,
         max_pending: int,
         write_deadline_s: float,
+        retry: bool = False,
         flush_all: Callable[[], bool],
         stall: bool = True,
         trigger: TickTrigger | None = None,
     ) -> None:
         self._loop = loop
         self._deadline_s = write_deadline_s
-        self._progress: dict[Backlogged, tuple[int, float]] = {}
+        self._retry = retry
+        self._attempts: dict[Backlogged, Attempt] = {}
         self._stalled: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._look_handle: asyncio.TimerHandle | None = None
         self.flush_all = flush_all
@@ -77,13 +95,13 @@ class BacklogWatch:
 
     def begin(self, connection: Backlogged) -> None:
         """The connection has become backlogged."""
-        self._progress[connection] = (connection.bytes_taken(), self._loop.time())
+        self._begin_attempt(connection)
         if self._look_handle is None:
             self._schedule_look()
 
     def end(self, connection: Backlogged) -> None:
         """The connection has drained, or is gone: publishers go on."""
-        self._progress.pop(connection, None)
+        self._attempts.pop(connection, None)
         for resume, handle in tuple(self._stalled.items()):
             handle.cancel()
             del self._stalled[resume]
@@ -107,16 +125,17 @@ class BacklogWatch:
         self.eager_bytes = min(max_pending // 4, EAGER_BYTES)
         self.stall_bytes = min(max_pending // 2, STALL_BYTES_MAX) if stall else max_pending
 
-    def set_write_deadline(self, seconds: float) -> None:
+    def set_write_deadline(self, seconds: float, *, retry: bool) -> None:
         """Connections that are backlogged now are held to it too."""
         self._deadline_s = seconds
+        self._retry = retry
         if self._look_handle is not None:
             self._look_handle.cancel()
             self._schedule_look()
 
     def close(self) -> None:
         """Stops all timers."""
-        self._progress.clear()
+        self._attempts.clear()
         for handle in self._stalled.values():
             handle.cancel()
         self._stalled.clear()
@@ -125,15 +144,24 @@ class BacklogWatch:
             self._look_handle = None
 
     def look(self) -> None:
-        """Closes the backlogged connections that took nothing for the write deadline."""
+        """Closes, or counts, the backlogged connections whose write deadline has passed."""
         now = self._loop.time()
-        for connection, (taken, since) in tuple(self._progress.items()):
-            taken_now = connection.bytes_taken()
-            if taken_now != taken:
-                self._progress[connection] = (taken_now, now)
-            elif now - since >= self._deadline_s:
-                del self._progress[connection]
-                connection.close_slow()
+        for connection, attempt in tuple(self._attempts.items()):
+            taken = connection.bytes_taken()
+            if taken >= attempt.goal:
+                self._begin_attempt(connection)
+            elif now - attempt.since_s >= self._deadline_s:
+                if self._retry and taken > attempt.taken:
+                    connection.count_slow()
+                    self._begin_attempt(connection)
+                else:
+                    del self._attempts[connection]
+                    connection.close_slow()
+
+    def _begin_attempt(self, connection: Backlogged) -> None:
+        taken = connection.bytes_taken()
+        goal = taken + connection.pending_bytes()
+        self._attempts[connection] = Attempt(taken, goal, self._loop.time())
 
     def _schedule_look(self) -> None:
         self._look_handle = self._loop.call_later(self._deadline_s / LOOKS_PER_DEADLINE, self._on_look)
@@ -141,7 +169,7 @@ class BacklogWatch:
     def _on_look(self) -> None:
         self._look_handle = None
         self.look()
-        if self._progress:
+        if self._attempts:
             self._schedule_look()
 
     def _stall_over(self, resume: Callable[[], None]) -> None:

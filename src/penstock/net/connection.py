@@ -36,6 +36,9 @@ class Handler(Protocol):
     def control(self, op: int) -> None:
         """The inlet stopped at a frame that is no publish: reads it, and goes on from there."""
 
+    def fell_behind(self) -> None:
+        """Its write deadline has passed; it took something and stays."""
+
     def closed(self, reason: CloseReason) -> None:
         """The socket is gone. Called once, and nothing is called after it."""
 
@@ -230,6 +233,11 @@ class Connection(asyncio.BufferedProtocol):
     def close_slow(self) -> None:
         """Closes a receiver whose write deadline has passed."""
         self.abort(CloseReason.SLOW_CONSUMER_DEADLINE)
+
+    def count_slow(self) -> None:
+        """Tells of a receiver whose write deadline has passed, and which stays."""
+        if self._handler is not None:
+            self._handler.fell_behind()
 
     def abort(self, reason: CloseReason) -> None:
         """Closes at once; what still waits is dropped."""

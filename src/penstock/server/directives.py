@@ -414,13 +414,7 @@ def _sub_tokens(node: Node, name: str) -> int:
 
 def _write_timeout(node: Node, name: str) -> str:
     policy = text(node, name)
-    if policy == "close":
-        raise _fail(
-            node,
-            "write_timeout is 'close', which this server doesn't have: it closes a connection that takes "
-            "nothing for write_deadline, as 'retry' does; leave it out",
-        )
-    if policy not in ("default", "retry"):
+    if policy not in ("default", "close", "retry"):
         raise _fail(node, "write_timeout must be 'default', 'close' or 'retry'")
     return policy
 

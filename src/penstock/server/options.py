@@ -265,10 +265,10 @@ class Options(Struct, frozen=True, kw_only=True):
     ping_max: int = 2
     """Unanswered pings after which a connection is stale, > 0. Default 2. `ping_max`."""
     write_deadline_ns: int = 10 * NS
-    """How long a socket may take nothing of what waits for it, > 0. Default 10 s. `write_deadline`."""
+    """How long a socket has to take what waits for it, > 0. Default 10 s. `write_deadline`."""
     write_timeout: str = "default"
-    """Whom the write deadline closes: with "retry", and with "default" here too, who took nothing at all
-    meanwhile. `write_timeout`."""
+    """What happens to a client that took less than that: "close", which is also what "default" means, or
+    "retry": it is given the time again as long as it takes something. `write_timeout`."""
     fast_producer_stall: bool = True
     """Whether reading from a publisher pauses for moments while a receiver of its messages has a long
     backlog. Default on. `no_fast_producer_stall: true` turns it off."""

@@ -217,7 +217,7 @@ _APPLY: dict[str, Callable[[Server], None] | None] = {
     "max_connections": _connections,
     "max_subscriptions": None,
     "max_sub_tokens": None,
-    "write_timeout": None,
+    "write_timeout": _bounds,
     "disable_sublist_cache": None,
     "server_tags": None,
     "server_metadata": None,

@@ -154,6 +154,7 @@ class Server:
             loop,
             max_pending=options.max_pending,
             write_deadline_s=options.write_deadline_ns / 1e9,
+            retry=options.write_timeout == "retry",
             flush_all=self._tick.flush,
             stall=options.fast_producer_stall,
             trigger=self._tick.trigger,
@@ -412,7 +413,9 @@ class Server:
         assert self._watch is not None
         options = self.options
         self._watch.set_bounds(options.max_pending, stall=options.fast_producer_stall)
-        self._watch.set_write_deadline(options.write_deadline_ns / 1e9)
+        self._watch.set_write_deadline(
+            options.write_deadline_ns / 1e9, retry=options.write_timeout == "retry"
+        )
         for session in self.sessions.values():
             session.sink.pending_max = options.max_pending
 

@@ -140,6 +140,11 @@ class Session:
                 return
             op = process()
 
+    def fell_behind(self) -> None:
+        self.server.totals.count_slow(self)
+        waiting = self.connection.pending_bytes()
+        self.server.log.info(f"{self.name} - Slow Consumer: write deadline exceeded, {waiting} bytes wait")
+
     def closed(self, reason: CloseReason) -> None:
         self._shut()
         self.server.log.debug(f"{self.name} - Client connection closed: {reason}")

@@ -44,12 +44,19 @@ class Totals(Struct):
 
     def add_session(self, session: Session, reason: CloseReason) -> None:
         """A session is gone: what it did moves here, and to its account."""
-        everything = [self]
-        if session.identity is not None:
-            everything.append(self.by_account.setdefault(session.identity.account, Totals()))
-        for totals in everything:
+        for totals in self._with_account(session):
             totals._add(session.sink)
             totals.slow_consumers += reason.is_slow_consumer
+
+    def count_slow(self, session: Session) -> None:
+        """A receiver was too slow, and stays."""
+        for totals in self._with_account(session):
+            totals.slow_consumers += 1
+
+    def _with_account(self, session: Session) -> list[Totals]:
+        if session.identity is None:
+            return [self]
+        return [self, self.by_account.setdefault(session.identity.account, Totals())]
 
     def _add(self, sink: ClientSink) -> None:
         self.in_msgs += sink.in_msgs
