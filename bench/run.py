@@ -368,7 +368,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="a fifth of the messages, three rounds")
-    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--only", default="", help="rows whose name contains this, in any case: 'spark'")
     parser.add_argument("--no-spark", action="store_true")
     parser.add_argument("--json", type=Path, help="where the figures go (out/bench.json, or bench-part.json)")
     options = parser.parse_args()
@@ -384,10 +384,11 @@ def main() -> None:
             console.print("no nats-server on PATH and no go to install it: penstock is measured alone")
         rivals = streams.Rivals(folder)
         wanted = scenarios(options.quick) + streams.scenarios(5 if options.quick else 1, rivals)
-        rows = [Row(s) for s in wanted if options.only in s.name]
-        process_rows = [Row(s) for s in process_scenarios() if options.only in s.name]
+        only = options.only.lower()
+        rows = [Row(s) for s in wanted if only in s.name.lower()]
+        process_rows = [Row(s) for s in process_scenarios() if only in s.name.lower()]
         try:
-            for server in servers:
+            for server in servers if rows or process_rows else ():
                 server.start()
                 load.fill_stream(server.port, messages=FILL_MESSAGES)
             measure(rows, servers, rounds, console)
@@ -406,11 +407,12 @@ def main() -> None:
             for server in servers:
                 server.stop()
     rows += process_rows
-    console.print(table(rows))
-    ceiling = batches.ceiling_msgs_per_s(messages=500_000)
-    console.print(
-        f"the load generator sends {ceiling:,.0f} msg/s of a fast batch to a process that only acks"
-    )
+    if rows:
+        console.print(table(rows))
+        ceiling = batches.ceiling_msgs_per_s(messages=500_000)
+        console.print(
+            f"the load generator sends {ceiling:,.0f} msg/s of a fast batch to a process that only acks"
+        )
     result: dict[str, object] = {
         row.scenario.name: {
             "unit": row.scenario.unit,
@@ -421,8 +423,8 @@ def main() -> None:
         }
         for row in rows
     }
-    if not options.no_spark and not options.only:
-        result |= spark_rows(rounds, console)
+    if not options.no_spark:
+        result |= spark_rows(options.only, console)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(result, indent=2) + "\n")
     console.print(f"written: {options.json}")

@@ -1,4 +1,9 @@
-"""The Spark rows of `make bench`: each a run of its own, as a JVM can't be begun anew."""
+"""The Spark rows of `make bench`: figures of the source and the sink, penstock's alone.
+
+Each script is a run of its own (a JVM can't be begun anew) and measures several rows; what is compared within
+one is measured in turns. The least figures aimed at are those of one Spark core on a machine that has another
+one for the server and nothing else to do; so the load and each process's CPU time a row are told as well.
+"""
 
 from __future__ import annotations
 
@@ -6,49 +11,137 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from servers import ROOT
 
-READ_GOAL = 500_000
-TIMES_NATS_PY_GOAL = 3
-STREAM_SHARE_GOAL = 0.6
-OVERHEAD_GOAL_MS = 100
+READ = ("spark_read.py", "--partitions", "1,2,4")
+STREAM = ("spark_stream.py",)
+WRITE = ("spark_write.py", "--partitions", "1,2")
 
 
-def ran(script: str, *arguments: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class SparkRow:
+    """`figures` picks what was measured out of the script's JSON, and `cpu` the CPU time a row."""
+
+    name: str
+    unit: str
+    script: tuple[str, ...]
+    figures: Callable[[dict[str, Any]], list[float]]
+    cpu: Callable[[dict[str, Any]], dict[str, float]] | None = None
+    goal: float | None = None
+    most: float | None = None
+
+    def missed(self, median: float) -> bool:
+        return (self.goal is not None and median < self.goal) or (
+            self.most is not None and median > self.most
+        )
+
+    def aim(self) -> str:
+        if self.goal is not None:
+            return f">= {self.goal:,g}" if self.goal < 1000 else f">= {self.goal:,.0f}"
+        return f"<= {self.most:,g}" if self.most is not None else ""
+
+
+def _reads(partitions: str) -> SparkRow:
+    return SparkRow(
+        f"Spark batch read, 128 B, {partitions} partition{'s' * (partitions != '1')}",
+        "rows/s",
+        READ,
+        lambda found: found["by_partitions"][partitions]["rates"],
+        lambda found: found["by_partitions"][partitions]["cpu_us"],
+        goal=500_000 if partitions == "1" else None,
+    )
+
+
+def _writes(delivery: str, partitions: str) -> SparkRow:
+    return SparkRow(
+        f"Spark exactly-once write, {delivery}, 128 B, {partitions} partition{'s' * (partitions != '1')}",
+        "rows/s",
+        WRITE,
+        lambda found: found[delivery][partitions]["rates"],
+        lambda found: found[delivery][partitions]["cpu_us"],
+        goal=200_000 if partitions == "1" else None,
+    )
+
+
+ROWS = [
+    *map(_reads, ("1", "2", "4")),
+    SparkRow(
+        "Spark batch read, beside nats-py in mapPartitions",
+        "times",
+        READ,
+        lambda found: [found["times_nats_py"]],
+        goal=3,
+    ),
+    SparkRow(
+        "Spark AvailableNow, 1 M rows, beside the batch read",
+        "share",
+        STREAM,
+        lambda f: f["shares"],
+        goal=0.6,
+    ),
+    SparkRow(
+        "Spark micro-batch, beside one of an idle source",
+        "ms",
+        STREAM,
+        lambda found: [found["overhead_ms"]],
+        most=100,
+    ),
+    *(_writes(delivery, count) for delivery in ("publish", "fast", "atomic") for count in ("1", "2")),
+]
+
+
+def ran(script: tuple[str, ...]) -> dict[str, Any]:
     """The last line of a benchmark's output."""
-    command = [sys.executable, str(ROOT / "bench" / script), *arguments]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, str(ROOT / "bench" / script[0]), *script[1:]]
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     found: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
     return found
 
 
-def spark_rows(rounds: int, console: Console) -> dict[str, object]:
-    """Figures of the Spark source (penstock only), told on the console and for the JSON."""
-    reads = [ran("spark_read.py") for _ in range(rounds)]
-    spread = ran("spark_read.py", "--partitions", "1,2,4")["rows_per_s_by_partitions"]
-    stream = ran("spark_stream.py")
-    rate = statistics.median(float(read["rows_per_s"]) for read in reads)
-    times = statistics.median(float(read["times_nats_py"]) for read in reads)
-    by_partitions = ", ".join(f"{count}: {rows:,}" for count, rows in spread.items())
-    console.print(f"Spark batch read, 128 B: median {rate:,.0f} rows/s a core (goal {READ_GOAL:,})")
-    console.print(f"  times a plain nats-py reader in mapPartitions: {times:.1f} (goal {TIMES_NATS_PY_GOAL})")
-    console.print(f"  rows/s by partitions, whole machine: {by_partitions}")
-    console.print(f"Spark AvailableNow by batch read: {stream['share']} (goal {STREAM_SHARE_GOAL})")
-    console.print(f"Spark micro-batch, ms of the source: {stream['overhead_ms']} (goal < {OVERHEAD_GOAL_MS})")
-    return {
-        "Spark batch read, 128 B": {
-            "unit": "rows/s/core",
-            "figures": {"penstock": [read["rows_per_s"] for read in reads]},
-            "goal": READ_GOAL,
-        },
-        "Spark batch read, beside nats-py in mapPartitions": {
-            "unit": "times",
-            "figures": {"penstock": [read["times_nats_py"] for read in reads]},
-            "goal": TIMES_NATS_PY_GOAL,
-        },
-        "Spark batch read by partitions": {"unit": "rows/s", "figures": {"penstock": spread}},
-        "Spark streaming read": {"unit": "rows/s", "figures": {"penstock": stream}},
-    }
+def spark_rows(only: str, console: Console) -> dict[str, object]:
+    """Measures the rows whose name contains `only` (in any case), shows them as a table, and returns them for
+    the JSON."""
+    rows = [row for row in ROWS if only.lower() in row.name.lower()]
+    if not rows:
+        return {}
+    results = {script: ran(script) for script in dict.fromkeys(row.script for row in rows)}
+    table = Table(title="penstock and Spark: medians")
+    table.add_column("scenario")
+    table.add_column("unit")
+    for name in ("figure", "goal", "least - most", "CPU us/row: server + JVM + Python", "load"):
+        table.add_column(name, justify="right")
+    told: dict[str, object] = {}
+    for row in rows:
+        found = results[row.script]
+        figures, cpu = row.figures(found), row.cpu(found) if row.cpu is not None else {}
+        median = statistics.median(figures)
+        colour = "red" if row.missed(median) else "green" if row.aim() else "default"
+        table.add_row(
+            row.name,
+            row.unit,
+            f"[{colour}]{_figure(median)}[/]",
+            row.aim(),
+            f"{_figure(min(figures))} - {_figure(max(figures))}",
+            " + ".join(f"{used:.1f}" for used in cpu.values()),
+            str(found["load"]),
+        )
+        told[row.name] = {
+            "unit": row.unit,
+            "figures": {"penstock": figures},
+            "goal": row.goal,
+            "most": row.most,
+            "cpu_us": cpu,
+            "load": found["load"],
+        }
+    console.print(table)
+    return told
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.2f}" if value < 10 else f"{value:,.0f}"

@@ -1,12 +1,14 @@
-"""How many rows a second one Spark core reads from a stream: 128 B payloads, every column materialised.
+"""How many rows a second Spark reads from a stream: 128 B payloads, every column materialised.
 
-`local[1]`, one task: a server process, one Python worker and one JVM thread. The rows go to Spark's `noop`
-sink, which takes every column of every row and keeps none, so what is measured is the source. The first reads
-warm the JVM up. In turns with it, a plain nats-py reader in `mapPartitions` reads a tenth of the same stream.
-The last line of the output is JSON.
+By one task (`local[1]`): a server process, one Python worker and one JVM thread. The rows go to Spark's
+`noop` sink, which takes every column of every row and keeps none, so what is measured is the source. The
+first reads warm the JVM up. In turns with it, a plain nats-py reader in `mapPartitions` reads a tenth of the
+same stream. What each process used of the CPU is told beside the rates: on a busy machine that is the
+steadier figure. The last line of the output is JSON.
 
---server official measures the same against nats-server; --cores 2 uses two tasks; --partitions 1,2,4 reads by
-so many tasks at once, one after the other (`local[4]`), to see where the server or the machine is the limit.
+--server official measures the same against nats-server; --partitions 1,2,4 reads by so many tasks at once, in
+turns (`local[4]`), to see where the server or the machine is the limit; the other figures are those of the
+first number.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cputime import Figures, load_average, measured
 from load import fill_stream
-from servers import official_server, penstock_server
+from servers import ServerProcess, official_server, penstock_server
 from spark_sources import ROWS, read_with_nats_py
 
 from penstock.spark import ensure_java, register
@@ -58,12 +61,12 @@ def session(cores: int) -> SparkSession:
     return spark
 
 
-def read(spark: SparkSession, port: int, messages: int, cores: int) -> float:
+def read(spark: SparkSession, port: int, messages: int, partitions: int) -> float:
     """Rows a second of one whole read, its planning included."""
     frame = (
         spark.read.format("jetstream")
         .options(servers=f"nats://127.0.0.1:{port}", stream=STREAM)
-        .options(recordsPerPartition=-(-messages // cores))
+        .options(recordsPerPartition=-(-messages // partitions))
         .load()
     )
     started = time.perf_counter()
@@ -71,23 +74,22 @@ def read(spark: SparkSession, port: int, messages: int, cores: int) -> float:
     return messages / (time.perf_counter() - started)
 
 
-def read_by_nats_py(spark: SparkSession, port: int, messages: int, cores: int) -> float:
+def read_by_nats_py(spark: SparkSession, port: int, messages: int, partitions: int) -> float:
     """Rows a second of a plain nats-py reader in mapPartitions."""
-    share = messages // cores
-    spans = [(i * share + 1, (i + 1) * share) for i in range(cores)]
+    share = messages // partitions
+    spans = [(i * share + 1, (i + 1) * share) for i in range(partitions)]
 
     def rows(given: Iterator[tuple[int, int]]) -> Iterator[tuple[Any, ...]]:
         return chain.from_iterable(read_with_nats_py(port, STREAM, span) for span in given)
 
-    frame = spark.createDataFrame(spark.sparkContext.parallelize(spans, cores).mapPartitions(rows), ROWS)
+    frame = spark.createDataFrame(spark.sparkContext.parallelize(spans, partitions).mapPartitions(rows), ROWS)
     started = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
-    return share * cores / (time.perf_counter() - started)
+    return share * partitions / (time.perf_counter() - started)
 
 
 @contextmanager
-def filled_server(kind: str, folder: Path, messages: int) -> Iterator[int]:
-    """The port of a server whose stream STREAM holds `messages` messages."""
+def running_server(kind: str, folder: Path) -> Iterator[ServerProcess]:
     server = penstock_server(folder) if kind == "penstock" else official_server(folder)
     if server is None:
         sys.exit("no nats-server on PATH and no go to install it")
@@ -96,54 +98,52 @@ def filled_server(kind: str, folder: Path, messages: int) -> Iterator[int]:
         server.command = [sys.executable, "-m", "penstock", "serve"]
     server.start()
     try:
-        fill_stream(server.port, messages=messages, size_bytes=SIZE_BYTES, name=STREAM)
-        yield server.port
+        yield server
     finally:
         server.stop()
+
+
+@contextmanager
+def filled_server(kind: str, folder: Path, messages: int) -> Iterator[ServerProcess]:
+    """A server whose stream STREAM holds `messages` messages."""
+    with running_server(kind, folder) as server:
+        fill_stream(server.port, messages=messages, size_bytes=SIZE_BYTES, name=STREAM)
+        yield server
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--reads", type=int, default=3)
-    parser.add_argument("--cores", type=int, default=1)
-    parser.add_argument("--partitions", default="", help="numbers of tasks, comma-separated")
+    parser.add_argument("--partitions", default="1", help="numbers of tasks, comma-separated")
     parser.add_argument("--server", choices=["penstock", "official"], default="penstock")
     options = parser.parse_args()
-    partitions = [int(text) for text in options.partitions.split(",") if text]
-    rates: list[float] = []
+    partitions = [int(text) for text in options.partitions.split(",")]
+    figures = {count: Figures() for count in partitions}
     plain: list[float] = []
-    by_partitions: dict[int, list[float]] = {count: [] for count in partitions}
     with (
         tempfile.TemporaryDirectory(prefix="penstock-spark-") as name,
-        filled_server(options.server, Path(name), options.messages) as port,
+        filled_server(options.server, Path(name), options.messages) as server,
     ):
-        spark = session(max(partitions, default=options.cores))
-        for turn in range(WARM_UP_READS + options.reads):
-            rate = read(spark, port, options.messages, options.cores)
-            if turn < WARM_UP_READS:
-                continue
-            rates.append(rate)
-            if partitions:
-                for count in partitions:
-                    by_partitions[count].append(read(spark, port, options.messages, count))
-            else:
-                plain.append(read_by_nats_py(spark, port, options.messages // 10, options.cores))
+        spark = session(max(partitions))
+        for _ in range(WARM_UP_READS):
+            read(spark, server.port, options.messages, partitions[0])
+        for _ in range(options.reads):
+            for count in partitions:
+                with measured(server, figures[count], options.messages):
+                    read(spark, server.port, options.messages, count)
+            plain.append(read_by_nats_py(spark, server.port, options.messages // 10, partitions[0]))
         spark.stop()
-    result: dict[str, Any] = {
-        "rows_per_s": round(statistics.median(rates) / options.cores),
-        "rates": [round(rate) for rate in rates],
-        "cores": options.cores,
+    first = figures[partitions[0]].told()
+    result = first | {
+        "rows_per_s": first["rows_per_s"] // partitions[0],
+        "nats_py_rows_per_s": round(statistics.median(plain) / partitions[0]),
+        "times_nats_py": round(first["rows_per_s"] / statistics.median(plain), 1),
+        "by_partitions": {count: found.told() for count, found in figures.items()},
         "messages": options.messages,
         "server": options.server,
+        "load": load_average(),
     }
-    if plain:
-        result["nats_py_rows_per_s"] = round(statistics.median(plain) / options.cores)
-        result["times_nats_py"] = round(statistics.median(rates) / statistics.median(plain), 1)
-    if partitions:
-        result["rows_per_s_by_partitions"] = {
-            count: round(statistics.median(found)) for count, found in by_partitions.items()
-        }
     print(json.dumps(result))
 
 

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cputime import load_average
 from spark_read import STREAM, filled_server, read, session
 from spark_sources import IdleSource
 
@@ -66,7 +67,8 @@ def main() -> None:
     idle: list[int] = []
     with tempfile.TemporaryDirectory(prefix="penstock-spark-") as name:
         folder = Path(name)
-        with filled_server(options.server, folder, options.messages) as port:
+        with filled_server(options.server, folder, options.messages) as server:
+            port = server.port
             spark = session(1)
             spark.dataSource.register(IdleSource)
             one_each = spark.readStream.format("jetstream").options(
@@ -94,18 +96,21 @@ def main() -> None:
                 idle += times[1]
             spark.stop()
     rows = statistics.median(batch), statistics.median(stream)
+    shares = [round(one / other, 2) for one, other in zip(stream, batch, strict=True)]
     medians = statistics.median(ours), statistics.median(idle)
     print(
         json.dumps(
             {
                 "batch_rows_per_s": round(rows[0]),
                 "stream_rows_per_s": round(rows[1]),
-                "share": round(rows[1] / rows[0], 2),
+                "share": round(statistics.median(shares), 2),
+                "shares": shares,
                 "micro_batch_ms": medians[0],
                 "idle_micro_batch_ms": medians[1],
                 "overhead_ms": round(medians[0] - medians[1], 1),
                 "messages": options.messages,
                 "server": options.server,
+                "load": load_average(),
             }
         )
     )

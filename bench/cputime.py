@@ -1,0 +1,96 @@
+"""CPU seconds of the processes at work: what stays the same when others load the machine.
+
+A rate by the clock says as much about the machine's other work as about the code; CPU seconds a row are those
+of the code (within what shared caches cost). Linux only, as the rest of the benchmark.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from servers import ServerProcess
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class CpuTimes:
+    """Seconds: of the server, of Spark's JVM, of Spark's Python workers."""
+
+    server_s: float
+    jvm_s: float
+    python_s: float
+
+    def __sub__(self, before: CpuTimes) -> CpuTimes:
+        return CpuTimes(
+            self.server_s - before.server_s, self.jvm_s - before.jvm_s, self.python_s - before.python_s
+        )
+
+    def us_each(self, rows: int) -> dict[str, float]:
+        """Microseconds a row."""
+        times = {"server": self.server_s, "jvm": self.jvm_s, "python": self.python_s}
+        return {name: round(seconds / rows * 1e6, 2) for name, seconds in times.items()}
+
+
+@dataclass
+class Figures:
+    """What was measured of one thing, run by run."""
+
+    rates: list[float] = field(default_factory=list)
+    cpu_us: list[dict[str, float]] = field(default_factory=list)
+
+    def told(self) -> dict[str, Any]:
+        """Medians, and each run's rate. cpu_us: microseconds a row."""
+        names = self.cpu_us[0]
+        return {
+            "rows_per_s": round(statistics.median(self.rates)),
+            "rates": [round(rate) for rate in self.rates],
+            "cpu_us": {name: statistics.median(used[name] for used in self.cpu_us) for name in names},
+        }
+
+
+@contextmanager
+def measured(server: ServerProcess, figures: Figures, rows: int) -> Iterator[None]:
+    """Adds what it takes to handle `rows` rows."""
+    assert server.process is not None
+    before, started = cpu_times(server.process.pid), time.perf_counter()
+    yield
+    figures.rates.append(rows / (time.perf_counter() - started))
+    figures.cpu_us.append((cpu_times(server.process.pid) - before).us_each(rows))
+
+
+def load_average() -> float:
+    """Processes that wanted to run in the last minute."""
+    return round(os.getloadavg()[0], 1)
+
+
+def cpu_times(server_pid: int) -> CpuTimes:
+    """What this process's descendants have used until now; the benchmark itself is left out."""
+    found = {"server": 0.0, "java": 0.0, "python": 0.0}
+    for pid in descendants(os.getpid()):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            continue  # it just ended, and is part of its parent's dead children now
+        name, _, rest = fields.partition("(")[2].rpartition(")")
+        seconds = sum(int(ticks) for ticks in rest.split()[11:15]) / _TICKS_PER_S
+        found["server" if pid == server_pid else "java" if name == "java" else "python"] += seconds
+    return CpuTimes(found["server"], found["java"], found["python"])
+
+
+def descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:
+            continue
+        for child in map(int, children):
+            yield child
+            yield from descendants(child)
