@@ -8,7 +8,9 @@ wire.
 Where this code runs (measured, not documented by Spark): a DataSource is pickled from process to process and
 its readers are made anew in each; offsets and partitions are asked in one long-lived driver-side process;
 `read()` runs in executor processes. Hence nothing here connects before it must, connections never travel in
-a pickle, and `stop()` is not relied upon: consumers expire by themselves.
+a pickle, and `stop()` is not relied upon: consumers expire by themselves. And what a read does not need (the
+sink, Arrow's functions: 0.1 s of CPU) is imported late: each query's driver side is a Python process begun
+from nothing.
 
 Invariants: a batch read covers the sequences planned on the driver, whatever arrives meanwhile; a micro-batch
 is fully determined by its two offsets, so Spark may run it again after a failure and get the same rows.
@@ -61,8 +63,6 @@ from penstock.spark.positions import LATEST, Positions
 from penstock.spark.progress import LagReport
 from penstock.spark.pushdown import SUBJECTS_MAX, Pushed
 from penstock.spark.schema import check_schema, schema_of
-from penstock.spark.sink import JetStreamStreamWriter, JetStreamWriter
-from penstock.spark.sink_options import SinkOptions
 from penstock.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
@@ -119,9 +119,15 @@ class JetStreamSource(DataSource):
                 "mode overwrite would have to empty the stream: purge it yourself if you mean that, and "
                 "write with mode append"
             )
+        from penstock.spark.sink import JetStreamWriter
+        from penstock.spark.sink_options import SinkOptions
+
         return JetStreamWriter(SinkOptions.parse(dict(self.options)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from penstock.spark.sink import JetStreamStreamWriter
+        from penstock.spark.sink_options import SinkOptions
+
         return JetStreamStreamWriter(SinkOptions.parse(dict(self.options)))
 
 
