@@ -6,6 +6,7 @@ the task is run again, within the duplicate window and after it. The stream must
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 
 import pyarrow as pa
@@ -132,6 +133,23 @@ def test_broken_off_at_every_write_and_run_again_every_row_is_there_once(
     else:
         pytest.fail("more writes than thought: the breaker did not reach the end")
     assert at > 4
+
+
+@pytest.mark.parametrize("batch_rows", ["11", "30", "100"])
+def test_where_the_stream_takes_rollups_one_marker_is_left_of_a_task(
+    feed: Feed, batch_rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target(feed, "atomic", allow_rollup_hdrs=True)
+    options = target.options(atomicRows=batch_rows)
+    with monkeypatch.context() as patch:
+        Breaker(patch, 9, 0.6, kill=True)
+        with contextlib.suppress(Dead):
+            write_rows(options, IDENTITY, batches())
+    for times, epoch in ((1, IDENTITY.epoch), (2, 7)):
+        write_rows(options, TaskIdentity("query", epoch, 1), batches())
+        subjects = feed.api(f"STREAM.INFO.{target.name}", {"subjects_filter": ">"})["state"]["subjects"]
+        assert subjects.pop(f"{target.name}.markers.query.1") == 1
+        assert sum(subjects.values()) == times * ROWS
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)

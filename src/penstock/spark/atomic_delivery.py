@@ -6,6 +6,9 @@ that the marker before it is still the last one. So a batch is in the stream wit
 two tries of one task can't both write it, however late the older one is; and a task that is run again reads
 the marker and goes on behind it. None of that depends on a duplicate window.
 
+Where the stream takes rollups, the task's last marker rolls up those before it. Only the last one: for a
+roll-up the server looks at every message of its batch by itself, at ten times the cost.
+
 Invariants: rows of one micro-batch and partition are in the stream as a prefix; `epoch` never goes back.
 Rejected: a marker per micro-batch alone (a micro-batch has more rows than an atomic batch may have).
 """
@@ -39,7 +42,7 @@ class AtomicDelivery:
         self.options = options
         self.link = link
         self.identity = identity
-        self.rollup = rollup  # the stream takes rollups: it then keeps one marker a task
+        self.rollup = rollup  # the stream takes rollups: one marker is left of a task
         self.subject = f"{options.marker_subject}.{identity.query}.{identity.partition}"
         self.done = 0  # rows in the stream
         self.skipped = 0  # of them, those an earlier try wrote
@@ -69,23 +72,23 @@ class AtomicDelivery:
         MaxPayloadError, and the last connection error after `retrySeconds` without progress."""
         self._kept.append((rows, 0))
         self._waiting += len(rows)
-        while self._waiting >= self.options.atomic_rows:
+        while self._waiting > self.options.atomic_rows:  # one batch at least is left to be the last
             self._commit(self.options.atomic_rows)
 
     def finish(self) -> Written:
         if self._waiting:
-            self._commit(self._waiting)
+            self._commit(self._waiting, last=True)
         return Written(self.done - self.skipped, self.skipped, self._last_seq)
 
-    def _commit(self, count: int) -> None:
-        """One batch of the next `count` rows."""
+    def _commit(self, count: int, *, last: bool = False) -> None:
+        """One batch of the next `count` rows; the `last` one of the task."""
         target = self.done + count
         while self.done < target:
             with self.link.trying(self.done):
                 connection = self.link.connection()
                 before = self.done
                 try:
-                    self._try(connection, count)
+                    self._try(connection, count, last=last)
                 except errors.WrongLastSequenceError:
                     # Another try of this task, or this one before its connection broke, was faster.
                     self._read_marker(connection)
@@ -96,7 +99,7 @@ class AtomicDelivery:
                         ) from None
         self._drop(count)
 
-    def _try(self, connection: Connection, count: int) -> None:
+    def _try(self, connection: Connection, count: int, *, last: bool) -> None:
         batch_id = secrets.token_hex(11)
         out = OutBuffer()
         head = f"{names.BATCH_ID}: {batch_id}\r\n{names.EXPECTED_STREAM}: {self.options.stream}\r\n".encode()
@@ -119,7 +122,7 @@ class AtomicDelivery:
             f"{names.BATCH_SEQUENCE}: {seq}",
             f"{names.BATCH_COMMIT}: 1",
             f"{names.EXPECTED_LAST_SUBJECT_SEQUENCE}: {self._marker_seq}",
-            *([f"{names.ROLLUP}: sub"] if self.rollup else []),
+            *([f"{names.ROLLUP}: sub"] if self.rollup and last else []),
         ]
         marker = Marker(epoch=self.identity.epoch, next=self.done + count).encode()
         connection.send(out.take())
