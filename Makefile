@@ -19,6 +19,8 @@ CONSUMERS ?= 1000000
 KILLS ?= 30
 K ?=
 ARGS ?=
+# test: how many processes share the test files (0: none but pytest's own, for a debugger)
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz sim sim-bugs churn spark-kills kernel debug-kernels errors clean
@@ -67,7 +69,7 @@ format: setup  ## format the code
 	$(BIN)/ruff format
 
 test: setup $(STAMPS)/demo  ## the tests, those of the demo included
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 demo: setup $(STAMPS)/demo  ## 336,776 real flights through a server through Spark, streaming, an archive and charts
 	$(BIN)/python examples/flights/demo.py $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from importlib.metadata import entry_points
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Installed, the package registers the plugin by itself; run from the source tree it doesn't.
@@ -15,3 +16,12 @@ if "penstock" not in {point.name for point in entry_points(group="pytest11")}:
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", parent=settings.get_profile("house"), max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs against the official server may be tried once more: its races are not ours to mend, and
+    what a race of ours does shows in the same test's run against penstock, which has one try."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and "official" in callspec.id.split("-"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
