@@ -10,13 +10,15 @@ leaves those rows out.
 Two tries at the same time both find the note or make it, read what is there, and what they still send twice
 arrives within the window.
 
+What the stream held when the task first looked at it is all the ledger has to know: a note may say too low a
+sequence, only not one behind the task's first row; and what another try stores from then on is within the
+window.
+
 Invariants: a note's micro-batch never goes back; there is one key for a partition, so the bucket stays small.
 What it can't see is what the stream no longer holds: messages consumed off a work queue, or expired.
 """
 
 from __future__ import annotations
-
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +32,7 @@ from penstock.spark.last_message import last_message
 from penstock.spark.link import Link
 from penstock.spark.offsets import SequenceRange
 from penstock.spark.reader import RangeReader
-from penstock.spark.sessions import stream_bounds
+from penstock.spark.sessions import bounds_of
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.wire import Connection
@@ -39,11 +41,17 @@ TRIES = 5
 
 
 class Ledger:
-    def __init__(self, options: SinkOptions, link: Link, identity: TaskIdentity) -> None:
+    """`info`: of the stream that is written to, from before the task's first row."""
+
+    def __init__(
+        self, options: SinkOptions, link: Link, identity: TaskIdentity, info: api.StreamInfoResponse
+    ) -> None:
         assert options.ledger is not None
         self.options = options
         self.link = link
         self.identity = identity
+        self.bounds = bounds_of(options.stream, info)
+        self.num_replicas = max(1, info.config.num_replicas)
         self.bucket = f"KV_{options.ledger}"
         self.subject = f"$KV.{options.ledger}.{identity.query}.{options.stream}.{identity.partition}"
 
@@ -54,7 +62,7 @@ class Ledger:
         began = self.link.ask(self._begin)
         if began is None:
             return frozenset()
-        bounds = self.link.ask(partial(stream_bounds, stream=self.options.stream))
+        bounds = self.bounds
         if began.created != bounds.created:
             return frozenset()  # the stream was made anew: nothing of ours is in it
         start = max(began.next, bounds.first_seq)
@@ -75,8 +83,7 @@ class Ledger:
                 if note.epoch == self.identity.epoch:
                     return note
                 seq = found.seq
-            bounds = stream_bounds(connection, self.options.stream)
-            note = Marker(self.identity.epoch, bounds.last_seq + 1, bounds.created)
+            note = Marker(self.identity.epoch, self.bounds.last_seq + 1, self.bounds.created)
             if self._write(connection, note, seq):
                 return None
         raise errors.JetStreamError(
@@ -95,14 +102,13 @@ class Ledger:
         return True
 
     def _make_bucket(self, connection: Connection) -> None:
-        stream = connection.api(api.StreamInfoResponse, f"STREAM.INFO.{self.options.stream}")
         config = api.StreamConfig(
             name=self.bucket,
             subjects=[f"$KV.{self.options.ledger}.>"],
             max_msgs_per_subject=1,
             max_msgs=-1, max_bytes=-1, max_consumers=-1, max_msg_size=-1,
             discard=api.DiscardPolicy.NEW,
-            num_replicas=max(1, stream.config.num_replicas),
+            num_replicas=self.num_replicas,
             allow_rollup_hdrs=True, deny_delete=True, allow_direct=True,
         )  # fmt: skip
         try:

@@ -45,7 +45,10 @@ WORK_QUEUE_WANTS_ACKS = 10084
 
 def stream_bounds(connection: Connection, stream: str) -> StreamBounds:
     """What `stream` holds now. Raises StreamNotFoundError and what `Connection.api` raises."""
-    info = connection.api(api.StreamInfoResponse, f"STREAM.INFO.{stream}")
+    return bounds_of(stream, connection.api(api.StreamInfoResponse, f"STREAM.INFO.{stream}"))
+
+
+def bounds_of(stream: str, info: api.StreamInfoResponse) -> StreamBounds:
     last = info.state.last_seq
     first = max(1, info.state.first_seq) if info.state.messages else last + 1
     size = info.state.bytes / info.state.messages if info.state.messages else 1.0

@@ -42,11 +42,12 @@ class TaskWritten(WriterCommitMessage):
     written: Written
 
 
-def check_stream(options: SinkOptions, link: Link) -> api.StreamConfig:
-    """The stream's configuration; ConfigError when it does not fit the options, StreamNotFoundError."""
-    config = link.ask(
+def checked_stream(options: SinkOptions, link: Link) -> api.StreamInfoResponse:
+    """What the stream is and holds; ConfigError when it does not fit the options, StreamNotFoundError."""
+    info = link.ask(
         lambda connection: connection.api(api.StreamInfoResponse, f"STREAM.INFO.{options.stream}")
-    ).config
+    )
+    config = info.config
     if options.delivery == "atomic" and not config.allow_atomic:
         raise errors.ConfigError(f"option 'delivery' is atomic: stream {options.stream!r} needs allow_atomic")
     if options.delivery == "fast" and not config.allow_batched:
@@ -60,7 +61,7 @@ def check_stream(options: SinkOptions, link: Link) -> api.StreamConfig:
             f"stream {options.stream!r} has no duplicate window: set one, use 'delivery' atomic, or say "
             "'exactlyOnce' = false"
         )
-    return config
+    return info
 
 
 def write_rows(options: SinkOptions, identity: TaskIdentity, batches: Iterable[pa.RecordBatch]) -> Written:
@@ -69,11 +70,14 @@ def write_rows(options: SinkOptions, identity: TaskIdentity, batches: Iterable[p
     Raises ConfigError and MisuseError for rows that can't be messages, JetStreamApiError when the server
     refuses one, NoStreamError, MaxPayloadError, and the last connection error after `retrySeconds`."""
     with Link(options.connection) as link:
-        config = check_stream(options, link)
+        info = checked_stream(options, link)
         if options.delivery == "atomic":
-            return _write_atomic(options, identity, batches, link, rollup=config.allow_rollup_hdrs)
+            return _write_atomic(options, identity, batches, link, rollup=info.config.allow_rollup_hdrs)
         delivery: Delivery = (FastDelivery if options.delivery == "fast" else PublishDelivery)(options, link)
-        return _write_ids(options, identity, batches, delivery)
+        stored: frozenset[bytes] = frozenset()
+        if options.exactly_once and options.ledger is not None:
+            stored = Ledger(options, link, identity, info).stored_ids()
+        return _write_ids(options, identity, batches, delivery, stored)
 
 
 def _write_atomic(
@@ -103,11 +107,12 @@ def _write_atomic(
 
 
 def _write_ids(
-    options: SinkOptions, identity: TaskIdentity, batches: Iterable[pa.RecordBatch], delivery: Delivery
+    options: SinkOptions,
+    identity: TaskIdentity,
+    batches: Iterable[pa.RecordBatch],
+    delivery: Delivery,
+    stored: frozenset[bytes],
 ) -> Written:
-    stored: frozenset[bytes] = frozenset()
-    if options.exactly_once and options.ledger is not None:
-        stored = Ledger(options, delivery.link, identity).stored_ids()
     prefix = identity.id_prefix if options.exactly_once else b""
     row, skipped, layout = 0, 0, None
     for batch in batches:
