@@ -18,6 +18,10 @@ KERNELS = sorted(path.stem for path in (ROOT / "src/penstock/kernels").glob("*.p
 
 # Kernels without a face of their own: what holds the other one against its model holds these too.
 TESTED_THROUGH = {
+    "ackjournal": "ackstate",
+    "ackqueue": "ackstate",
+    "acksnapshot": "ackstate",
+    "ackwindow": "ackstate",
     "chains": "filtercursor",
     "keytable": "fastbatch",
     "lines": "subjects",

@@ -26,8 +26,9 @@ from penstock.jetstream.consumer.start import start_of
 from penstock.jetstream.consumer.state import ConsumerMeta
 from penstock.jetstream.limits import SECOND_NS, SEQ_MAX
 from penstock.jetstream.stream.stream import StreamMeta
+from penstock.kernels.acksnapshot import make_snapshot
 from penstock.kernels.ackstate import AckPolicy as KernelPolicy
-from penstock.kernels.ackstate import AckState, make_snapshot
+from penstock.kernels.ackstate import AckState
 from penstock.kernels.archive import unpack_messages
 from penstock.kernels.dispatch import ServiceSink, publish
 from penstock.kernels.sinks import Sink, Subscription

@@ -14,7 +14,8 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
-from penstock.kernels.ackstate cimport ACK_ALL, ACK_NONE, AckState, Entry
+from penstock.kernels.ackstate cimport ACK_ALL, ACK_NONE, AckState
+from penstock.kernels.ackwindow cimport Entry, entry_at, window_find
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
 
 cdef enum:
@@ -99,14 +100,14 @@ cdef class AckQueue:
         cdef Entry* entry
         if self.sample_percent == 0:
             return 0
-        at = state.find(stream_seq, 0)
+        at = window_find(&state.window, stream_seq, 0)
         if at < 0:
             return 0
         self.sample_due += self.sample_percent
         if self.sample_due < 100:
             return 0
         self.sample_due -= 100
-        entry = state.at(<size_t>at)
+        entry = entry_at(&state.window, <size_t>at)
         self.samples.append((entry.seq, entry.cseq, entry.deliveries, entry.ts))
         return 0
 

@@ -3,22 +3,16 @@
 Invariants: ack_floor_stream < every pending stream sequence <= delivered_stream; the window is ordered
 by stream sequence.
 """
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from penstock.kernels.buffers cimport OutBuffer
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from penstock.kernels.ackjournal cimport Journal, Record
+from penstock.kernels.ackqueue cimport Queue
+from penstock.kernels.ackwindow cimport Entry, Window
 from penstock.kernels.keyorder cimport KeyOrder
 
 cpdef enum AckPolicy:
     ACK_NONE = 0
     ACK_ALL = 1
     ACK_EXPLICIT = 2
-
-cdef struct Entry:
-    uint64_t seq            # stream sequence
-    uint64_t cseq           # consumer sequence of the first delivery: what the ack floor speaks of
-    int64_t ts              # last delivery (or +WPI), ns; its ack wait runs from here
-    uint32_t deliveries     # 0 = parked
-    uint8_t pending         # 0 = acked, kept only until it leaves the front of the window
-    uint8_t queued          # waits in the redelivery queue
 
 cdef class AckState:
     cdef readonly uint64_t delivered_consumer, delivered_stream
@@ -41,35 +35,22 @@ cdef class AckState:
     cdef bint is_parked(self, uint64_t stream_seq) noexcept
     cdef uint32_t deliveries_of(self, uint64_t stream_seq) noexcept
 
-    cdef Entry* ring
-    cdef size_t capacity, head, count
+    cdef Window window
     cdef size_t redelivered                 # pending entries delivered more than once
     cdef dict dead                          # stream seq -> deliveries: given up at max_deliver, never acked
-    cdef uint64_t* queue                    # redelivery FIFO; items of settled entries are stale
-    cdef size_t queue_capacity, queue_head, queue_count
-    cdef OutBuffer journal
-    cdef int run_kind
-    cdef uint64_t run_first, run_count
-    cdef int64_t journal_ts
+    cdef Queue queue                        # items of settled entries are stale
+    cdef Journal journal
     cdef int64_t* waits                     # ack wait (ns) by number of deliveries - 1; the last one repeats
     cdef size_t waits_count
 
-    cdef Entry* at(self, size_t i) noexcept
-    cdef Py_ssize_t find(self, uint64_t seq, uint64_t cseq) noexcept
-    cdef int grow(self) except -1
-    cdef void compact(self) noexcept
     cdef void settle(self, Entry* e) noexcept
     cdef void move_floor(self) noexcept
-    cdef void trim(self) noexcept
     cdef void shrink(self) noexcept
     cdef int enqueue(self, Entry* e) except -1
     cdef void unqueue(self, Entry* e) noexcept
+    cdef void recount(self) noexcept
     cdef int64_t wait_of(self, Entry* e) noexcept
-    cdef int close_run(self) except -1
-    cdef int note_run(self, int kind, uint64_t seq) except -1
-    cdef int note_ts(self, int64_t ts) except -1
-    cdef int note_op(self, int op, uint64_t a, uint64_t b, int operands) except -1
-    cdef int replay_op(self, int op, uint64_t a, uint64_t b) except -1
+    cdef int replay_record(self, const Record* record) except -1
 
     # Only while `collecting`: the stream sequences that were settled, as pairs of first and last.
     cdef public bint collecting

@@ -1,10 +1,9 @@
 """What one consumer has delivered and what is acked.
 
-The window is a ring of entries ordered by stream sequence, from the oldest pending one up to the newest
-delivered. An ack finds its entry by an offset guess (consumer sequences are dense where nothing was
-redelivered), else by binary search. Acked entries in the middle stay until the front moves over them, or
-until they outweigh the pending ones: then the ring is compacted, so that one stuck message doesn't hold the
-memory of a million acked ones.
+The window (ackwindow.pyx) holds an entry for each message from the oldest pending one up to the newest
+delivered. When acked entries outweigh the pending ones it is compacted, so that one stuck message doesn't hold
+the memory of a million acked ones. What is due again waits in a queue (ackqueue.pyx). What changes is noted in the
+journal (ackjournal.pyx), the whole is written as a snapshot (acksnapshot.pyx).
 
 Floors, as the official server reports them: with nothing pending both floors are what was delivered;
 when the oldest pending entry is settled they move to just below the next one (its stream sequence, and the
@@ -18,78 +17,31 @@ A message may be parked: passed over because its turn hasn't come (key-shared de
 with no deliveries, which holds the floors like a pending one; acks, NAKs and ack waits don't touch it, and
 its first delivery comes later.
 
-The journal says what changed since the last snapshot, in runs: a thousand deliveries in sequence are one
-record of a few bytes. `replay()` of it on the snapshot gives the same state, at every cut between records.
-The redelivery queue is not in it: after a restart queued messages are simply due (a NAK sets its timestamp
-far into the past).
-
-    T <ts>             time of what follows (8 bytes LE)
-    D <first> <count>  first deliveries at consecutive stream sequences
-    R <seq>            redelivery
-    A <first> <count>  acks at consecutive stream sequences
-    L <seq> <cseq>     ack of everything up to seq
-    W <seq> <ts>       new timestamp (+WPI, NAK)
-    X <seq>            given up at max_deliver
-    B <seq>            everything below seq is gone from the stream
-    S <seq>            skip: nothing up to seq will be delivered
-    P <seq>            parked
-(numbers are LEB128; W's ts is zigzag)
-
-Rejected: a dict of sequences (a Python object a message), a bitmap (no timestamps, no delivery counts),
-writing the whole state at every ack (the official server's way, quadratic under many pending).
+Rejected: a dict of sequences (a Python object a message), a bitmap (no timestamps, no delivery counts).
 """
-from libc.stdint cimport INT64_MAX, UINT32_MAX, UINT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport INT64_MAX, UINT32_MAX, UINT64_MAX, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
-from penstock.kernels.buffers cimport OutBuffer
+from penstock.kernels.ackjournal cimport (
+    Record, journal_forget, journal_free, journal_op, journal_op2, journal_run, journal_take, journal_ts, read_record,
+    unzigzag, zigzag,
+)
+from penstock.kernels.ackqueue cimport (
+    queue_clear, queue_drop_front, queue_free, queue_front, queue_make, queue_push, queue_remove,
+)
+from penstock.kernels.acksnapshot cimport Position, read_snapshot, write_snapshot
+from penstock.kernels.ackwindow cimport (
+    Entry, entry_at, window_clear, window_compact, window_drop_front, window_find, window_free, window_make,
+    window_push, window_reserve, window_trim,
+)
 
 cdef enum:
-    RING_CAPACITY_MIN = 64
-    # The ring is compacted when it holds this many entries more than four times the pending ones.
+    # The window is compacted when it holds this many entries more than four times the pending ones.
     COMPACT_SLACK = 4096
-    SNAPSHOT_VERSION = 1
-    SNAPSHOT_HEAD = 1 + 1 + 4 * 8 + 8 + 8
-    SNAPSHOT_ENTRY = 8 + 8 + 8 + 4
-    SNAPSHOT_DEAD = 8 + 4
 
 # A timestamp that makes an entry due at once, whatever its ack wait; survives zigzag and subtraction.
 cdef int64_t DUE_TS = 0
-
-
-cdef inline size_t put_varint(char* d, uint64_t v) noexcept:
-    cdef size_t n = 0
-    while v >= 0x80:
-        d[n] = <char>(<uint8_t>(v & 0x7F) | 0x80)
-        v >>= 7
-        n += 1
-    d[n] = <char>v
-    return n + 1
-
-
-cdef inline Py_ssize_t get_varint(const char* p, size_t n, uint64_t* v) noexcept:
-    """Bytes read, or -1 when the number is cut off or over 64 bits."""
-    cdef uint64_t value = 0, byte
-    cdef size_t i = 0
-    while i < n and i < 10:
-        byte = <uint8_t>p[i]
-        if i == 9 and byte > 1:
-            return -1
-        value |= (byte & 0x7F) << (7 * i)
-        i += 1
-        if byte < 0x80:
-            v[0] = value
-            return <Py_ssize_t>i
-    return -1
-
-
-cdef inline uint64_t zigzag(int64_t v) noexcept:
-    return (<uint64_t>v << 1) ^ (<uint64_t>0 - <uint64_t>(v < 0))
-
-
-cdef inline int64_t unzigzag(uint64_t v) noexcept:
-    return <int64_t>((v >> 1) ^ (<uint64_t>0 - (v & 1)))
 
 
 cdef class AckState:
@@ -100,83 +52,23 @@ cdef class AckState:
         self.journaling = journaling
         self.delivered_stream = self.ack_floor_stream = start_seq - 1 if start_seq else 0
         self.dead = {}
-        self.journal = OutBuffer()
-        self.journal_ts = -1
-        self.ring = <Entry*>malloc(RING_CAPACITY_MIN * sizeof(Entry))
-        self.queue = <uint64_t*>malloc(RING_CAPACITY_MIN * sizeof(uint64_t))
+        self.journal.ts = -1
+        window_make(&self.window)
+        queue_make(&self.queue)
         self.waits = <int64_t*>malloc(sizeof(int64_t))
-        if self.ring == NULL or self.queue == NULL or self.waits == NULL:
-            raise MemoryError("no memory for the window of a consumer")
-        self.capacity = self.queue_capacity = RING_CAPACITY_MIN
+        if self.waits == NULL:
+            raise MemoryError("no memory for a backoff")
         self.waits[0] = INT64_MAX
         self.waits_count = 1
 
     def __dealloc__(self):
-        free(self.ring)
-        free(self.queue)
+        window_free(&self.window)
+        journal_free(&self.journal)
+        queue_free(&self.queue)
         free(self.waits)
         free(self.settled)
 
     # --- the window ------------------------------------------------------------------------------------
-
-    cdef inline Entry* at(self, size_t i) noexcept:
-        return &self.ring[(self.head + i) & (self.capacity - 1)]
-
-    cdef Py_ssize_t find(self, uint64_t seq, uint64_t cseq) noexcept:
-        """Index of the pending entry of seq, or -1. cseq is a hint."""
-        cdef Entry* e
-        cdef uint64_t guess
-        cdef size_t low = 0, high = self.count, middle
-        if self.count == 0:
-            return -1
-        e = self.at(0)
-        if seq < e.seq:
-            return -1
-        guess = cseq - e.cseq
-        if cseq >= e.cseq and guess < self.count and self.at(<size_t>guess).seq == seq:
-            low = <size_t>guess
-        else:
-            guess = seq - e.seq
-            if guess < self.count and self.at(<size_t>guess).seq == seq:
-                low = <size_t>guess
-            else:
-                while low < high:
-                    middle = low + (high - low) // 2
-                    if self.at(middle).seq < seq:
-                        low = middle + 1
-                    else:
-                        high = middle
-                if low == self.count:
-                    return -1
-        e = self.at(low)
-        return <Py_ssize_t>low if e.seq == seq and e.pending else -1
-
-    cdef int grow(self) except -1:
-        cdef size_t capacity = self.capacity * 2, first
-        cdef Entry* ring = <Entry*>malloc(capacity * sizeof(Entry))
-        if ring == NULL:
-            raise MemoryError(f"no memory for a window of {capacity} deliveries")
-        first = self.capacity - self.head
-        if first > self.count:
-            first = self.count
-        memcpy(ring, self.ring + self.head, first * sizeof(Entry))
-        memcpy(ring + first, self.ring, (self.count - first) * sizeof(Entry))
-        free(self.ring)
-        self.ring = ring
-        self.capacity = capacity
-        self.head = 0
-        return 0
-
-    cdef void compact(self) noexcept:
-        cdef size_t i, kept = 0
-        cdef Entry* e
-        for i in range(self.count):
-            e = self.at(i)
-            if e.pending:
-                if kept != i:
-                    self.at(kept)[0] = e[0]
-                kept += 1
-        self.count = kept
 
     cdef inline void settle(self, Entry* e) noexcept:
         """A pending or parked entry stops being so."""
@@ -193,22 +85,16 @@ cdef class AckState:
             e.queued = 0
             self.num_queued -= 1
 
-    cdef inline void trim(self) noexcept:
-        """The window begins with a pending entry."""
-        while self.count and not self.at(0).pending:
-            self.head = (self.head + 1) & (self.capacity - 1)
-            self.count -= 1
-
     cdef void move_floor(self) noexcept:
         cdef Entry* e
         if self.num_pending + self.num_parked == 0:
-            self.count = self.head = 0
-            self.queue_count = self.queue_head = 0
+            window_clear(&self.window)
+            queue_clear(&self.queue)
             self.ack_floor_consumer = self.delivered_consumer
             self.ack_floor_stream = self.delivered_stream
             return
-        self.trim()
-        e = self.at(0)
+        window_trim(&self.window)
+        e = entry_at(&self.window, 0)
         if e.cseq and e.cseq - 1 > self.ack_floor_consumer:
             self.ack_floor_consumer = e.cseq - 1
         if e.seq - 1 > self.ack_floor_stream:
@@ -216,8 +102,8 @@ cdef class AckState:
         self.shrink()
 
     cdef inline void shrink(self) noexcept:
-        if self.count > 4 * (self.num_pending + self.num_parked) + COMPACT_SLACK:
-            self.compact()
+        if self.window.count > 4 * (self.num_pending + self.num_parked) + COMPACT_SLACK:
+            window_compact(&self.window)
 
     # --- deliveries ------------------------------------------------------------------------------------
 
@@ -225,13 +111,13 @@ cdef class AckState:
         cdef Entry* e
         cdef Py_ssize_t i
         if stream_seq <= self.delivered_stream:
-            i = self.find(stream_seq, 0)
+            i = window_find(&self.window, stream_seq, 0)
             if i < 0:
                 raise ValueError(f"redelivery of stream sequence {stream_seq}, which is not pending")
-            e = self.at(<size_t>i)
+            e = entry_at(&self.window, <size_t>i)
             if self.journaling:
-                self.note_ts(ts)
-                self.note_op(c"R", stream_seq, 0, 1)
+                journal_ts(&self.journal, ts)
+                journal_op(&self.journal, c"R", stream_seq)
             if e.queued:
                 self.unqueue(e)
             if e.deliveries == 1:
@@ -245,11 +131,11 @@ cdef class AckState:
                 self.num_parked -= 1
                 self.num_pending += 1
             return self.delivered_consumer
-        if self.policy != ACK_NONE and self.count == self.capacity:
-            self.grow()
+        if self.policy != ACK_NONE:
+            window_reserve(&self.window)
         if self.journaling:
-            self.note_ts(ts)
-            self.note_run(c"D", stream_seq)
+            journal_ts(&self.journal, ts)
+            journal_run(&self.journal, c"D", stream_seq)
         self.delivered_consumer += 1
         self.delivered_stream = stream_seq
         if self.policy == ACK_NONE:
@@ -258,14 +144,13 @@ cdef class AckState:
             if self.collecting:
                 self.note_settled(stream_seq)
             return self.delivered_consumer
-        e = self.at(self.count)
+        e = window_push(&self.window)
         e.seq = stream_seq
         e.cseq = self.delivered_consumer
         e.ts = ts
         e.deliveries = 1
         e.pending = 1
         e.queued = 0
-        self.count += 1
         self.num_pending += 1
         return self.delivered_consumer
 
@@ -275,29 +160,27 @@ cdef class AckState:
         if stream_seq <= self.delivered_stream or self.policy != ACK_EXPLICIT:
             raise ValueError(f"stream sequence {stream_seq} can't be parked: delivered {self.delivered_stream},"
                              f" ack policy {self.policy}")
-        if self.count == self.capacity:
-            self.grow()
+        window_reserve(&self.window)
         if self.journaling:
-            self.note_op(c"P", stream_seq, 0, 1)
+            journal_op(&self.journal, c"P", stream_seq)
         self.delivered_stream = stream_seq
-        e = self.at(self.count)
+        e = window_push(&self.window)
         e.seq = stream_seq
         e.cseq = 0
         e.ts = 0
         e.deliveries = 0
         e.pending = 1
         e.queued = 0
-        self.count += 1
         self.num_parked += 1
         return 0
 
     cdef bint is_parked(self, uint64_t stream_seq) noexcept:
-        cdef Py_ssize_t i = self.find(stream_seq, 0)
-        return i >= 0 and self.at(<size_t>i).deliveries == 0
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
+        return i >= 0 and entry_at(&self.window, <size_t>i).deliveries == 0
 
     cdef uint32_t deliveries_of(self, uint64_t stream_seq) noexcept:
-        cdef Py_ssize_t i = self.find(stream_seq, 0)
-        return self.at(<size_t>i).deliveries if i >= 0 else 0
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
+        return entry_at(&self.window, <size_t>i).deliveries if i >= 0 else 0
 
     def delivered(self, uint64_t stream_seq, int64_t ts):
         """`deliver` for Python callers (the pump calls it in C)."""
@@ -313,7 +196,7 @@ cdef class AckState:
         if stream_seq <= self.delivered_stream:
             return
         if self.journaling:
-            self.note_op(c"S", stream_seq, 0, 1)
+            journal_op(&self.journal, c"S", stream_seq)
         self.delivered_stream = stream_seq
         if self.num_pending == 0:
             self.move_floor()
@@ -321,22 +204,22 @@ cdef class AckState:
     # --- acks ------------------------------------------------------------------------------------------
 
     cdef int ack(self, uint64_t stream_seq, uint64_t consumer_seq) except -1:
-        cdef Py_ssize_t i = self.find(stream_seq, consumer_seq)
-        if i >= 0 and self.at(<size_t>i).deliveries == 0:
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, consumer_seq)
+        if i >= 0 and entry_at(&self.window, <size_t>i).deliveries == 0:
             return 0                    # nobody has it who could ack it
         if i < 0:
             if self.dead and stream_seq in self.dead:
                 if self.journaling:
-                    self.note_run(c"A", stream_seq)
+                    journal_run(&self.journal, c"A", stream_seq)
                 del self.dead[stream_seq]
                 if self.collecting:
                     self.note_settled(stream_seq)
             return 0
         if self.journaling:
-            self.note_run(c"A", stream_seq)
+            journal_run(&self.journal, c"A", stream_seq)
         if self.collecting:
             self.note_settled(stream_seq)
-        self.settle(self.at(<size_t>i))
+        self.settle(entry_at(&self.window, <size_t>i))
         if i == 0 or self.num_pending == 0:
             self.move_floor()
         else:
@@ -351,16 +234,15 @@ cdef class AckState:
         if consumer_seq > self.delivered_consumer:
             return 0
         if self.journaling:
-            self.note_op(c"L", stream_seq, consumer_seq, 2)
-        while self.count and self.at(0).seq <= stream_seq:
-            e = self.at(0)
+            journal_op2(&self.journal, c"L", stream_seq, consumer_seq)
+        while self.window.count and entry_at(&self.window, 0).seq <= stream_seq:
+            e = entry_at(&self.window, 0)
             if e.pending:
                 if self.collecting:
                     self.note_settled(e.seq)
                 self.settle(e)
-            self.head = (self.head + 1) & (self.capacity - 1)
-            self.count -= 1
-        self.trim()
+            window_drop_front(&self.window)
+        window_trim(&self.window)
         for dead in [seq for seq in self.dead if seq <= stream_seq]:
             del self.dead[dead]
             if self.collecting:
@@ -369,8 +251,8 @@ cdef class AckState:
         if consumer_seq > self.ack_floor_consumer:
             self.ack_floor_consumer = consumer_seq
         if self.num_pending == 0:
-            self.count = self.head = 0
-            self.queue_count = self.queue_head = 0
+            window_clear(&self.window)
+            queue_clear(&self.queue)
         return before - self.num_pending
 
     def acked(self, uint64_t stream_seq, uint64_t consumer_seq=0):
@@ -381,12 +263,12 @@ cdef class AckState:
 
     def drop(self, uint64_t stream_seq):
         """The message is settled without an ack (+TERM, gone from the stream): True when it was pending."""
-        cdef Py_ssize_t i = self.find(stream_seq, 0)
-        if i < 0 or self.at(<size_t>i).deliveries:
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
+        if i < 0 or entry_at(&self.window, <size_t>i).deliveries:
             return self.ack(stream_seq, 0) == 1
         if self.journaling:
-            self.note_op(c"X", stream_seq, 0, 1)
-        self.settle(self.at(<size_t>i))
+            journal_op(&self.journal, c"X", stream_seq)
+        self.settle(entry_at(&self.window, <size_t>i))
         self.move_floor()
         return False
 
@@ -395,18 +277,17 @@ cdef class AckState:
         cdef size_t before = self.num_pending, parked_before = self.num_parked
         cdef Entry* e
         cdef list gone = [seq for seq in self.dead if seq < first_seq]
-        if not gone and (self.count == 0 or self.at(0).seq >= first_seq):
+        if not gone and (self.window.count == 0 or entry_at(&self.window, 0).seq >= first_seq):
             return 0
         if self.journaling:
-            self.note_op(c"B", first_seq, 0, 1)
+            journal_op(&self.journal, c"B", first_seq)
         for seq in gone:
             del self.dead[seq]
-        while self.count and self.at(0).seq < first_seq:
-            e = self.at(0)
+        while self.window.count and entry_at(&self.window, 0).seq < first_seq:
+            e = entry_at(&self.window, 0)
             if e.pending:
                 self.settle(e)
-            self.head = (self.head + 1) & (self.capacity - 1)
-            self.count -= 1
+            window_drop_front(&self.window)
         if before != self.num_pending or parked_before != self.num_parked:
             self.move_floor()
         return before - self.num_pending
@@ -414,11 +295,11 @@ cdef class AckState:
     def truncate(self, uint64_t last_seq):
         """Forgets everything above last_seq: the stream lost its end, and its sequences will be used again."""
         cdef Entry* e
-        while self.count and self.at(self.count - 1).seq > last_seq:
-            e = self.at(self.count - 1)
+        while self.window.count and entry_at(&self.window, self.window.count - 1).seq > last_seq:
+            e = entry_at(&self.window, self.window.count - 1)
             if e.pending:
                 self.settle(e)
-            self.count -= 1
+            self.window.count -= 1
         for seq in [seq for seq in self.dead if seq > last_seq]:
             del self.dead[seq]
         if self.delivered_stream > last_seq:
@@ -438,8 +319,8 @@ cdef class AckState:
         cdef size_t i
         cdef Entry* e
         cdef list result = []
-        for i in range(self.count):
-            e = self.at(i)
+        for i in range(self.window.count):
+            e = entry_at(&self.window, i)
             if e.pending:
                 result.append((e.seq, e.cseq, e.ts, e.deliveries))
         return result
@@ -472,7 +353,7 @@ cdef class AckState:
         if seq > self.delivered_stream:
             return True
         if self.policy == ACK_EXPLICIT:
-            if self.find(seq, 0) >= 0:
+            if window_find(&self.window, seq, 0) >= 0:
                 return True
         elif seq > self.ack_floor_stream:
             return True
@@ -512,22 +393,9 @@ cdef class AckState:
         return self.waits[i if i < self.waits_count else self.waits_count - 1]
 
     cdef int enqueue(self, Entry* e) except -1:
-        cdef uint64_t* queue
-        cdef size_t i
         if e.queued:
             return 0
-        if self.queue_count == self.queue_capacity:
-            queue = <uint64_t*>malloc(self.queue_capacity * 2 * sizeof(uint64_t))
-            if queue == NULL:
-                raise MemoryError(f"no memory for {self.queue_capacity * 2} redeliveries")
-            for i in range(self.queue_count):
-                queue[i] = self.queue[(self.queue_head + i) & (self.queue_capacity - 1)]
-            free(self.queue)
-            self.queue = queue
-            self.queue_head = 0
-            self.queue_capacity *= 2
-        self.queue[(self.queue_head + self.queue_count) & (self.queue_capacity - 1)] = e.seq
-        self.queue_count += 1
+        queue_push(&self.queue, e.seq)
         e.queued = 1
         self.num_queued += 1
         return 0
@@ -535,30 +403,19 @@ cdef class AckState:
     cdef void unqueue(self, Entry* e) noexcept:
         """A pending entry leaves the redelivery queue: at its front as a rule. Its item goes with it, or the entry,
         queued again later, would have its old place."""
-        cdef size_t i, mask = self.queue_capacity - 1
         e.queued = 0
         self.num_queued -= 1
-        for i in range(self.queue_count):
-            if self.queue[(self.queue_head + i) & mask] == e.seq:
-                break
-        else:
-            return
-        while i:
-            self.queue[(self.queue_head + i) & mask] = self.queue[(self.queue_head + i - 1) & mask]
-            i -= 1
-        self.queue_head = (self.queue_head + 1) & mask
-        self.queue_count -= 1
+        queue_remove(&self.queue, e.seq)
 
     cdef uint64_t next_queued(self) except? 0:
         cdef uint64_t seq
         cdef Py_ssize_t i
-        while self.queue_count:
-            seq = self.queue[self.queue_head]
-            i = self.find(seq, 0)
-            if i >= 0 and self.at(<size_t>i).queued:
+        while self.queue.count:
+            seq = queue_front(&self.queue)
+            i = window_find(&self.window, seq, 0)
+            if i >= 0 and entry_at(&self.window, <size_t>i).queued:
                 return seq
-            self.queue_head = (self.queue_head + 1) & (self.queue_capacity - 1)
-            self.queue_count -= 1
+            queue_drop_front(&self.queue)
         return 0
 
     def peek_queued(self):
@@ -576,8 +433,8 @@ cdef class AckState:
         cdef Entry* e
         cdef int64_t wait, deadline, earliest = INT64_MAX
         cdef list given_up = []
-        for i in range(self.count):
-            e = self.at(i)
+        for i in range(self.window.count):
+            e = entry_at(&self.window, i)
             if not e.pending or e.queued or e.deliveries == 0:
                 continue
             wait = self.wait_of(e)
@@ -599,8 +456,8 @@ cdef class AckState:
         cdef size_t i
         cdef Entry* e
         cdef int64_t wait, earliest = INT64_MAX
-        for i in range(self.count):
-            e = self.at(i)
+        for i in range(self.window.count):
+            e = entry_at(&self.window, i)
             if e.pending and not e.queued and e.deliveries:
                 wait = self.wait_of(e)
                 if wait <= INT64_MAX - e.ts and e.ts + wait < earliest:
@@ -610,16 +467,16 @@ cdef class AckState:
     def give_up(self, uint64_t stream_seq):
         """It reached max_deliver: no longer pending, blocks no floor, counts as redelivered. True when it was
         pending."""
-        cdef Py_ssize_t i = self.find(stream_seq, 0)
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
         if i < 0:
             return False
-        if self.at(<size_t>i).deliveries == 0:
+        if entry_at(&self.window, <size_t>i).deliveries == 0:
             self.drop(stream_seq)       # only a replayed journal comes here
             return False
         if self.journaling:
-            self.note_op(c"X", stream_seq, 0, 1)
-        self.dead[stream_seq] = self.at(<size_t>i).deliveries
-        self.settle(self.at(<size_t>i))
+            journal_op(&self.journal, c"X", stream_seq)
+        self.dead[stream_seq] = entry_at(&self.window, <size_t>i).deliveries
+        self.settle(entry_at(&self.window, <size_t>i))
         if i == 0 or self.num_pending == 0:
             self.move_floor()
         else:
@@ -632,24 +489,24 @@ cdef class AckState:
 
     def requeue(self, uint64_t stream_seq):
         """A NAK without delay: due now. True when it is pending and wasn't queued yet."""
-        cdef Py_ssize_t i = self.find(stream_seq, 0)
-        if i < 0 or self.at(<size_t>i).queued or self.at(<size_t>i).deliveries == 0:
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
+        if i < 0 or entry_at(&self.window, <size_t>i).queued or entry_at(&self.window, <size_t>i).deliveries == 0:
             return False
         self.touch(stream_seq, DUE_TS)
-        self.enqueue(self.at(<size_t>i))
+        self.enqueue(entry_at(&self.window, <size_t>i))
         return True
 
     def touch(self, uint64_t stream_seq, int64_t ts):
         """The ack wait runs from ts (ns) again (+WPI; a NAK with delay: ts = when it is due - its ack
         wait). It leaves the redelivery queue. Returns when it is due, ns; 0 when it isn't pending."""
-        cdef Py_ssize_t i = self.find(stream_seq, 0)
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
         cdef Entry* e
         cdef int64_t wait
-        if i < 0 or self.at(<size_t>i).deliveries == 0:
+        if i < 0 or entry_at(&self.window, <size_t>i).deliveries == 0:
             return 0
         if self.journaling:
-            self.note_op(c"W", stream_seq, zigzag(ts), 2)
-        e = self.at(<size_t>i)
+            journal_op2(&self.journal, c"W", stream_seq, zigzag(ts))
+        e = entry_at(&self.window, <size_t>i)
         e.ts = ts
         if e.queued:
             self.unqueue(e)
@@ -658,97 +515,33 @@ cdef class AckState:
 
     def wait_ns(self, uint64_t stream_seq):
         """The ack wait of a pending entry in ns, by its number of deliveries."""
-        cdef Py_ssize_t i = self.find(stream_seq, 0)
-        return self.wait_of(self.at(<size_t>i)) if i >= 0 else self.waits[0]
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
+        return self.wait_of(entry_at(&self.window, <size_t>i)) if i >= 0 else self.waits[0]
 
     # --- the journal -----------------------------------------------------------------------------------
 
-    cdef int close_run(self) except -1:
-        cdef uint64_t first = self.run_first, count = self.run_count
-        cdef int kind = self.run_kind
-        if kind:
-            self.run_kind = 0
-            self.note_op(kind, first, count, 2)
-        return 0
-
-    cdef inline int note_run(self, int kind, uint64_t seq) except -1:
-        if self.run_kind == kind and seq == self.run_first + self.run_count:
-            self.run_count += 1
-            return 0
-        self.close_run()
-        self.run_kind = kind
-        self.run_first = seq
-        self.run_count = 1
-        return 0
-
-    cdef inline int note_ts(self, int64_t ts) except -1:
-        cdef char* d
-        if ts == self.journal_ts:
-            return 0
-        self.close_run()
-        d = self.journal.reserve(9)
-        d[0] = c"T"
-        memcpy(d + 1, &ts, 8)
-        self.journal.size += 9
-        self.journal_ts = ts
-        return 0
-
-    cdef int note_op(self, int op, uint64_t a, uint64_t b, int operands) except -1:
-        cdef char* d
-        cdef size_t n = 1
-        self.close_run()
-        d = self.journal.reserve(21)
-        d[0] = <char>op
-        n += put_varint(d + n, a)
-        if operands == 2:
-            n += put_varint(d + n, b)
-        self.journal.size += n
-        return 0
-
     def take_journal(self):
         """What changed since the last take (or snapshot), for the consumer's store; b"" when nothing did."""
-        self.close_run()
-        self.journal_ts = -1       # every entry stands alone: it begins with its own time
-        if self.journal.size == 0:
-            return b""
-        return self.journal.take()
+        return journal_take(&self.journal)
 
     def replay(self, bytes entry):
         """Applies one journal entry. Raises ValueError where it is not one that follows this state."""
         cdef const char* p = PyBytes_AS_STRING(entry)
         cdef size_t n = <size_t>PyBytes_GET_SIZE(entry), at = 0
-        cdef uint64_t a, b
-        cdef Py_ssize_t used
-        cdef int op
+        cdef Record record
         cdef bint journaling = self.journaling
+        record.ts = self.journal.ts
         self.journaling = False
         try:
-            while at < n:
-                op = p[at]
-                at += 1
-                a = b = 0
-                if op == c"T":
-                    if n - at < 8:
-                        raise ValueError(f"consumer journal: cut off at byte {at}")
-                    memcpy(&self.journal_ts, p + at, 8)
-                    at += 8
-                    continue
-                used = get_varint(p + at, n - at, &a)
-                if used < 0:
-                    raise ValueError(f"consumer journal: bad number at byte {at}")
-                at += <size_t>used
-                if op == c"D" or op == c"A" or op == c"L" or op == c"W":
-                    used = get_varint(p + at, n - at, &b)
-                    if used < 0:
-                        raise ValueError(f"consumer journal: bad number at byte {at}")
-                    at += <size_t>used
-                self.replay_op(op, a, b)
+            while read_record(p, n, &at, &record):
+                self.replay_record(&record)
         finally:
             self.journaling = journaling
-            self.journal_ts = -1
+            self.journal.ts = -1
 
-    cdef int replay_op(self, int op, uint64_t a, uint64_t b) except -1:
-        cdef uint64_t i
+    cdef int replay_record(self, const Record* record) except -1:
+        cdef uint64_t a = record.a, b = record.b, i
+        cdef int op = record.op
         if op == c"D":
             if a <= self.delivered_stream or b > UINT64_MAX - a:
                 raise ValueError(f"consumer journal: delivery of {a} x {b} after {self.delivered_stream}")
@@ -760,17 +553,17 @@ cdef class AckState:
                 self.ack_floor_stream = self.delivered_stream
                 return 0
             for i in range(b):
-                self.deliver(a + i, self.journal_ts)
+                self.deliver(a + i, record.ts)
         elif op == c"A":
             # A run's entries are pending: more of them than the window holds is no run of ours.
-            if b > self.count + <size_t>len(self.dead):
-                raise ValueError(f"consumer journal: {b} acks from {a} on with {self.count} deliveries")
+            if b > self.window.count + <size_t>len(self.dead):
+                raise ValueError(f"consumer journal: {b} acks from {a} on with {self.window.count} deliveries")
             for i in range(b):
                 self.ack(a + i, 0)
         elif op == c"R":
             if a > self.delivered_stream:
                 raise ValueError(f"consumer journal: redelivery of {a} after {self.delivered_stream}")
-            self.deliver(a, self.journal_ts)
+            self.deliver(a, record.ts)
         elif op == c"L":
             self.ack_all(a, b)
         elif op == c"W":
@@ -791,100 +584,39 @@ cdef class AckState:
 
     def snapshot(self):
         """The whole state as bytes; what the journal had noted so far is covered by it and forgotten."""
-        cdef size_t held = self.num_pending + self.num_parked
-        cdef size_t size = SNAPSHOT_HEAD + held * SNAPSHOT_ENTRY + len(self.dead) * SNAPSHOT_DEAD
-        cdef bytes result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
-        cdef char* d = PyBytes_AS_STRING(result)
-        cdef uint64_t number
-        cdef uint32_t count
-        cdef size_t i
-        cdef Entry* e
-        d[0] = SNAPSHOT_VERSION
-        d[1] = <char>self.policy
-        d += 2
-        for number in (self.delivered_consumer, self.delivered_stream, self.ack_floor_consumer,
-                       self.ack_floor_stream, held, len(self.dead)):
-            memcpy(d, &number, 8)
-            d += 8
-        for i in range(self.count):
-            e = self.at(i)
-            if e.pending:
-                memcpy(d, &e.seq, 8)
-                memcpy(d + 8, &e.cseq, 8)
-                memcpy(d + 16, &e.ts, 8)
-                memcpy(d + 24, &e.deliveries, 4)
-                d += SNAPSHOT_ENTRY
-        for number, count in sorted(self.dead.items()):
-            memcpy(d, &number, 8)
-            memcpy(d + 8, &count, 4)
-            d += SNAPSHOT_DEAD
-        self.run_kind = 0
-        self.journal_ts = -1
-        self.journal.clear()
+        cdef Position position
+        cdef bytes result
+        position.delivered_consumer, position.delivered_stream = self.delivered_consumer, self.delivered_stream
+        position.ack_floor_consumer, position.ack_floor_stream = self.ack_floor_consumer, self.ack_floor_stream
+        result = write_snapshot(
+            self.policy, &position, &self.window, self.num_pending + self.num_parked, self.dead
+        )
+        journal_forget(&self.journal)
         return result
 
     def restore(self, bytes snapshot):
         """Becomes what `snapshot` was taken of. Raises ValueError where it isn't one."""
-        cdef const char* p = PyBytes_AS_STRING(snapshot)
-        cdef size_t n = <size_t>PyBytes_GET_SIZE(snapshot)
-        cdef uint64_t numbers[6]
-        cdef uint64_t number, last = 0
-        cdef uint32_t count
-        cdef Entry e
-        if n < SNAPSHOT_HEAD or p[0] != SNAPSHOT_VERSION or p[1] != self.policy:
-            raise ValueError(f"consumer snapshot: {n} bytes, version and policy {snapshot[:2]!r} instead of "
-                             f"{bytes((SNAPSHOT_VERSION, self.policy))!r}")
-        memcpy(numbers, p + 2, 6 * 8)
-        n -= SNAPSHOT_HEAD
-        if numbers[4] > n // SNAPSHOT_ENTRY or \
-                numbers[4] * SNAPSHOT_ENTRY + numbers[5] * SNAPSHOT_DEAD != n or numbers[5] > n:
-            raise ValueError(f"consumer snapshot: {numbers[4]} pending and {numbers[5]} dead in {n} bytes")
-        p += SNAPSHOT_HEAD
-        self.delivered_consumer, self.delivered_stream = numbers[0], numbers[1]
-        self.ack_floor_consumer, self.ack_floor_stream = numbers[2], numbers[3]
-        self.count = self.head = self.num_pending = self.num_parked = self.redelivered = 0
-        self.queue_count = self.queue_head = self.num_queued = 0
-        self.dead.clear()
-        for _ in range(<size_t>numbers[4]):
-            memcpy(&e.seq, p, 8)
-            memcpy(&e.cseq, p + 8, 8)
-            memcpy(&e.ts, p + 16, 8)
-            memcpy(&e.deliveries, p + 24, 4)
-            e.pending = 1
-            e.queued = 0
-            if e.seq <= last or e.seq > self.delivered_stream or (e.deliveries == 0) != (e.cseq == 0):
-                raise ValueError(
-                    f"consumer snapshot: entry {e.seq} after {last}, delivered {self.delivered_stream}"
-                )
-            last = e.seq
-            if self.count == self.capacity:
-                self.grow()
-            self.at(self.count)[0] = e
-            self.count += 1
+        cdef Position position
+        try:
+            read_snapshot(snapshot, self.policy, &position, &self.window, self.dead)
+        finally:
+            self.recount()
+        self.delivered_consumer, self.delivered_stream = position.delivered_consumer, position.delivered_stream
+        self.ack_floor_consumer, self.ack_floor_stream = position.ack_floor_consumer, position.ack_floor_stream
+        queue_clear(&self.queue)
+        journal_forget(&self.journal)
+
+    cdef void recount(self) noexcept:
+        cdef size_t i
+        cdef Entry* e
+        self.num_pending = self.num_parked = self.num_queued = self.redelivered = 0
+        for i in range(self.window.count):
+            e = entry_at(&self.window, i)
+            if not e.pending:
+                continue
             if e.deliveries:
                 self.num_pending += 1
             else:
                 self.num_parked += 1
-            if e.deliveries > 1:
-                self.redelivered += 1
-            p += SNAPSHOT_ENTRY
-        for _ in range(<size_t>numbers[5]):
-            memcpy(&number, p, 8)
-            memcpy(&count, p + 8, 4)
-            self.dead[number] = count
-            p += SNAPSHOT_DEAD
-        self.run_kind = 0
-        self.journal.clear()
-
-
-def make_snapshot(int policy, tuple delivered, tuple floor, list pending, list given_up):
-    """What snapshot() of such a state returns; see the .pyi."""
-    cdef list parts = [bytes((SNAPSHOT_VERSION, policy))]
-    for number in (*delivered, *floor, len(pending), len(given_up)):
-        parts.append(int(number).to_bytes(8, "little"))
-    for seq, consumer_seq, ts, deliveries in pending:
-        parts.append(seq.to_bytes(8, "little") + consumer_seq.to_bytes(8, "little"))
-        parts.append(ts.to_bytes(8, "little", signed=True) + deliveries.to_bytes(4, "little"))
-    for seq, deliveries in given_up:
-        parts.append(seq.to_bytes(8, "little") + deliveries.to_bytes(4, "little"))
-    return b"".join(parts)
+            self.redelivered += e.deliveries > 1
+            self.num_queued += e.queued

@@ -1,0 +1,1 @@
+"""The journal of an ack state; nothing of it is for Python."""

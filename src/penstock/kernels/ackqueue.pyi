@@ -1,0 +1,1 @@
+"""The redelivery queue of a consumer; nothing of it is for Python."""

@@ -1,0 +1,1 @@
+"""The deliveries above an ack floor; nothing of it is for Python."""
