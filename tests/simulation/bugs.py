@@ -12,9 +12,14 @@ import pytest
 
 from penstock.jetstream.consumer.letters import DeadLetters
 from penstock.jetstream.engine import JetStream
+from penstock.jetstream.stream import stream
 from penstock.jetstream.stream.fast import FastIngest
+from penstock.jetstream.stream.renaming import make_mapper
 from penstock.kernels import records
+from penstock.kernels.dispatch import SubjectMapper
 from penstock.kernels.streamlog import StreamLog
+from penstock.protocol.api import SubjectTransform
+from penstock.protocol.transforms import Below
 from penstock.store import blocks, recovery
 from penstock.store.disk import Disk
 
@@ -110,6 +115,31 @@ def key_never_busy(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("penstock.jetstream.consumer.config.key_token", lambda config: 0)
 
 
+def transform_kept_past_an_update(patch: pytest.MonkeyPatch) -> None:
+    """A stream goes on with its first subject transform when an update brings another one."""
+    made: dict[str, SubjectMapper | None] = {}
+
+    def first(config: SubjectTransform | None, below: Below) -> SubjectMapper | None:
+        name = config.src.partition(".")[0] if config is not None else ""
+        return made.setdefault(name, make_mapper(config, below))
+
+    patch.setattr(stream, "make_mapper", first)
+
+
+def republished_before_the_write(patch: pytest.MonkeyPatch) -> None:
+    """What is stored goes out again at once."""
+    write = JetStream.write
+
+    def early(engine: JetStream) -> None:
+        engine.is_routing = True
+        for changed in engine._changed.values():
+            changed.republisher.route(engine.index)
+        engine.is_routing = False
+        write(engine)
+
+    patch.setattr(JetStream, "write", early)
+
+
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (ack_before_write, "acked means kept"),
     (lost_tombstone, "no resurrection"),
@@ -118,4 +148,6 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (stored_past_a_gap, "past a gap"),
     (letter_stored_twice, "dead letters"),
     (key_never_busy, "one a key"),
+    (transform_kept_past_an_update, "subjects"),
+    (republished_before_the_write, "republish"),
 ]

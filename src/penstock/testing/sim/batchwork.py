@@ -12,6 +12,7 @@ from penstock.protocol.batch import Operation
 from penstock.testing.sim import atomics, fasts
 from penstock.testing.sim.atomics import AtomicBatch
 from penstock.testing.sim.fasts import FastBatch
+from penstock.testing.sim.renaming import stored_subject
 from penstock.testing.sim.streams import Publish, StreamRecord
 from penstock.testing.sim.world import World
 
@@ -26,6 +27,12 @@ def any_stream_with(world: World, random: Random, feature: str) -> StreamRecord 
     """One of the streams whose configuration has the feature."""
     names = [name for name in sorted(world.streams) if getattr(world.streams[name].config, feature)]
     return world.streams[random.choice(names)] if names else None
+
+
+def new_publish(world: World, record: StreamRecord, token: str) -> Publish:
+    """A publish to one of the stream's subjects."""
+    sent = f"{record.name}.{token}"
+    return Publish(world.next_tag(), record.name, stored_subject(record.config, sent), sent)
 
 
 def extra_headers(one: Publish, record: StreamRecord, random: Random) -> list[tuple[str, str]]:
@@ -69,10 +76,13 @@ def publish_atomic(world: World, random: Random) -> None:
     if record is None:
         return
     book = world.batches.of(record).atomic
-    book.batches = [batch for batch in book.batches if not batch.uncertain]
+    # Few go on with what the server refused or forgot.
+    book.batches = [
+        one for one in book.batches if not one.uncertain and (one.is_open or random.random() < 0.3)
+    ]
     batch = random.choice(book.batches) if book.batches and random.random() < 0.6 else None
     batch = batch or world.batches.new_atomic(record)
-    ends = random.random() < 0.55
+    ends = random.random() < 0.7
     arrivals = [_atomic_message(world, batch, random) for _ in range(random.choice([1, 2, 3, 6]))]
     if ends:
         book.batches.remove(batch)
@@ -91,11 +101,12 @@ Outgoing = tuple[atomics.Arrival, list[tuple[str, str]], bytes]
 
 
 def _atomic_message(world: World, batch: AtomicBatch, random: Random) -> Outgoing:
-    one = Publish(world.next_tag(), batch.record.name, f"{batch.record.name}.{random.choice(TOKENS)}")
+    one = new_publish(world, batch.record, random.choice(TOKENS))
     batch.sent.append(one)
     seq = len(batch.sent)
     pairs = [(headers.BATCH_ID, batch.id), (headers.BATCH_SEQUENCE, str(seq))]
-    pairs += extra_headers(one, batch.record, random)
+    if random.random() < 0.4:  # one that is refused refuses all of them
+        pairs += extra_headers(one, batch.record, random)
     one.plain &= not one.msg_id  # an id that is known, or twice in the batch, refuses all of it
     payload = b"%08d" % one.tag + b"." * random.choice(SIZES)
     return atomics.Arrival(batch, seq, one, "", 0, 0), pairs, payload
@@ -121,7 +132,7 @@ def _send_atomic(
     arrival = arrival._replace(answer=number, size=len(block) + len(payload))
     world.say(f"{batch.id} {arrival.seq} {arrival.commit} to {batch.record.name}")
     world.batches.of(batch.record).atomic.arrivals.append(arrival)
-    subject = arrival.publish.subject if arrival.publish is not None else f"{batch.record.name}.x"
+    subject = arrival.publish.sent if arrival.publish is not None else f"{batch.record.name}.x"
     inbox = b"_IN.b.%d" % number if asks else b""
     world.send(subject, inbox, block, payload, batch.sent if arrival.commit else [], batch.record)
 
@@ -174,7 +185,7 @@ def publish_fast(world: World, random: Random) -> None:
 
 
 def _fast_message(world: World, batch: FastBatch, random: Random) -> tuple[fasts.Arrival, bytes, bytes]:
-    one = Publish(world.next_tag(), batch.record.name, f"{batch.record.name}.{random.choice(TOKENS)}")
+    one = new_publish(world, batch.record, random.choice(TOKENS))
     batch.sent.append(one)
     seq = len(batch.sent)
     pairs = extra_headers(one, batch.record, random)
@@ -188,6 +199,6 @@ def _send_fast(world: World, arrival: fasts.Arrival, header: bytes, payload: byt
     world.say(f"{batch.id} {arrival.seq} {arrival.operation.name.lower()} to {batch.record.name}")
     world.batches.of(batch.record).fast.arrivals.append(arrival)
     one = arrival.publish
-    subject = one.subject if one is not None else f"{batch.record.name}.x"
+    subject = one.sent if one is not None else f"{batch.record.name}.x"
     reply = batch.reply(arrival.seq, arrival.operation)
     world.send(subject, reply, header, payload, [one] if one is not None else [], batch.record)

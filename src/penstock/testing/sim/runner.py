@@ -12,6 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 from penstock.testing.sim import workload
+from penstock.testing.sim.batchwork import publish_atomic
 from penstock.testing.sim.disk import Killed
 from penstock.testing.sim.faults import Violation
 from penstock.testing.sim.world import SECOND_NS, World
@@ -81,12 +82,15 @@ class Run:
         random = Random((self.seed << 12) + step)
         world = self.world
         world.disk.random = Random((self.seed << 12) + step + (1 << 60))
-        action = random.choice(_ACTIONS) if world.streams or step % 3 else workload.create_stream
+        bare = len(world.streams) < 3 and step % 2 == 0  # else most steps find nothing to do
+        action = workload.create_stream if bare else random.choice(_ACTIONS)
         self.events.append(f"[{step}] {action.__name__} at {(world.now - 1_700_000_000_000_000_000) / 1e9} s")
-        dying = random.random() < self.crash_rate * (6 if world.has_letters_due() else 1)
+        dying = random.random() < self.crash_rate * self._danger(action)
         power = random.random() < self.power_rate
         how = random.random()
-        if dying and how < 0.55:
+        if dying and action is publish_atomic:
+            world.disk.kill_at = world.disk.ops + random.choice([1, 1, 2, 3])  # while the batch is written
+        elif dying and how < 0.55:
             world.disk.kill_at = world.disk.ops + random.choice([1, 2, 3, 5, 8, 13])
         elif dying and how < 0.8:
             world.kill_phase = random.choice(["apply", "write", "acknowledge", "deliver"])
@@ -96,6 +100,12 @@ class Run:
                 raise Killed
         except Killed:
             self._restart(random, power=power)
+
+    def _danger(self, action: workload.Action) -> float:
+        """How much likelier than else a crash is: what must be whole, or is under way, is seldom there."""
+        if self.world.has_letters_due():
+            return 6
+        return 3 if action is publish_atomic else 1
 
     def _restart(self, random: Random, *, power: bool) -> None:
         world = self.world

@@ -13,7 +13,7 @@ survived.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.streamlog import StreamLog
@@ -22,6 +22,9 @@ from penstock.protocol.api import DiscardPolicy, StreamConfig
 from penstock.protocol.durations import NS_PER_S
 from penstock.protocol.subjects import matches
 from penstock.testing.sim.faults import Violation, require
+
+if TYPE_CHECKING:
+    from penstock.testing.sim.features import Feature
 
 GRAIN_NS = 20_000_000  # how late the server may remove what is too old
 MARKER = b"Nats-Marker-Reason"
@@ -50,12 +53,15 @@ class Picture(NamedTuple):
 class Publish:
     """A publish and what became of it. expect: the last sequence it asked for, and whether of its subject."""
 
-    __slots__ = ("answered", "expect", "msg_id", "plain", "rollup", "stream", "subject", "tag", "ttl_ns")
+    __slots__ = (
+        "answered", "expect", "msg_id", "plain", "rollup", "sent", "stream", "subject", "tag", "ttl_ns",
+    )  # fmt: skip
 
-    def __init__(self, tag: int, stream: str, subject: str) -> None:
+    def __init__(self, tag: int, stream: str, subject: str, sent: str = "") -> None:
         self.tag = tag
         self.stream = stream
-        self.subject = subject
+        self.subject = subject  # that it is stored under
+        self.sent = sent or subject  # that it is published under
         self.msg_id = b""
         self.rollup = ""
         self.ttl_ns = 0
@@ -115,6 +121,7 @@ class StreamRecord:
         self.left_otherwise: set[int] = set()  # what went for other reasons than an ack
         self.came_back: set[int] = set()  # with a crash, that took back their removal
         self.limits_changed = False
+        self.features: list[Feature] = []
         self.damaged = False  # bits were flipped in its files: what is gone may be
         # Power loss took what was not synced; of a closed block whose index was kept, nobody knows before it
         # is read.
@@ -134,10 +141,10 @@ class StreamRecord:
         for held in fresh.values():
             self._check_new(held)
         gone: list[Held] = []
+        before = self.live
         if log.messages != len(self.live) + len(fresh):
             gone = [held for seq, held in self.live.items() if log.next_seq(seq) != seq]
         if gone or fresh:
-            before = self.live
             self.live = {**before, **fresh}
             for held in gone:
                 del self.live[held.seq]
@@ -152,6 +159,8 @@ class StreamRecord:
         )
         self.last_seq = log.last_seq
         self._count(log)
+        for feature in self.features if fresh or gone else ():
+            feature.looked(before, fresh, now)
 
     def end_tick(self) -> None:
         """What was asked for has been done or refused by now."""
@@ -183,8 +192,10 @@ class StreamRecord:
             )  # fmt: skip
             return
         publish = self.published.get(held.tag)
-        if publish is None or publish.subject != held.subject:
+        if publish is None:
             raise Violation("published", f"{self.name} {held.seq}: {held} was not published in this tick")
+        if publish.subject != held.subject:
+            raise Violation("subjects", f"{self.name}: {held} was to be stored as {publish.subject}")
         present = self.seq_of.get(held.tag)
         if present is not None and present != held.seq and present in self.live:
             raise Violation("no duplicate", f"{self.name}: publish {held.tag} is {present} and {held.seq}")
@@ -300,6 +311,9 @@ class StreamRecord:
         first = min(live, default=log.last_seq + 1)
         found = (len(live), self._bytes, first)
         said = (log.messages, log.bytes, log.first_seq)
+        if self.damaged and log.lost:
+            # What took the bytes that the disk changed, a record alone or notes behind it, is not known.
+            said = (log.messages, self._bytes, log.first_seq)
         if found != said:
             raise Violation("counters", f"{self.name}: (messages, bytes, first) are {found}, it says {said}")
         self._hold_limits(found)
@@ -471,9 +485,10 @@ class StreamRecord:
         limited = config.max_msgs > 0 or config.max_bytes > 0
         if limited and (self.limits_changed or held.seq < min(found, default=1 << 62)):
             return True
-        if config.max_msgs_per_subject > 0 and (self.published or self.limits_changed):
-            # Power loss can take the newer message of its subject, and leave what was written after it: the
-            # note that the older one made way for it.
+        if config.max_msgs_per_subject > 0 and (self.published or self.limits_changed or power):
+            # What expired may be back with a power loss, and count beside what was published since. It can
+            # take the newer message of its subject, and leave what was written after it: the note that the
+            # older one made way for it.
             lost = power and any(one.subject == held.subject for one in self.published.values())
             newer = any(one.subject == held.subject and one.seq > held.seq for one in found.values())
             return lost or newer or limited

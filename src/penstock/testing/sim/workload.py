@@ -13,17 +13,18 @@ from penstock.jetstream.consumer.config import KEY_TOKEN
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.letters import METADATA_KEY
 from penstock.protocol import headers
-from penstock.testing.sim.batchwork import publish_atomic, publish_fast
+from penstock.testing.sim.batchwork import new_publish, publish_atomic, publish_fast
 from penstock.testing.sim.consumers import ConsumerRecord, pending_of
 from penstock.testing.sim.faults import require
 from penstock.testing.sim.letters import CONFIG, LETTERS
+from penstock.testing.sim.renaming import renaming_config
 from penstock.testing.sim.streams import Publish, StreamRecord
 from penstock.testing.sim.world import SECOND_NS, World
 
 STREAMS = ("A", "B", "C")
 CONSUMERS = ("one", "two", "three")
 TOKENS = ("x", "y", "z.1", "z.2", "w.q")
-FILTERS = ("x", "z.*", "z.>", "y", "w.q")
+FILTERS = ("x", "z.*", "z.>", "y", "w.q", "t.>")
 
 OWN_HEADER = b"NATS/1.0\r\nX-Own: 1\r\n\r\n"
 
@@ -68,7 +69,8 @@ def stream_config(name: str, random: Random) -> dict[str, Any]:
         config["first_seq"] = random.randrange(1, 1000)
     if random.random() < 0.25:
         config["compression"] = "s2"
-    config["allow_atomic"] = random.random() < 0.5
+    config |= renaming_config(name, random)
+    config["allow_atomic"] = random.random() < 0.7
     config["allow_batched"] = random.random() < 0.5
     return config
 
@@ -93,6 +95,7 @@ def update_stream(world: World, random: Random) -> None:
     for kept in ("storage", "retention", "first_seq", "allow_msg_ttl", "deny_delete"):
         config.pop(kept, None)
     present = world.stream(record.name).config
+    config["no_ack"] = present.no_ack  # else fast batches that got no answers get one for all of them
     config["storage"] = present.storage.value
     config["retention"] = present.retention.value
     config["allow_msg_ttl"] = present.allow_msg_ttl
@@ -184,8 +187,7 @@ def publish_some(world: World, random: Random) -> None:
 
 
 def publish_one(world: World, random: Random, record: StreamRecord) -> None:
-    subject = f"{record.name}.{random.choice(TOKENS)}"
-    publish = Publish(world.next_tag(), record.name, subject)
+    publish = new_publish(world, record, random.choice(TOKENS))
     block = publish_header(publish, record, random)
     publish.plain = (
         not block

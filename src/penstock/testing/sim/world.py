@@ -20,6 +20,7 @@ from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.dispatch import ServiceSink, publish
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.kernels.subjects import SubscriptionIndex
+from penstock.protocol import headers
 from penstock.protocol.acks import parse_reply
 from penstock.protocol.api import RetentionPolicy, encode
 from penstock.store.file import FileStore
@@ -28,13 +29,15 @@ from penstock.testing.sim.batches import BatchBook
 from penstock.testing.sim.consumers import ConsumerRecord
 from penstock.testing.sim.disk import Killed, SimDisk
 from penstock.testing.sim.faults import Violation, require
+from penstock.testing.sim.features import Feature, feature
 from penstock.testing.sim.letters import LETTERS, LetterBook
+from penstock.testing.sim.renaming import PREFIX, Republished
 from penstock.testing.sim.streams import Publish, StreamRecord, read_log, tag_of
 
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000
 RETRY_NS = 1_000_000_000
-PHASES = ("apply", "write", "acknowledge", "deliver")
+FEATURES: tuple[type[Feature], ...] = (Republished,)
 
 
 class World:
@@ -87,6 +90,7 @@ class World:
         self.index.insert(Subscription(ServiceSink(self._on_read), b"_IN.r.*"))
         self.index.insert(Subscription(ServiceSink(self.batches.on_atomic_answer), b"_IN.b.*"))
         self.index.insert(Subscription(ServiceSink(self.batches.on_fast_answer), b"_IN.f.>"))
+        self.index.insert(Subscription(ServiceSink(self._on_republished), f"{PREFIX}.>".encode()))
         self._answers.clear()
         self._confirmations.clear()
         self._bound.clear()
@@ -180,7 +184,7 @@ class World:
             if known is None:
                 made = ("create", name) in in_flight or name in self.doubtful or self.damaged
                 require(made, "no resurrection", f"stream {name} was deleted and is back")
-                self.streams[name] = known = StreamRecord(name, stream.config)
+                self.streams[name] = known = self._record(stream)
                 known.damaged = self.damaged
                 known.adopt(stream)
             elif self.damaged:
@@ -193,6 +197,8 @@ class World:
                     self._note_settled(known, in_flight)
                 self.batches.judge(known, read_log(stream.log, 1), self.now, power=power)
                 known.judge(stream, self.now, power=power, always=self.always)
+            for one in known.features:
+                one.recovered(self.now, power=power, damaged=self.damaged)
             if power:
                 known.survived_power_loss(self.now)
                 known.may_have_holes |= not self.always
@@ -318,7 +324,7 @@ class World:
         for name, stream in self.engine.streams.items():
             record = self.streams.get(name)
             if record is None:
-                record = self.streams[name] = StreamRecord(name, stream.config)
+                record = self.streams[name] = self._record(stream)
             if record.config.retention is not RetentionPolicy.LIMITS:
                 self._note_settled(record, self.in_flight)
             record.look(stream, self.now)
@@ -329,6 +335,11 @@ class World:
         for name in [name for name in self.streams if name not in self.engine.streams]:
             require(("delete", name) in self.in_flight, "acked means kept", f"stream {name} vanished")
             self._forget(name)
+
+    def _record(self, stream: Stream) -> StreamRecord:
+        record = StreamRecord(stream.name, stream.config)
+        record.features = [kind(record) for kind in FEATURES]
+        return record
 
     def _note_settled(self, record: StreamRecord, in_flight: set[tuple[str, str]]) -> None:
         """Which messages interest or work queue retention may remove now."""
@@ -364,17 +375,19 @@ class World:
             elif consumer not in engine._lagging:
                 known.wrote(stream_too=consumer.stream.write_failure is None)
         working = not self.disk.fail_rate and self.disk.room is None
-        for one in self.publishes.values():
-            record = self.streams.get(one.stream)
+        for waiting in self.publishes.values():
+            record = self.streams.get(waiting.stream)
             if record is None or record.limits_changed or record.config.no_ack:
                 continue
             if record.name in engine.streams and working:
-                raise Violation("answers", f"publish {one.tag} to {one.stream} was not answered")
+                raise Violation("answers", f"publish {waiting.tag} to {waiting.stream} was not answered")
         self.publishes.clear()
         self.in_flight.clear()
         for name, record in self.streams.items():
             refusing = name in engine.streams and engine.streams[name].refuse_all is not None
             self.batches.end_tick(record, self.now, faulty=self.faulty(), refusing=refusing)
+            for one in record.features:
+                one.end_tick(self.now, faulty=self.faulty())
             record.end_tick()
 
     def _wake(self) -> None:
@@ -419,7 +432,7 @@ class World:
             self.publishes[one.tag] = one
         payload = b"%08d" % one.tag + b"." * size
         inbox = b"_IN.p.%d" % one.tag if reply else b""
-        self.send(one.subject, inbox, header, payload, [one], self.streams[one.stream])
+        self.send(one.sent, inbox, header, payload, [one], self.streams[one.stream])
 
     def send(
         self, subject: str, inbox: bytes, header: bytes, payload: bytes, what: list[Publish], to: StreamRecord
@@ -542,6 +555,14 @@ class World:
         self.say(f"acks of {seqs} confirmed by {record.stream} > {record.name}")
         record.confirm(seqs)
 
+    def _on_republished(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        stream = (headers.value_of(header, headers.STREAM) or b"").decode()
+        self.say(f"{subject.decode()} from {stream}")
+        if stream in self.streams:  # else it was created in this very tick
+            feature(self.streams[stream], Republished).arrived(subject.decode(), header, payload)
+
     def _on_message(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
@@ -571,6 +592,8 @@ class World:
             record.end_tick()
         for name, record in list(self.streams.items()):
             record.count_thoroughly(self.engine.streams[name], self.now)
+            for one in record.features:
+                one.check(self.now, faulty=self.faulty())
         for (stream, name), consumer_record in self.consumers.items():
             consumer = self.engine.streams[stream].consumers[name]
             info = json.loads(encode(consumer.info(self.now)))

@@ -1,0 +1,140 @@
+"""What must be true of subjects that streams change, and of messages that they publish again.
+
+The renaming is written down a second time here, by hand for a handful of transforms. Whatever is stored under
+a subject that `republish` takes goes out once, in the order of sequences, after it was written, with headers
+that say what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
+
+from penstock.protocol import headers
+from penstock.protocol.api import StreamConfig
+from penstock.protocol.subjects import matches
+from penstock.testing.sim.faults import Violation, require
+from penstock.testing.sim.features import Feature
+from penstock.testing.sim.streams import Held, StreamRecord, tag_of
+
+PREFIX = "rp"
+
+Tokens = list[str]
+
+
+class Rule(NamedTuple):
+    """A transform without the stream's name, which is the first token of everything."""
+
+    src: str
+    dest: str
+    rename: Callable[[Tokens], Tokens]
+
+
+def _partition(tokens: Tokens) -> Tokens:
+    digest = 2166136261
+    for byte in tokens[0].encode():
+        digest = (digest ^ byte) * 16777619 & 0xFFFFFFFF
+    return [str(digest % 3), tokens[0]]
+
+
+RULES = (
+    Rule("z.*", "t.{{wildcard(1)}}", lambda tokens: ["t", tokens[1]]),
+    Rule(">", "t.>", lambda tokens: ["t", *tokens]),
+    Rule("*", "{{partition(3,1)}}.{{wildcard(1)}}", _partition),
+    Rule("*.*", "{{wildcard(2)}}.{{wildcard(1)}}", lambda tokens: [tokens[1], tokens[0]]),
+    Rule("x", "y", lambda tokens: ["y"]),
+)
+
+
+def renaming_config(name: str, random: Random) -> dict[str, Any]:
+    """What a configuration says about it."""
+    config: dict[str, Any] = {}
+    if random.random() < 0.25:
+        rule = random.choice(RULES)
+        config["subject_transform"] = {"src": f"{name}.{rule.src}", "dest": f"{name}.{rule.dest}"}
+    if random.random() < 0.25:
+        config["republish"] = random.choice(
+            [
+                {"src": ">", "dest": f"{PREFIX}.>"},
+                {"src": f"{name}.z.*", "dest": f"{PREFIX}.{name}.{{{{wildcard(1)}}}}"},
+                {"src": f"{name}.>", "dest": f"{PREFIX}.{name}.>", "headers_only": True},
+            ]
+        )
+    return config
+
+
+def stored_subject(config: StreamConfig, subject: str) -> str:
+    """What a message published under a subject of the stream is stored under."""
+    transform = config.subject_transform
+    if transform is None or not matches(transform.src, subject):
+        return subject
+    known = (transform.src.partition(".")[2], transform.dest.partition(".")[2])
+    [rule] = [rule for rule in RULES if rule[:2] == known]
+    name, *tokens = subject.split(".")
+    return ".".join([name, *rule.rename(tokens)])
+
+
+def republished_subject(config: StreamConfig, subject: str) -> str | None:
+    """What a stored message goes out under again."""
+    republish = config.republish
+    if republish is None or not matches(republish.src, subject):
+        return None
+    if republish.dest.endswith(".>"):
+        return f"{PREFIX}.{subject}"
+    name, *tokens = subject.split(".")
+    return f"{PREFIX}.{name}.{tokens[-1]}"
+
+
+class Republished(Feature):
+    """Of one stream."""
+
+    def __init__(self, record: StreamRecord) -> None:
+        super().__init__(record)
+        self._last = 0  # the sequence that came last
+        self._due: dict[int, Held] = {}  # stored, and not come yet
+
+    def looked(self, before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
+        config = self.record.config
+        if config.republish is not None:
+            due = {seq: held for seq, held in fresh.items() if republished_subject(config, held.subject)}
+            self._due.update(due)
+
+    def arrived(self, subject: str, header: bytes, payload: bytes) -> None:
+        """A message came."""
+        record = self.record
+        about = {name: (headers.value_of(header, name) or b"").decode() for name in _ABOUT}
+        seq = int(about[headers.SEQUENCE])
+        where = f"{record.name} {seq} as {subject}"
+        require(seq > self._last, "republish", f"{where}: came after {self._last}")
+        require(seq <= record.kept.last_seq, "republish", f"{where}: came before it was written")
+        self._last = seq
+        self._due.pop(seq, None)
+        held = record.live.get(seq)
+        if held is None:  # came and went within the tick
+            require(about[headers.SUBJECT] != "", "republish", where)
+            return
+        wanted = republished_subject(record.config, held.subject)
+        right = about[headers.SUBJECT] == held.subject and (wanted == subject or record.limits_changed)
+        require(right, "republish", f"{where}: is {held}, {wanted} was expected")
+        if payload:
+            require(tag_of(payload) == held.tag or not held.tag, "republish", f"{where}: is {held}")
+        else:
+            size = headers.value_of(header, headers.MSG_SIZE)
+            require(size is not None or not held.tag, "republish", f"{where}: is empty, {header!r}")
+        older = [one.seq for one in record.live.values() if one.subject == held.subject and one.seq < seq]
+        said = int(about[headers.LAST_SEQUENCE])
+        if not max(older, default=0) <= said < seq:
+            raise Violation("republish", f"{where}: the last before was {max(older, default=0)}, not {said}")
+
+    def end_tick(self, now: int, *, faulty: bool) -> None:
+        due, self._due = self._due, {}
+        if due and not faulty and not self.record.limits_changed:
+            raise Violation("republish", f"{self.record.name}: {list(due)} did not go out again")
+
+    def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
+        self._last = 0
+        self._due = {}
+
+
+_ABOUT = (headers.SEQUENCE, headers.SUBJECT, headers.LAST_SEQUENCE)
