@@ -54,7 +54,10 @@ def test_clear_drops_what_was_written() -> None:
     assert out.take() == b""
 
 
-@given(st.integers(1, 2**64 - 1))
+beside_powers = st.builds(lambda power, n: 10**power + n, st.integers(1, 19), st.integers(-1, 1))
+
+
+@given(st.integers(1, 2**64 - 1) | beside_powers)
 def test_numbers_are_written_in_decimal(n: int) -> None:
     out = OutBuffer()
     encode_unsub(out, b"1", n)

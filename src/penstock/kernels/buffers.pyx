@@ -28,26 +28,29 @@ cdef const char* DIGIT_PAIRS = (
 )
 
 
+cdef inline size_t digits_of(uint64_t v) noexcept nogil:
+    cdef size_t n = 1
+    while v >= 10000:
+        v = v // 10000
+        n += 4
+    return n + (v >= 10) + (v >= 100) + (v >= 1000)
+
+
+# Into their place at once: digits copied from elsewhere as a whole wait until each of them was stored.
 cdef size_t put_uint(char* d, uint64_t v) noexcept nogil:
-    cdef char digits[20]
-    cdef size_t at = 20
+    cdef size_t n = digits_of(v)
+    cdef size_t at = n
     cdef size_t pair
     while v >= 100:
         pair = <size_t>(v % 100) * 2
         v = v // 100
         at -= 2
-        digits[at] = DIGIT_PAIRS[pair]
-        digits[at + 1] = DIGIT_PAIRS[pair + 1]
+        memcpy(d + at, DIGIT_PAIRS + pair, 2)
     if v >= 10:
-        pair = <size_t>v * 2
-        at -= 2
-        digits[at] = DIGIT_PAIRS[pair]
-        digits[at + 1] = DIGIT_PAIRS[pair + 1]
+        memcpy(d, DIGIT_PAIRS + <size_t>v * 2, 2)
     else:
-        at -= 1
-        digits[at] = <char>(c'0' + <int>v)
-    memcpy(d, &digits[at], 20 - at)
-    return 20 - at
+        d[0] = <char>(c'0' + <int>v)
+    return n
 
 
 cdef class OutBuffer:

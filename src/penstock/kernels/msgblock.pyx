@@ -43,8 +43,18 @@ cdef extern from *:
     #include <sys/mman.h>
     #endif
     /* Memory that is about to be filled: in large pages where there are, or each of its small ones costs a
-       fault. */
+       fault. What blocks had is kept for the next ones, some of it: the system clears what it gives, and takes
+       longer for it than filling it does. Under the interpreter's lock. */
+    #define SPARE_MAX 2
+    static struct { void* p; size_t n; } large_spare[SPARE_MAX];
     static void* large_malloc(size_t n) {
+        int i;
+        for (i = 0; i < SPARE_MAX; i++)
+            if (large_spare[i].n == n) {
+                void* kept = large_spare[i].p;
+                large_spare[i].n = 0;
+                return kept;
+            }
     #if defined(__linux__) && defined(MADV_HUGEPAGE)
         const size_t page = 2u << 20;
         void* p;
@@ -55,12 +65,24 @@ cdef extern from *:
         return malloc(n);
     #endif
     }
+    static void large_free(void* p, size_t n) {
+        int i;
+        for (i = 0; i < SPARE_MAX; i++)
+            if (!large_spare[i].n) {
+                large_spare[i].p = p;
+                large_spare[i].n = n;
+                return;
+            }
+        free(p);
+    }
     """
-    void* large_malloc(size_t n) nogil
+    void* large_malloc(size_t n)
+    void large_free(void* p, size_t n)
 
 cdef enum:
     DATA_MIN = 4096
     LARGE = 4194304                 # bytes from which a block is worth large pages
+    SPARE = 8388608                 # capacity of the blocks whose memory is kept: those of the usual size
     ENTRIES_MIN = 64
     DENSE_FACTOR = 3                # sparse when less than one sequence in three has an entry
 
@@ -70,6 +92,13 @@ HEAD = struct.Struct("<8s6Q2q4Qq3QB")
 PAIR = struct.Struct("<2Q")
 DIGEST = struct.Struct("<Q")
 INDEX_MAGIC = b"PENSIDX2"
+
+
+cdef void give_back(char* data, size_t capacity) noexcept:
+    if capacity == <size_t>SPARE:
+        large_free(data, capacity)
+    elif capacity:
+        free(data)
 
 
 cdef class MessageBlock:
@@ -85,8 +114,7 @@ cdef class MessageBlock:
         free(self.entries)
         free(self.seqs)
         # Not by `source`: the garbage collector may have taken that away already.
-        if self.capacity:
-            free(self.data)
+        give_back(self.data, self.capacity)
 
     def __len__(self):
         return self.count
@@ -253,8 +281,7 @@ cdef class MessageBlock:
         """Lets the bytes go; they can be loaded again."""
         if self.views:
             return
-        if self.capacity:
-            free(self.data)
+        give_back(self.data, self.capacity)
         self.source = None
         self.borrowed = False
         self.data = NULL

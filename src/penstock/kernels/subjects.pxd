@@ -1,6 +1,7 @@
 """The subscription index: literal and wildcard filters, queue groups, match cache."""
 from libc.stdint cimport uint64_t, uint32_t
 from penstock.kernels.literals cimport LiteralTable, Sought
+from penstock.kernels.recent cimport Recent
 from penstock.kernels.sinks cimport Interest, Message, Sink, Subscription
 
 # Who gets a subject: immutable once built, safe to keep while subscriptions change.
@@ -70,6 +71,7 @@ cdef class SubscriptionIndex:
     cdef list states                        # [FilterState | None]: keeps alive what nodes point to
     cdef list free_slots                    # of `states`
     cdef LiteralTable literals
+    cdef Recent recent                      # what was looked up lately
     cdef Node* root
     cdef CacheEntry* cache
     cdef list cached                        # [MatchResult | None], beside `cache`

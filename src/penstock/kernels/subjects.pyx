@@ -32,6 +32,7 @@ from penstock.kernels.literals cimport (
     Sought, entry_in, hash_bytes, is_entry_of, literal_drop, literal_get, literal_put, literal_replace, literals_free,
     literals_seek, mix,
 )
+from penstock.kernels.recent cimport is_akin, is_recent, keep_recent
 from penstock.kernels.sinks cimport Interest, Subscription, interest_free, interest_new
 
 cdef enum:
@@ -167,6 +168,7 @@ cdef struct Found:
     size_t count
     size_t capacity
     size_t visited
+    bint told_apart                 # the last token was held against literal ones
     bint out_of_memory
     void* inline_states[FOUND_INLINE]
 
@@ -200,6 +202,7 @@ cdef void walk(Node* node, const char* p, const char* end, uint64_t seed, Found*
         t = token_end(p, end)
         child = NULL
         if node.children != NULL:
+            found.told_apart |= t == end
             child = table_get(node.children, hash_bytes(p, <size_t>(t - p), seed), p, <size_t>(t - p))
         if t == end:
             if node.star != NULL and node.star.state != NULL:
@@ -376,6 +379,8 @@ cdef class SubscriptionIndex:
         if n == 0:
             return NOBODY
         self.num_lookups += 1
+        if is_recent(&self.recent, sought.subject, n, self.generation):
+            return result_of(<FilterState>self.recent.state)
         if sought.index != <void*>self:
             sought.hash = hash_bytes(sought.subject, n, self.seed)
         if self.replies is not None and is_awaited(sought.subject, n):
@@ -417,11 +422,13 @@ cdef class SubscriptionIndex:
         cdef Interest* literal = self.literal_of(sought)
         cdef Interest* only = NULL
         cdef MatchResult result
+        if literal == NULL and is_akin(&self.recent, subject, n, self.generation):
+            return result_of(<FilterState>self.recent.state)
         self.num_walks += 1
         found.states = &found.inline_states[0]
         found.capacity = FOUND_INLINE
         found.count = found.visited = 0
-        found.out_of_memory = False
+        found.told_apart = found.out_of_memory = False
         if literal != NULL:
             if literal.subscription != NULL:
                 only = literal
@@ -434,12 +441,14 @@ cdef class SubscriptionIndex:
         try:
             if found.out_of_memory:
                 raise MemoryError("no memory to collect the filters that match a subject")
-            if only != NULL or found.count > 1:
-                result = merged(only, &found)
-            elif found.count == 0 or (literal == NULL and has_empty_token(subject, n)):
+            if (only == NULL and found.count == 0) or (literal == NULL and has_empty_token(subject, n)):
                 result = NOBODY
+            elif only != NULL or found.count > 1:
+                result = merged(only, &found)
             else:
                 result = result_of(<FilterState>found.states[0])
+                if literal == NULL and not is_awaited(subject, n):
+                    keep_recent(&self.recent, subject, n, self.generation, found.states[0], found.told_apart)
         finally:
             if found.states != &found.inline_states[0]:
                 free(found.states)
