@@ -172,8 +172,8 @@ def test_jetstream_is_a_block_a_boolean_or_a_word(text: str, expected: JetStream
         ("https_port: 1", "t.conf:1:1: TLS cert and key required for HTTPS"),
         ("authorization { users: [ {nkey: U} ] }", 'Not a valid public nkey for a user: "U"'),
         (
-            "authorization { users: [ {proxy_required: true} ] }",
-            "not supported by this server yet",
+            "authorization { users: [ {user: a, proxy_required: 1} ] }",
+            "must be true or false",
         ),
         (
             "store_dir: a\njetstream { store_dir: b }",

@@ -40,7 +40,7 @@ def test_a_later_connect_changes_only_what_it_names() -> None:
 
 
 def test_null_counts_as_absent_and_unknown_fields_are_ignored() -> None:
-    assert parsed(user=None, verbose=None, proxy_sig="x", tls_required=False) == ConnectOptions()
+    assert parsed(user=None, verbose=None, future="x", tls_required=False) == ConnectOptions()
 
 
 @pytest.mark.parametrize(

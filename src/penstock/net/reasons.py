@@ -10,6 +10,8 @@ class CloseReason(StrEnum):
     AUTHENTICATION_TIMEOUT = "Authentication Timeout"
     AUTHENTICATION_FAILURE = "Authentication Failure"
     AUTHENTICATION_EXPIRED = "Authentication Expired"
+    PROXY_NOT_TRUSTED = "Proxy Not Trusted"
+    PROXY_REQUIRED = "Proxy Required"
     REVOCATION = "Credentials Revoked"
     TLS_HANDSHAKE_FAILURE = "TLS Handshake Failure"
     SLOW_CONSUMER_PENDING = "Slow Consumer (Pending Bytes)"
@@ -28,6 +30,15 @@ class CloseReason(StrEnum):
     SERVER_SHUTDOWN = "Server Shutdown"
     NO_RESPONDERS_REQUIRES_HEADERS = "No Responders Requires Headers"
     KICKED = "Kicked"
+
+    @property
+    def is_refused_login(self) -> bool:
+        """Was the client not let in, or not any more, as who it says it is?"""
+        return self in (
+            CloseReason.AUTHENTICATION_FAILURE,
+            CloseReason.PROXY_NOT_TRUSTED,
+            CloseReason.PROXY_REQUIRED,
+        )
 
     @property
     def is_slow_consumer(self) -> bool:

@@ -14,7 +14,6 @@ from penstock.errors import ConfigError
 from penstock.routing.permissions import Entry, Permissions, ResponsePermission, SubjectPermission
 from penstock.server.conf import Map, Node
 from penstock.server.directives import (
-    UNSUPPORTED_USER,
     block,
     boolean,
     duration,
@@ -123,6 +122,7 @@ _USER = {
     "username": ("name", text),
     "password": ("password", text),
     "pass": ("password", text),
+    "proxy_required": ("proxy_required", boolean),
     "permissions": ("permissions", permissions),
     "permission": ("permissions", permissions),
     "authorization": ("permissions", permissions),
@@ -137,7 +137,7 @@ def users(node: Node, name: str) -> tuple[User, ...]:
 
 
 def _user(node: Node, name: str) -> User:
-    found = fields(block(node, name), _USER, UNSUPPORTED_USER)
+    found = fields(block(node, name), _USER, frozenset())
     if "nkey" in found:
         return _nkey_user(node, found)
     if not found.get("name"):

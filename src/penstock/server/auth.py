@@ -58,6 +58,8 @@ class Identity(Struct, frozen=True):
     """Whose signature, or whose configuration, makes the owner of an nkey a user."""
     expires_ns: int = 0
     """When it must go; 0 = never."""
+    proxy_required: bool = False
+    """It must come through a proxy that is trusted."""
     max_payload: int = -1
     """Most bytes of a message; -1 = as many as its account and the server allow."""
     max_subscriptions: int = -1
@@ -97,8 +99,12 @@ class ConfiguredUsers:
         single = websocket or options
         self._token = single.token
         self._users = {user.name: user for user in options.all_users()}
+        # The official server has no such thing for WebSocket clients' own user.
+        self._proxy_required = websocket is None and options.proxy_required
         if single.user:
-            self._users[single.user] = User(name=single.user, password=single.password)
+            self._users[single.user] = User(
+                name=single.user, password=single.password, proxy_required=self._proxy_required
+            )
         self._no_auth_user = single.no_auth_user
         self._passwords = passwords or Passwords()
         self._any_bcrypt = any(is_bcrypt(user.password) for user in self._users.values())
@@ -113,7 +119,8 @@ class ConfiguredUsers:
             return Identity(GLOBAL_ACCOUNT, credentials.user)
         if self._token:
             proven = self._passwords.match(credentials.token, self._token)
-            return Identity(GLOBAL_ACCOUNT, "token") if proven else None
+            required = self._proxy_required
+            return Identity(GLOBAL_ACCOUNT, "token", proxy_required=required) if proven else None
         if credentials.nkey and self.needs_nonce:
             return self._signer(credentials)
         if credentials.certificate is not None:
@@ -168,7 +175,13 @@ def _identity(user: User, credentials: Credentials) -> Identity | None:
     if user.connection_types and credentials.connection_type not in user.connection_types:
         return None
     issuer = user.account if user.nkey else ""
-    return Identity(user.account, user.name, user.permissions, issuer_key=issuer)
+    return Identity(
+        user.account,
+        user.name,
+        user.permissions,
+        issuer_key=issuer,
+        proxy_required=user.proxy_required,
+    )
 
 
 def is_signed(credentials: Credentials, public: str) -> bool:

@@ -218,6 +218,7 @@ class AuthCallout:
             permissions=place.default_permissions if permissions is None else permissions,
             issuer_key=place.account,
             expires_ns=expires_ns,
+            proxy_required=place.limits.proxy_required,
         )
         return self.let_in(identity)
 

@@ -38,6 +38,8 @@ class ConnectOptions(Struct, frozen=True, kw_only=True):
     nkey: str = ""
     """Public key of the user, who signed the nonce of INFO."""
     sig: str = ""
+    proxy_sig: str = ""
+    """The same of a proxy that the client comes through."""
     jwt: str = ""
     """The user's token, for a server with operators."""
     account: str = ""

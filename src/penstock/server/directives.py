@@ -34,7 +34,7 @@ _STORAGE_SIZE = re.compile(r"(\d+)([KMGT]?)")
 
 UNSUPPORTED = frozenset(
     """connect_error_reports default_js_domain feature_flags
-    ocsp ocsp_cache prof_block_rate proxies
+    ocsp ocsp_cache prof_block_rate
     reconnect_error_reports resolver_tls""".split()
 )
 UNSUPPORTED_JETSTREAM = frozenset(
@@ -42,8 +42,6 @@ UNSUPPORTED_JETSTREAM = frozenset(
     meta_compact_sync tpm unique_tag""".split()
 )
 UNSUPPORTED_JETSTREAM_LIMITS = frozenset({"max_ha_assets"})
-UNSUPPORTED_AUTHORIZATION = frozenset({"proxy_required"})
-UNSUPPORTED_USER = frozenset({"proxy_required"})
 
 
 # -- values
@@ -173,7 +171,7 @@ def _callout(node: Node, name: str) -> Any:
 
 
 def _authorization(node: Node, name: str) -> dict[str, Any]:
-    found = fields(block(node, name), _AUTHORIZATION, UNSUPPORTED_AUTHORIZATION)
+    found = fields(block(node, name), _AUTHORIZATION, frozenset())
     defaults = found.pop("default_permissions", None)
     if defaults is not None and "users" in found:
         from penstock.server import access_directives
@@ -190,6 +188,7 @@ _AUTHORIZATION: dict[str, tuple[str, Reader]] = {
     "token": ("token", text),
     "timeout": ("auth_timeout_ns", duration),
     "auth_callout": ("auth_callout", _callout),
+    "proxy_required": ("proxy_required", boolean),
     "auth_hook": ("auth_callout", _callout),
     "users": ("users", _users),
     "default_permissions": ("default_permissions", _permissions),
@@ -386,6 +385,12 @@ def _websocket(node: Node, name: str) -> Any:
     return websocket(node, name)
 
 
+def _proxies(node: Node, name: str) -> tuple[str, ...]:
+    from penstock.server import trusted_proxies  # few servers are behind proxies
+
+    return trusted_proxies.trusted(node, name)
+
+
 def _tags(node: Node, name: str) -> Any:
     from penstock.server import label_directives  # most servers have no labels
 
@@ -445,6 +450,7 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "max_control_line": ("max_control_line", integer),
     "max_pending": ("max_pending", integer),
     "proxy_protocol": ("proxy_protocol", boolean),
+    "proxies": ("trusted_proxies", _proxies),
     "max_subscriptions": ("max_subscriptions", integer),
     "max_subs": ("max_subscriptions", integer),
     "max_sub_tokens": ("max_sub_tokens", _sub_tokens),

@@ -165,6 +165,7 @@ class Operators:
             claims=user,
             issuer_key=user.issuer,
             expires_ns=expires_ns,
+            proxy_required=limits.proxy_required,
             max_payload=limits.payload,
             max_subscriptions=limits.subs,
         )
@@ -199,8 +200,6 @@ class Operators:
             raise Untrusted("Signature not verified")
         if account.claims.nats.revokes(user.subject, user.issued_at):
             raise Untrusted("User authentication revoked")
-        if limits.proxy_required:
-            raise Untrusted("a proxy is required, and this server trusts none")
         if limits.networks and not _comes_from(credentials.host, limits.networks):
             raise Untrusted(f"Bad src Ip {credentials.host}")
 

@@ -65,6 +65,8 @@ class User(Struct, frozen=True, kw_only=True):
     """What it may publish and subscribe to. Default None = everything. Directive `permissions`."""
     connection_types: frozenset[str] = frozenset()
     """How it may come in: STANDARD, WEBSOCKET. Default: any way. Directive `allowed_connection_types`."""
+    proxy_required: bool = False
+    """It must come through a trusted proxy. Default no. `proxy_required`."""
     account: str = GLOBAL_ACCOUNT
     """The account it is in. Default `$G`."""
 
@@ -284,6 +286,12 @@ class Options(Struct, frozen=True, kw_only=True):
     auth_timeout_ns: int = 2 * NS
     """Time a client has for its CONNECT where authentication is required, > 0. Default 2 s.
     `authorization.timeout`."""
+    proxy_required: bool = False
+    """The single user, or who gives the token, must come through a trusted proxy. Default no.
+    `authorization.proxy_required`."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Public keys of proxies that sign for the clients that come through them. Default none.
+    `proxies.trusted`, maps of `key`."""
     no_auth_user: str = ""
     """User whom clients without credentials become; one of `users`. Default none. `no_auth_user`."""
 
@@ -457,6 +465,10 @@ class Options(Struct, frozen=True, kw_only=True):
                 raise ConfigError(error)
 
     def _check_authorization(self) -> None:
+        if self.trusted_proxies:
+            from penstock.server import trusted_proxies  # few servers are behind proxies
+
+            trusted_proxies.check(self)
         if self.token and self.user:
             raise ConfigError("Cannot have a user/pass and token")
         if self.users and self.user:

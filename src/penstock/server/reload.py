@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from penstock.server.options import Options
     from penstock.server.server import Server
 
-AUTHORIZATION = frozenset({"user", "password", "token", "users", "no_auth_user", "accounts"})
+AUTHORIZATION = frozenset(
+    {"user", "password", "token", "users", "no_auth_user", "accounts", "proxy_required", "trusted_proxies"}
+)
 FILES = frozenset({"tls", "websocket"})  # what they name may have changed although the options have not
 LOG_FILE = frozenset(
     {

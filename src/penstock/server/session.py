@@ -70,6 +70,7 @@ class Session:
         self.identity: Identity | None = None
         self.nonce = ""  # what the client must sign, where a signature may be asked for
         self.is_peer_known = True  # or its proxy has yet to say who it is
+        self.proxy_key: str | None = None  # of the proxy it comes through; "" = of one nobody trusts
         self.permits: Permits | None = None
         self.subscriptions: dict[bytes, Subscription] = {}
         self.started_ns = server.clock()
@@ -94,7 +95,7 @@ class Session:
         host, port = self.connection.peer
         self.name = f"{host}:{port} - {self._tag}:{self.cid}"
         server.log.debug(f"{self.name} - Client connection created")
-        if self.authenticator.needs_nonce:
+        if self.authenticator.needs_nonce or server.options.trusted_proxies:
             self.nonce = new_nonce()
         self.send(server.info_line(self))
         if not server.admit(self):
@@ -109,11 +110,18 @@ class Session:
                 timeout_ns += server.options.tls.timeout_ns  # the handshake has time of its own
             self._auth_timer = loop.call_later(timeout_ns / 1e9, self._on_auth_timeout)
         else:
-            self._identify(self.authenticator.check(self.credentials()))
+            self._welcome(self.authenticator.check(self.credentials()))
         first_ping_s = min(FIRST_PING_S, server.ping_interval_ns_of(self.connection.kind) / 1e9)
         self._ping_timer = loop.call_later(
             first_ping_s * (1 + FIRST_PING_JITTER * server.random()), self._on_ping_timer
         )
+
+    def _welcome(self, identity: Identity | None) -> None:
+        """Lets in who needs no CONNECT, unless it has to show that it comes through a proxy."""
+        if identity is not None and identity.proxy_required:
+            self.inlet.publish_check = self._refuse_publish
+        else:
+            self._identify(identity)
 
     def comes_from(self, peer: tuple[str, int]) -> None:
         """A proxy says who the client is."""
@@ -208,9 +216,11 @@ class Session:
         server = self.server
         if server.callout is not None and identity is not None:
             identity = server.callout.let_in(identity)
+        if self._refuses_proxy(self.options.user, identity if self.identity is not None else None):
+            return
         if self.identity is None:
             if not self.authenticator.required:
-                self._identify(identity)
+                self._welcome(identity)
         elif identity is None or identity.account != self.identity.account:
             self._refuse_login(self.options.user)
         elif identity != self.identity:
@@ -245,7 +255,24 @@ class Session:
         if options.account:
             self._refuse_login(options.user)
             return
+        if options.proxy_sig or self.proxy_key is not None:
+            from penstock.server.trusted_proxies import proven_key  # few clients come through proxies
+
+            self.proxy_key = proven_key(self.server.options, options, self.nonce)
+            if self._refuses_proxy(options.user, None):
+                return
         self._check(options, lambda identity: self._checked(options, identity))
+
+    def _refuses_proxy(self, user: str, identity: Identity | None) -> bool:
+        """Closes a client that may not come as it comes: through this proxy, or through none."""
+        if self.proxy_key is None and (identity is None or not identity.proxy_required):
+            return False
+        from penstock.server.trusted_proxies import refusal
+
+        reason = refusal(self, identity)
+        if reason is not None:
+            self._refuse_login(user, reason)
+        return reason is not None
 
     def _check(self, options: ConnectOptions, then: Callable[[Identity | None], None]) -> None:
         """Holds what the client shows against the users: at once, or in a thread if it takes long."""
@@ -299,6 +326,8 @@ class Session:
         """Lets the client in as who it is, or refuses it."""
         if identity is None:
             self._refuse_login(options.user)
+            return
+        if self._refuses_proxy(options.user, identity):
             return
         if not self.server.has_room(identity.account, self):
             self.server.log.error(f"{self.name} - maximum account active connections exceeded")
@@ -552,12 +581,12 @@ class Session:
         self.server.log.error(f"{self.name} - Client parser ERROR: {name}")
         self.refuse("Unknown Protocol Operation", CloseReason.PROTOCOL_VIOLATION)
 
-    def _refuse_login(self, user: str) -> None:
+    def _refuse_login(self, user: str, reason: CloseReason = CloseReason.AUTHENTICATION_FAILURE) -> None:
         if user and self.identity is None:
             self.options = structs.replace(self.options, user=user)  # what AUTH.ERR shows
         who = f' - User "{user}"' if user else ""
         self.server.log.error(f"{self.name} - authentication error{who}")
-        self.refuse("Authorization Violation", CloseReason.AUTHENTICATION_FAILURE)
+        self.refuse("Authorization Violation", reason)
 
     def _refuse_publish(self, subject: bytes) -> bool:
         """The inlet's check while credentials are missing."""

@@ -334,7 +334,7 @@ class SystemService:
                 reason=str(reason),
             )
 
-        if reason is CloseReason.AUTHENTICATION_FAILURE:
+        if reason.is_refused_login:
             self._tell(f"$SYS.SERVER.{self._server.server_id}.CLIENT.AUTH.ERR", made)
         if session.identity is not None:
             self._tell_num_connections(session.identity.account)

@@ -83,6 +83,7 @@ class ClosedSession(NamedTuple):
     user: str
     account: str
     kind: str
+    proxy_key: str | None
 
     @staticmethod
     def of(session: Session, reason: CloseReason, now: int) -> ClosedSession:
@@ -103,4 +104,5 @@ class ClosedSession(NamedTuple):
             user=identity.user if identity is not None else "",
             account=identity.account if identity is not None else "",
             kind=session.connection.kind,
+            proxy_key=session.proxy_key,
         )

@@ -77,4 +77,6 @@ def redacted(payload: bytes) -> str:
     import re
 
     text = payload.decode("utf-8", "replace")
-    return re.sub(r'("(?:pass|auth_token|jwt|sig)"\s*:\s*)"(?:[^"\\]|\\.)*"', r'\1"[REDACTED]"', text)
+    return re.sub(
+        r'("(?:pass|auth_token|jwt|sig|proxy_sig)"\s*:\s*)"(?:[^"\\]|\\.)*"', r'\1"[REDACTED]"', text
+    )

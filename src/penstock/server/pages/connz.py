@@ -207,6 +207,8 @@ def _entry(one: Some, options: ConnzOptions, now: int) -> Page:
     if isinstance(one, Session):
         version, suite = one.connection.tls()
         entry |= {"tls_version": version, "tls_cipher_suite": suite}
+    if one.proxy_key:
+        entry["proxy"] = {"key": one.proxy_key}
     if isinstance(one, Session) and one.connection.stalls:
         entry["stalls"] = one.connection.stalls
     if options.auth:

@@ -112,11 +112,16 @@ def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> P
         "config_digest": "",
         "system_account": told.system_account if told.has_system_account else None,
         "tags": told.server_tags or None,
+        "proxies": _proxies(told.trusted_proxies),
         "metadata": dict(told.server_metadata) or None,
         "slow_consumer_stats": _by_kind(totals.slow_consumers),
         "stale_connection_stats": _by_kind(totals.stale_connections),
     }
     return {name: value for name, value in page.items() if value is not None}
+
+
+def _proxies(keys: tuple[str, ...]) -> Page | None:
+    return {"trusted": [{"key": key} for key in keys]} if keys else None
 
 
 def statsz(server: Server) -> Page:
