@@ -2,7 +2,8 @@
 
 Each block has a table from directive to the function that reads its value and the option it sets.
 A directive the official server knows and this one doesn't support yet is refused by name, never ignored:
-a server that silently drops `tls` or `accounts` is worse than one that doesn't start.
+a server that silently drops `tls` or `accounts` is worse than one that doesn't start. What has an effect in
+clusters alone is checked (`standalone_directives`).
 
 A top-level key that some value refers to as a variable is no unknown field.
 """
@@ -39,7 +40,7 @@ UNSUPPORTED = frozenset(
 )
 UNSUPPORTED_JETSTREAM = frozenset(
     """extension_hint max_concurrent_io max_outstanding_catchup meta_compact meta_compact_size
-    meta_compact_sync tpm unique_tag""".split()
+    meta_compact_sync tpm""".split()
 )
 UNSUPPORTED_JETSTREAM_LIMITS = frozenset({"max_ha_assets"})
 
@@ -132,18 +133,25 @@ def fields(
     for key, where, node in items:
         entry = table.get(key.lower())
         if entry is None:
-            raise _refused(key, where, unsupported)
+            _check_without_effect(key, where, node, unsupported)
+            continue
         option, read = entry
         found[option] = read(node, key.lower())
     return found
 
 
-def _refused(key: str, where: Where, unsupported: frozenset[str]) -> ConfigError:
-    if key.lower() in unsupported:
-        return where.error(
-            f'field "{key}" is not supported by this server yet; remove it to start without it'
-        )
-    return where.error(f'unknown field "{key}"')
+def _check_without_effect(key: str, where: Where, node: Node, unsupported: frozenset[str]) -> None:
+    """A directive that sets nothing. Raises ConfigError, unless it means nothing to a server that stands
+    alone."""
+    name = key.lower()
+    if name not in unsupported:
+        raise where.error(f'unknown field "{key}"')
+    from penstock.server.standalone_directives import CHECKS  # most configurations have none of them
+
+    check = CHECKS.get(name)
+    if check is None:
+        raise where.error(f'field "{key}" is not supported by this server yet; remove it to start without it')
+    check(node, name)
 
 
 def _users(node: Node, name: str) -> Any:
@@ -212,6 +220,10 @@ def _cipher(node: Node, name: str) -> str:
     return known[word.lower()]
 
 
+def _unique_tag(node: Node, name: str) -> str:
+    return text(node, name).strip().lower()
+
+
 def _fast_ingest_errors(node: Node, name: str) -> bool:
     word = text(node, name)
     if word not in ("adr", "official"):
@@ -267,6 +279,7 @@ _JETSTREAM: dict[str, tuple[str, Reader]] = {
     "enable": ("enabled", boolean),
     "strict": ("strict", boolean),
     "limits": ("limits", _jetstream_limits),
+    "unique_tag": ("unique_tag", _unique_tag),
     "max_buffered_msgs": ("buffered_msgs_max", integer),
     "max_buffered_size": ("buffered_bytes_max", storage_size),
     "request_queue_limit": ("request_queue_limit", integer),
@@ -551,7 +564,7 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
             option, read = _TOP[name]
             found[option] = _placed(read, node, name, where)
         elif not node.used:
-            raise _refused(key, where, UNSUPPORTED)
+            _check_without_effect(key, where, node, UNSUPPORTED)
         steps.append((where, dict(found)))
     base = base or Options()
     if store_dir is not None:

@@ -19,6 +19,9 @@ class JetStreamOptions(Struct, frozen=True, kw_only=True):
     """Most bytes of all file streams; -1 (default) = 3/4 of the free disk. `max_file_store`."""
     domain: str = ""
     """JetStream domain, one subject token. Default none. `domain`."""
+    unique_tag: str = ""
+    """Beginning of the tag in which the servers of a stream's replicas must differ; pages show it, and to one
+    that stands alone it means nothing. Default none. `unique_tag`."""
     sync_interval_ns: int = 120 * NS
     """How often file streams are fsynced, ns, > 0. Default 2 minutes. `sync_interval`."""
     sync_always: bool = False

@@ -463,6 +463,18 @@ class Options(Struct, frozen=True, kw_only=True):
             error = first_error({account.name: account for account in self.accounts})
             if error:
                 raise ConfigError(error)
+            self._check_latencies()
+
+    def _check_latencies(self) -> None:
+        """Without a system account no services are measured, as with the official server; not even where
+        JetStream or `system_account` make one."""
+        if not self.no_system_account:
+            return
+        for account in self.accounts:
+            for export in account.exports:
+                if getattr(export, "latency", None) is not None:
+                    what = f'Error adding service latency sampling for "{export.subject}"'
+                    raise ConfigError(f"{what}: system account not setup")
 
     def _check_authorization(self) -> None:
         if self.trusted_proxies:

@@ -162,6 +162,8 @@ def jetstream_config(server: Server) -> Page:
         config["sync_always"] = True
     if service.options.domain:
         config["domain"] = service.options.domain
+    if service.options.unique_tag:
+        config["unique_tag"] = service.options.unique_tag
     return config
 
 
