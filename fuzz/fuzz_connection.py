@@ -9,6 +9,8 @@ leave nothing behind, and memory doesn't grow.
 The first byte chooses the server, what becomes of the receiver and whether reads end ticks, the second how
 the rest is cut into reads. Servers are made anew now and then: streams that inputs create are no leak.
 
+The server with authorization stands behind a proxy that says who its clients are, and trusts it.
+
 Rejected: sockets. They add system calls to every input, and what they do to bytes (cut them) is done here.
 """
 
@@ -31,11 +33,15 @@ with atheris.instrument_imports(
         "penstock.server",
         "penstock.jetstream",
         "penstock.net.connection",
+        "penstock.net.proxied",
         "penstock.protocol",
         "penstock.routing",
     ]
 ):
     from penstock.net.connection import Connection
+    from penstock.net.proxied import ProxyLayer
+    from penstock.protocol.nkeys import KeyPair, Prefix
+    from penstock.protocol.proxied import V2_SIGNATURE
     from penstock.server import logs
     from penstock.server.directives import load
     from penstock.server.options import JetStreamOptions, Options
@@ -55,6 +61,7 @@ READS_MAX = 256
 # server without JetStream is held to it: what streams deliver in a tick is not bounded by one input.
 WAITING_MAX_BYTES = MAX_PENDING + 2 * MAX_SUBSCRIPTIONS * READ_BYTES
 PASSWORD = "s3cr3t"
+PROXY = KeyPair.from_bytes(Prefix.SERVER, bytes(32)).public
 STREAMS = JetStreamOptions(max_memory_bytes=16 * 1024 * 1024)
 
 LIMITS = {"max_payload": MAX_PAYLOAD, "max_pending": MAX_PENDING, "max_subscriptions": MAX_SUBSCRIPTIONS}
@@ -62,7 +69,7 @@ LIMITS = {"max_payload": MAX_PAYLOAD, "max_pending": MAX_PENDING, "max_subscript
 PLAIN, AUTHORIZED, ACCOUNTS = "plain", "authorized", "accounts"
 WITNESSES = {PLAIN: ["a"], AUTHORIZED: ["a"], ACCOUNTS: ["a", "b", "s"]}
 CONF = """
-jetstream { max_memory_store: 16M, max_file_store: 16M }
+jetstream { max_memory_store: 16M, max_file_store: 16M, max_buffered_msgs: 4 }
 accounts {
     A {
         users: [ { user: a, password: s3cr3t }, { user: a2, password: s3cr3t } ]
@@ -121,6 +128,11 @@ def traced(subject: bytes, more: bytes = b"") -> bytes:
     return pub(subject, b"x", b"NATS/1.0\r\nNats-Trace-Dest: a.b\r\n" + more + b"\r\n")
 
 
+PROXIED = [
+    b"PROXY TCP4 192.0.2.1 198.51.100.7 40000 4222\r\n",
+    V2_SIGNATURE + b"\x21\x11\x00\x0c" + b"\xc0\x00\x02\x01\xc6\x33\x64\x07\x9c\x40\x10\x7e",
+    V2_SIGNATURE + b"\x20\x00\x00\x00",
+]
 FRAMES = [
     CONNECT,
     b'CONNECT {"verbose":true,"pedantic":true,"echo":false,"protocol":1,"user":"a","pass":"no"}\r\n',
@@ -186,6 +198,8 @@ FRAMES = [
     traced(b"s.a", b"Nats-Trace-Only: 1\r\nNats-Expected-Last-Sequence: 3\r\n")
     + traced(b"$JS.API.INFO", b"Nats-Trace-Only: on\r\nAccept-Encoding: snappy\r\n"),
     pub(b"a.q", b"x", b"NATS/1.0\r\ntraceparent: 00-a-b-01\r\n\r\n"),
+    *PROXIED,
+    connect("a", f',"proxy_sig":"{"A" * 86}"'),
 ]
 SEEDS = [
     bytes([0, 0]) + bytes(range(0, 4 * len(FRAMES), 4)),
@@ -195,6 +209,12 @@ SEEDS = [
     bytes([RAW, 1]) + b"".join(FRAMES),
     bytes([RAW | WITH_AUTHORIZATION, 0]) + CONNECT + b"SUB > 1\r\nPUB a 1\r\nx\r\n",
     *(bytes([RAW, 0]) + CONNECT + frame for frame in FRAMES),
+    *(
+        bytes([RAW | WITH_AUTHORIZATION | flags, step]) + header + CONNECT + b"SUB > 1\r\nPING\r\n"
+        for header in PROXIED
+        for step in (0, 1, 5)
+        for flags in (0, ENDS_TICKS)
+    ),
     # Pairs of who sends and which frame: four users log in, then each sends every frame.
     *(
         bytes([SEVERAL | flags, 0])
@@ -212,11 +232,18 @@ class FakeTransport(asyncio.Transport):
     def __init__(self, connection: Connection, *, reads: bool, waiting_max_bytes: int) -> None:
         super().__init__({"peername": ("198.51.100.1", 4000)})
         self.connection = connection
+        self.protocol: asyncio.BaseProtocol = connection
         self.reads = reads
         self.waiting_max_bytes = waiting_max_bytes
         self.taken = bytearray()
         self.waiting = 0
         self.closing = False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self.protocol
 
     def write(self, data: Any) -> None:
         if self.reads:
@@ -254,12 +281,14 @@ class Peer:
     """A connection of a server, driven by hand."""
 
     def __init__(self, server: Server, *, reads: bool = True, ends_ticks: bool = False) -> None:
-        connection = server._accept()
+        outer = server._accept()
+        connection = outer._connection if isinstance(outer, ProxyLayer) else outer
         assert isinstance(connection, Connection)
         self.connection = connection
         limit = WAITING_MAX_BYTES if server.jetstream is None else GROWTH_MAX_BYTES
         self.transport = FakeTransport(self.connection, reads=reads, waiting_max_bytes=limit)
-        self.connection.connection_made(self.transport)
+        self.transport.set_protocol(outer)
+        outer.connection_made(self.transport)
         if ends_ticks:  # as with a plain socket
             assert server._tick is not None
             connection._inlet.trigger = server._tick.trigger
@@ -267,15 +296,17 @@ class Peer:
     def receive(self, data: bytes) -> None:
         """What arrives in one read, as far as the parser has room for it at a time."""
         while data and not self.transport.closing:
-            view = self.connection.get_buffer(len(data))
+            reader = self.transport.get_protocol()
+            assert isinstance(reader, asyncio.BufferedProtocol)
+            view = memoryview(reader.get_buffer(len(data)))
             size = min(len(view), len(data))
             view[:size] = data[:size]
             view.release()
-            self.connection.buffer_updated(size)
+            reader.buffer_updated(size)
             data = data[size:]
 
     def go(self) -> None:
-        self.connection.connection_lost(None)
+        self.transport.get_protocol().connection_lost(None)
 
     def take(self) -> bytes:
         taken = bytes(self.transport.taken)
@@ -293,7 +324,8 @@ class World:
         if options is not None:
             self.server = Server(options=options, log=log)
         elif kind == AUTHORIZED:
-            self.server = Server(log=log, user="a", password=PASSWORD, **LIMITS)
+            proxied = {"proxy_protocol": True, "trusted_proxies": (PROXY,)}
+            self.server = Server(log=log, user="a", password=PASSWORD, **LIMITS, **proxied)
         else:
             self.server = Server(log=log, jetstream=STREAMS, **LIMITS)
         self.inputs = 0
