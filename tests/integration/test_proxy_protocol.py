@@ -168,6 +168,23 @@ def test_a_handshake_that_comes_first_comes_after_the_header(
         assert client.info()["client_ip"] == "203.0.113.50"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_is_announced_in_time_may_begin_its_handshake_later(
+    kind: str, certificates: Certificates, tmp_path: Path
+) -> None:
+    tls = f'cert_file: "{certificates.cert}", key_file: "{certificates.key}"'
+    conf = f"proxy_protocol: true\ntls {{ {tls}, handshake_first: 200ms }}"
+    with running_as_configured(kind, conf, tmp_path) as port:
+        client = Behind(port)
+        client.sock.send(V1)
+        client.sock.settimeout(0.5)
+        with pytest.raises(TimeoutError):  # no INFO in clear
+            client.line()
+        client.sock.settimeout(10)
+        client.sock = certificates.client_context().wrap_socket(client.sock, server_hostname="localhost")
+        assert client.info()["tls_required"] is True
+
+
 @pytest.mark.parametrize("sent", [b"", b"PROXY", V2[:20]])
 async def test_a_header_that_does_not_come_ends_the_connection(
     sent: bytes, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,6 @@ of known verbs are only logged: the official server closes there without a word.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -28,8 +27,9 @@ from penstock.kernels.frames import Op, ParseError, PyFrame
 from penstock.kernels.sinks import Subscription
 from penstock.net.connection import Connection
 from penstock.net.reasons import CloseReason
-from penstock.server.auth import Authenticator, Credentials, Identity
+from penstock.server.auth import Authenticator, Identity
 from penstock.server.connect_options import ConnectOptions, parse_connect
+from penstock.server.introductions import credentials_of, log_name, new_nonce
 
 if TYPE_CHECKING:
     from penstock.routing.permissions import Permissions
@@ -92,8 +92,7 @@ class Session:
 
     def connected(self) -> None:
         server = self.server
-        host, port = self.connection.peer
-        self.name = f"{host}:{port} - {self._tag}:{self.cid}"
+        self.name = log_name(self)
         server.log.debug(f"{self.name} - Client connection created")
         if self.authenticator.needs_nonce or server.options.trusted_proxies:
             self.nonce = new_nonce()
@@ -110,7 +109,7 @@ class Session:
                 timeout_ns += server.options.tls.timeout_ns  # the handshake has time of its own
             self._auth_timer = loop.call_later(timeout_ns / 1e9, self._on_auth_timeout)
         else:
-            self._welcome(self.authenticator.check(self.credentials()))
+            self._welcome(self.authenticator.check(credentials_of(self, self.options)))
         first_ping_s = min(FIRST_PING_S, server.ping_interval_ns_of(self.connection.kind) / 1e9)
         self._ping_timer = loop.call_later(
             first_ping_s * (1 + FIRST_PING_JITTER * server.random()), self._on_ping_timer
@@ -126,7 +125,7 @@ class Session:
     def comes_from(self, peer: tuple[str, int]) -> None:
         """A proxy says who the client is."""
         before, self.connection.peer = self.name, peer
-        self._name_in_log()
+        self.name = log_name(self)
         self.server.log.debug(f"{before} - Client is {self.name}")
 
     def control(self, op: int) -> None:
@@ -276,7 +275,7 @@ class Session:
 
     def _check(self, options: ConnectOptions, then: Callable[[Identity | None], None]) -> None:
         """Holds what the client shows against the users: at once, or in a thread if it takes long."""
-        credentials, authenticator = self.credentials(options), self.authenticator
+        credentials, authenticator = credentials_of(self, options), self.authenticator
         if not authenticator.is_slow(credentials):
             then(authenticator.check(credentials))
             return
@@ -311,7 +310,7 @@ class Session:
     def _checked(self, options: ConnectOptions, identity: Identity | None) -> None:
         """What the configuration says of the client; a service may have to be asked."""
         callout = self.server.callout
-        service = callout.service(self.credentials(options), identity) if callout is not None else None
+        service = callout.service(credentials_of(self, options), identity) if callout is not None else None
         if callout is not None and service is not None:
             if self._auth_timer is not None:
                 self._auth_timer.cancel()  # the service has a time of its own
@@ -335,7 +334,7 @@ class Session:
             return
         self._apply(options)
         self._identify(identity)
-        self._name_in_log()
+        self.name = log_name(self)
         self.server.system.connected(self)
         self.ok()
 
@@ -343,27 +342,6 @@ class Session:
     def authenticator(self) -> Authenticator:
         """Who checks its credentials."""
         return self.server.authenticator_of(self.connection.kind)
-
-    def credentials(self, options: ConnectOptions | None = None) -> Credentials:
-        """What the client shows of itself, in a CONNECT or so far."""
-        given = options or self.options
-        connection, is_websocket = self.connection, self.connection.kind == "websocket"
-        tls = self.server.options.tls
-        if is_websocket:
-            websocket = self.server.options.websocket
-            tls = websocket.tls if websocket is not None else None
-        return Credentials(
-            user=given.user,
-            password=given.password,
-            token=given.auth_token,
-            nkey=given.nkey,
-            sig=given.sig,
-            jwt=given.jwt,
-            nonce=self.nonce,
-            host=connection.peer[0],
-            connection_type="WEBSOCKET" if is_websocket else "STANDARD",
-            certificate=connection.certificate() if tls is not None and tls.verify_and_map else None,
-        )
 
     def _apply(self, options: ConnectOptions) -> None:
         """Tells the compiled halves what the client wants."""
@@ -627,32 +605,6 @@ class Session:
             if timer is not None:
                 timer.cancel()
         self._ping_timer = self._auth_timer = self._expiry_timer = None
-
-    @property
-    def _tag(self) -> str:
-        """What log lines call the number of the connection."""
-        return "wid" if self.connection.kind == "websocket" else "cid"
-
-    def _name_in_log(self) -> None:
-        """From CONNECT on, log lines name the client and its user."""
-        host, port = self.connection.peer
-        prefix = f"{host}:{port} - {self._tag}:{self.cid}"
-        options, identity = self.options, self.identity
-        if options.lang or options.version or options.name:
-            parts = [f"v{options.version}" if options.version else "", options.lang, options.name]
-            prefix += f' - "{":".join(part for part in parts if part)}"'
-        if identity is not None and identity.user:
-            kinds = (("nkey:", options.nkey), ("user:", options.user), ("jwt:", options.jwt))
-            kind = next((kind for kind, given in kinds if given), "")  # a token has no name
-            prefix += f' - "{identity.account}/{kind}{identity.user}"'
-        self.name = prefix
-
-
-def new_nonce() -> str:
-    """15 characters that nobody can foresee, for a client to sign."""
-    from base64 import urlsafe_b64encode
-
-    return urlsafe_b64encode(os.urandom(11)).decode().rstrip("=")
 
 
 _HANDLERS: dict[int, Callable[[Session, PyFrame], None]] = {
