@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.ackstate cimport AckState
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.filtercursor cimport FilterCursor
+from penstock.kernels.pieces cimport Pieces
 from penstock.kernels.keyorder cimport KeyOrder
 from penstock.kernels.logwatch cimport Follower
 from penstock.kernels.records cimport Record
@@ -63,6 +64,7 @@ cdef class Pump(Follower):
     cdef list news                      # where it puts itself when a message comes that they match; or None
     cdef bint told                      # it is there
     cdef readonly FilterCursor cursor            # finds what they match; None without filters
+    cdef readonly Pieces pieces         # what it has read ahead of messages that lie far apart
     cdef public uint64_t position       # next stream sequence to look at
     cdef uint64_t* skip                 # deliver last per subject: the sequences it begins with
     cdef size_t skip_count, skip_at
@@ -103,6 +105,7 @@ cdef class Pump(Follower):
     cdef int passed_over(self, const Record* r) except -1
     cdef uint64_t find_next(self) except? 0
     cdef int passed(self, uint64_t seq) except -1
+    cdef int read_next(self, uint64_t seq, Record* r) except -1
     cdef uint64_t count_pending(self) except? 0
     cdef int refresh_pending(self) except -1
     cdef uint64_t first_beyond(self) noexcept

@@ -3,6 +3,7 @@ from enum import IntEnum
 
 from penstock.kernels.ackstate import AckState
 from penstock.kernels.filtercursor import FilterCursor
+from penstock.kernels.pieces import Pieces
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
 
@@ -83,6 +84,8 @@ class Pump:
     def state(self) -> AckState: ...
     @property
     def cursor(self) -> FilterCursor | None: ...
+    @property
+    def pieces(self) -> Pieces: ...
     @property
     def sent(self) -> int: ...
     @property

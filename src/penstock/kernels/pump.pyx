@@ -174,6 +174,7 @@ cdef class Pump:
         self.backlog_max = BACKLOG_MAX
         self.parked_max = PARKED_MAX
         self.given_up = []
+        self.pieces = Pieces()
         self.scratch = OutBuffer()
         self.pin_scratch = OutBuffer()
         self.pin = b""
@@ -300,6 +301,15 @@ cdef class Pump:
         else:
             self.position = seq + 1
         return 0
+
+    cdef int read_next(self, uint64_t seq, Record* r) except -1:
+        """The log's read() of what find_next() found."""
+        if self.skip_at < self.skip_count:
+            return self.pieces.read(self.log, &self.skip[self.skip_at], self.skip_count - self.skip_at, r)
+        if self.cursor is not None:
+            return self.pieces.read(self.log, &self.cursor.run[self.cursor.run_at],
+                                    self.cursor.run_count - self.cursor.run_at, r)
+        return self.log.read(seq, r)
 
     cdef uint64_t first_beyond(self) noexcept:
         """The first sequence whose message is delivered because it passes the filters."""
@@ -606,10 +616,11 @@ cdef class Pump:
                 return RUN_BUDGET
             if seq == 0:
                 self.replaying = False      # what comes from now on comes in its own pace
+                self.pieces.drop()
                 return RUN_EMPTY
             picked.seq = seq
             picked.deliveries = 1
-            if not self.log.read(seq, record):
+            if not (self.log.read(seq, record) if picked.in_turn else self.read_next(seq, record)):
                 if picked.in_turn:
                     (<object>self.state).drop(seq)
                 else:

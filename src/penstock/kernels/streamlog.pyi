@@ -23,8 +23,10 @@ class StreamLog(LogCore):
     """Blocks of records, per-subject state and counters of one stream.
 
     block_size: bytes after which a new block begins. durable: removals are noted in the blocks, for a store
-    that writes them. load_block(number, size) gives the bytes of a closed block back. on_lost(number, offset,
-    seq, why) hears of messages whose bytes on disk turned out to be wrong; they count as removed.
+    that writes them. load_block(number, size) gives the bytes of a closed block back; read_pieces(number,
+    pieces) some of them, as kernels.pieces.read_pieces does, or None where the whole block has to be loaded.
+    on_lost(number, offset, seq, why) hears of messages whose bytes on disk turned out to be wrong; they count
+    as removed.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class StreamLog(LogCore):
         durable: bool = False,
         load_block: Callable[[int, int], Buffer] | None = None,
         on_lost: Callable[[int, int, int, str], None] | None = None,
+        read_pieces: Callable[[int, bytes], bytes | None] | None = None,
     ) -> None: ...
 
     # --- messages

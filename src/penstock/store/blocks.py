@@ -25,7 +25,7 @@ from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
 from penstock.kernels.compaction import compact
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
-from penstock.store.disk import Disk
+from penstock.store.disk import PIECE, Disk
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.files import OpenFiles, remove_file, sync_directory, write_atomically
 
@@ -45,6 +45,9 @@ REFUSED_MAX = 64
 """Sectors the disk refuses before the file counts as unreadable: each may take it seconds."""
 
 _TAIL = struct.Struct("<Q")
+
+_FILE_HEAD_BYTES = 8  # tell whether a file is enveloped
+_FILE_HEAD = PIECE.pack(0, _FILE_HEAD_BYTES)
 
 
 def block_path(directory: Path, number: int) -> Path:
@@ -152,6 +155,16 @@ class BlockFiles:
             logger.error("%s: %d bytes are missing at its end", path, size - len(file))
             file = memoryview(bytes(file) + bytes(size - len(file)))
         return file
+
+    def read_pieces(self, number: int, pieces: bytes) -> bytes | None:
+        """Some bytes of a closed block, for who needs few of them; see disk.PIECE. None where the block has
+        to be loaded: its file is encrypted or compressed, or the disk refuses, and load() says what."""
+        path = block_path(self._directory, number)
+        try:
+            data = self._disk.read_pieces(path, _FILE_HEAD + pieces)
+        except OSError:
+            return None
+        return None if is_enveloped(data) else data[_FILE_HEAD_BYTES:]
 
     def adopt(self, number: int) -> None:
         """A block that recovery found a file of."""

@@ -12,7 +12,7 @@ import errno
 import os
 from pathlib import Path
 
-from penstock.store.disk import LOCAL_DISK, Disk
+from penstock.store.disk import LOCAL_DISK, Disk, pieces_one_by_one
 
 
 class NoLock:
@@ -93,6 +93,9 @@ class OverlayDisk:
         if path in self._files or self._is_gone(path):
             return self.read(path)[offset : offset + count]
         return self._below.read_at(path, offset, count)
+
+    def read_pieces(self, path: Path, pieces: bytes) -> bytes:
+        return pieces_one_by_one(self, path, pieces)
 
     def map(self, path: Path) -> memoryview:
         if path in self._files or self._is_gone(path):

@@ -52,7 +52,7 @@ def recover_log(
     StoreError when a file is encrypted and there is no key.
     """
     block_files = BlockFiles(directory, files)
-    log = StreamLog(block_size, True, block_files.load, on_lost)
+    log = StreamLog(block_size, True, block_files.load, on_lost, block_files.read_pieces)
     blocks: list[MessageBlock] = []
     whole: list[MessageBlock] = []
     numbers = block_numbers(files.disk, directory)

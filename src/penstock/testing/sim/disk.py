@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 
 from penstock.errors import StoreLockedError
+from penstock.store.disk import pieces_one_by_one
 
 
 class Killed(BaseException):
@@ -283,6 +284,9 @@ class SimDisk:
 
     def read_at(self, path: Path, offset: int, count: int) -> bytes:
         return bytes(self._file(path).data[offset : offset + count])
+
+    def read_pieces(self, path: Path, pieces: bytes) -> bytes:
+        return pieces_one_by_one(self, path, pieces)
 
     def map(self, path: Path) -> memoryview:
         return memoryview(bytes(self._file(path).data))

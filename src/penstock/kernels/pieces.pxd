@@ -1,0 +1,26 @@
+"""Single records of closed blocks, without their blocks."""
+from libc.stdint cimport uint32_t, uint64_t
+from penstock.kernels.logcore cimport LogCore
+from penstock.kernels.msgblock cimport MessageBlock
+from penstock.kernels.records cimport Record
+
+# Some bytes of a file.
+cdef struct Piece:
+    uint32_t offset
+    uint32_t size
+
+cdef class Pieces:
+    cdef uint64_t* seqs             # of the pieces, ascending; NULL while there are none
+    cdef Piece* pieces
+    cdef size_t count, at           # how many there are, which one comes next
+    cdef bytes data                 # their bytes, one behind the other
+    cdef size_t data_at             # where those of the next one are
+    cdef readonly uint64_t fetched  # pieces read so far, for tests and measurements
+
+    # LogCore.read() of upcoming[0]; the n sequences, ascending, are likely to be asked for one after the other.
+    cdef int read(self, LogCore log, const uint64_t* upcoming, size_t n, Record* r) except -1
+    # Lets go of what was read ahead. No record of it may be in use.
+    cdef void drop(self) noexcept
+
+    cdef bint _fetch(self, LogCore log, MessageBlock block, size_t at, const uint64_t* upcoming, size_t n) except -1
+    cdef int _reserve(self) except -1
