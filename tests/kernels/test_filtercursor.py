@@ -328,3 +328,52 @@ def test_after_a_restart_it_goes_on_in_the_middle_of_every_subject() -> None:
                 assert cursor.num_from(1500) == len(expected)
                 assert drained(cursor, 1500) == expected
         store.close()
+
+
+@given(seed=st.integers(0, 1 << 30), block_size=st.sampled_from([300, 3000, 1 << 20]), reopen=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_what_is_pending_is_counted_whatever_became_of_the_messages(
+    seed: int, block_size: int, reopen: bool
+) -> None:
+    """Filters of few messages among many are counted chain by chain, others all at once: with messages gone
+    at the front, by ones and by subjects, blocks rewritten or not, and the log as a restart finds it."""
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory() as name:
+        store = FileStore(Path(name), block_size=block_size)
+        stream = store.account("$G").create_stream("S", b"", "file")
+        log, model = stream.log, LogModel()
+        for _ in range(4):
+            for _ in range(700):
+                kind = rng.random()
+                subject = b"few.%d" % rng.randrange(3) if kind < 0.005 else b"long.x"
+                if kind > 0.3:
+                    subject = b"many.%d.%d" % (rng.randrange(5), rng.randrange(60))
+                log.append(subject, b"", b"", 1)
+                model.append(subject, b"", b"", 1)
+            stream.write()
+            for seq in rng.sample(range(1, log.last_seq + 1), rng.choice([0, 5, 500])):
+                assert log.remove(seq) == model.remove(seq)
+            if rng.random() < 0.3:
+                gone = rng.choice([b"many.2.*", b"long.x", b"few.1"])
+                assert log.purge(gone) == model.purge(gone, 0, 0)
+            most = rng.randrange(1000, 3000)
+            assert log.limit(most, 0) == model.limit(most, 0)
+        stream.write()
+        if reopen:
+            store.close()
+            store = FileStore(Path(name), block_size=block_size)
+            log = store.account("$G").open_stream("S").log
+        places = [rng.randrange(log.last_seq + 2) for _ in range(4)]
+        for filters in (
+            [b"few.*"],
+            [b"few.2"],
+            [b"long.x"],
+            [b"many.3.*"],
+            [b"*.*"],
+            [b"*.>"],
+            [b"many.*.7", b"few.*"],
+        ):
+            expected = FilterCursorModel(model, filters).from_seq(0)
+            for seq in (log.first_seq, log.last_seq, *places, *rng.sample(expected, min(len(expected), 3))):
+                assert FilterCursor(log, filters).num_from(seq) == sum(found >= seq for found in expected)
+        store.close()

@@ -76,11 +76,11 @@ cdef bint filter_matches(const char* f, size_t fn, const char* s, size_t sn) noe
         return False
     while True:
         ft = token_end(f, f_end)
+        if is_token(f, ft, c'>') and ft == f_end:
+            return not has_empty_token(s, <size_t>(s_end - s))
         st = token_end(s, s_end)
         if st == s:
             return False            # an empty token matches nothing
-        if is_token(f, ft, c'>') and ft == f_end:
-            return not has_empty_token(s, <size_t>(s_end - s))
         if not is_token(f, ft, c'*') and (ft - f != st - s or memcmp(f, s, <size_t>(st - s)) != 0):
             return False
         if ft == f_end or st == s_end:
@@ -90,15 +90,16 @@ cdef bint filter_matches(const char* f, size_t fn, const char* s, size_t sn) noe
 
 
 cdef bint has_empty_token(const char* s, size_t n) noexcept nogil:
-    cdef const char* end = s + n
-    cdef const char* dot
-    while True:
-        dot = token_end(s, end)
-        if dot == s:
-            return True
-        if dot == end:
-            return False
-        s = dot + 1
+    cdef size_t i
+    cdef bint after_dot = True      # (tokens are short: byte by byte is faster than a search for each)
+    for i in range(n):
+        if s[i] == c'.':
+            if after_dot:
+                return True
+            after_dot = True
+        else:
+            after_dot = False
+    return after_dot
 
 
 cdef bint overlap(const char* a, size_t an, const char* b, size_t bn) noexcept nogil:

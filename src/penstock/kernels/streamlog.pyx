@@ -315,7 +315,10 @@ cdef class StreamLog(LogCore):
 
     cdef uint64_t _count_subjects(self, const uint32_t* ids, size_t n, uint64_t seq) except? 0xFFFFFFFFFFFFFFFF:
         """Live messages from seq on of these subjects, each of them there once."""
-        cdef uint64_t total = sum_counts(self.state.items, ids, n)
+        cdef uint64_t total
+        if n == self.state.count and self.lost == 0:
+            return self._count_all_from(seq)
+        total = sum_counts(self.state.items, ids, n)
         if total == self.messages:
             return self._count_all_from(seq)
         if self.lost == 0:                  # (else the subjects count more than there is)

@@ -369,9 +369,10 @@ cdef class SubjectState:
     cdef size_t match(self, const char* f, size_t n) except? 0xFFFFFFFF:
         """Walks (node, position in the filter) pairs; position n + 1 says: past the last token,
         n + 2: everything from here down."""
-        cdef size_t found = 0, depth = 0, end, i
+        cdef size_t found = 0, depth = 0, certain = 0, end, i
         cdef uint32_t node, child, position
         cdef Subject* item
+        cdef bint all_follow
         if n == 0 or (n == 1 and f[0] == c'>'):
             for i in range(self.used):
                 if self.items[i].count:
@@ -416,12 +417,19 @@ cdef class SubjectState:
                     child = self.nodes[child].sibling
                 continue
             end = token_end(f, position, n)
+            # What is below the next nodes matches, but for what ends there: where that is many, they needn't be
+            # walked to.
+            all_follow = end + 2 == n and f[n - 1] == c'>'
             if end - position == 1 and (f[position] == c'*' or (f[position] == c'>' and end == n)):
                 child = self.nodes[node].child
                 while child:
                     self._push(depth, child, <uint32_t>(end + 1 if f[position] == c'*' else n + 2))
                     depth += 1
+                    if all_follow:
+                        certain += self.nodes[child].live
                     child = self.nodes[child].sibling
+                if certain > self.indexed // MOST:
+                    return self._compare(f, n, 0, 0)
                 continue
             child = self._find_edge(node, f + position, end - position)
             if child:
