@@ -128,7 +128,8 @@ def dead_letters(
     with _spark(master) as (spark, console):
         found = {name: table.toPandas() for name, table in analyse(spark, stream, options).items()}
         for name in ("by_reason", "by_subject"):
-            console.print(found[name].to_string(index=False) if len(found[name]) else f"{name}: none")
+            text = found[name].to_string(index=False) if len(found[name]) else f"{name}: none"
+            console.print(text, soft_wrap=True)
         facts: dict[str, object] = {"stream": stream, "letters": int(found["by_reason"]["letters"].sum())}
         if redrive:
             done = run(spark, stream, options, where=where, remove=remove, console=console)
@@ -166,7 +167,7 @@ def stats(
             tables["Latency, ms"] = found.latencies.toPandas()
         for name, table in tables.items():
             console.print(f"[bold]{name}[/]")
-            console.print(table.to_string(index=False) if len(table) else "none")
+            console.print(table.to_string(index=False) if len(table) else "none", soft_wrap=True)
         facts = {"stream": stream, **totals}
         page = None
         if report is not None:
