@@ -22,6 +22,7 @@ from penstock.protocol.api import SubjectTransform
 from penstock.protocol.transforms import Below
 from penstock.store import blocks, recovery
 from penstock.store.disk import Disk
+from penstock.store.envelope import AppendedFile
 
 KIND_FLOOR, KIND_BATCH = 2, 4  # of notes in a block
 
@@ -140,6 +141,32 @@ def republished_before_the_write(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JetStream, "write", early)
 
 
+def acked_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    """With `sync: always`, pub acks do not wait for the sync that is under way."""
+    acknowledge = JetStream.acknowledge
+
+    def early(engine: JetStream) -> None:
+        engine.is_routing = True
+        for changed in engine._changed.values():
+            changed.acknowledge(engine.index)
+        engine.is_routing = False
+        acknowledge(engine)
+
+    patch.setattr(JetStream, "acknowledge", early)
+
+
+def frame_begun_again(patch: pytest.MonkeyPatch) -> None:
+    """An encrypted frame that the disk took a part of is written another time behind that."""
+    append = AppendedFile.append
+
+    def again(file: AppendedFile, data: memoryview | bytes) -> int:
+        if file._covers:
+            file._covers, file._pending = 0, b""
+        return append(file, data)
+
+    patch.setattr(AppendedFile, "append", again)
+
+
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (ack_before_write, "acked means kept"),
     (lost_tombstone, "no resurrection"),
@@ -150,4 +177,6 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (key_never_busy, "one a key"),
     (transform_kept_past_an_update, "subjects"),
     (republished_before_the_write, "republish"),
+    (acked_before_the_sync, "acked means kept"),
+    (frame_begun_again, "acked means kept"),
 ]

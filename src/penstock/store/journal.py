@@ -220,10 +220,11 @@ class FileConsumerStore:
         else:
             decoded = self._files.vault.decode(memoryview(file), path)
             entries, size = read_entries(bytes(decoded.data[: decoded.good]), self._generation)
-            end = decoded.file_end
-            self._appended = AppendedFile(
-                self._files, path, size=end, length=decoded.good, head=file[: HEAD.size]
-            )
+            end = self._written = decoded.file_end
+            if end:  # else its head is torn, and the next write begins the file anew
+                self._appended = AppendedFile(
+                    self._files, path, size=end, length=decoded.good, head=file[: HEAD.size]
+                )
         whole = end == len(file)
         if not whole:
             logger.warning("%s: cut at byte %d of %d: the entry there is not whole", path, end, len(file))

@@ -6,5 +6,6 @@ are not real, a random workload with crashes and failing disks, and checkers.
 runner.py runs a seed: it draws actions (workload.py), does them in a world (world.py: engine, store, clock
 and the clients' ends) and lets the models look (streams.py, consumers.py: what must be true of each). Batches
 have publishers (batchwork.py), their models (atomics.py, fasts.py) and a book of them all (batches.py);
-letters.py follows dead letters.
+letters.py follows dead letters, features.py and what it names what special configurations promise.
+background.py has the threads that aren't there, secrets.py the keys that aren't secret.
 """

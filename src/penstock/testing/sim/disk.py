@@ -157,8 +157,8 @@ class SimDisk:
         self.root.lose_power(None if all_of_it else self.random)
 
     def flip_bit(self) -> str:
-        """Changes one bit of some file, durably; returns where."""
-        files = [(path, file) for path, file in self.files() if file.data]
+        """Changes one bit of some file, durably; returns where. Not of the key: nothing opens then."""
+        files = [(path, file) for path, file in self.files() if file.data and not path.endswith("/key")]
         if not files:
             return "nowhere"
         path, file = self.random.choice(files)

@@ -11,10 +11,12 @@ from collections.abc import Collection
 from random import Random
 from typing import NamedTuple
 
+from penstock.store.keys import StoreKey
 from penstock.testing.sim import workload
 from penstock.testing.sim.batchwork import publish_atomic
 from penstock.testing.sim.disk import Killed
 from penstock.testing.sim.faults import Violation
+from penstock.testing.sim.secrets import known_secrets
 from penstock.testing.sim.world import SECOND_NS, World
 
 STEPS = 90
@@ -55,15 +57,25 @@ class Run:
         self.crash_rate = random.choice([0.02, 0.06, 0.12])
         self.power_rate = random.choice([0.0, 0.5, 0.5, 1.0])
         self.flip_rate = 0.3 if random.random() < 0.06 else 0.0
-        self.world = World(
-            Random(seed + 1),
+        with known_secrets(seed):
+            self.world = self._new_world(random)
+
+    def _new_world(self, random: Random) -> World:
+        return World(
+            Random(self.seed + 1),
             self.events.append,
             always=random.random() < 0.4,
             block_size=random.choice([150, 400, 1000, 4000, 100_000]),
+            lazy=random.random() < 0.5,
+            key=StoreKey(random.choice(["chacha", "aes"]), "secret") if random.random() < 0.3 else None,
         )
 
     def go(self) -> Outcome:
         """Does all steps, and the end."""
+        with known_secrets(self.seed + 2):
+            return self._go()
+
+    def _go(self) -> Outcome:
         failure: BaseException | None = None
         try:
             workload.create_letters(self.world)

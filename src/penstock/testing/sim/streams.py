@@ -172,9 +172,9 @@ class StreamRecord:
         """Everything that was looked at is with the operating system."""
         self.kept = Picture(self.live, self.last_seq)
 
-    def was_synced(self) -> None:
-        """Everything that was written is on the disk."""
-        self.synced = self.kept
+    def was_synced(self, picture: Picture) -> None:
+        """This is on the disk."""
+        self.synced = picture
 
     def survived_power_loss(self, now: int) -> None:
         """What recovery found is on the disk; the markers which it left for what had expired are not."""
@@ -435,7 +435,7 @@ class StreamRecord:
         log = stream.log
         found = read_log(log, 1)
         self.config = stream.config  # recovery enforces what an update left, be it answered or not
-        base = self.synced if power and not always else self.kept
+        base = self.synced if power else self.kept
         must = dict(base.live)
         if not power or always:
             must |= {seq: self.live[seq] for seq in self.acked if seq in self.live}

@@ -24,7 +24,9 @@ from penstock.protocol import headers
 from penstock.protocol.acks import parse_reply
 from penstock.protocol.api import RetentionPolicy, encode
 from penstock.store.file import FileStore
+from penstock.store.keys import StoreKey
 from penstock.testing.sim.atomics import MESSAGES_MAX
+from penstock.testing.sim.background import SimBackground
 from penstock.testing.sim.batches import BatchBook
 from penstock.testing.sim.consumers import ConsumerRecord
 from penstock.testing.sim.disk import Killed, SimDisk
@@ -32,7 +34,7 @@ from penstock.testing.sim.faults import Violation, require
 from penstock.testing.sim.features import Feature, feature
 from penstock.testing.sim.letters import LETTERS, LetterBook
 from penstock.testing.sim.renaming import PREFIX, Republished
-from penstock.testing.sim.streams import Publish, StreamRecord, read_log, tag_of
+from penstock.testing.sim.streams import Picture, Publish, StreamRecord, read_log, tag_of
 
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000
@@ -43,12 +45,28 @@ FEATURES: tuple[type[Feature], ...] = (Republished,)
 class World:
     """One simulated server and its clients.
 
-    random: for what the disk does. say: takes the lines of the event log. always: `sync: always`.
+    random: for what the disk does. say: takes the lines of the event log. always: `sync: always`. lazy: work
+    in the background takes its time. key: what the store is encrypted with.
     """
 
-    def __init__(self, random: Random, say: Callable[[str], None], *, always: bool, block_size: int) -> None:
+    def __init__(
+        self,
+        random: Random,
+        say: Callable[[str], None],
+        *,
+        always: bool,
+        block_size: int,
+        lazy: bool = False,
+        key: StoreKey | None = None,
+    ) -> None:
         self.say = say
         self.always = always
+        self.lazy = lazy
+        self.background = SimBackground()
+        self._key = key
+        self._is_open = False  # the tick has not ended: streams are on their way to the disk
+        self._syncs: list[tuple[StreamRecord, Picture]] = []  # what a sync that is under way brings there
+        self._sync_faults = 0
         self.now = START_NS
         self.disk = SimDisk(random)
         self.streams: dict[str, StreamRecord] = {}
@@ -96,8 +114,14 @@ class World:
         self._bound.clear()
         self.publishes.clear()
         self.in_flight.clear()
+        self.background = SimBackground()
+        self._syncs.clear()
+        self._is_open = False
         with self._log:
-            self.store = FileStore("/sim", block_size=self._block_size, disk=self.disk)
+            self.store = FileStore(
+                "/sim", block_size=self._block_size, disk=self.disk, key=self._key,
+                background=self.background if self.lazy else None,
+            )  # fmt: skip
             self.engine = JetStream(
                 self.index,
                 self.store.account("$G"),
@@ -148,7 +172,7 @@ class World:
             if first != second:
                 raise Violation("idempotent recovery", f"first {first}, then {second}")
             self._bind_all()
-        self.tick()
+        self.tick(whole=True)
 
     def dump(self) -> Any:
         """Everything a recovery found."""
@@ -201,7 +225,7 @@ class World:
                 one.recovered(self.now, power=power, damaged=self.damaged)
             if power:
                 known.survived_power_loss(self.now)
-                known.may_have_holes |= not self.always
+                known.may_have_holes |= not self.always or self.lazy
         self.batches.crashed(damaged=self.damaged)
         self._judge_consumers(in_flight, power=power)
         found = engine.streams.get(LETTERS)
@@ -292,13 +316,32 @@ class World:
 
     # --- the tick
 
-    def tick(self) -> None:
-        """The end of a tick, as the server runs it; the records look on."""
+    def tick(self, *, whole: bool = False) -> None:
+        """The end of a tick, as the server runs it; the records look on.
+
+        While streams are on their way to the disk, the tick goes on with further ones of the server; clients
+        may go on meanwhile, unless it has to be whole.
+        """
+        group = self.engine.group
+        if not self._is_open:
+            self._was_faulty = False
+        self._tick()
+        while group.count or group.ready or (self._is_open and self._awake):
+            self._is_open = True
+            if not whole and self.disk.random.random() < 0.25:
+                return
+            self._finish_work(1.0)
+            if self._awake:
+                self._tick()
+        self._end_tick()
+        self._is_open = False
+
+    def _tick(self) -> None:
         self.ticks += 1
         engine = self.engine
         self._awake = False
-        self._was_faulty = False
         self._was_faulty = self.faulty()
+        self._finish_work(0.5)
         with self._log:
             engine.apply(self.now)
             self._phase("apply")
@@ -309,9 +352,26 @@ class World:
             self._phase("acknowledge")
             engine.deliver(self.now)
             self._phase("deliver")
-        self._end_tick()
+        self._finish_work(0.5)
+
+    def _finish_work(self, rate: float) -> None:
+        """Results of work in the background come back."""
+        background, random = self.background, self.disk.random
+        background.random = random
+        with self._log:
+            while not background.is_idle and random.random() < rate:
+                rate /= 2
+                background.finish()
+        if self._syncs and background.is_idle:
+            if self._sync_faults == self.disk.faults:
+                for record, picture in self._syncs:
+                    record.was_synced(picture)
+            self._syncs.clear()
 
     def _phase(self, phase: str) -> None:
+        if self.lazy and self.disk.random.random() < 0.5:
+            self.background.random = self.disk.random
+            self.background.work()
         if self.kill_phase == phase:
             self.kill_phase = None
             self.disk.dead = True
@@ -328,10 +388,10 @@ class World:
             if record.config.retention is not RetentionPolicy.LIMITS:
                 self._note_settled(record, self.in_flight)
             record.look(stream, self.now)
-            if written and stream.write_failure is None:
+            if written and stream.write_failure is None and name not in self.engine._unwritten:
                 record.wrote()
-                if self.always:
-                    record.was_synced()
+                if self.always and not stream.syncing:
+                    record.was_synced(record.kept)
         for name in [name for name in self.streams if name not in self.engine.streams]:
             require(("delete", name) in self.in_flight, "acked means kept", f"stream {name} vanished")
             self._forget(name)
@@ -398,11 +458,13 @@ class World:
         for _ in range(100):
             if not self._awake:
                 return
-            self.tick()
+            self.tick(whole=True)
         raise Violation("progress", "a hundred ticks, and it wants another one")
 
     def pass_time(self, ns: int) -> None:
         """Lets time go by, with every deadline on the way."""
+        if self._is_open:
+            self.tick(whole=True)
         until = self.now + ns
         engine = self.engine
         self._settle()
@@ -414,11 +476,15 @@ class World:
             sync_due, faults = engine._sync_due, self.disk.faults
             with self._log:
                 engine.on_time(self.now)
-            if sync_due is not None and sync_due <= self.now and faults == self.disk.faults:
-                for name, record in self.streams.items():
-                    if name in engine.streams and engine.streams[name].write_failure is None:
-                        record.was_synced()
-            self.tick()
+            if sync_due is not None and sync_due <= self.now:
+                self._sync_faults = faults
+                self._syncs = [
+                    (record, record.kept)
+                    for name, record in self.streams.items()
+                    if name in engine.streams and engine.streams[name].write_failure is None
+                ]
+                self._finish_work(0.0)
+            self.tick(whole=True)
             self._settle()
         else:
             raise Violation("progress", f"a thousand deadlines within {ns} ns")
@@ -461,11 +527,11 @@ class World:
         inbox = b"_IN.a.%d" % next(self._ids)
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.in_flight.update(intents)
-        self.now += 1  # no two things are created at the same time
+        self.now += not self._is_open  # no two things are created at the same time
         with self._log:
             publish(self.index, b"$JS.API." + request.encode(), inbox, b"", payload)
         kept = set(self.in_flight)
-        self.tick()
+        self.tick(whole=True)
         answer = json.loads(self._answers.pop(inbox, b"{}"))
         error = answer.get("error")
         self.say(f"{request} {payload.decode()} -> {error or 'ok'}")
@@ -585,7 +651,7 @@ class World:
 
     def check_all(self) -> None:
         """Everything that is too dear for every tick."""
-        self.tick()
+        self.tick(whole=True)
         # What an interest stream delivers to those that don't ack goes after the write of its tick.
         self.look(written=False)
         for record in self.streams.values():
