@@ -38,6 +38,31 @@ def test_the_base_is_the_lowest_number_not_acked(numbers: list[int], size: int) 
     assert window.room == window.base
 
 
+@pytest.mark.parametrize(
+    ("rest", "seq"),
+    [
+        (b',"seq":7}', 7),
+        (b', "seq":7}', 7),
+        (b', "seq": 7}', 7),
+        (b',"seq":18446744073709551615}', 2**64 - 1),
+        (b',"domain":"hub","seq":7}', 7),
+        (b',"seq":7,"domain":"hub"}', 7),
+        (b',"seq":7,"val":"12"}', 7),
+        (b', "seq":}', None),
+        (b',"seq":x}', None),
+        (b"}", None),
+        (b"", None),
+    ],
+)
+def test_the_sequence_of_an_ack_is_read_wherever_it_stands(rest: bytes, seq: int | None) -> None:
+    window, parser = AckWindow(b"3", b"S", 4), FrameParser(4096, 1 << 20)
+    window.sent(1)
+    put(parser, msg(0, b'{"stream":"S"' + rest))
+    taken = seq is not None
+    assert window.feed(parser) == (AckEvent.ACKS_NEED_MORE if taken else AckEvent.ACKS_OTHER)
+    assert (window.base, window.last_seq, window.duplicates) == (int(taken), seq or 0, 0)
+
+
 def test_acks_split_anywhere_are_the_same_acks() -> None:
     data = (
         msg(0, ack(11))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.kernels.buffers import OutBuffer
@@ -25,6 +27,29 @@ def column(values: list[bytes], lead: int = 0) -> TextColumn:
     _, offsets, data = array.buffers()
     plain = memoryview(data).cast("B") if data is not None and data.size else None
     return TextColumn(memoryview(offsets).cast("B"), plain, array.offset, len(array))
+
+
+# Blanks or control characters, an empty token, a wildcard.
+_BAD_SUBJECT = re.compile(rb"[\x00-\x20\x7f]|^$|^\.|\.\.|\.$|(^|\.)[*>](\.|$)", re.DOTALL)
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(".*>a\x7f \u00e9\0"), max_size=6).map("".join), max_size=5),
+    st.integers(0, 2),
+)
+def test_the_first_bad_subject_is_that_of_a_pattern(texts: list[str], lead: int) -> None:
+    subjects = [text.encode() for text in texts]
+    bad = [i for i, subject in enumerate(subjects) if _BAD_SUBJECT.search(subject)]
+    assert column(subjects, lead).first_bad_subject() == (bad[0] if bad else -1)
+
+
+@given(st.integers(0, 19).flatmap(lambda digits: st.integers(0, min(10**digits, 2**64 - 1))))
+@example(2**64 - 1)
+def test_numbers_are_written_in_all_their_digits(number: int) -> None:
+    out = OutBuffer()
+    rows = Rows(column([b"s"]), column([b""]))
+    rows.encode(out, 0, 1, reply=b"r.", number=number, max_payload=10)
+    assert out.take() == b"PUB s r.%d 0\r\n\r\n" % number
 
 
 @given(

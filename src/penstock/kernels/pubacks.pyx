@@ -47,6 +47,26 @@ cdef const char* find(const char* p, size_t n, const char* what, size_t m) noexc
     return NULL
 
 
+cdef bint plain_seq(const char* p, const char* end, uint64_t* seq) noexcept nogil:
+    """Is this the rest of an ack that says a sequence and nothing else? `,"seq":7}`, maybe with a blank."""
+    cdef uint64_t v = 0
+    if end - p < 9 or p[0] != 44:
+        return False
+    p += 2 if p[1] == 32 else 1
+    if end - p < 8 or memcmp(p, b'"seq":', 6) != 0:
+        return False
+    p += 6
+    if end - p > 20:
+        return False
+    while p < end - 1:
+        if p[0] < 48 or p[0] > 57:
+            return False
+        v = v * 10 + <uint64_t>(p[0] - 48)
+        p += 1
+    seq[0] = v
+    return p[0] == 125
+
+
 cdef class AckWindow:
     """size: how many messages may be under way. stream: the only one whose acks are plain."""
     cdef unsigned char* acked
@@ -84,6 +104,9 @@ cdef class AckWindow:
 
     def acknowledge(self, uint64_t number, bint duplicate, uint64_t seq):
         """For an ack that Python read; True when the number was under way and not acked."""
+        return self.mark(number, duplicate, seq)
+
+    cdef bint mark(self, uint64_t number, bint duplicate, uint64_t seq) noexcept:
         cdef size_t slot = number % self.size
         if number < self.base or number >= self.end or self.acked[slot]:
             return False
@@ -104,7 +127,12 @@ cdef class AckWindow:
         cdef uint64_t number = 0, seq = 0
         if f.header_len or size <= n or memcmp(p, <const char*>self.expected, n) != 0:
             return False
-        if not number_at_end(f.subject, f.subject_len, &number) or find(p, size, b'"error"', 7) != NULL:
+        if not number_at_end(f.subject, f.subject_len, &number):
+            return False
+        if plain_seq(p + n, p + size, &seq):
+            self.mark(number, False, seq)
+            return True
+        if find(p, size, b'"error"', 7) != NULL:
             return False
         at = find(p, size, b'"seq":', 6)
         if at == NULL:
@@ -117,7 +145,7 @@ cdef class AckWindow:
         while at < p + size and 48 <= at[0] <= 57:
             seq = seq * 10 + <uint64_t>(at[0] - 48)
             at += 1
-        self.acknowledge(number, find(p, size, b'"duplicate"', 11) != NULL, seq)
+        self.mark(number, find(p, size, b'"duplicate"', 11) != NULL, seq)
         return True
 
     def feed(self, FrameParser parser not None):

@@ -10,6 +10,9 @@ class TextColumn:
     def __init__(self, offsets: Buffer, data: Buffer | None, start: int, count: int) -> None: ...
     @property
     def count(self) -> int: ...
+    def first_bad_subject(self) -> int:
+        """The first row that is no subject to publish to (blanks or control characters, an empty token, a
+        wildcard), or -1."""
 
 class Rows:
     """The rows of one batch, to be published."""

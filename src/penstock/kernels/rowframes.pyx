@@ -37,6 +37,23 @@ cdef struct Slice:
     size_t size
 
 
+cdef bint is_subject(const char* p, size_t n) noexcept nogil:
+    """No blank or control character, no empty token, no wildcard."""
+    cdef size_t i, token = 0
+    for i in range(n):
+        if p[i] == 46:
+            if not is_token(p + token, i - token):
+                return False
+            token = i + 1
+        elif 0 <= p[i] <= 32 or p[i] == 127:
+            return False
+    return is_token(p + token, n - token)
+
+
+cdef inline bint is_token(const char* p, size_t n) noexcept nogil:
+    return n > 1 or (n == 1 and p[0] != 42 and p[0] != 62)
+
+
 cdef class TextColumn:
     """A binary or string column: `offsets` are count + 1 int32 from `start` on, `data` the bytes or None.
     ValueError when they lie outside of the data."""
@@ -64,6 +81,16 @@ cdef class TextColumn:
         for i in range(count):
             if self.at[i + 1] < self.at[i]:
                 raise ValueError(f"row {i} lies at {self.at[i]}..{self.at[i + 1]}")
+
+    def first_bad_subject(self):
+        """The first row that is no subject to publish to, or -1."""
+        cdef size_t i
+        cdef Slice s
+        for i in range(self.count):
+            s = self.row(i)
+            if not is_subject(s.data, s.size):
+                return i
+        return -1
 
     cdef inline Slice row(self, size_t i) noexcept:
         cdef Slice s

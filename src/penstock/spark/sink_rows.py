@@ -20,8 +20,6 @@ from penstock.spark.sink_options import SinkOptions, Template
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# What no subject to publish to looks like: blanks or control characters, an empty token, a wildcard.
-_BAD_SUBJECT = r"[\x00-\x20\x7f]|^$|^\.|\.\.|\.$|(^|\.)[*>](\.|$)"
 _BAD_VALUE = r"[\r\n]"
 _BAD_NAME = r"[\x00-\x20:\x7f]|^$"
 
@@ -99,7 +97,9 @@ class Layout:
         else:
             subjects = _texts(batch.column("subject"), "subject")
             _refuse_nulls(subjects, "subject", first_row)
-        _refuse_matches(subjects, _BAD_SUBJECT, "no subject to publish to", first_row)
+        bad = _text_column(subjects).first_bad_subject()
+        if bad >= 0:
+            raise _refusal(subjects, bad, "no subject to publish to", first_row)
         payloads = pc.fill_null(_texts(batch.column(self._data), self._data).cast(pa.binary()), b"")
         ids = None
         if options.message_id is not None and options.exactly_once:
@@ -155,7 +155,11 @@ def _refuse_nulls(array: pa.Array, what: str, first_row: int) -> None:
 def _refuse_matches(array: pa.Array, pattern: str, what: str, first_row: int) -> None:
     bad = pc.index(pc.match_substring_regex(array, pattern), True).as_py()
     if bad >= 0:
-        raise MisuseError(f"row {first_row + bad} of this task: {array[bad].as_py()!r} is {what}")
+        raise _refusal(array, bad, what, first_row)
+
+
+def _refusal(array: pa.Array, row: int, what: str, first_row: int) -> MisuseError:
+    return MisuseError(f"row {first_row + row} of this task: {array[row].as_py()!r} is {what}")
 
 
 def header_column(column: pa.Array) -> pa.Array:
