@@ -31,7 +31,7 @@ from load import fill_stream
 from servers import ServerProcess, official_server, penstock_server
 from spark_sources import ROWS, read_with_nats_py
 
-from penstock.spark import ensure_java, register
+from penstock.spark import ensure_compiled_spark, ensure_java, register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +43,7 @@ WARM_UP_READS = 2
 
 def session(cores: int) -> SparkSession:
     ensure_java()
+    ensure_compiled_spark()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers find the modules beside this one.

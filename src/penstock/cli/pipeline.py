@@ -245,7 +245,7 @@ def _spark(master: str) -> Iterator[tuple[SparkSession, Console]]:
         from pyspark.sql import SparkSession
     except ImportError:
         raise PenstockError("pipelines run on Spark: pip install penstock[pipelines]") from None
-    from penstock.spark.jvm import ensure_java
+    from penstock.spark import ensure_compiled_spark, ensure_java
 
     console = Console(stderr=True)
     there = SparkSession.getActiveSession()
@@ -253,6 +253,8 @@ def _spark(master: str) -> Iterator[tuple[SparkSession, Console]]:
         yield there, console
         return
     ensure_java()
+    if master.startswith("local"):
+        ensure_compiled_spark()
     console.print("starting Spark …")
     builder = SparkSession.builder.master(master).appName("penstock pipeline")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from penstock.spark.progress import SourceProgress, source_progress
     from penstock.spark.source import JetStreamSource, register
     from penstock.spark.source_options import SourceOptions
+    from penstock.spark.spark_home import ensure_compiled_spark
 
 __all__ = [
     "DataLossError",
     "JetStreamSource",
     "SourceOptions",
     "SourceProgress",
+    "ensure_compiled_spark",
     "ensure_java",
     "register",
     "source_progress",
@@ -34,6 +36,7 @@ _HOMES = {
     "SourceProgress": "progress",
     "source_progress": "progress",
     "SourceOptions": "source_options",
+    "ensure_compiled_spark": "spark_home",
     "ensure_java": "jvm",
     "register": "source",
 }
