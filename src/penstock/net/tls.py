@@ -119,11 +119,13 @@ class TlsPolicy:
     timeout_s: how long a handshake may take.
     info_delay_s: how long INFO waits for a handshake to begin: 0 = not at all, inf = for ever.
     plain_allowed: a client may go on without TLS.
+    refusal: says why a client's certificate (DER, b"" = none) is refused, "" = it isn't; None = any is good.
     """
 
     timeout_s: float
     info_delay_s: float = 0.0
     plain_allowed: bool = False
+    refusal: Callable[[bytes], str] | None = None
 
 
 class Phase(Enum):
@@ -277,6 +279,10 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
             return
         self._stop_timer()
         self._send()
+        refusal = self._policy.refusal
+        if refusal is not None and (reason := refusal(self._ssl.getpeercert(binary_form=True) or b"")):
+            self._fail(reason)
+            return
         self._phase = Phase.OPEN
         version, suite = described(self._ssl)
         self._told(f"TLS handshake complete; TLS version {version}, cipher suite {suite}")

@@ -83,6 +83,7 @@ class WebsocketPolicy:
     allowed_origins: where a browser's page must be from; empty = anywhere.
     encrypted: the listener has TLS.
     headers: of the answer, beside those of the protocol.
+    refusal: with TLS, says why a client's certificate (DER, b"" = none) is refused; "" = it isn't.
     """
 
     handshake_timeout_s: float = 2.0
@@ -91,6 +92,7 @@ class WebsocketPolicy:
     allowed_origins: frozenset[Origin] = frozenset()
     encrypted: bool = False
     headers: tuple[tuple[str, str], ...] = ()
+    refusal: Callable[[bytes], str] | None = None
 
 
 class Deflate(PerMessageDeflate):
@@ -150,6 +152,13 @@ class WebsocketLayer(asyncio.Protocol, Layer):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's
         self._peer = self._raw.get_extra_info("peername") or ("", 0)
+        encrypted = self._raw.get_extra_info("ssl_object")
+        if self._policy.refusal is not None and encrypted is not None:
+            reason = self._policy.refusal(encrypted.getpeercert(binary_form=True) or b"")
+            if reason:
+                self._told(f"{self._peer[0]}:{self._peer[1]} - TLS handshake error: {reason}")
+                self._raw.abort()
+                return
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._policy.handshake_timeout_s, self._on_timeout)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.net.connection import Connection
@@ -33,7 +34,9 @@ class Encryption:
         self.options = options
         self.required = not plain_allowed
         self._context = context_of(options)
-        self._policy = TlsPolicy(options.timeout_ns / NS, delay_s, plain_allowed)
+        self._policy = TlsPolicy(
+            options.timeout_ns / NS, delay_s, plain_allowed, certificate_refusal(options)
+        )
         self._scratch = bytearray(READ_BYTES)
 
     def wrap(self, connection: Connection, session: Session) -> TlsLayer:
@@ -43,6 +46,13 @@ class Encryption:
             session.server.log.debug(f"{session.name} - {text}")
 
         return TlsLayer(connection, self._context, self._policy, self._scratch, told)
+
+    def refuses(self, session: Session) -> bool:
+        """Would the client of a session not be let in now, because of its certificate?"""
+        refusal, connection = self._policy.refusal, session.connection
+        if refusal is None or connection.kind == "websocket" or not connection.tls()[0]:
+            return False
+        return bool(refusal(connection.certificate()))
 
     def info(self) -> dict[str, Any]:
         """What INFO says of it."""
@@ -62,3 +72,12 @@ def context_of(options: TlsOptions) -> ssl.SSLContext:
         min_version=options.min_version,
         cipher_suites=options.cipher_suites,
     )
+
+
+def certificate_refusal(options: TlsOptions) -> Callable[[bytes], str] | None:
+    """Why a client's certificate is refused, as `TlsPolicy` wants it."""
+    if not options.pinned_certs:
+        return None
+    from penstock.server.pinned_certs import refusal_of  # few servers pin certificates
+
+    return refusal_of(options.pinned_certs)

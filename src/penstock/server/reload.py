@@ -261,6 +261,9 @@ def _tls(server: Server, fresh: Options) -> Prepared:
 
     def commit() -> None:
         server.encryption = encryption
+        if encryption is not None:
+            for session in [one for one in server.sessions.values() if encryption.refuses(one)]:
+                session.close(CloseReason.TLS_HANDSHAKE_FAILURE)
         if server.monitor is not None and fresh.tls is not None:
             server.monitor.renew_certificate(fresh.tls)
 

@@ -12,7 +12,7 @@ from penstock.server.options import TlsOptions
 AUTO_WAIT_NS = 50_000_000
 UNSUPPORTED = frozenset(
     """allow_insecure_cipher_suites ca_certs_match cert_match cert_match_by cert_match_skip_invalid cert_store
-    certs connection_rate_limit curve_preferences insecure ocsp_peer pinned_certs
+    certs connection_rate_limit curve_preferences ocsp_peer
     verify_cert_and_check_known_urls""".split()
 )
 
@@ -21,6 +21,7 @@ def tls(node: Node, name: str) -> TlsOptions:
     """Reads the block. Raises ConfigError."""
     found = fields(block(node, name), _TLS, UNSUPPORTED)
     found.update(found.pop("first", {}))
+    found.pop("insecure", None)  # about servers that are dialled
     if found.get("verify_and_map"):
         found["verify"] = True
     try:
@@ -44,6 +45,12 @@ def _suites(node: Node, name: str) -> tuple[str, ...]:
     return tuple(text(entry, name) for entry in node.value)
 
 
+def _pins(node: Node, name: str) -> frozenset[str]:
+    from penstock.server.pinned_certs import pins  # few servers pin certificates
+
+    return pins(node, name)
+
+
 def _version(node: Node, name: str) -> str:
     """`"1.3"`; quoted or not."""
     return str(node.value) if isinstance(node.value, float) else text(node, name)
@@ -56,6 +63,8 @@ _TLS: dict[str, tuple[str, Reader]] = {
     "verify": ("verify", boolean),
     "verify_and_map": ("verify_and_map", boolean),
     "timeout": ("timeout_ns", duration),
+    "insecure": ("insecure", boolean),
+    "pinned_certs": ("pinned_certs", _pins),
     "min_version": ("min_version", _version),
     "cipher_suites": ("cipher_suites", _suites),
     "handshake_first": ("first", _handshake_first),

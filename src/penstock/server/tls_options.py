@@ -21,6 +21,9 @@ class TlsOptions(Struct, frozen=True, kw_only=True):
     """Clients must have a certificate. Default off. `verify`."""
     verify_and_map: bool = False
     """With `verify`: the certificate says which user a client is. Default off. `verify_and_map`."""
+    pinned_certs: frozenset[str] = frozenset()
+    """The only client certificates that are let in, by the SHA-256 of their public keys in small hex letters;
+    needs `verify`. Default: any. `pinned_certs`."""
     timeout_ns: int = 2 * NS
     """How long a handshake may take, ns, > 0. Default 2 s. `timeout`."""
     handshake_first: bool = False

@@ -145,6 +145,11 @@ class Websockets:
 
 
 def _policy(options: WebsocketOptions) -> WebsocketPolicy:
+    refusal = None
+    if options.tls is not None and options.tls.pinned_certs:
+        from penstock.server.encryption import certificate_refusal
+
+        refusal = certificate_refusal(options.tls)
     return WebsocketPolicy(
         handshake_timeout_s=options.handshake_timeout_ns / NS,
         compression=options.compression,
@@ -152,6 +157,7 @@ def _policy(options: WebsocketOptions) -> WebsocketPolicy:
         allowed_origins=_origins(options),
         encrypted=options.tls is not None,
         headers=options.headers,
+        refusal=refusal,
     )
 
 
