@@ -5,7 +5,8 @@ for survives the death of the machine. Meta and consumer state are opaque bytes,
 
 Invariants: one writer per stream; nothing here reads a clock or waits for anything but the disk.
 Rejected: writing in a thread (the end of the tick orders write before ack, and an append to a file doesn't
-wait long enough to be worth one; a sync does) and per-message calls (a batch is one write).
+wait long enough to be worth one, for a long one see docs/store.md; a sync does) and per-message calls (a
+batch is one write).
 """
 
 from __future__ import annotations
