@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.kernels.batches import encode_appends, encode_column
 from penstock.kernels.buffers import OutBuffer
-from penstock.kernels.frames import encode_pub
+from penstock.kernels.encoders import encode_pub
 from tests.reference.batches import appends
 
 PREFIX = b"_INBOX.abc.batch.100.ok."

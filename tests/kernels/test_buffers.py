@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from penstock.kernels import buffers, dispatch, frames, grammar, sinks, subjects
 from penstock.kernels.buffers import OutBuffer
-from penstock.kernels.frames import encode_unsub
+from penstock.kernels.encoders import encode_unsub
 
 
 def test_the_kernels_in_use_are_the_compiled_ones() -> None:

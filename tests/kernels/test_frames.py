@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.kernels.buffers import OutBuffer
+from penstock.kernels.encoders import encode_msg, encode_pub, encode_sub, encode_unsub
 from penstock.kernels.frames import (
     OP_CONNECT,
     OP_ERROR,
@@ -23,10 +24,6 @@ from penstock.kernels.frames import (
     Op,
     ParseError,
     PyFrame,
-    encode_msg,
-    encode_pub,
-    encode_sub,
-    encode_unsub,
 )
 from tests.reference.frames import parse
 

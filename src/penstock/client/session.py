@@ -49,7 +49,7 @@ from penstock.errors import (
     RequestTimeoutError,
 )
 from penstock.kernels.buffers import OutBuffer
-from penstock.kernels.frames import encode_pub, encode_sub, encode_unsub
+from penstock.kernels.encoders import encode_pub, encode_sub, encode_unsub
 from penstock.protocol.subjects import check_filter, check_subject, is_valid_queue
 
 if TYPE_CHECKING:

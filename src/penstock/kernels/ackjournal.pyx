@@ -30,7 +30,7 @@ cdef enum:
     RECORD_MAX = 1 + 2 * 10
 
 
-cdef char* reserve(Journal* j) except NULL:
+cdef inline char* reserve(Journal* j) except NULL:
     """Room for one more record."""
     cdef size_t capacity = 2 * j.capacity if j.capacity else CAPACITY_FIRST
     cdef char* data

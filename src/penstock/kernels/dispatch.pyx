@@ -15,9 +15,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.string cimport memmove
 
 from penstock.kernels.buffers cimport OutBuffer
-from penstock.kernels.frames cimport (
-    ERROR_MALFORMED, OP_HPUB, OP_NEED_MORE, OP_PUB, FrameParser, put_msg, put_msg_behind, to_python,
-)
+from penstock.kernels.encoders cimport put_msg, put_msg_behind
+from penstock.kernels.frames cimport ERROR_MALFORMED, OP_HPUB, OP_NEED_MORE, OP_PUB, FrameParser, to_python
 from penstock.kernels.grammar cimport has_space, is_literal_subject, is_reserved_reply, is_reserved_subject
 from penstock.kernels.literals cimport Sought
 from penstock.kernels.sinks cimport (

@@ -1,6 +1,5 @@
-"""Incremental parser of NATS protocol frames, both directions, and the encoders."""
+"""Incremental parser of NATS protocol frames, both directions."""
 from libc.stdint cimport uint64_t
-from penstock.kernels.buffers cimport OutBuffer
 
 cpdef enum Op:
     OP_NEED_MORE = 0
@@ -71,11 +70,3 @@ cdef class PyFrame:
     cdef readonly uint64_t max_msgs
 
 cdef PyFrame to_python(const Frame* f)
-
-# MSG, or HMSG when there is a header. reply may be NULL when reply_len is 0; body is header and payload.
-cdef int put_msg(OutBuffer out, const char* subject, size_t subject_len, const char* sid, size_t sid_len,
-                 const char* reply, size_t reply_len,
-                 const char* body, size_t header_len, size_t body_len) except -1
-# The same with subject, blank, sid, blank in one piece.
-cdef int put_msg_behind(OutBuffer out, const char* words, size_t words_len, const char* reply, size_t reply_len,
-                        const char* body, size_t header_len, size_t body_len) except -1

@@ -1,11 +1,9 @@
-"""What Python sees of the frame parser and the encoders."""
+"""What Python sees of the frame parser."""
 
 from enum import IntEnum
 from typing import Final
 
 from typing_extensions import Buffer
-
-from penstock.kernels.buffers import OutBuffer
 
 class Op(IntEnum):
     """Kinds of frames, and the outcomes of the parser."""
@@ -112,19 +110,3 @@ class FrameParser:
 
     def next_batch(self, limit: int = -1) -> list[tuple[int, bytes, bytes | None, bytes | None, bytes]]:
         """MSG/HMSG up to the first other frame: (sid, subject, reply, header, payload); see stopped_op."""
-
-def encode_pub(
-    out: OutBuffer, subject: bytes, reply: bytes | None, header: bytes | None, payload: Buffer
-) -> None:
-    """PUB, or HPUB when there is a header block. The caller checked the subjects."""
-
-def encode_msg(
-    out: OutBuffer, subject: bytes, sid: bytes, reply: bytes | None, header: bytes | None, payload: Buffer
-) -> None:
-    """MSG, or HMSG when there is a header block."""
-
-def encode_sub(out: OutBuffer, subject: bytes, queue: bytes | None, sid: bytes) -> None:
-    """SUB subject [queue] sid."""
-
-def encode_unsub(out: OutBuffer, sid: bytes, max_msgs: int = 0) -> None:
-    """UNSUB sid [max_msgs]; 0 = now."""
