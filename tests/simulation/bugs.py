@@ -12,12 +12,14 @@ import pytest
 
 from penstock.jetstream.consumer.letters import DeadLetters
 from penstock.jetstream.engine import JetStream
-from penstock.jetstream.stream import stream
+from penstock.jetstream.stream import counter, stream
 from penstock.jetstream.stream.fast import FastIngest
 from penstock.jetstream.stream.renaming import make_mapper
+from penstock.jetstream.stream.schedules import MessageSchedules
+from penstock.jetstream.stream.stream import Stream
 from penstock.kernels import records
 from penstock.kernels.dispatch import SubjectMapper
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.streamlog import StoredMessage, StreamLog
 from penstock.protocol.api import SubjectTransform
 from penstock.protocol.transforms import Below
 from penstock.store import blocks, recovery
@@ -167,6 +169,34 @@ def frame_begun_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AppendedFile, "append", again)
 
 
+def counted_from_what_was_written(patch: pytest.MonkeyPatch) -> None:
+    """Of the increments of a subject in one tick, each adds to the sum that the tick began with."""
+    last_of = counter.last_of
+
+    def written(to: Stream, subject: bytes) -> counter.Last | None:
+        found = to.log.load_last(subject)
+        return last_of(to, subject) if found is None or found.seq <= to.kept_seq else None
+
+    patch.setattr(counter, "last_of", written)
+
+
+def deleted_schedule_happens(patch: pytest.MonkeyPatch) -> None:
+    """A schedule that was removed happens all the same."""
+    add, seen = MessageSchedules.add, dict[tuple[bytes, int], StoredMessage | None]()
+
+    def remembered(schedules: MessageSchedules, subject: bytes, seq: int, due: int) -> None:
+        seen[subject, seq] = seen.get((subject, seq)) or schedules._log.load(seq)
+        add(schedules, subject, seq, due)
+
+    patch.setattr(MessageSchedules, "add", remembered)
+    patch.setattr(MessageSchedules, "_alive", lambda schedules, subject, seq: seen.get((subject, seq)))
+
+
+def schedules_forgotten_in_a_crash(patch: pytest.MonkeyPatch) -> None:
+    """Recovery does not look for schedules."""
+    patch.setattr(MessageSchedules, "recover", lambda schedules: None)
+
+
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (ack_before_write, "acked means kept"),
     (lost_tombstone, "no resurrection"),
@@ -177,6 +207,9 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (key_never_busy, "one a key"),
     (transform_kept_past_an_update, "subjects"),
     (republished_before_the_write, "republish"),
+    (counted_from_what_was_written, "sum"),
+    (deleted_schedule_happens, "schedules"),
+    (schedules_forgotten_in_a_crash, "schedules"),
     (acked_before_the_sync, "acked means kept"),
-    (frame_begun_again, "acked means kept"),
+    (frame_begun_again, "kept"),
 ]

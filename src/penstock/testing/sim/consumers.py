@@ -19,7 +19,7 @@ from penstock.jetstream.consumer.letters import METADATA_KEY
 from penstock.protocol.acks import Delivery
 from penstock.protocol.subjects import matches
 from penstock.testing.sim.faults import Violation, require
-from penstock.testing.sim.streams import Held, StreamRecord, tag_of
+from penstock.testing.sim.streams import Held, StreamRecord
 
 
 def pending_of(consumer: Consumer) -> dict[int, int]:
@@ -116,7 +116,7 @@ class ConsumerRecord:
         if held is None:
             raise Violation("delivered", f"{where} is not in the stream")
         if not self.config.get("headers_only"):
-            require(tag_of(payload) == held.tag, "delivered", f"{where} came as {payload[:8]!r}, is {held}")
+            require(payload == held.payload, "delivered", f"{where} came as {payload!r}, is {held}")
         # What is pending comes again, whatever the filters have become.
         # So does what was parked when they changed.
         wanted = seq in self.delivered or self.wants(held.subject) or (self.had_keys and self.rewired)

@@ -25,6 +25,9 @@ class Feature:
     def check(self, now: int, *, faulty: bool) -> None:
         """Time for what is too dear for every tick."""
 
+    def crashed(self) -> None:
+        """The server died in this tick."""
+
     def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
         """After a crash: the record took over what was found."""
 

@@ -13,7 +13,7 @@ from penstock.jetstream.stream.stream import Stream
 from penstock.protocol import headers
 from penstock.testing.sim.consumers import ConsumerRecord
 from penstock.testing.sim.faults import Violation, require
-from penstock.testing.sim.streams import StreamRecord, tag_of
+from penstock.testing.sim.streams import StreamRecord, tag_in
 
 LETTERS = "L"
 CONFIG = {"name": LETTERS, "subjects": [f"{LETTERS}.>"], "duplicate_window": 100_000_000}
@@ -66,7 +66,7 @@ class LetterBook:
             return  # of one that is gone
         tag = record.ever.get(at)
         require(
-            self._lossy or tag is None or tag == tag_of(letter.payload),
+            self._lossy or tag is None or tag == tag_in(letter.header, letter.payload),
             "dead letters", f"{msg_id!r} holds {letter.payload[:8]!r}, the message is {tag}",
         )  # fmt: skip
         may = at in consumer.given_up or consumer.delivered.get(at, 0) >= consumer.max_deliver > 0

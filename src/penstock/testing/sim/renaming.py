@@ -16,7 +16,7 @@ from penstock.protocol.api import StreamConfig
 from penstock.protocol.subjects import matches
 from penstock.testing.sim.faults import Violation, require
 from penstock.testing.sim.features import Feature
-from penstock.testing.sim.streams import Held, StreamRecord, tag_of
+from penstock.testing.sim.streams import Held, StreamRecord
 
 PREFIX = "rp"
 
@@ -118,7 +118,7 @@ class Republished(Feature):
         right = about[headers.SUBJECT] == held.subject and (wanted == subject or record.limits_changed)
         require(right, "republish", f"{where}: is {held}, {wanted} was expected")
         if payload:
-            require(tag_of(payload) == held.tag or not held.tag, "republish", f"{where}: is {held}")
+            require(payload == held.payload, "republish", f"{where}: is {held}")
         else:
             size = headers.value_of(header, headers.MSG_SIZE)
             require(size is not None or not held.tag, "republish", f"{where}: is empty, {header!r}")

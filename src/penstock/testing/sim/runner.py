@@ -139,6 +139,9 @@ class Run:
         self.events.append("[end]")
         workload.heal_disk(world)
         world.check_all()
+        if any(record.config.allow_msg_schedules for record in world.streams.values()):
+            world.pass_time(11 * SECOND_NS)
+            world.check_all()
         workload.drain(world)
         world.check_all()
         world.crash(power=False)

@@ -19,7 +19,7 @@ from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.streamlog import StreamLog
 from penstock.protocol import headers
 from penstock.protocol.api import DiscardPolicy, StreamConfig
-from penstock.protocol.durations import NS_PER_S
+from penstock.protocol.durations import NS_PER_S, parse_time
 from penstock.protocol.subjects import matches
 from penstock.testing.sim.faults import Violation, require
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 GRAIN_NS = 20_000_000  # how late the server may remove what is too old
 MARKER = b"Nats-Marker-Reason"
 LETTER = b"Penstock-Dead-Letter-Stream"
+TAG = "Sim-Tag"
+_PRODUCED = headers.SCHEDULER.encode() + b":"
 
 
 class Held(NamedTuple):
@@ -40,6 +42,7 @@ class Held(NamedTuple):
     header: bytes
     size: int
     tag: int
+    payload: bytes
 
 
 class Picture(NamedTuple):
@@ -54,7 +57,8 @@ class Publish:
     """A publish and what became of it. expect: the last sequence it asked for, and whether of its subject."""
 
     __slots__ = (
-        "answered", "expect", "msg_id", "plain", "rollup", "sent", "stream", "subject", "tag", "ttl_ns",
+        "answered", "expect", "increment", "msg_id", "plain", "rollup", "sent", "stream", "subject", "tag",
+        "ttl_ns", "value",
     )  # fmt: skip
 
     def __init__(self, tag: int, stream: str, subject: str, sent: str = "") -> None:
@@ -65,6 +69,8 @@ class Publish:
         self.msg_id = b""
         self.rollup = ""
         self.ttl_ns = 0
+        self.increment = ""  # of a counter
+        self.value: str | None = None  # ... and what the ack says it came to
         self.expect: tuple[int, bool] | None = None
         self.plain = True
         self.answered = False
@@ -73,6 +79,17 @@ class Publish:
 def tag_of(payload: bytes) -> int:
     """Payloads begin with the number of their publish."""
     return int(payload[:8]) if payload[:8].isdigit() else 0
+
+
+def tag_in(header: bytes, payload: bytes) -> int:
+    """The same of a message, whose header has it where the server makes the payload."""
+    value = headers.value_of(header, TAG) if header else None
+    return tag_of(payload if value is None else value)
+
+
+def is_produced(header: bytes) -> bool:
+    """Did a schedule make it?"""
+    return _PRODUCED in header
 
 
 def read_log(log: StreamLog, from_seq: int, *, damaged: bool = False) -> dict[int, Held]:
@@ -93,8 +110,10 @@ def read_log(log: StreamLog, from_seq: int, *, damaged: bool = False) -> dict[in
             raise Violation("readable", f"message {seq} is said to be there and can not be read")
         size = 30 + len(message.subject) + len(message.payload)
         size += 4 + len(message.header) if message.header else 0
-        tag = 0 if LETTER in message.header else tag_of(message.payload)
-        found[seq] = Held(seq, message.ts, message.subject.decode(), message.header, size, tag)
+        is_own = LETTER in message.header or is_produced(message.header)
+        tag = 0 if is_own else tag_in(message.header, message.payload)
+        subject = message.subject.decode()
+        found[seq] = Held(seq, message.ts, subject, message.header, size, tag, message.payload)
         seq = log.next_seq(seq + 1)
     return found
 
@@ -233,7 +252,12 @@ class StreamRecord:
                 self.left_otherwise.add(held.seq)
 
     def _has_reason(self, held: Held, now: int) -> bool:
-        return self.has_aged(held, now) or held.seq in self.settled or self.was_asked_for(held)
+        if self.has_aged(held, now) or held.seq in self.settled or self.was_asked_for(held):
+            return True
+        once = headers.value_of(held.header, headers.SCHEDULE) if held.header else None
+        if once is None or not once.startswith(b"@at "):
+            return False
+        return parse_time(once[4:].decode()) <= now
 
     def was_asked_for(self, held: Held) -> bool:
         """Did a request or a rollup in this tick name it?"""
@@ -425,7 +449,7 @@ class StreamRecord:
             or config.discard is DiscardPolicy.NEW
             or config.sealed
             or config.max_msg_size >= 0
-            or config.allow_msg_counter
+            or (config.allow_msg_counter and not publish.increment)
         )
 
     # --- after a crash
@@ -485,7 +509,9 @@ class StreamRecord:
         limited = config.max_msgs > 0 or config.max_bytes > 0
         if limited and (self.limits_changed or held.seq < min(found, default=1 << 62)):
             return True
-        if config.max_msgs_per_subject > 0 and (self.published or self.limits_changed or power):
+        if config.max_msgs_per_subject > 0 and (
+            self.published or self.limits_changed or power or config.allow_msg_schedules
+        ):
             # What expired may be back with a power loss, and count beside what was published since. It can
             # take the newer message of its subject, and leave what was written after it: the note that the
             # older one made way for it.

@@ -13,12 +13,15 @@ from penstock.jetstream.consumer.config import KEY_TOKEN
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.letters import METADATA_KEY
 from penstock.protocol import headers
-from penstock.testing.sim.batchwork import new_publish, publish_atomic, publish_fast
+from penstock.testing.sim.batchwork import any_stream_with, new_publish, publish_atomic, publish_fast
 from penstock.testing.sim.consumers import ConsumerRecord, pending_of
+from penstock.testing.sim.counters import INCREMENTS, Counters, counter_config
 from penstock.testing.sim.faults import require
+from penstock.testing.sim.features import feature
 from penstock.testing.sim.letters import CONFIG, LETTERS
 from penstock.testing.sim.renaming import renaming_config
-from penstock.testing.sim.streams import Publish, StreamRecord
+from penstock.testing.sim.schedules import is_schedule, schedule_headers
+from penstock.testing.sim.streams import TAG, Publish, StreamRecord
 from penstock.testing.sim.world import SECOND_NS, World
 
 STREAMS = ("A", "B", "C")
@@ -72,6 +75,9 @@ def stream_config(name: str, random: Random) -> dict[str, Any]:
     config |= renaming_config(name, random)
     config["allow_atomic"] = random.random() < 0.7
     config["allow_batched"] = random.random() < 0.5
+    if random.random() < 0.15:
+        return counter_config(config, random)
+    config["allow_msg_schedules"] = config["discard"] == "old" and random.random() < 0.35
     return config
 
 
@@ -95,6 +101,13 @@ def update_stream(world: World, random: Random) -> None:
     for kept in ("storage", "retention", "first_seq", "allow_msg_ttl", "deny_delete"):
         config.pop(kept, None)
     present = world.stream(record.name).config
+    if present.allow_msg_counter:
+        config = counter_config(config, random)
+    config["allow_msg_counter"] = present.allow_msg_counter
+    config["allow_msg_schedules"] = present.allow_msg_schedules
+    if present.allow_msg_schedules:
+        config["discard"] = "old"
+        config.pop("discard_new_per_subject", None)
     config["no_ack"] = present.no_ack  # else fast batches that got no answers get one for all of them
     config["storage"] = present.storage.value
     config["retention"] = present.retention.value
@@ -186,7 +199,35 @@ def publish_some(world: World, random: Random) -> None:
         world.tick()
 
 
+def count(world: World, random: Random, record: StreamRecord) -> None:
+    """An increment of a counter."""
+    publish = new_publish(world, record, random.choice(TOKENS))
+    pairs = [(headers.INCR, random.choice(INCREMENTS)), (TAG, f"{publish.tag:08d}")]
+    publish.increment = pairs[0][1]
+    if random.random() < 0.1:
+        publish.msg_id = b"m%d" % random.randrange(30)
+        pairs.append((headers.MSG_ID, publish.msg_id.decode()))
+    feature(record, Counters).sent.append(publish)
+    world.publish(publish, headers.build(pairs), 0, reply=True)
+
+
+def schedule(world: World, random: Random) -> None:
+    """Asks for a message that comes later, once or again and again."""
+    record = any_stream_with(world, random, "allow_msg_schedules")
+    if record is None:
+        return
+    publish = new_publish(world, record, f"s.{random.choice(TOKENS[:3])}")
+    publish.plain, publish.rollup = False, "sub"
+    pairs = schedule_headers(record.name, world.now, random, ttls=record.config.allow_msg_ttl)
+    world.publish(publish, headers.build(pairs), 5, reply=True)
+    if random.random() < 0.9:
+        world.tick()
+
+
 def publish_one(world: World, random: Random, record: StreamRecord) -> None:
+    if record.config.allow_msg_counter and random.random() < 0.95:
+        count(world, random, record)
+        return
     publish = new_publish(world, record, random.choice(TOKENS))
     block = publish_header(publish, record, random)
     publish.plain = (
@@ -417,6 +458,7 @@ def heal_disk(world: World) -> None:
 
 ACTIONS: tuple[tuple[Action, int], ...] = (
     (publish_some, 34),
+    (schedule, 5),
     (publish_atomic, 9),
     (publish_fast, 9),
     (pass_time, 7),
@@ -443,6 +485,10 @@ ACTIONS: tuple[tuple[Action, int], ...] = (
 
 def drain(world: World) -> None:
     """Everybody pulls and acks until nothing comes any more; then everything must have come."""
+    for stream in list(world.streams.values()):
+        for subject in {held.subject for held in stream.live.values() if is_schedule(held)}:
+            stream.asked.append(("purge", (subject, 0)))
+            world.api(f"STREAM.PURGE.{stream.name}", {"filter": subject})
     for key in list(world.consumers):
         if key in world.consumers:
             world.api(f"CONSUMER.PAUSE.{key[0]}.{key[1]}", {})

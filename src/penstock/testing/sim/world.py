@@ -29,17 +29,26 @@ from penstock.testing.sim.atomics import MESSAGES_MAX
 from penstock.testing.sim.background import SimBackground
 from penstock.testing.sim.batches import BatchBook
 from penstock.testing.sim.consumers import ConsumerRecord
+from penstock.testing.sim.counters import Counters
 from penstock.testing.sim.disk import Killed, SimDisk
 from penstock.testing.sim.faults import Violation, require
 from penstock.testing.sim.features import Feature, feature
 from penstock.testing.sim.letters import LETTERS, LetterBook
 from penstock.testing.sim.renaming import PREFIX, Republished
-from penstock.testing.sim.streams import Picture, Publish, StreamRecord, read_log, tag_of
+from penstock.testing.sim.schedules import Schedules
+from penstock.testing.sim.streams import (
+    Picture,
+    Publish,
+    StreamRecord,
+    is_produced,
+    read_log,
+    tag_in,
+)
 
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000
 RETRY_NS = 1_000_000_000
-FEATURES: tuple[type[Feature], ...] = (Republished,)
+FEATURES: tuple[type[Feature], ...] = (Republished, Counters, Schedules)
 
 
 class World:
@@ -141,6 +150,9 @@ class World:
         self.crashes += 1
         self.say(f"{'POWER LOSS' if power else 'KILL'} after {self.disk.ops} operations on the disk")
         self.kill_phase = None
+        for record in self.streams.values():
+            for one in record.features:
+                one.crashed()
         if power:
             self.disk.lose_power()
         else:
@@ -496,7 +508,7 @@ class World:
         """Sends a publish; its payload begins with its tag."""
         if reply:
             self.publishes[one.tag] = one
-        payload = b"%08d" % one.tag + b"." * size
+        payload = b"%08d" % one.tag + b"." * size if not one.increment else b""
         inbox = b"_IN.p.%d" % one.tag if reply else b""
         self.send(one.sent, inbox, header, payload, [one], self.streams[one.stream])
 
@@ -517,7 +529,7 @@ class World:
             publish(self.index, subject, b"_IN.r.1", b"", body)
         if not self._read or not self._read[-1][0].startswith(b"NATS/1.0 204"):
             return None
-        return {tag_of(payload) for _, payload in self._read[:-1]}
+        return {tag_in(header, payload) for header, payload in self._read[:-1] if not is_produced(header)}
 
     def next_tag(self) -> int:
         return next(self._tags)
@@ -601,6 +613,7 @@ class World:
                 raise Violation("answers", f"publish {one.tag} to {one.stream} was refused: {error}")
             return
         duplicate = answer.get("duplicate", False)
+        one.value = answer.get("val")
         self.say(f"publish {one.tag} acked: {one.stream} {answer['seq']}{' again' * duplicate}")
         record.ack(one, answer["seq"], duplicate, self.now)
 

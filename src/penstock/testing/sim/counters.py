@@ -1,0 +1,83 @@
+"""What must be true of counters: a message holds the sum of its subject so far, so that the total is the sum
+of the increments that were acked.
+
+A tick begins with the sums that the log has. Every ack in it says the sum with its increment; what the log
+holds in the end is the last of them. A killed process leaves a sum that some of the increments under way, in
+their order, lead to.
+"""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+from penstock.testing.sim.faults import Violation
+from penstock.testing.sim.features import Feature
+from penstock.testing.sim.streams import Held, Publish, StreamRecord
+
+INCREMENTS = ("+1", "1", "-1", "+7", "-300", "0", "123456789012345678901234567890")
+
+
+def counter_config(config: dict[str, Any], random: Random) -> dict[str, Any]:
+    """The configuration of a stream of counters."""
+    for useless in ("allow_msg_ttl", "subject_delete_marker_ttl", "max_msg_size", "discard_new_per_subject"):
+        config.pop(useless, None)
+    return config | {
+        "allow_msg_counter": True, "retention": "limits", "discard": "old", "max_msgs": -1, "max_bytes": -1,
+        "max_age": 0, "no_ack": False, "max_msgs_per_subject": random.choice([-1, 1, 3]),
+        "allow_atomic": False, "allow_batched": False,
+    }  # fmt: skip
+
+
+class Counters(Feature):
+    """Of one stream."""
+
+    def __init__(self, record: StreamRecord) -> None:
+        super().__init__(record)
+        self._totals: dict[str, int] = {}  # by subject, when the tick began
+        self.sent: list[Publish] = []  # in this tick
+        self._unsure = False  # messages were removed in this tick
+
+    def looked(self, before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
+        self._unsure |= bool(self.record.asked) or self.record.limits_changed
+
+    def end_tick(self, now: int, *, faulty: bool) -> None:
+        if not self.record.config.allow_msg_counter:
+            return
+        record, totals = self.record, self._totals
+        found = self._found()
+        if not (faulty or self._unsure or record.asked or record.limits_changed):
+            for one in self.sent:
+                if one.value is None:
+                    continue  # refused: the stream's record says whether it may
+                totals[one.subject] = totals.get(one.subject, 0) + int(one.increment)
+                if totals[one.subject] != int(one.value):
+                    where = f"{record.name}: {one.tag} on {one.subject}"
+                    raise Violation("sum", f"{where} is {one.value}, not {totals[one.subject]}")
+            if found != totals:
+                raise Violation("sum", f"{record.name}: the log has {found}, the acks come to {totals}")
+        self._begin()
+        self._unsure |= faulty  # what could not be written may be lost with a crash
+
+    def crashed(self) -> None:
+        self._unsure |= bool(self.record.asked) or self.record.limits_changed
+
+    def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
+        if self.record.config.allow_msg_counter and not (power or damaged or self._unsure):
+            may = {subject: {total} for subject, total in self._totals.items()}
+            for one in self.sent:
+                sums = may.setdefault(one.subject, {0})
+                sums |= {total + int(one.increment) for total in sums}
+            for subject, total in self._found().items():
+                if total not in may.get(subject, ()):
+                    raise Violation("sum", f"{self.record.name}: {subject} came back as {total}")
+        self._begin()
+
+    def _begin(self) -> None:
+        self._totals = self._found() if self.record.config.allow_msg_counter else {}
+        self._unsure = self.record.damaged  # which message was the last is not known any more
+        self.sent.clear()
+
+    def _found(self) -> dict[str, int]:
+        return {held.subject: int(json.loads(held.payload)["val"]) for held in self.record.live.values()}

@@ -1,0 +1,161 @@
+"""What must be true of message schedules: one happens when its time came and not before, once each time, as
+long as it is its subject's last message; also when the server was away meanwhile.
+
+When the next time is follows from the pattern and, from then on, from what the produced messages say.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+from penstock.protocol import headers
+from penstock.protocol.durations import NS_PER_S, format_time, parse_time
+from penstock.testing.sim.faults import Violation, require
+from penstock.testing.sim.features import Feature
+from penstock.testing.sim.renaming import stored_subject
+from penstock.testing.sim.streams import Held, StreamRecord
+
+LATE_NS = 5 * NS_PER_S  # ... it may happen; while the disk fails it is tried once a second
+CRON_S = 5
+
+
+class Schedule(NamedTuple):
+    """One that is there. due: ns. recovered: when the server found it after a crash, which it may go on from.
+    sure: False when it may have happened without a trace."""
+
+    held: Held
+    due: int
+    recovered: int = 0
+    sure: bool = True
+
+
+def schedule_headers(name: str, now: int, random: Random, *, ttls: bool) -> list[tuple[str, str]]:
+    """What asks for one."""
+    pattern = random.choice(
+        [
+            f"@at {format_time(now + random.choice([-1, 1, 3, 10]) * NS_PER_S)}",
+            f"@every {random.choice([2, 5])}s",
+            f"*/{CRON_S} * * * * *",
+        ]
+    )
+    pairs = [(headers.SCHEDULE, pattern), (headers.SCHEDULE_TARGET, f"{name}.{random.choice('xy')}")]
+    if ttls and random.random() < 0.4:
+        pairs.append((headers.SCHEDULE_TTL, "3s"))
+    return pairs
+
+
+def is_schedule(held: Held) -> bool:
+    """Does the message ask for others?"""
+    return bool(_value(held, headers.SCHEDULE)) and not _value(held, headers.SCHEDULER)
+
+
+def _value(held: Held, name: str) -> str:
+    return (headers.value_of(held.header, name) or b"").decode() if held.header else ""
+
+
+def _first_due(held: Held) -> int:
+    pattern = _value(held, headers.SCHEDULE)
+    if pattern.startswith("@at "):
+        return parse_time(pattern[4:])
+    if pattern.startswith("@every "):
+        return held.ts + int(pattern[7:-1]) * NS_PER_S - NS_PER_S // 2  # whole seconds are counted from
+    return (held.ts // (CRON_S * NS_PER_S) + 1) * CRON_S * NS_PER_S
+
+
+class Schedules(Feature):
+    """Of one stream."""
+
+    def __init__(self, record: StreamRecord) -> None:
+        super().__init__(record)
+        self._known: dict[str, Schedule] = {}  # by subject
+        self._produced: set[int] = set()  # sequences
+        self._faulty_at = 0
+
+    def looked(self, before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
+        if self.record.config.allow_msg_schedules:
+            self._follow(fresh)
+            rolled = any(one.rollup == "all" for one in self.record.published.values())
+            self._prune(sure=not rolled and not self.record.asked)
+
+    def _follow(self, fresh: dict[int, Held]) -> None:
+        for held in fresh.values():
+            scheduler = _value(held, headers.SCHEDULER)
+            if scheduler:
+                self._take(scheduler, held)
+            self._known.pop(held.subject, None)
+            if is_schedule(held):
+                self._known[held.subject] = Schedule(held, _first_due(held))
+
+    def _take(self, scheduler: str, held: Held) -> None:
+        """It was produced."""
+        self._produced.add(held.seq)
+        where = f"{self.record.name} {held.seq}, of {scheduler}"
+        known = self._known.get(scheduler)
+        if known is None:
+            raise Violation("schedules", f"{where}: there is no such schedule")
+        require(held.ts >= known.due, "schedules", f"{where}: came {known.due - held.ts} ns too early")
+        target = stored_subject(self.record.config, _value(known.held, headers.SCHEDULE_TARGET))
+        right = (held.subject, held.payload) == (target, known.held.payload)
+        require(right or self.record.limits_changed, "schedules", f"{where}: {held}, target is {target}")
+        following = _value(held, headers.SCHEDULE_NEXT)
+        if _value(known.held, headers.SCHEDULE).startswith("@at "):
+            gone = known.held.seq not in self.record.live
+            require(following == "purge" and gone, "schedules", f"{where}: did not end with {following}")
+            del self._known[scheduler]
+            return
+        due = parse_time(following)
+        require(due > known.due and due >= held.ts, "schedules", f"{where}: the next is at {following}")
+        self._known[scheduler] = known._replace(due=due)
+
+    def _prune(self, *, sure: bool) -> None:
+        live = self.record.live
+        self._known = {
+            subject: one._replace(sure=one.sure and sure)
+            for subject, one in self._known.items()
+            if one.held.seq in live
+        }
+
+    def end_tick(self, now: int, *, faulty: bool) -> None:
+        if faulty:
+            self._faulty_at = now
+
+    def check(self, now: int, *, faulty: bool) -> None:
+        config = self.record.config
+        if faulty or config.sealed or now < self._faulty_at + LATE_NS or self.record.damaged:
+            return
+        limited = config.max_msgs > 0 or config.max_bytes > 0 or config.retention.value != "limits"
+        for subject, one in self._known.items():
+            late = (now - max(one.due, one.recovered + CRON_S * NS_PER_S)) / NS_PER_S
+            if one.sure and not limited and late * NS_PER_S > LATE_NS:
+                raise Violation("schedules", f"{self.record.name}: {subject} is {late} s late")
+
+    def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
+        if not self.record.config.allow_msg_schedules:
+            return
+        live = dict(sorted(self.record.live.items()))
+        new = {seq: held for seq, held in live.items() if _value(held, headers.SCHEDULER)}
+        new = {seq: held for seq, held in new.items() if seq not in self._produced}
+        fits = not power and not damaged and self._faulty_at < now and not self.record.limits_changed
+        if fits:
+            for held in new.values():
+                known = self._known.get(_value(held, headers.SCHEDULER))
+                if known is not None:  # else it was published with the tick that the crash ended
+                    require(held.ts >= known.due, "schedules", f"{held} came too early, due {known.due}")
+        before, self._known = self._known, {}
+        self._produced = set(new)
+        for held in live.values():
+            scheduler = _value(held, headers.SCHEDULER)
+            self._known.pop(held.subject, None)
+            if is_schedule(held):
+                past = before.get(held.subject)
+                kept = fits and past is not None and past.held.seq == held.seq
+                self._known[held.subject] = (
+                    past if kept and past is not None else Schedule(held, _first_due(held), recovered=now)
+                )
+            elif scheduler in self._known and _value(held, headers.SCHEDULE_NEXT) != "purge":
+                due = parse_time(_value(held, headers.SCHEDULE_NEXT))
+                known = self._known[scheduler]
+                self._known[scheduler] = known._replace(due=max(due, known.due))
+            if scheduler:
+                self._produced.add(held.seq)
