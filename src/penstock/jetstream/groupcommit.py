@@ -5,9 +5,11 @@ its publishes gather in its sink, its acks are held, its consumers deliver nothi
 the sync is done the stream gets the rest of its tick (acknowledge, deliver), in which everything its log
 holds is on the disk; then what gathered is applied as one batch, and written, and synced.
 
-Requests wait as well: they see every publish that came before them, and none that a power failure could take
-back. What a request changed is synced before its response leaves, without the background: it is seldom, and
-the response would have to be held.
+Requests wait as well, so that they see every publish that came before them. (One that arrives between a
+publish and the write of its tick is answered from the log, by a message that a power failure can still take
+back: reads promise nothing that acks promise, there as on the official server. Consumers deliver only what is
+on the disk.) What a request changed is synced before its response leaves, without the background: it is
+seldom, and the response would have to be held.
 
 Invariant: between apply and the end of a sync, nothing of a stream leaves the server.
 Rejected: applying on while a sync is under way (consumers would have to be kept from the messages above the

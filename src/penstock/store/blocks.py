@@ -433,18 +433,25 @@ class BlockFiles:
 
     def _apply_patches(self, log: StreamLog) -> None:
         """Puts notes over the records that are to be erased, except where work is under way."""
-        later: list[tuple[int, int, bytes]] = []
         rewritten = {made.number for made, _ in self._rewrites if made is not None}
-        while self._patches:
-            number, offset, data = self._patches[0]
+        waiting, self._patches = self._patches, []
+        by_block: dict[int, list[tuple[int, bytes]]] = {}
+        for number, offset, data in waiting:
             if number == self._busy or number in self._syncing:
-                later.append(self._patches[0])
+                self._patches.append((number, offset, data))
             elif number in self._known and number not in rewritten:
-                self._patch(log, number, offset, data)
-            del self._patches[0]
-        self._patches = later
+                by_block.setdefault(number, []).append((offset, data))
+        try:
+            while by_block:
+                number = next(iter(by_block))
+                self._patch(number, by_block[number])
+                del by_block[number]
+        finally:
+            self._patches += [(number, *patch) for number, patches in by_block.items() for patch in patches]
 
-    def _patch(self, log: StreamLog, number: int, offset: int, data: bytes) -> None:
+    def _patch(self, number: int, patches: list[tuple[int, bytes]]) -> None:
+        """Of one block. One that can't be read is left as it is: the notes of the removals are elsewhere, and
+        whoever reads it is told what of it is lost."""
         path = block_path(self._directory, number)
         # The index counts the message; without one recovery reads the block, and finds the note. Were it back
         # after a power loss, the subject would be counted as long as the block is there.
@@ -453,26 +460,34 @@ class BlockFiles:
             remove_file(self._disk, index)
             sync_directory(self._disk, self._directory)
         self._unsynced.add(number)
-        if is_enveloped(self._disk.read_at(path, 0, 8)):
-            self._patch_envelope(log, path, number, offset, data)
+        try:
+            is_whole = is_enveloped(self._disk.read_at(path, 0, 8))
+            plain = self._vault.decode(map_file(self._disk, path), path).data if is_whole else None
+        except (OSError, StoreCorruptError) as error:
+            logger.error(
+                "%s: cannot be read, what was to be erased in it may be there still: %s", path, error
+            )
             return
-        while data:
-            count = self._files.write(path, data, offset)
-            offset += count
-            data = data[count:]
+        if plain is not None:
+            self._patch_envelope(path, number, plain, patches)
+            return
+        for offset, data in patches:
+            written = 0
+            while written < len(data):
+                written += self._files.write(path, data[written:], offset + written)
 
-    def _patch_envelope(self, log: StreamLog, path: Path, number: int, offset: int, data: bytes) -> None:
+    def _patch_envelope(
+        self, path: Path, number: int, plain: bytearray, patches: list[tuple[int, bytes]]
+    ) -> None:
         """Writes the file anew and zeros over the old one, which the name then no longer leads to."""
-        decoded = self._vault.decode(map_file(self._disk, path), path)
-        decoded.data[offset : offset + len(data)] = data
-        was_open = self._appended.pop(number, None) is not None
-        compress = self.compress and not was_open
+        for offset, data in patches:
+            plain[offset : offset + len(data)] = data
+        compress = self.compress and number not in self._appended
+        stored = self._vault.encode(plain, path, compress=compress)
         old = self._disk.open(path)
         try:
             size = self._disk.size(path)
-            stored = self._vault.encode(decoded.data, path, compress=compress)
-            write_atomically(self._disk, path, stored)
-            self._files.forget(path)
+            self._put_anew(path, number, stored, len(plain))
             at = 0
             while at < size:
                 at += self._disk.write(old, bytes(min(size - at, 1 << 20)), at)
@@ -482,10 +497,20 @@ class BlockFiles:
         finally:
             self._disk.close(old)
         self._unsynced.discard(number)
-        if was_open:
-            self._appended[number] = AppendedFile(
-                self._files, path, size=len(stored), length=len(decoded.data), head=stored[: HEAD.size]
-            )
+
+    def _put_anew(self, path: Path, number: int, stored: bytes, length: int) -> None:
+        """Replaces an enveloped file, which may be appended to. Raises StoreWriteError; it may have been
+        replaced all the same, when only the sync of its name failed, and what is appended then goes there."""
+        head = stored[: HEAD.size]
+        try:
+            write_atomically(self._disk, path, stored)
+        finally:
+            if self._disk.read_at(path, 0, HEAD.size) == head:
+                self._files.forget(path)
+                if number in self._appended:
+                    self._appended[number] = AppendedFile(
+                        self._files, path, size=len(stored), length=length, head=head
+                    )
 
     # ------------------------------------------------------------------ syncing
 
