@@ -377,3 +377,16 @@ def test_what_is_pending_is_counted_whatever_became_of_the_messages(
             for seq in (log.first_seq, log.last_seq, *places, *rng.sample(expected, min(len(expected), 3))):
                 assert FilterCursor(log, filters).num_from(seq) == sum(found >= seq for found in expected)
         store.close()
+
+
+def test_a_cursor_that_has_counted_little_does_not_look_first() -> None:
+    log = StreamLog()
+    for i in range(5000):
+        log.append(b"rare.%d" % i if i % 100 == 0 else b"other", b"", b"", 1)
+    before = heaps_memory()
+    looking, knowing = FilterCursor(log, [b"rare.*"]), FilterCursor(log, [b"rare.*"])
+    assert (looking.peek(1), heaps_memory()) == (1, before)
+    knowing.set_bounds(run_fill=10)  # so that the heap outlives the first run
+    assert knowing.num_from(1) == 50
+    assert (knowing.peek(1), heaps_memory() > before) == (1, True)
+    assert drained(looking, 2) == drained(knowing, 2) == list(range(101, 5001, 100))

@@ -25,7 +25,6 @@ cdef class FilterCursor:
     cdef size_t head_count
     cdef size_t heads_size          # bytes taken for it
     cdef uint64_t heads_upto        # it leads through all messages up to here
-    cdef uint64_t heads_removals    # the log's, when it was made
     cdef int64_t debt               # messages looked at in vain, as far as others don't make up for them
     cdef size_t run_max, run_fill, look_once, heaps_max     # see the constants; smaller in tests
     cdef int64_t patience

@@ -35,6 +35,12 @@ from penstock.kernels.records cimport RECORD_OK, Record
 from penstock.kernels.streamlog cimport StreamLog
 from penstock.kernels.subjectstate cimport Subject
 
+cdef extern from *:
+    """
+    #define penstock_fetch(p) __builtin_prefetch(p)
+    """
+    void penstock_fetch(const void* p) noexcept nogil
+
 cdef enum:
     RUN_MAX = 1024                  # sequences of a run that follows
     RUN_FILL = 256                  # sequences looked for at once
@@ -136,14 +142,18 @@ cdef class FilterCursor:
         cdef uint32_t* ids
         cdef size_t n = 0
         cdef bint own = False
+        cdef uint64_t found
         if seq > self.log.last_seq:
             return 0
         ids = self._subjects(&n, &own)
         try:
-            return self.log._count_subjects(ids, n, seq)
+            found = self.log._count_subjects(ids, n, seq)
         finally:
             if own:
                 free(ids)
+        if found * WORTH < self.log.messages:
+            self.debt = self.patience + 1       # it would look in vain
+        return found
 
     # --- the run
 
@@ -291,13 +301,12 @@ cdef class FilterCursor:
             heaps_size += size
             self.heads_size = size
             self.heads_upto = log.last_seq
-            self.heads_removals = log.removals
             for i in range(n):
                 s = &log.state.items[ids[i]]
                 if s.last < seq:
                     continue
                 at = s.first
-                if at < seq or not self._is_live(at):
+                if at < seq:
                     at = log._along(s, seq)
                 if at:
                     self.heads[self.head_count].seq = at
@@ -333,7 +342,7 @@ cdef class FilterCursor:
         cdef uint64_t found, following
         while self.head_count and self.run_count < self.run_fill:
             found = self.heads[0].seq
-            if found >= seq and (self.heads_removals == self.log.removals or self._is_live(found)):
+            if found >= seq and self._is_live(found):
                 self._put(found)
                 self.upto = found
             following = self._hop(self.heads[0].subject, found)
@@ -351,27 +360,25 @@ cdef class FilterCursor:
         return 0
 
     cdef uint64_t _hop(self, uint32_t subject, uint64_t seq) except? 0:
-        """The live message behind seq on a subject's chain, 0 when the heap doesn't reach it."""
-        cdef Entry* entry
+        """The message behind seq on a subject's chain, dead or alive; 0 when the heap doesn't reach it."""
+        cdef Entry* entry = self.log._entry(seq)
         cdef Subject* s
-        cdef uint64_t at = seq, found
-        while True:
-            entry = self.log._entry(at)
-            if entry == NULL or entry.next_delta == <uint32_t>NEXT_FAR:
-                break
-            if entry.next_delta == 0 or at + entry.next_delta > self.heads_upto:
-                if at > self.log.hints[subject % HINTS].seq or subject + 1 != self.log.hints[subject % HINTS].subject:
+        cdef uint64_t found
+        if entry != NULL and entry.next_delta != <uint32_t>NEXT_FAR:
+            if entry.next_delta == 0 or seq + entry.next_delta > self.heads_upto:
+                if seq > self.log.hints[subject % HINTS].seq or subject + 1 != self.log.hints[subject % HINTS].subject:
                     self.log.hints[subject % HINTS].subject = subject + 1
-                    self.log.hints[subject % HINTS].seq = at
+                    self.log.hints[subject % HINTS].seq = seq
                 return 0
-            at += entry.next_delta
-            if self._is_live(at):
-                return at
+            seq += entry.next_delta
+            # It is looked at when it comes to the top of the heap. Until then it may get into the cache.
+            penstock_fetch(self.log._entry(seq))
+            return seq
         # Compacted away, lost to the disk, or too far for a link. The subject may be another one by now.
         if not self._takes(subject):
             return 0
         s = &self.log.state.items[subject]
-        found = self.log._along(s, at + 1) if at < s.last else 0
+        found = self.log._along(s, seq + 1) if seq < s.last else 0
         return found if found <= self.heads_upto else 0
 
     cdef bint _takes(self, uint32_t subject) noexcept:
