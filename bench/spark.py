@@ -86,6 +86,18 @@ ROWS = [
         goal=0.6,
     ),
     SparkRow(
+        "Spark AvailableNow, from its first micro-batch on",
+        "share",
+        STREAM,
+        lambda found: found["shares_after_begin"],
+    ),
+    SparkRow(
+        "Spark query's begin, beside one of an idle source",
+        "ms",
+        STREAM,
+        lambda found: [found["begin_ms"]["ours"] - found["begin_ms"]["idle"]],
+    ),
+    SparkRow(
         "Spark micro-batch, beside one of an idle source",
         "ms",
         STREAM,

@@ -2,8 +2,8 @@
 
 By one task (`local[1]`): a server process, one Python worker and one JVM thread. The rows go to Spark's
 `noop` sink, which takes every column of every row and keeps none, so what is measured is the source. The
-first reads warm the JVM up. In turns with it, a plain nats-py reader in `mapPartitions` reads a tenth of the
-same stream. What each process used of the CPU is told beside the rates: on a busy machine that is the
+first reads warm the JVM up. In turns with it, a plain nats-py reader in `mapPartitions` reads a twentieth of
+the same stream. What each process used of the CPU is told beside the rates: on a busy machine that is the
 steadier figure. The last line of the output is JSON.
 
 --server official measures the same against nats-server; --partitions 1,2,4 reads by so many tasks at once, in
@@ -133,7 +133,7 @@ def main() -> None:
             for count in partitions:
                 with measured(server, figures[count], options.messages):
                     read(spark, server.port, options.messages, count)
-            plain.append(read_by_nats_py(spark, server.port, options.messages // 10, partitions[0]))
+            plain.append(read_by_nats_py(spark, server.port, options.messages // 20, partitions[0]))
         spark.stop()
     first = figures[partitions[0]].told()
     result = first | {

@@ -2,7 +2,9 @@
 source.
 
 `local[1]`. Rates: 1 M messages of 128 B into Spark's `noop` sink, once as a batch and once by AvailableNow
-from start to end of the query, in turns; medians. Overhead: micro-batches of one message each, beside
+from start to end of the query, in turns; medians. A query begins with a Python interpreter for the source's
+driver side, whatever the source: how long that takes, until the first micro-batch, is told for this source
+and for one that does nothing, as is the share without it. Overhead: micro-batches of one message each, beside
 those of a source that makes one row of nothing, in turns; difference of the medians. The last line of the
 output is JSON."""
 
@@ -13,6 +15,7 @@ import json
 import statistics
 import tempfile
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +26,13 @@ from spark_sources import IdleSource
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MICRO_BATCHES = 25
+MICRO_BATCHES = 15
 TURNS = 3
 
 
-def run(frame: DataFrame, folder: Path) -> list[Any]:
-    """The progress of each micro-batch that read something."""
+def run(frame: DataFrame, folder: Path) -> tuple[float, list[Any]]:
+    """Seconds until the first micro-batch began, and the progress of each that read something."""
+    started_s = time.time()
     query = (
         frame.writeStream.format("noop")
         .option("checkpointLocation", str(folder))
@@ -36,24 +40,29 @@ def run(frame: DataFrame, folder: Path) -> list[Any]:
         .start()
     )
     query.awaitTermination()
-    return [progress for progress in query.recentProgress if progress.numInputRows]
+    found = [progress for progress in query.recentProgress if progress.numInputRows]
+    return datetime.fromisoformat(found[0].timestamp).timestamp() - started_s, found
 
 
-def stream_rate(spark: SparkSession, port: int, messages: int, folder: Path) -> float:
+def stream_rate(spark: SparkSession, port: int, messages: int, folder: Path) -> tuple[float, float]:
+    """Rows a second of the whole query, and from its first micro-batch on."""
     frame = (
         spark.readStream.format("jetstream")
         .options(servers=f"nats://127.0.0.1:{port}", stream=STREAM, recordsPerPartition=messages)
         .load()
     )
     started = time.perf_counter()
-    rows = sum(progress.numInputRows for progress in run(frame, folder))
+    begin_s, found = run(frame, folder)
+    took_s = time.perf_counter() - started
+    rows = sum(progress.numInputRows for progress in found)
     assert rows == messages, (rows, messages)
-    return rows / (time.perf_counter() - started)
+    return rows / took_s, rows / (took_s - begin_s)
 
 
-def trigger_ms(frame: DataFrame, folder: Path) -> list[int]:
-    """How long each micro-batch took, without the first ones."""
-    return [int(progress.durationMs["triggerExecution"]) for progress in run(frame, folder)][3:]
+def trigger_ms(frame: DataFrame, folder: Path) -> tuple[float, list[int]]:
+    """How long it took until the first micro-batch, and each of them, without the first ones."""
+    begin_s, found = run(frame, folder)
+    return begin_s * 1e3, [int(progress.durationMs["triggerExecution"]) for progress in found][3:]
 
 
 def main() -> None:
@@ -62,7 +71,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--server", choices=["penstock", "official"], default="penstock")
     options = parser.parse_args()
-    batch, stream = [], []
+    batch, stream, after_begin = [], [], []
+    begins: dict[str, list[float]] = {"ours": [], "idle": []}
     ours: list[int] = []
     idle: list[int] = []
     with tempfile.TemporaryDirectory(prefix="penstock-spark-") as name:
@@ -91,12 +101,16 @@ def main() -> None:
                 if turn == 0:
                     continue  # the JVM warms up
                 batch.append(rates[0])
-                stream.append(rates[1])
-                ours += times[0]
-                idle += times[1]
+                stream.append(rates[1][0])
+                after_begin.append(rates[1][1])
+                for source, (begin_ms, _) in zip(begins, times, strict=True):
+                    begins[source].append(begin_ms)
+                ours += times[0][1]
+                idle += times[1][1]
             spark.stop()
     rows = statistics.median(batch), statistics.median(stream)
     shares = [round(one / other, 2) for one, other in zip(stream, batch, strict=True)]
+    later = [round(one / other, 2) for one, other in zip(after_begin, batch, strict=True)]
     medians = statistics.median(ours), statistics.median(idle)
     print(
         json.dumps(
@@ -105,6 +119,8 @@ def main() -> None:
                 "stream_rows_per_s": round(rows[1]),
                 "share": round(statistics.median(shares), 2),
                 "shares": shares,
+                "shares_after_begin": later,
+                "begin_ms": {name: round(statistics.median(each)) for name, each in begins.items()},
                 "micro_batch_ms": medians[0],
                 "idle_micro_batch_ms": medians[1],
                 "overhead_ms": round(medians[0] - medians[1], 1),
