@@ -48,7 +48,7 @@ class AtomicBatch:
 
     def take(self, arrival: Arrival, now: int) -> str:
         """What a message comes to: "staged", "refused" or "commit" (of all that is staged)."""
-        if 0 <= self.record.config.max_msg_size < arrival.size:
+        if 0 <= self.record.config.max_msg_size < arrival.size and not self.record.limits_changed:
             return "refused"  # before anybody asks what batch it is of
         self.expire(now)
         if not self.is_open:

@@ -98,16 +98,18 @@ class Republished(Feature):
         config = self.record.config
         if config.republish is not None:
             due = {seq: held for seq, held in fresh.items() if republished_subject(config, held.subject)}
-            self._due.update(due)
+            self._due.update((seq, held) for seq, held in due.items() if seq > self._last)
 
-    def arrived(self, subject: str, header: bytes, payload: bytes) -> None:
-        """A message came."""
+    def arrived(self, subject: str, header: bytes, payload: bytes, *, looked: bool) -> None:
+        """A message came. looked: the record has seen everything that was written."""
         record = self.record
         about = {name: (headers.value_of(header, name) or b"").decode() for name in _ABOUT}
         seq = int(about[headers.SEQUENCE])
         where = f"{record.name} {seq} as {subject}"
         require(seq > self._last, "republish", f"{where}: came after {self._last}")
-        require(seq <= record.kept.last_seq, "republish", f"{where}: came before it was written")
+        require(
+            not looked or seq <= record.kept.last_seq, "republish", f"{where}: came before it was written"
+        )
         self._last = seq
         self._due.pop(seq, None)
         held = record.live.get(seq)

@@ -473,7 +473,7 @@ class StreamRecord:
         if log.last_seq < base.last_seq:
             raise Violation("sequence", f"{self.name}: {base.last_seq} was the last, now {log.last_seq}")
         if not power:
-            self._judge_prefix(found, base)
+            self._judge_prefix(found, base, now)
         self.came_back = found.keys() - self.live.keys()
         self.adopt(stream, found)
 
@@ -520,10 +520,10 @@ class StreamRecord:
             return lost or newer or limited
         return False
 
-    def _judge_prefix(self, found: dict[int, Held], base: Picture) -> None:
+    def _judge_prefix(self, found: dict[int, Held], base: Picture, now: int) -> None:
         """Of what was appended since the last write, recovery keeps a beginning."""
         since = [seq for seq in self.live if seq > base.last_seq]
-        missing = [seq for seq in since if seq not in found]
+        missing = [seq for seq in since if seq not in found and not self.has_aged(self.live[seq], now)]
         present = [seq for seq in since if seq in found]
         if missing and present and min(missing) < max(present) and not self.asked and not self.published:
             raise Violation("prefix", f"{self.name}: {missing} are gone, {present} are there")

@@ -217,6 +217,7 @@ class World:
                 self._forget(name)
         for name, stream in engine.streams.items():
             known = self.streams.get(name)
+            is_new = known is None
             if known is None:
                 made = ("create", name) in in_flight or name in self.doubtful or self.damaged
                 require(made, "no resurrection", f"stream {name} was deleted and is back")
@@ -234,7 +235,7 @@ class World:
                 self.batches.judge(known, read_log(stream.log, 1), self.now, power=power)
                 known.judge(stream, self.now, power=power, always=self.always)
             for one in known.features:
-                one.recovered(self.now, power=power, damaged=self.damaged)
+                one.recovered(self.now, power=power or is_new, damaged=self.damaged)
             if power:
                 known.survived_power_loss(self.now)
                 known.may_have_holes |= not self.always or self.lazy
@@ -640,7 +641,11 @@ class World:
         stream = (headers.value_of(header, headers.STREAM) or b"").decode()
         self.say(f"{subject.decode()} from {stream}")
         if stream in self.streams:  # else it was created in this very tick
-            feature(self.streams[stream], Republished).arrived(subject.decode(), header, payload)
+            # Whoever waits for a sync hears of others that end meanwhile, in the middle of the write.
+            looked = not (self.lazy and self.always)
+            feature(self.streams[stream], Republished).arrived(
+                subject.decode(), header, payload, looked=looked
+            )
 
     def _on_message(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
@@ -656,6 +661,9 @@ class World:
             return  # of one that was created in this very tick
         if record.key in self.in_flight:
             self._configure(record)
+        if self.lazy and self.always and about.stream_seq > self.streams[about.stream].last_seq:
+            # Its sync ended while another one was waited for, in the middle of the write.
+            self.streams[about.stream].look(self.stream(about.stream), self.now)
         self.deliveries += 1
         self.say(f"{about.stream} > {about.consumer} delivers {about.stream_seq} ({about.delivered})")
         record.deliver(about, text, payload, self.streams[about.stream])
