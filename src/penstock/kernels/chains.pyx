@@ -9,8 +9,8 @@ The chains of many subjects are walked side by side, IN_FLIGHT of them: an entry
 fetched the others go on (one after the other they take several times as long).
 
 Where they have many messages, all are walked at once instead, in the order of the log: a bit for each sequence says
-that a chain comes by there, its entry passes it on. So entries are read front to back. 900,000 hops took 100 ms side
-by side, and take 5 this way. The bits (1.25 MB for ten million messages) are there while it counts.
+that a chain comes by there, its entry passes it on. So entries are read front to back: 675,000 hops take some 14 ms of
+CPU time. The bits (1.25 MB for ten million messages) are there while it counts.
 
 Rejected: links back, so that the count can begin at the nearer end (4 more bytes a message); counts of subjects per
 block (what they take grows with both, and they have to follow every removal).
