@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.spark.jvm import ensure_java
+from penstock.spark.spark_home import ensure_compiled_spark
 from tests.support.rawnats import RawNats
 
 if TYPE_CHECKING:
@@ -62,13 +63,15 @@ class Feed:
 
 
 def spark_environment() -> dict[str, str]:
-    """What a process needs so that its Spark runs this Python and finds penstock."""
+    """What a process needs so that its Spark runs this Python, compiled, and finds penstock."""
     ensure_java()
+    ensure_compiled_spark()
     paths = [str(SRC), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "JAVA_HOME": os.environ["JAVA_HOME"],
+        **({"SPARK_HOME": os.environ["SPARK_HOME"]} if "SPARK_HOME" in os.environ else {}),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
 
