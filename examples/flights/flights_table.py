@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from penstock.spark import ensure_java, register
+from penstock.spark import ensure_compiled_spark, ensure_java, register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,8 +32,9 @@ class MismatchError(AssertionError):
 
 
 def start_spark() -> SparkSession:
-    """A local session on every core, on the machine's Java or the packaged one."""
+    """A local session on every core, on the machine's Java or the packaged one, with compiled modules."""
     ensure_java()
+    ensure_compiled_spark()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession

@@ -1,5 +1,6 @@
 """What the standalone test runs in a driver of its own: `python -m tests.support.spark_cluster_query <master>
-<folder> <port> …`; for each server a batch read and a streaming query. Writes <folder>/found.json."""
+<folder> <port> …`; for each server a batch read, a streaming query into files, and one into a second stream
+whose last micro-batch runs twice. Writes <folder>/found.json."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 STREAM = "EVENTS"
+COPY = "COPY"
+PER_TRIGGER = "1500"
 
 
 def executors(frame: Any) -> list[str]:
@@ -24,6 +27,32 @@ def executors(frame: Any) -> list[str]:
             yield pa.RecordBatch.from_pydict({"folder": [os.getcwd()]})
 
     return sorted({row.folder for row in frame.mapInArrow(name, "folder string").collect()})
+
+
+def copied(spark: Any, options: dict[str, str], checkpoint: Path) -> int:
+    """Streams everything into COPY; returns how many rows the micro-batches of this run read."""
+    query = (
+        spark.readStream.format("jetstream")
+        .options(**options, maxRecordsPerTrigger=PER_TRIGGER)
+        .load()
+        .selectExpr("concat('copy.', split_part(subject, '.', 2)) AS subject", "data")
+        .writeStream.format("jetstream")
+        .option("servers", options["servers"])
+        .option("stream", COPY)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return sum(progress.numInputRows for progress in query.recentProgress)
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """As if the driver had died when all tasks had written and the commit had not been."""
+    commits = checkpoint / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    for path in [*commits.glob(f"{last}*"), *commits.glob(f".{last}*")]:
+        path.unlink()
 
 
 def main(master: str, folder: Path, ports: list[str]) -> None:
@@ -58,7 +87,7 @@ def main(master: str, folder: Path, ports: list[str]) -> None:
         out = folder / port
         query = (
             spark.readStream.format("jetstream")
-            .options(**options, maxRecordsPerTrigger="1500")
+            .options(**options, maxRecordsPerTrigger=PER_TRIGGER)
             .load()
             .writeStream.format("parquet")
             .option("path", str(out / "rows"))
@@ -67,7 +96,13 @@ def main(master: str, folder: Path, ports: list[str]) -> None:
             .start()
         )
         query.awaitTermination()
+        first = copied(spark, options, out / "copying")
+        forget_last_commit(out / "copying")
+        again = copied(spark, options, out / "copying")
+        copy = spark.read.format("jetstream").options(**options | {"stream": COPY}).load()
         found[port] = {
+            "written": [first, again],
+            "copy": sorted((int(row.data), row.subject) for row in copy.collect()),
             "batch": sorted((row.seq, row.data) for row in frame.collect()),
             "pushed": frame.where("seq > 10 and subject = 'events.1'").count(),
             "streamed": sorted((r.seq, r.data) for r in spark.read.parquet(str(out / "rows")).collect()),
