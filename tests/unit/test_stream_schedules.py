@@ -197,6 +197,19 @@ def test_a_restart_repeats_nothing_that_was_produced_and_removed(files: OnFiles)
     assert after(again, 26 * HOUR) == {"s.1": 1, "t.1": 1}
 
 
+def test_a_restart_repeats_nothing_when_only_the_last_that_was_produced_was_removed(files: OnFiles) -> None:
+    """schedules"""
+    js = files.js
+    js.create("S", "s.>", "t.>", allow_msg_schedules=True)
+    schedule(js, "s.1", "@every 10s", "t.1")
+    assert after(js, 11 * SECOND) == {"s.1": 1, "t.1": 1}
+    assert after(js, 21 * SECOND) == {"s.1": 1, "t.1": 2}
+    assert js.api("STREAM.MSG.DELETE.S", {"seq": 3})["success"]
+    again = files.restart(START_NS + 22 * SECOND)
+    assert after(again, 23 * SECOND) == {"s.1": 1, "t.1": 1}
+    assert after(again, 32 * SECOND) == {"s.1": 1, "t.1": 2}
+
+
 def test_a_schedule_whose_end_was_not_written_ends_at_the_start(files: OnFiles) -> None:
     """schedules: the process ended between the produced message and the end of its schedule."""
     js = files.js

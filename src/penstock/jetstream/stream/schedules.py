@@ -257,12 +257,11 @@ class MessageSchedules:
                 continue
             try:
                 first = _occurrence(message.header, ts, ts)
-                if first is not None and first.repeats and first.at <= log.last_ts:
-                    first = _occurrence(message.header, log.last_ts, log.last_ts)
             except JetStreamApiError:
                 continue  # stored before the stream allowed schedules, when the header meant nothing
             if first is not None:
-                self.add(message.subject, seq, max(first.at, 1))
+                due = self._past_the_log(message, first.at) if first.repeats else first.at
+                self.add(message.subject, seq, max(due, 1))
         for seq, _, value in scan_headers(log, headers.SCHEDULE_NEXT.encode(), 0):
             produced = log.load(seq)
             scheduler = headers.value_of(produced.header, headers.SCHEDULER) if produced is not None else None
@@ -274,4 +273,17 @@ class MessageSchedules:
                 log.purge(scheduler)
                 del self._due[scheduler]
             else:
-                self.add(scheduler, known[1], parse_time(value.decode()))
+                due = parse_time(value.decode())
+                if log.count_from(seq + 1) < log.last_seq - seq:  # what came of it since may have been removed
+                    schedule = log.load(known[1])
+                    assert schedule is not None, f"schedule {known[1]} was found above"
+                    due = self._past_the_log(schedule, due)
+                self.add(scheduler, known[1], due)
+
+    def _past_the_log(self, schedule: StoredMessage, due: int) -> int:
+        """The time (ns) a repeating schedule goes on at, when it was due then and what it made may be gone."""
+        reached = self._log.last_ts
+        if due > reached:
+            return due
+        following = _occurrence(schedule.header, reached, reached)
+        return following.at if following is not None else due
