@@ -392,3 +392,14 @@ def test_a_duplicate_is_known_after_a_restart_though_its_id_is_there_twice() -> 
     bench = EngineHarness(opened(disk).account("$G"), now=bench.now)
     bench.wait_until(bench.now + 59 * SECOND)
     assert bench.request("S", b"payload", header)["duplicate"]
+
+
+def test_new_filters_of_a_consumer_are_on_the_disk_before_the_position_they_give_its_meaning() -> None:
+    disk = SimDisk(Random(1))
+    stream = opened(disk).account("$G").create_stream("S", b"{}", "file")
+    consumer = stream.create_consumer("x", b"old")
+    stream.sync()
+    consumer.save_meta(b"new")
+    consumer.append(b"position")
+    disk.lose_power(all_of_it=True)
+    assert opened(disk).account("$G").open_stream("S").open_consumer("x").meta == b"new"

@@ -30,6 +30,7 @@ from penstock.store.files import (
     pack_meta,
     quote_name,
     remove_directory,
+    replace_meta,
     sweep_deleted,
     sync_directory,
     unpack_meta,
@@ -85,21 +86,11 @@ class FileStreamStore:
 
     def save_meta(self, meta: bytes) -> None:
         try:
-            self._files.replace(self._directory / META, pack_meta(self.name, meta))
+            replace_meta(self._files, self._directory / META, self.name, self.meta, meta)
         except StoreWriteError:
-            self._put_meta_back()
+            self._name_unsynced = True
             raise
         self.meta = meta
-
-    def _put_meta_back(self) -> None:
-        """What could not be replaced is the new one all the same when only the sync of its name failed."""
-        path = self._directory / META
-        self._name_unsynced = True
-        try:
-            if unpack_meta(self._files, path)[1] != self.meta:
-                self._files.replace(path, pack_meta(self.name, self.meta), sync_name=False)
-        except (StoreError, OSError) as error:
-            logger.error("%s: the next start may find what was refused there: %s", path, error)
 
     def name_synced(self) -> None:
         """Its names are on the disk."""

@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from pathlib import Path
 
-from penstock.errors import StoreCorruptError, StoreWriteError
+from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
 from penstock.kernels.records import xxh64_digest
 from penstock.store.background import AtOnce, Background
 from penstock.store.disk import LOCAL_DISK, Disk
@@ -105,6 +105,20 @@ def unpack_meta(files: OpenFiles, path: Path) -> tuple[str, bytes]:
             "its hash does not fit its bytes; restore the file, or move its directory away", path=str(path)
         )
     return raw.decode("utf-8", "surrogateescape"), meta
+
+
+def replace_meta(files: OpenFiles, path: Path, name: str, old: bytes, new: bytes) -> None:
+    """A meta file holds `new`, and that is on the disk. Raises StoreWriteError; it is the old one then,
+    whose name a later sync has to cover."""
+    try:
+        files.replace(path, pack_meta(name, new))
+    except StoreWriteError:
+        try:  # what could not be replaced is the new one all the same when only the sync of its name failed
+            if unpack_meta(files, path)[1] != old:
+                files.replace(path, pack_meta(name, old), sync_name=False)
+        except (StoreError, OSError) as error:
+            logger.error("%s: the next start may find what was refused there: %s", path, error)
+        raise
 
 
 def list_assets(files: OpenFiles, directory: Path, meta_name: str) -> dict[str, Path]:

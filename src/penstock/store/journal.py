@@ -24,7 +24,7 @@ import logging
 import struct
 from pathlib import Path
 
-from penstock.errors import StoreCorruptError, StoreError
+from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
 from penstock.kernels.records import xxh64_digest
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.files import (
@@ -32,6 +32,7 @@ from penstock.store.files import (
     cut_file,
     pack_meta,
     remove_directory,
+    replace_meta,
     sync_directory,
     unpack_meta,
 )
@@ -160,8 +161,12 @@ class FileConsumerStore:
         return self._directory / f"journal.{generation}"
 
     def save_meta(self, meta: bytes) -> None:
-        self._files.replace(self._directory / META, pack_meta(self.name, meta), sync_name=False)
-        self._names_changed = True
+        # On the disk before any entry that follows: what a position says depends on the filters it is of.
+        try:
+            replace_meta(self._files, self._directory / META, self.name, self.meta, meta)
+        except StoreWriteError:
+            self._names_changed = True
+            raise
         self.meta = meta
 
     def load(self) -> tuple[bytes | None, list[bytes]]:
