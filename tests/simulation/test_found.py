@@ -14,6 +14,7 @@ from penstock.kernels.dispatch import publish
 from penstock.kernels.streamlog import StreamLog
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
+from penstock.testing.sim.background import SimBackground
 from penstock.testing.sim.disk import Killed, SimDisk
 from tests.support.consumers import SECOND, ConsumerBench
 from tests.support.engine import EngineHarness
@@ -403,3 +404,33 @@ def test_new_filters_of_a_consumer_are_on_the_disk_before_the_position_they_give
     consumer.append(b"position")
     disk.lose_power(all_of_it=True)
     assert opened(disk).account("$G").open_stream("S").open_consumer("x").meta == b"new"
+
+
+class LastFirst(Random):
+    """Takes the last of what there is."""
+
+    def randrange(self, stop: int, *_: int) -> int:  # type: ignore[override]
+        return stop - 1
+
+
+def test_a_sync_does_not_leave_out_what_a_removal_under_way_has_yet_to_sync() -> None:
+    disk, background = SimDisk(Random(1)), SimBackground()
+    background.random = LastFirst(1)
+    store = FileStore("/store", disk=disk, block_size=200, background=background)
+    stream = store.account("$G").create_stream("S", b"{}", "file")
+    stream.log.append(b"S", b"", b"x" * 180, 1)
+    stream.write()
+    stream.sync()
+    stream.log.append(b"S", b"", b"y", 2)
+    stream.write()
+    background.drain()
+    stream.log.remove(1)
+    stream.write()  # the first block is to go once the second is on the disk
+    acked: list[StoreWriteError | None] = []
+    stream.start_sync(acked.append)
+    while not acked:
+        background.finish()
+    assert not background.is_idle
+    disk.lose_power(all_of_it=True)
+    stream = opened(disk).account("$G").open_stream("S")
+    assert (stream.log.first_seq, stream.log.last_seq) == (2, 2)

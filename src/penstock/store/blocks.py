@@ -384,8 +384,8 @@ class BlockFiles:
         they had must not be the next to vanish."""
         numbers = [number for number in self._dropped if number not in self._syncing]
         self._dropped = [number for number in self._dropped if number in self._syncing]
+        # It stays unsynced for a sync that begins meanwhile, which may be done before this work is.
         witness = self._witness(log, max(numbers))
-        self._unsynced -= witness
         for number in numbers:
             self._forget(number)
 
@@ -395,7 +395,6 @@ class BlockFiles:
 
         def done(_: None, error: StoreError | OSError | None) -> None:
             if error is not None:
-                self._unsynced |= witness
                 # The notes of what it held may be dropped only after it: nothing else goes until it went.
                 logger.warning("left behind: %s", error)
                 self._dropped = numbers + self._dropped
