@@ -211,5 +211,5 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (deleted_schedule_happens, "schedules"),
     (schedules_forgotten_in_a_crash, "schedules"),
     (acked_before_the_sync, "acked means kept"),
-    (frame_begun_again, "kept"),
+    (frame_begun_again, "acked means kept"),
 ]

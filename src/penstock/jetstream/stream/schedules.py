@@ -274,14 +274,14 @@ class MessageSchedules:
                 del self._due[scheduler]
             else:
                 due = parse_time(value.decode())
-                if log.count_from(seq + 1) < log.last_seq - seq:  # what came of it since may have been removed
+                if log.count_from(seq + 1) < log.last_seq - seq:  # what it made since may be gone
                     schedule = log.load(known[1])
                     assert schedule is not None, f"schedule {known[1]} was found above"
                     due = self._past_the_log(schedule, due)
                 self.add(scheduler, known[1], due)
 
     def _past_the_log(self, schedule: StoredMessage, due: int) -> int:
-        """The time (ns) a repeating schedule goes on at, when it was due then and what it made may be gone."""
+        """When (ns) a repeating schedule goes on that was due then, and whose messages may be gone."""
         reached = self._log.last_ts
         if due > reached:
             return due

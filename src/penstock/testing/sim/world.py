@@ -71,6 +71,7 @@ class World:
         self.say = say
         self.always = always
         self.lazy = lazy
+        self._pace = random.choice([0.05, 0.5])  # of work in the background
         self.background = SimBackground()
         self._key = key
         self._is_open = False  # the tick has not ended: streams are on their way to the disk
@@ -382,7 +383,7 @@ class World:
             self._syncs.clear()
 
     def _phase(self, phase: str) -> None:
-        if self.lazy and self.disk.random.random() < 0.5:
+        if self.lazy and self.disk.random.random() < self._pace:
             self.background.random = self.disk.random
             self.background.work()
         if self.kill_phase == phase:
