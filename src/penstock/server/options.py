@@ -257,7 +257,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """Do messages have headers? Without: INFO says so, and a client that sends HPUB is closed. Default yes.
     `no_header_support: true` turns it off."""
     disable_sublist_cache: bool = False
-    """Means nothing: what this server remembers of lookups is always right, and small. `disable_sublist_cache`."""
+    """Means nothing: what is remembered of lookups is small and always right. `disable_sublist_cache`."""
     max_sub_tokens: int = 0
     """Most tokens of a subscription's subject, 1..255; 0 (default) = no limit. `max_sub_tokens`."""
     max_closed_clients: int = 0
