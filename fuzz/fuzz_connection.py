@@ -25,6 +25,7 @@ from typing import Any
 
 import atheris
 from msgspec.structs import replace
+from seeded import fuzz
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "src")]
 
@@ -506,12 +507,7 @@ def main() -> None:
         conf = Path(folder, "nats.conf")
         conf.write_text(CONF)
         accounts = replace(load(str(conf)), port=-1, host="127.0.0.1", **LIMITS)
-        corpus = Path(folder, "corpus")
-        corpus.mkdir()
-        for i, seed in enumerate(SEEDS):
-            Path(corpus, f"seed{i}").write_bytes(seed)
-        atheris.Setup([*sys.argv, str(corpus)], Fuzzer(accounts))
-        atheris.Fuzz()
+        fuzz(SEEDS, Fuzzer(accounts))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ same branches. The first two bytes of an input choose the limits and how the res
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 
 import atheris
+from seeded import fuzz
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "src")]
 
@@ -58,13 +58,5 @@ def test_one_input(data: bytes) -> None:
         run(data[2:], step, 4096 if limits & 1 else 24, 16 if limits & 2 else 0)
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as corpus:
-        for i, seed in enumerate(SEEDS):
-            Path(corpus, f"seed{i}").write_bytes(seed)
-        atheris.Setup([*sys.argv, corpus], test_one_input)
-        atheris.Fuzz()
-
-
 if __name__ == "__main__":
-    main()
+    fuzz(SEEDS, test_one_input)

@@ -7,10 +7,10 @@ header or an error into something else, and what follows a header changes nothin
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 
 import atheris
+from seeded import fuzz
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "src")]
 
@@ -54,13 +54,5 @@ def test_one_input(data: bytes) -> None:
         raise AssertionError(f"{decided} with fewer bytes, {outcome(data)} with all")
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as corpus:
-        for i, seed in enumerate(SEEDS):
-            Path(corpus, f"seed{i}").write_bytes(seed)
-        atheris.Setup([*sys.argv, corpus], test_one_input)
-        atheris.Fuzz()
-
-
 if __name__ == "__main__":
-    main()
+    fuzz(SEEDS, test_one_input)

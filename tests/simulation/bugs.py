@@ -129,15 +129,19 @@ def transform_kept_past_an_update(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stream, "make_mapper", first)
 
 
+def _to_each_changed(engine: JetStream, send: Callable[[Stream], None]) -> None:
+    engine.is_routing = True
+    for changed in engine._changed.values():
+        send(changed)
+    engine.is_routing = False
+
+
 def republished_before_the_write(patch: pytest.MonkeyPatch) -> None:
     """What is stored goes out again at once."""
     write = JetStream.write
 
     def early(engine: JetStream) -> None:
-        engine.is_routing = True
-        for changed in engine._changed.values():
-            changed.republisher.route(engine.index)
-        engine.is_routing = False
+        _to_each_changed(engine, lambda changed: changed.republisher.route(engine.index))
         write(engine)
 
     patch.setattr(JetStream, "write", early)
@@ -148,10 +152,7 @@ def acked_before_the_sync(patch: pytest.MonkeyPatch) -> None:
     acknowledge = JetStream.acknowledge
 
     def early(engine: JetStream) -> None:
-        engine.is_routing = True
-        for changed in engine._changed.values():
-            changed.acknowledge(engine.index)
-        engine.is_routing = False
+        _to_each_changed(engine, lambda changed: changed.acknowledge(engine.index))
         acknowledge(engine)
 
     patch.setattr(JetStream, "acknowledge", early)

@@ -82,24 +82,27 @@ class Capacity:
     # --- what is allowed -----------------------------------------------------------------------
 
     def _limit(self, storage: StorageType) -> int:
+        """What the server allows all its accounts; -1 = no limit."""
         return self._config.max_memory if storage is StorageType.MEMORY else self._config.max_storage
+
+    def _own_limit(self, storage: StorageType) -> int:
+        """What the account is allowed; -1 = no limit."""
+        config = self._config
+        return config.account_memory_max if storage is StorageType.MEMORY else config.account_storage_max
 
     def has_room(self, storage: StorageType, size: int) -> bool:
         """May streams of this storage hold so many bytes more? What is being restored counts already."""
-        config = self._config
         used = self._used[storage] + self._engine.transfers.used(storage) + size
-        own = config.account_memory_max if storage is StorageType.MEMORY else config.account_storage_max
-        limit = self._limit(storage)
+        own, limit = self._own_limit(storage), self._limit(storage)
         return not (0 <= own < used or 0 <= limit < used + self.used_elsewhere(storage))
 
     def refusal(self, stream: Stream) -> ApiError | None:
         """Why the account has no room for publishes to the stream just now, or None."""
-        config, storage = self._config, stream.config.storage
-        if not config.has_tier(1):
+        storage = stream.config.storage
+        if not self._config.has_tier(1):
             return codes.NO_LIMITS
         used = self._used[storage]
-        is_memory = storage is StorageType.MEMORY
-        if 0 <= (config.account_memory_max if is_memory else config.account_storage_max) <= used:
+        if 0 <= self._own_limit(storage) <= used:
             return codes.ACCOUNT_RESOURCES_EXCEEDED
         limit = self._limit(storage)
         return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self.used_elsewhere(storage) else None
@@ -124,8 +127,8 @@ class Capacity:
         if limit < 0 or config.max_bytes <= 0:
             return
         wanted = self.reserved(config.storage, present) + config.max_bytes
-        account = self._config.account_memory_max if is_memory else self._config.account_storage_max
-        if 0 <= account < wanted or wanted + self.reserved_elsewhere(config.storage) > limit:
+        own_limit = self._own_limit(config.storage)
+        if 0 <= own_limit < wanted or wanted + self.reserved_elsewhere(config.storage) > limit:
             if is_memory:
                 raise codes.MEMORY_RESOURCES_EXCEEDED.exception()
             raise codes.STORAGE_RESOURCES_EXCEEDED.exception()

@@ -20,13 +20,10 @@ from libc.stdlib cimport calloc, free
 
 from penstock.kernels.logcore cimport LogCore
 from penstock.kernels.msgblock cimport ENTRY_DEAD, NEXT_FAR, Entry, MessageBlock
+from penstock.kernels.prefetch cimport fetch_to_read
 from penstock.kernels.subjectstate cimport Subject
 
 cdef extern from *:
-    """
-    #define penstock_fetch(p) __builtin_prefetch(p)
-    """
-    void penstock_fetch(const void* p) noexcept nogil
     int lowest_bit "__builtin_ctzll"(uint64_t word) noexcept nogil
 
 cdef enum:
@@ -117,7 +114,7 @@ cdef int sweep(LogCore log, const uint32_t* ids, size_t n, uint64_t seq, uint64_
     total[0] = 0
     for i in range(n):
         if i + IN_FLIGHT < n:
-            penstock_fetch(&items[ids[i + IN_FLIGHT]])
+            fetch_to_read(&items[ids[i + IN_FLIGHT]])
         s = &items[ids[i]]
         if s.last < seq:
             continue
@@ -180,7 +177,7 @@ cdef uint64_t walk_many(LogCore log, const uint32_t* ids, size_t n, uint64_t seq
         while active < IN_FLIGHT and taken < n:
             s = &items[ids[taken]]
             if taken + IN_FLIGHT < n:
-                penstock_fetch(&items[ids[taken + IN_FLIGHT]])
+                fetch_to_read(&items[ids[taken + IN_FLIGHT]])
             taken += 1
             if s.first >= seq:
                 total += s.count
@@ -192,7 +189,7 @@ cdef uint64_t walk_many(LogCore log, const uint32_t* ids, size_t n, uint64_t seq
                 w = &walkers[active]
                 active += 1
                 w.subject, w.at, w.before, w.entry = s, s.first, 0, log._entry(s.first)
-                penstock_fetch(w.entry)
+                fetch_to_read(w.entry)
         if active == 0:
             return total
         i = 0
@@ -204,7 +201,7 @@ cdef uint64_t walk_many(LogCore log, const uint32_t* ids, size_t n, uint64_t seq
                 w.at += w.entry.next_delta
                 if w.entry.next_delta and w.at < seq:
                     w.entry = log._entry(w.at)
-                    penstock_fetch(w.entry)
+                    fetch_to_read(w.entry)
                     i += 1
                     continue
                 total += s.count - w.before
@@ -222,6 +219,6 @@ cdef uint64_t sum_counts(const Subject* items, const uint32_t* ids, size_t n) no
     cdef uint64_t total = 0
     for i in range(n):
         if i + IN_FLIGHT < n:
-            penstock_fetch(&items[ids[i + IN_FLIGHT]])
+            fetch_to_read(&items[ids[i + IN_FLIGHT]])
         total += items[ids[i]].count
     return total

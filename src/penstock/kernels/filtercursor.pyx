@@ -31,15 +31,10 @@ from libc.string cimport memcmp, memcpy, memmove
 from penstock.kernels.grammar cimport filter_matches, has_wildcard
 from penstock.kernels.logcore cimport HINTS
 from penstock.kernels.msgblock cimport ENTRY_DEAD, NEXT_FAR, Entry, MessageBlock
+from penstock.kernels.prefetch cimport fetch_to_read
 from penstock.kernels.records cimport RECORD_OK, Record
 from penstock.kernels.streamlog cimport StreamLog
 from penstock.kernels.subjectstate cimport Subject
-
-cdef extern from *:
-    """
-    #define penstock_fetch(p) __builtin_prefetch(p)
-    """
-    void penstock_fetch(const void* p) noexcept nogil
 
 cdef enum:
     RUN_MAX = 1024                  # sequences of a run that follows
@@ -372,7 +367,7 @@ cdef class FilterCursor:
                 return 0
             seq += entry.next_delta
             # It is looked at when it comes to the top of the heap. Until then it may get into the cache.
-            penstock_fetch(self.log._entry(seq))
+            fetch_to_read(self.log._entry(seq))
             return seq
         # Compacted away, lost to the disk, or too far for a link. The subject may be another one by now.
         if not self._takes(subject):

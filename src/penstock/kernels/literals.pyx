@@ -16,18 +16,7 @@ that tell nothing apart); huge pages (lines.pyx).
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
-cdef extern from *:
-    """
-    #if defined(__GNUC__) || defined(__clang__)
-    #define fetch_to_read(p) __builtin_prefetch(p)
-    #define fetch_to_write(p) __builtin_prefetch(p, 1)
-    #else
-    #define fetch_to_read(p) ((void)(p))
-    #define fetch_to_write(p) ((void)(p))
-    #endif
-    """
-    void fetch_to_read(const void* p) noexcept nogil
-    void fetch_to_write(const void* p) noexcept nogil
+from penstock.kernels.prefetch cimport fetch_to_read, fetch_to_write
 
 cdef enum:
     TABLE_FIRST = 8

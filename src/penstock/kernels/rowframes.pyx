@@ -38,19 +38,20 @@ cdef struct Slice:
 
 
 cdef bint is_subject(const char* p, size_t n) noexcept nogil:
-    """No blank or control character, no empty token, no wildcard."""
+    """No blank or control character, no empty token, no wildcard. (grammar.pyx allows some of the controls, and takes
+    twice as long.)"""
     cdef size_t i, token = 0
     for i in range(n):
         if p[i] == 46:
-            if not is_token(p + token, i - token):
+            if not is_plain_token(p + token, i - token):
                 return False
             token = i + 1
         elif 0 <= p[i] <= 32 or p[i] == 127:
             return False
-    return is_token(p + token, n - token)
+    return is_plain_token(p + token, n - token)
 
 
-cdef inline bint is_token(const char* p, size_t n) noexcept nogil:
+cdef inline bint is_plain_token(const char* p, size_t n) noexcept nogil:
     return n > 1 or (n == 1 and p[0] != 42 and p[0] != 62)
 
 

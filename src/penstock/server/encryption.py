@@ -75,7 +75,7 @@ def context_of(options: TlsOptions) -> ssl.SSLContext:
 
 
 def certificate_refusal(options: TlsOptions) -> Callable[[bytes], str] | None:
-    """Why a client's certificate is refused, as `TlsPolicy` wants it."""
+    """Why a client's certificate is refused, as `TlsPolicy` wants it; None = any is good."""
     if not options.pinned_certs:
         return None
     from penstock.server.pinned_certs import refusal_of  # few servers pin certificates

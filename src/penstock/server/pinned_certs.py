@@ -47,10 +47,8 @@ def pin_of(certificate: bytes) -> str:
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
-def refusal_of(pinned: Collection[str]) -> Callable[[bytes], str] | None:
-    """Says why a client's certificate (DER, b"" = none) is refused, "" = it isn't; None = any is good."""
-    if not pinned:
-        return None
+def refusal_of(pinned: Collection[str]) -> Callable[[bytes], str]:
+    """Says why a client's certificate (DER, b"" = none) is refused, "" = it isn't."""
 
     def refusal(certificate: bytes) -> str:
         return "" if certificate and pin_of(certificate) in pinned else NOT_PINNED

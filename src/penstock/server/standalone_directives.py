@@ -24,14 +24,12 @@ NO_ACKS_V2 = f"{ACKS_V2} is on; this server has ack subjects of the first form a
 NO_LEAFNODES = "domains of accounts are for leaf nodes and MQTT, which this server doesn't have; leave it out"
 
 
-def _not_negative(node: Node, name: str) -> None:
-    if integer(node, name) < 0:
-        raise node.where.error(f'Expected an absolute size for "{name}", got {shown(node)}')
+def _not_negative(read: Reader) -> Reader:
+    def checked(node: Node, name: str) -> None:
+        if read(node, name) < 0:
+            raise node.where.error(f'Expected an absolute size for "{name}", got {shown(node)}')
 
-
-def _size_not_negative(node: Node, name: str) -> None:
-    if storage_size(node, name) < 0:
-        raise node.where.error(f'Expected an absolute size for "{name}", got {shown(node)}')
+    return checked
 
 
 def _concurrent_io(node: Node, name: str) -> None:
@@ -84,8 +82,8 @@ CHECKS: Mapping[str, Reader] = {
     "extension_hint": text,
     "max_concurrent_io": _concurrent_io,
     "max_outstanding_catchup": storage_size,
-    "meta_compact": _not_negative,
-    "meta_compact_size": _size_not_negative,
+    "meta_compact": _not_negative(integer),
+    "meta_compact_size": _not_negative(storage_size),
     "meta_compact_sync": boolean,
     "max_ha_assets": integer,
     "tpm": _refused(NO_TPM),

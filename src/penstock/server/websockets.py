@@ -146,7 +146,7 @@ class Websockets:
 
 def _policy(options: WebsocketOptions) -> WebsocketPolicy:
     refusal = None
-    if options.tls is not None and options.tls.pinned_certs:
+    if options.tls is not None:
         from penstock.server.encryption import certificate_refusal
 
         refusal = certificate_refusal(options.tls)

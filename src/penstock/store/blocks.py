@@ -460,7 +460,7 @@ class BlockFiles:
             sync_directory(self._disk, self._directory)
         self._unsynced.add(number)
         try:
-            is_whole = is_enveloped(self._disk.read_at(path, 0, 8))
+            is_whole = is_enveloped(self._disk.read_at(path, 0, _FILE_HEAD_BYTES))
             plain = self._vault.decode(map_file(self._disk, path), path).data if is_whole else None
         except (OSError, StoreCorruptError) as error:
             logger.error(
