@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -33,15 +32,17 @@ from penstock.testing.sim.counters import Counters
 from penstock.testing.sim.disk import Killed, SimDisk
 from penstock.testing.sim.faults import Violation, require
 from penstock.testing.sim.features import Feature, feature
+from penstock.testing.sim.judging import dump, judge
 from penstock.testing.sim.letters import LETTERS, LetterBook
+from penstock.testing.sim.logtap import LogTap
 from penstock.testing.sim.renaming import PREFIX, Republished
 from penstock.testing.sim.schedules import Schedules
+from penstock.testing.sim.settling import note_settled
 from penstock.testing.sim.streams import (
     Picture,
     Publish,
     StreamRecord,
     is_produced,
-    read_log,
     tag_in,
 )
 
@@ -104,7 +105,7 @@ class World:
         self._was_faulty = False
         self._awake = False  # the server wants another tick at once
         self._bound: dict[str, Subscription] = {}
-        self._log = _LogTap(self)
+        self._log = LogTap(self)
         self._boot()
 
     # --- life
@@ -176,126 +177,25 @@ class World:
             self.disk.restart()
         in_flight = set(self.in_flight)
         self._boot()
-        first = self.dump() if twice else None
-        self._judge(in_flight, power=power)
+        first = dump(self) if twice else None
+        judge(self, in_flight, power=power)
         if twice:
             self.disk.restart()
             self._boot()
-            second = self.dump()
+            second = dump(self)
             if first != second:
                 raise Violation("idempotent recovery", f"first {first}, then {second}")
-            self._bind_all()
+            self.bind_all()
         self.tick(whole=True)
 
-    def dump(self) -> Any:
-        """Everything a recovery found."""
-        found: dict[str, Any] = {}
-        for name, stream in sorted(self.engine.streams.items()):
-            consumers = {
-                consumer.name: (
-                    consumer.state.delivered_consumer, consumer.state.delivered_stream,
-                    consumer.state.ack_floor_consumer, consumer.state.ack_floor_stream,
-                    sorted(consumer.state.pending()), consumer.store.meta,
-                )
-                for consumer in stream.consumers.values()
-            }  # fmt: skip
-            state = stream.state(deleted=True)
-            messages = read_log(stream.log, 1, damaged=self.flipped or self.damaged)
-            found[name] = (stream.store.meta, state, messages, consumers)
-        return found
-
-    def _judge(self, in_flight: set[tuple[str, str]], *, power: bool) -> None:
-        engine = self.engine
-        self.damaged |= self.flipped
-        if engine.offline and not self.damaged:
-            raise Violation("recovers", f"offline: {engine.offline}")
-        for name in list(self.streams):
-            record = self.streams[name]
-            if name not in engine.streams:
-                gone = record.memory or name in self.doubtful or ("delete", name) in in_flight
-                if not gone and not self.damaged:
-                    raise Violation("acked means kept", f"stream {name} is gone")
-                self._forget(name)
-        for name, stream in engine.streams.items():
-            known = self.streams.get(name)
-            is_new = known is None
-            if known is None:
-                made = ("create", name) in in_flight or name in self.doubtful or self.damaged
-                require(made, "no resurrection", f"stream {name} was deleted and is back")
-                self.streams[name] = known = self._record(stream)
-                known.damaged = self.damaged
-                known.adopt(stream)
-            elif self.damaged:
-                known.damaged = True
-                known.adopt(stream)
-            else:
-                if ("update", name) in in_flight or name in self.half_updated:
-                    known.limits_changed = True
-                if known.config.retention is not RetentionPolicy.LIMITS:
-                    self._note_settled(known, in_flight)
-                self.batches.judge(known, read_log(stream.log, 1), self.now, power=power)
-                known.judge(stream, self.now, power=power, always=self.always)
-            for one in known.features:
-                one.recovered(self.now, power=power or is_new, damaged=self.damaged)
-            if power:
-                known.survived_power_loss(self.now)
-                known.may_have_holes |= not self.always or self.lazy
-        self.batches.crashed(damaged=self.damaged)
-        self._judge_consumers(in_flight, power=power)
-        found = engine.streams.get(LETTERS)
-        self.letters.crashed(found, self.streams, self.consumers, lossy=power and not self.always)
-        self.doubtful.clear()
-        self.half_updated.clear()
-        self.half_removed.clear()
-        self.flipped = False
-
-    def _judge_consumers(self, in_flight: set[tuple[str, str]], *, power: bool) -> None:
-        for key, known in list(self.consumers.items()):
-            stream = self.engine.streams.get(key[0])
-            consumer = stream.consumers.get(key[1]) if stream is not None else None
-            if consumer is None:
-                excused = known.may_vanish or power or self.damaged or known.config.get("mem_storage")
-                excused = excused or ("delete", key[0]) in in_flight
-                if not excused and key not in in_flight:
-                    raise Violation("acked means kept", f"consumer {key} is gone")
-                lasting = not (known.may_vanish or known.config.get("mem_storage") or self.damaged)
-                lasting = lasting and key not in in_flight and ("delete", key[0]) not in in_flight
-                if power and self.always and known.confirmed and lasting and self._is_kept(key[0]):
-                    raise Violation("acks stay", f"consumer {key} is gone with its confirmed acks")
-                del self.consumers[key]
-            elif self.damaged:
-                known.settled.clear()
-                known.confirmed.clear()
-                known.floor = known.kept_floor = 0
-                known.adopt(consumer)
-            elif consumer.created != known.created:
-                require(key in in_flight or power, "no resurrection", f"consumer {key} is another one")
-                del self.consumers[key]
-            else:
-                self._configure(known)  # a request whose answer got lost may have changed it
-                known.judge(consumer, self.streams[key[0]], power=power, always=self.always)
-        self._meet_consumers(strict=not power and not in_flight and not self.doubtful and not self.damaged)
-        self._bind_all()
-
-    def _bind_all(self) -> None:
+    def bind_all(self) -> None:
+        """Listens wherever push consumers deliver to."""
         for known in self.consumers.values():
             if known.push:
                 self.bind(known.push)
 
-    def _is_kept(self, stream: str) -> bool:
-        record = self.streams.get(stream)
-        return record is not None and not record.memory
-
-    def _meet_consumers(self, *, strict: bool) -> None:
-        """Takes in consumers that are there and were not known."""
-        for name, stream in self.engine.streams.items():
-            for consumer in stream.consumers.values():
-                if (name, consumer.name) not in self.consumers:
-                    may = not strict or (name, consumer.name) in self.half_removed
-                    require(may, "no resurrection", f"consumer {name} > {consumer.name} is back")
-                    self._meet(name, consumer.name).was_removed = True
-
-    def _meet(self, stream: str, name: str) -> ConsumerRecord:
+    def meet_unknown(self, stream: str, name: str) -> ConsumerRecord:
+        """Takes in a consumer as the server has it."""
         consumer = self.engine.streams[stream].consumers[name]
         config = json.loads(encode(consumer.config))
         record = self.consumers[stream, name] = ConsumerRecord(stream, name, config, consumer.created)
@@ -316,14 +216,15 @@ class World:
         if subject in self._bound:
             self.index.remove(self._bound.pop(subject))
 
-    def _configure(self, record: ConsumerRecord) -> None:
+    def configure(self, record: ConsumerRecord) -> None:
         """A request that is on its way may have given it another configuration."""
         stream = self.engine.streams.get(record.stream)
         consumer = stream.consumers.get(record.name) if stream is not None else None
         if consumer is not None:
             record.configure(json.loads(encode(consumer.config)))
 
-    def _forget(self, name: str) -> None:
+    def forget(self, name: str) -> None:
+        """A stream is gone, with its consumers."""
         del self.streams[name]
         for key in [key for key in self.consumers if key[0] == name]:
             del self.consumers[key]
@@ -398,9 +299,9 @@ class World:
         for name, stream in self.engine.streams.items():
             record = self.streams.get(name)
             if record is None:
-                record = self.streams[name] = self._record(stream)
+                record = self.streams[name] = self.new_record(stream)
             if record.config.retention is not RetentionPolicy.LIMITS:
-                self._note_settled(record, self.in_flight)
+                note_settled(self, record, self.in_flight)
             record.look(stream, self.now)
             if written and stream.write_failure is None and name not in self.engine._unwritten:
                 record.wrote()
@@ -408,30 +309,13 @@ class World:
                     record.was_synced(record.kept)
         for name in [name for name in self.streams if name not in self.engine.streams]:
             require(("delete", name) in self.in_flight, "acked means kept", f"stream {name} vanished")
-            self._forget(name)
+            self.forget(name)
 
-    def _record(self, stream: Stream) -> StreamRecord:
+    def new_record(self, stream: Stream) -> StreamRecord:
+        """A record that has yet to look at its stream."""
         record = StreamRecord(stream.name, stream.config)
         record.features = [kind(record) for kind in FEATURES]
         return record
-
-    def _note_settled(self, record: StreamRecord, in_flight: set[tuple[str, str]]) -> None:
-        """Which messages interest or work queue retention may remove now."""
-        present = self.engine.streams[record.name].consumers
-        known = [one for key, one in self.consumers.items() if key[0] == record.name and key[1] in present]
-        if any(stream == record.name for stream, _ in in_flight):
-            record.settled = set(record.live)  # its consumers come and go in this tick
-            return
-        if record.config.retention is RetentionPolicy.WORKQUEUE:
-            record.settled = {
-                seq for seq, held in record.live.items()
-                if any(one.may_let_go(held) for one in known)
-            }  # fmt: skip
-            return
-        record.settled = {
-            seq for seq, held in record.live.items()
-            if all(one.is_done_with(held) for one in known)
-        }  # fmt: skip
 
     def _end_tick(self) -> None:
         engine = self.engine
@@ -595,7 +479,7 @@ class World:
         if known is not None and known.created == consumer.created:
             known.configure(answer["config"])
             return known
-        return self._meet(stream, name)
+        return self.meet_unknown(stream, name)
 
     # --- what arrives
 
@@ -661,7 +545,7 @@ class World:
         if record is None:
             return  # of one that was created in this very tick
         if record.key in self.in_flight:
-            self._configure(record)
+            self.configure(record)
         if self.lazy and self.always and about.stream_seq > self.streams[about.stream].last_seq:
             # Its sync ended while another one was waited for, in the middle of the write.
             self.streams[about.stream].look(self.stream(about.stream), self.now)
@@ -700,34 +584,3 @@ class World:
 
 # 500 in name only: what was asked for is not allowed.
 _HARMLESS = frozenset({10012, 10013, 10025, 10052, 10057, 10074, 10110})
-
-
-class _LogTap(logging.Handler):
-    """The server's warnings go into the event log, and nowhere else, while the simulation runs it."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.WARNING)
-        self._world = world
-        self._loggers = [logging.getLogger("penstock.store"), logging.getLogger("penstock.jetstream")]
-        self._depth = 0
-        self._before: list[tuple[bool, list[logging.Handler]]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        self._world.say(f"  server: {text}")
-        world = self._world
-        if "is left out" in text and not (world.flipped or world.damaged):
-            raise Violation("recovers", text)
-
-    def __enter__(self) -> None:
-        self._depth += 1
-        if self._depth == 1:
-            self._before = [(one.propagate, one.handlers[:]) for one in self._loggers]
-            for one in self._loggers:
-                one.propagate, one.handlers = False, [self]
-
-    def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            for one, (propagate, handlers) in zip(self._loggers, self._before, strict=True):
-                one.propagate, one.handlers = propagate, handlers

@@ -1,0 +1,124 @@
+"""What a recovery found, held against what must have survived the crash, stream by stream and consumer by
+consumer; from there on what was found is what counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.protocol.api import RetentionPolicy
+from penstock.testing.sim.faults import Violation, require
+from penstock.testing.sim.letters import LETTERS
+from penstock.testing.sim.settling import note_settled
+from penstock.testing.sim.streams import read_log
+
+if TYPE_CHECKING:
+    from penstock.testing.sim.world import World
+
+
+def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None:
+    """Judges what the last recovery found. in_flight: requests that the crash left without an answer."""
+    engine = world.engine
+    world.damaged |= world.flipped
+    if engine.offline and not world.damaged:
+        raise Violation("recovers", f"offline: {engine.offline}")
+    for name in list(world.streams):
+        record = world.streams[name]
+        if name not in engine.streams:
+            gone = record.memory or name in world.doubtful or ("delete", name) in in_flight
+            if not gone and not world.damaged:
+                raise Violation("acked means kept", f"stream {name} is gone")
+            world.forget(name)
+    for name, stream in engine.streams.items():
+        known = world.streams.get(name)
+        is_new = known is None
+        if known is None:
+            made = ("create", name) in in_flight or name in world.doubtful or world.damaged
+            require(made, "no resurrection", f"stream {name} was deleted and is back")
+            world.streams[name] = known = world.new_record(stream)
+            known.damaged = world.damaged
+            known.adopt(stream)
+        elif world.damaged:
+            known.damaged = True
+            known.adopt(stream)
+        else:
+            if ("update", name) in in_flight or name in world.half_updated:
+                known.limits_changed = True
+            if known.config.retention is not RetentionPolicy.LIMITS:
+                note_settled(world, known, in_flight)
+            world.batches.judge(known, read_log(stream.log, 1), world.now, power=power)
+            known.judge(stream, world.now, power=power, always=world.always)
+        for one in known.features:
+            one.recovered(world.now, power=power or is_new, damaged=world.damaged)
+        if power:
+            known.survived_power_loss(world.now)
+            known.may_have_holes |= not world.always or world.lazy
+    world.batches.crashed(damaged=world.damaged)
+    _judge_consumers(world, in_flight, power=power)
+    found = engine.streams.get(LETTERS)
+    world.letters.crashed(found, world.streams, world.consumers, lossy=power and not world.always)
+    world.doubtful.clear()
+    world.half_updated.clear()
+    world.half_removed.clear()
+    world.flipped = False
+
+
+def _judge_consumers(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None:
+    for key, known in list(world.consumers.items()):
+        stream = world.engine.streams.get(key[0])
+        consumer = stream.consumers.get(key[1]) if stream is not None else None
+        if consumer is None:
+            excused = known.may_vanish or power or world.damaged or known.config.get("mem_storage")
+            excused = excused or ("delete", key[0]) in in_flight
+            if not excused and key not in in_flight:
+                raise Violation("acked means kept", f"consumer {key} is gone")
+            lasting = not (known.may_vanish or known.config.get("mem_storage") or world.damaged)
+            lasting = lasting and key not in in_flight and ("delete", key[0]) not in in_flight
+            if power and world.always and known.confirmed and lasting and _is_kept(world, key[0]):
+                raise Violation("acks stay", f"consumer {key} is gone with its confirmed acks")
+            del world.consumers[key]
+        elif world.damaged:
+            known.settled.clear()
+            known.confirmed.clear()
+            known.floor = known.kept_floor = 0
+            known.adopt(consumer)
+        elif consumer.created != known.created:
+            require(key in in_flight or power, "no resurrection", f"consumer {key} is another one")
+            del world.consumers[key]
+        else:
+            world.configure(known)  # a request whose answer got lost may have changed it
+            known.judge(consumer, world.streams[key[0]], power=power, always=world.always)
+    _meet_consumers(world, strict=not power and not in_flight and not world.doubtful and not world.damaged)
+    world.bind_all()
+
+
+def _is_kept(world: World, stream: str) -> bool:
+    record = world.streams.get(stream)
+    return record is not None and not record.memory
+
+
+def _meet_consumers(world: World, *, strict: bool) -> None:
+    """Takes in consumers that are there and were not known."""
+    for name, stream in world.engine.streams.items():
+        for consumer in stream.consumers.values():
+            if (name, consumer.name) not in world.consumers:
+                may = not strict or (name, consumer.name) in world.half_removed
+                require(may, "no resurrection", f"consumer {name} > {consumer.name} is back")
+                world.meet_unknown(name, consumer.name).was_removed = True
+
+
+def dump(world: World) -> Any:
+    """Everything a recovery found."""
+    found: dict[str, Any] = {}
+    for name, stream in sorted(world.engine.streams.items()):
+        consumers = {
+            consumer.name: (
+                consumer.state.delivered_consumer, consumer.state.delivered_stream,
+                consumer.state.ack_floor_consumer, consumer.state.ack_floor_stream,
+                sorted(consumer.state.pending()), consumer.store.meta,
+            )
+            for consumer in stream.consumers.values()
+        }  # fmt: skip
+        state = stream.state(deleted=True)
+        messages = read_log(stream.log, 1, damaged=world.flipped or world.damaged)
+        found[name] = (stream.store.meta, state, messages, consumers)
+    return found

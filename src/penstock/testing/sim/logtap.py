@@ -1,0 +1,42 @@
+"""The server's warnings go into the event log, and nowhere else, while the simulation runs it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.testing.sim.faults import Violation
+
+if TYPE_CHECKING:
+    from penstock.testing.sim.world import World
+
+
+class LogTap(logging.Handler):
+    """Of one world. A server without bits flipped leaves out nothing of what it finds."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.WARNING)
+        self._world = world
+        self._loggers = [logging.getLogger("penstock.store"), logging.getLogger("penstock.jetstream")]
+        self._depth = 0
+        self._before: list[tuple[bool, list[logging.Handler]]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        self._world.say(f"  server: {text}")
+        world = self._world
+        if "is left out" in text and not (world.flipped or world.damaged):
+            raise Violation("recovers", text)
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._before = [(one.propagate, one.handlers[:]) for one in self._loggers]
+            for one in self._loggers:
+                one.propagate, one.handlers = False, [self]
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            for one, (propagate, handlers) in zip(self._loggers, self._before, strict=True):
+                one.propagate, one.handlers = propagate, handlers
