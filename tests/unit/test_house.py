@@ -31,6 +31,7 @@ TESTED_THROUGH = {
     "msgblock": "streamlog",
     "publishheaders": "ingest",
     "subjectstate": "streamlog",
+    "trie": "subjects",
 }
 
 

@@ -3,6 +3,7 @@ from libc.stdint cimport uint64_t, uint32_t
 from penstock.kernels.literals cimport LiteralTable, Sought
 from penstock.kernels.recent cimport Recent
 from penstock.kernels.sinks cimport Interest, Message, Sink, Subscription
+from penstock.kernels.trie cimport Node
 
 # Who gets a subject: immutable once built, safe to keep while subscriptions change.
 cdef class MatchResult:
@@ -18,23 +19,6 @@ cdef class FilterState:
     cdef int add(self, Subscription sub) except -1
     cdef int drop(self, Subscription sub) except -1
     cdef Interest* sole(self)
-
-# A node of the trie of wildcard filters; its key is one token.
-cdef struct Node:
-    uint64_t hash
-    char* key
-    size_t key_len
-    Node* parent
-    Node* star                      # child for the token *
-    Node* tail                      # child for the token >
-    Table* children                 # children for literal tokens; NULL while there are none
-    void* state                     # FilterState of the filter that ends here, owned by `states`; or NULL
-
-# Open addressing, linear probing, at most half full.
-cdef struct Table:
-    Node** slots
-    size_t capacity                 # a power of two
-    size_t count
 
 cdef struct CacheEntry:
     uint64_t hash
@@ -99,7 +83,4 @@ cdef class SubscriptionIndex:
     cdef int remove_literal(self, const char* f, size_t n, Subscription sub) except -1
     cdef int insert_wildcard(self, const char* f, size_t n, Subscription sub) except -1
     cdef int remove_wildcard(self, const char* f, size_t n, Subscription sub) except -1
-    cdef Node* node_of(self, const char* f, size_t n, bint create) except? NULL
-    cdef Node* child_of(self, Node* node, const char* token, size_t n, bint create) except? NULL
-    cdef int prune(self, Node* node) except -1
     cdef uint32_t bucket_of(self, const char* s, size_t n) noexcept

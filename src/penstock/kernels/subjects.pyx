@@ -2,16 +2,15 @@
 """The index that says who is interested in a subject.
 
 Theory of operation. Literal filters live in one hash table keyed by the whole subject (literals.pyx);
-wildcard filters in a trie of tokens. A lookup probes the cache, then the table, then walks the trie; none
-of this makes a Python object. A literal filter with one subscription stands in the table with that one's Interest;
-every other filter keeps its prebuilt MatchResult, so that a subject which exactly one filter
+wildcard filters in a trie of tokens (trie.pyx). A lookup probes the cache, then the table, then walks the trie;
+none of this makes a Python object. A literal filter with one subscription stands in the table with that one's
+Interest; every other filter keeps its prebuilt MatchResult, so that a subject which exactly one filter
 matches (a reply to `_INBOX.<id>.<n>`, never seen before and never again) costs a walk and no allocation.
 Only results put together from several filters, or found by a long walk, are worth a place in the cache.
 
 Invariants: a MatchResult never changes once it was handed out; a cached result equals what a fresh walk
-would give, since insert and remove drop exactly the entries whose subject their filter matches; nodes
-without a filter, without children are removed, so that memory follows what is subscribed now; all Python
-objects that nodes point to are owned by `states`, where the garbage collector sees them.
+would give, since insert and remove drop exactly the entries whose subject their filter matches; all Python
+objects that the trie's nodes point to are owned by `states`, where the garbage collector sees them.
 
 Order of a result: the literal filter first, then by the trie (`>` before `*` before the token itself);
 within a filter by insertion. It depends on neither hashes nor addresses.
@@ -22,7 +21,7 @@ own inbox); one cache a connection (fan-in would multiply memory for nothing gai
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy
 
 from penstock.kernels.grammar cimport (
@@ -34,190 +33,19 @@ from penstock.kernels.literals cimport (
 )
 from penstock.kernels.recent cimport is_akin, is_recent, keep_recent
 from penstock.kernels.sinks cimport Interest, Subscription, interest_free, interest_new
+from penstock.kernels.trie cimport (
+    Found, Node, found_add, found_free, found_nothing, trie_free, trie_new, trie_node, trie_prune, trie_walk,
+)
 
 cdef enum:
     CACHE_SIZE = 2048               # entries; a power of two
     CACHED_SUBJECT_MAX = 255        # longer subjects are looked up each time
     WALK_SHORT = 8                  # nodes visited; a longer walk is worth caching on its own
-    TABLE_FIRST = 8
     FILTER_MAX = 1 << 15            # bytes; bounds the depth of the walk
-    FOUND_INLINE = 32
     FETCH_FROM = 1000               # literal filters; what fewer need stays in the processor's cache anyway
 
 # Differs from run to run (unless PYTHONHASHSEED is set), so that nobody can aim at one slot from outside.
 cdef uint64_t PROCESS_SEED = <uint64_t><Py_ssize_t>hash(b"penstock subject index")
-
-
-# --- tables of the trie
-
-cdef inline Node* table_get(const Table* t, uint64_t key_hash, const char* key, size_t n) noexcept nogil:
-    cdef size_t i
-    cdef Node* node
-    if t.count == 0:
-        return NULL
-    i = key_hash & (t.capacity - 1)
-    while True:
-        node = t.slots[i]
-        if node == NULL:
-            return NULL
-        if node.hash == key_hash and node.key_len == n and memcmp(node.key, key, n) == 0:
-            return node
-        i = (i + 1) & (t.capacity - 1)
-
-
-cdef void table_place(Table* t, Node* node) noexcept nogil:
-    cdef size_t i = node.hash & (t.capacity - 1)
-    while t.slots[i] != NULL:
-        i = (i + 1) & (t.capacity - 1)
-    t.slots[i] = node
-
-
-cdef int table_put(Table* t, Node* node) except -1:
-    """Adds a node whose key isn't there yet."""
-    cdef Table larger
-    cdef size_t i
-    if 2 * (t.count + 1) > t.capacity:
-        larger.capacity = 2 * t.capacity if t.capacity else TABLE_FIRST
-        larger.count = t.count
-        larger.slots = <Node**>calloc(larger.capacity, sizeof(Node*))
-        if larger.slots == NULL:
-            raise MemoryError(f"no memory for a table of {larger.capacity} subjects")
-        for i in range(t.capacity):
-            if t.slots[i] != NULL:
-                table_place(&larger, t.slots[i])
-        free(t.slots)
-        t[0] = larger
-    table_place(t, node)
-    t.count += 1
-    return 0
-
-
-cdef void table_drop(Table* t, Node* node) noexcept nogil:
-    """Takes out a node that is there, and closes the gap so that probing never meets a tombstone."""
-    cdef size_t mask = t.capacity - 1
-    cdef size_t gap = node.hash & mask
-    cdef size_t i
-    while t.slots[gap] != node:
-        gap = (gap + 1) & mask
-    i = gap
-    while True:
-        i = (i + 1) & mask
-        if t.slots[i] == NULL:
-            break
-        # A node may move into the gap unless its own place lies behind the gap (cyclically).
-        if ((i - (t.slots[i].hash & mask)) & mask) >= ((i - gap) & mask):
-            t.slots[gap] = t.slots[i]
-            gap = i
-    t.slots[gap] = NULL
-    t.count -= 1
-
-
-cdef Node* node_new(const char* key, size_t n, uint64_t key_hash, Node* parent) except NULL:
-    cdef Node* node = <Node*>calloc(1, sizeof(Node))
-    if node == NULL:
-        raise MemoryError("no memory for a node of the subscription index")
-    if n:
-        node.key = <char*>malloc(n)
-        if node.key == NULL:
-            free(node)
-            raise MemoryError(f"no memory for a subject of {n} bytes")
-        memcpy(node.key, key, n)
-    node.key_len = n
-    node.hash = key_hash
-    node.parent = parent
-    return node
-
-
-cdef void node_free(Node* node) noexcept nogil:
-    """Frees one node, not what hangs below it."""
-    if node.children != NULL:
-        free(node.children.slots)
-        free(node.children)
-    free(node.key)
-    free(node)
-
-
-cdef Node* first_child(Node* node) noexcept nogil:
-    cdef size_t i
-    if node.star != NULL:
-        return node.star
-    if node.tail != NULL:
-        return node.tail
-    if node.children != NULL and node.children.count:
-        for i in range(node.children.capacity):
-            if node.children.slots[i] != NULL:
-                return node.children.slots[i]
-    return NULL
-
-
-cdef void unlink(Node* node) noexcept nogil:
-    """Takes a node of the trie off its parent."""
-    cdef Node* parent = node.parent
-    if parent.star == node:
-        parent.star = NULL
-    elif parent.tail == node:
-        parent.tail = NULL
-    else:
-        table_drop(parent.children, node)
-
-
-# --- walking the trie
-
-cdef struct Found:
-    void** states
-    size_t count
-    size_t capacity
-    size_t visited
-    bint told_apart                 # the last token was held against literal ones
-    bint out_of_memory
-    void* inline_states[FOUND_INLINE]
-
-
-cdef void add_found(Found* found, void* state) noexcept nogil:
-    cdef void** states
-    if found.count == found.capacity:
-        states = <void**>malloc(2 * found.capacity * sizeof(void*))
-        if states == NULL:
-            found.out_of_memory = True
-            return
-        memcpy(states, found.states, found.count * sizeof(void*))
-        if found.states != &found.inline_states[0]:
-            free(found.states)
-        found.states = states
-        found.capacity *= 2
-    found.states[found.count] = state
-    found.count += 1
-
-
-cdef void walk(Node* node, const char* p, const char* end, uint64_t seed, Found* found) noexcept nogil:
-    """Collects the filters below `node` that match the tokens from p to end. Empty tokens are not noticed."""
-    cdef const char* t
-    cdef Node* child
-    while True:
-        found.visited += 1
-        if node.tail != NULL and node.tail.state != NULL:
-            add_found(found, node.tail.state)
-        if node.star == NULL and node.children == NULL:
-            return
-        t = token_end(p, end)
-        child = NULL
-        if node.children != NULL:
-            found.told_apart |= t == end
-            child = table_get(node.children, hash_bytes(p, <size_t>(t - p), seed), p, <size_t>(t - p))
-        if t == end:
-            if node.star != NULL and node.star.state != NULL:
-                add_found(found, node.star.state)
-            if child != NULL and child.state != NULL:
-                add_found(found, child.state)
-            return
-        p = t + 1
-        if child == NULL:
-            child = node.star
-            if child == NULL:
-                return
-        elif node.star != NULL:
-            walk(node.star, p, end, seed, found)
-        node = child
 
 
 cdef class MatchResult:
@@ -327,25 +155,16 @@ cdef class SubscriptionIndex:
         self.cache = <CacheEntry*>calloc(CACHE_SIZE, sizeof(CacheEntry))
         if self.cache == NULL:
             raise MemoryError("no memory for a subscription index")
-        self.root = node_new(b"", 0, 0, NULL)
+        self.root = trie_new()
 
     def __dealloc__(self):
         cdef size_t i
-        cdef Node* node = self.root
-        cdef Node* child
         if self.cache != NULL:
             for i in range(<size_t>CACHE_SIZE):
                 free(self.cache[i].key)
             free(self.cache)
         literals_free(&self.literals)
-        while node != NULL:         # bottom up, without recursion: filters may be deep
-            child = first_child(node)
-            if child == NULL:
-                child = node.parent
-                if child != NULL:
-                    unlink(node)
-                node_free(node)
-            node = child
+        trie_free(self.root)
 
     def __len__(self):
         return <Py_ssize_t>self.count
@@ -425,16 +244,13 @@ cdef class SubscriptionIndex:
         if literal == NULL and is_akin(&self.recent, subject, n, self.generation):
             return result_of(<FilterState>self.recent.state)
         self.num_walks += 1
-        found.states = &found.inline_states[0]
-        found.capacity = FOUND_INLINE
-        found.count = found.visited = 0
-        found.told_apart = found.out_of_memory = False
+        found_nothing(&found)
         if literal != NULL:
             if literal.subscription != NULL:
                 only = literal
             else:
-                add_found(&found, literal.receiver)
-        walk(self.root, subject, subject + n, self.seed, &found)
+                found_add(&found, literal.receiver)
+        trie_walk(self.root, subject, subject + n, self.seed, &found)
         if sole != NULL and only != NULL and found.count == 0:
             sole[0] = only
             return None
@@ -450,8 +266,7 @@ cdef class SubscriptionIndex:
                 if literal == NULL and not is_awaited(subject, n):
                     keep_recent(&self.recent, subject, n, self.generation, found.states[0], found.told_apart)
         finally:
-            if found.states != &found.inline_states[0]:
-                free(found.states)
+            found_free(&found)
         if only != NULL or found.count > 1 or found.visited > WALK_SHORT:
             self.remember(subject, n, sought.hash, result)
         return result
@@ -593,7 +408,7 @@ cdef class SubscriptionIndex:
         return 0
 
     cdef int insert_wildcard(self, const char* f, size_t n, Subscription sub) except -1:
-        cdef Node* node = self.node_of(f, n, True)
+        cdef Node* node = trie_node(self.root, f, n, self.seed, True)
         cdef FilterState state
         if node.state == NULL:
             state = self.new_state()
@@ -604,52 +419,14 @@ cdef class SubscriptionIndex:
         return 0
 
     cdef int remove_wildcard(self, const char* f, size_t n, Subscription sub) except -1:
-        cdef Node* node = self.node_of(f, n, False)
+        cdef Node* node = trie_node(self.root, f, n, self.seed, False)
         cdef FilterState state = <FilterState>node.state
         state.drop(sub)
         if not state.members:
             node.state = NULL
             self.drop_state(state)
-            self.prune(node)
+            trie_prune(node)
         return 0
-
-    cdef Node* node_of(self, const char* f, size_t n, bint create) except? NULL:
-        """The node where wildcard filter f ends; NULL when there is none and none is to be created."""
-        cdef Node* node = self.root
-        cdef Node* child
-        cdef const char* end = f + n
-        cdef const char* t
-        while True:
-            t = token_end(f, end)
-            if is_token(f, t, c'*'):
-                if node.star == NULL and create:
-                    node.star = node_new(f, 1, 0, node)
-                child = node.star
-            elif is_token(f, t, c'>'):
-                if node.tail == NULL and create:
-                    node.tail = node_new(f, 1, 0, node)
-                child = node.tail
-            else:
-                child = self.child_of(node, f, <size_t>(t - f), create)
-            if child == NULL or t == end:
-                return child
-            node = child
-            f = t + 1
-
-    cdef Node* child_of(self, Node* node, const char* token, size_t n, bint create) except? NULL:
-        cdef uint64_t key_hash = hash_bytes(token, n, self.seed)
-        cdef Node* child = NULL
-        if node.children != NULL:
-            child = table_get(node.children, key_hash, token, n)
-        if child != NULL or not create:
-            return child
-        if node.children == NULL:
-            node.children = <Table*>calloc(1, sizeof(Table))
-            if node.children == NULL:
-                raise MemoryError("no memory for a node of the subscription index")
-        child = node_new(token, n, key_hash, node)
-        table_put(node.children, child)
-        return child
 
     cpdef int insert(self, Subscription sub) except -1:
         """Adds a subscription. Raises ValueError for an invalid filter and for one that is in an index."""
@@ -703,20 +480,6 @@ cdef class SubscriptionIndex:
         if self.replies is not None:
             self.replies.unsubscribed(f, n)
         return True
-
-    cdef int prune(self, Node* node) except -1:
-        """Removes a node of the trie, and those above it, as far as nothing is left in them."""
-        cdef Node* parent
-        while node.parent != NULL and node.state == NULL and first_child(node) == NULL:
-            parent = node.parent
-            unlink(node)
-            node_free(node)
-            if parent.children != NULL and parent.children.count == 0:
-                free(parent.children.slots)
-                free(parent.children)
-                parent.children = NULL
-            node = parent
-        return 0
 
     # --- for Python
 

@@ -1,0 +1,1 @@
+"""The trie of wildcard filters; nothing of it is for Python."""
