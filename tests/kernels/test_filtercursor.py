@@ -16,10 +16,11 @@ from penstock.kernels.ackstate import AckPolicy, AckState
 from penstock.kernels.compaction import compact
 from penstock.kernels.dispatch import ServiceSink
 from penstock.kernels.filtercursor import FilterCursor, heaps_memory
-from penstock.kernels.pump import Pump, RunEnd, Target, ready
+from penstock.kernels.pump import Pump, RunEnd, ready
 from penstock.kernels.sinks import Subscription
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.targets import Target
 from penstock.store.file import FileStore
 from tests.reference.filtercursor import FilterCursorModel
 from tests.reference.streamlog import LogModel

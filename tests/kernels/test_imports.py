@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.kernels.dispatch import ClientSink
 from penstock.kernels.imports import ImportSink, ReplyEnd, ReplyTable, Rewriter
-from penstock.kernels.pump import Target
 from penstock.kernels.sinks import DirtyList, Sink, Subscription
+from penstock.kernels.targets import Target
 from penstock.routing.account import Account
 from penstock.routing.exchange import Exchange, intersection
 from penstock.routing.sharing import (

@@ -19,10 +19,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from penstock.kernels.ackstate import AckPolicy, AckState
 from penstock.kernels.dispatch import ServiceSink
 from penstock.kernels.pieces import read_pieces
-from penstock.kernels.pump import Pump, RunEnd, Target
+from penstock.kernels.pump import Pump, RunEnd
 from penstock.kernels.sinks import Subscription
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.targets import Target
 from penstock.store import keys
 from penstock.store.disk import PIECE, LocalDisk
 from penstock.store.file import FileStore

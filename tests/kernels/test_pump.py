@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from penstock.kernels.ackstate import AckPolicy, AckState
 from penstock.kernels.dispatch import ClientSink, DeliveryGuard, ServiceSink
 from penstock.kernels.frames import FrameParser
-from penstock.kernels.pump import Pump, RunEnd, Target, TargetEnd, ready, take_news
+from penstock.kernels.pump import Pump, RunEnd, ready, take_news
 from penstock.kernels.sinks import DirtyList, Subscription
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.targets import Target, TargetEnd
 from tests.reference.ackstate import AckStateModel
 from tests.reference.pump import PumpModel, TargetModel
 
@@ -76,7 +77,7 @@ class Pair:
         self.pump = Pump(self.log, self.state, self.index, PREFIX, filters, 1)
         self.pump.max_ack_pending = max_ack_pending
         self.pump.max_deliver = max_deliver
-        self.pump.prioritized = prioritized
+        self.pump.rotation.prioritized = prioritized
         model = AckStateModel(policy, 1, [50])
         self.model = PumpModel(model, filters, 1, max_ack_pending, max_deliver, prioritized)
         self.now = 1
@@ -118,7 +119,7 @@ class Pair:
             model.priority = target.priority = (n + i * i) % 3
             model.min_pending = target.min_pending = max(0, (n * 3 + i) % 9 - 4)
             model.min_ack_pending = target.min_ack_pending = max(0, (n * 5 + i) % 7 - 4)
-        if self.pump.prioritized:
+        if self.pump.rotation.prioritized:
             targets.sort(key=lambda one: one.priority)
             models.sort(key=lambda one: one.priority)
         self.pump.given_up.clear()
@@ -171,7 +172,7 @@ class Bench:
         self.state = AckState(policy)
         self.pump = Pump(self.log, self.state, self.index, PREFIX, [], 1)
         self.ends: list[tuple[bytes, int]] = []
-        self.pump.on_end = lambda target, why: self.ends.append((target.subject, why))
+        self.pump.rotation.on_end = lambda target, why: self.ends.append((target.subject, why))
 
     def target(self, name: bytes, batch: int = -1, max_bytes: int = 0) -> Target:
         return Target(self.inbox.listen(name), batch, max_bytes)
@@ -216,7 +217,7 @@ def test_a_receiver_with_too_many_unsent_bytes_gets_no_more_until_it_has_drained
     bench = Bench(AckPolicy.ACK_NONE)
     sink = ClientSink(DirtyList())
     bench.index.insert(Subscription(sink, b"_INBOX.slow", b"", b"1"))
-    bench.pump.backlog_max = 100
+    bench.pump.rotation.backlog_max = 100
     targets = [Target(b"_INBOX.slow")]
     assert bench.pump.run(targets, 5, 100) == RunEnd.RUN_BLOCKED
     assert (bench.pump.sent, len(targets)) == (3, 1)
@@ -233,7 +234,7 @@ def test_several_receivers_of_one_subject_are_bounded_as_one_is(queues: tuple[by
     sinks = [ClientSink(DirtyList()), ClientSink(DirtyList())]
     for sink, queue in zip(sinks, queues, strict=True):
         bench.index.insert(Subscription(sink, b"_INBOX.slow", queue, b"1"))
-    bench.pump.backlog_max = 100
+    bench.pump.rotation.backlog_max = 100
     targets = [Target(b"_INBOX.slow")]
     assert bench.pump.run(targets, 5, 100) == RunEnd.RUN_BLOCKED
     assert bench.pump.sent == 3

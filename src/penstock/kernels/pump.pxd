@@ -7,9 +7,9 @@ from penstock.kernels.pieces cimport Pieces
 from penstock.kernels.keyorder cimport KeyOrder
 from penstock.kernels.logwatch cimport Follower
 from penstock.kernels.records cimport Record
-from penstock.kernels.sinks cimport Message, Subscription
+from penstock.kernels.sinks cimport Message
 from penstock.kernels.streamlog cimport StreamLog
-from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
+from penstock.kernels.targets cimport Rotation
 
 cpdef enum RunEnd:
     RUN_EMPTY = 0           # nothing left to deliver
@@ -32,32 +32,10 @@ cdef struct Pick:
     bint again              # a redelivery
     bint in_turn            # parked, and its key is free
 
-cpdef enum TargetEnd:
-    END_FULL = 0            # its batch is complete
-    END_BYTES_LEFT = 1      # complete, with bytes left of its max_bytes
-    END_TOO_LARGE = 2       # the next message is larger than the bytes left
-    END_NO_INTEREST = 3     # nobody listens any more
-    END_WRONG_PIN = 4       # it names a pin that is not the present one
-
-cdef class Target:
-    cdef readonly bytes subject
-    cdef public int64_t batch           # messages left; negative = no bound
-    cdef public int64_t bytes_left      # 0 = no bound
-    cdef public uint64_t delivered
-    cdef public int priority            # 0 first; looked at where the pump is prioritized
-    cdef public int64_t min_pending, min_ack_pending    # overflow: its turn when one is reached; 0 = unset
-    cdef public bytes pin               # pinned client: the pin it names or was given, b"" for none
-    cdef MatchResult match
-    cdef uint64_t generation
-    cdef bint known
-    cdef bint awaited                   # its subject is a reply across accounts: interest is there, not here
-    cdef int refresh(self, SubscriptionIndex index) except -1
-    cdef bint has_interest(self) noexcept
-
 cdef class Pump(Follower):
     cdef readonly StreamLog log
     cdef readonly AckState state
-    cdef SubscriptionIndex index
+    cdef readonly Rotation rotation     # whose turn it is among the targets
     cdef bytes ack_prefix
     cdef list filters
     cdef size_t filter_count
@@ -72,18 +50,12 @@ cdef class Pump(Follower):
     cdef public bint headers_only
     cdef public int64_t max_ack_pending  # 0 or negative = no limit
     cdef public uint32_t max_deliver    # 0 = no limit
-    cdef public size_t backlog_max      # unsent bytes at which a receiver gets no more
-    cdef public object on_end           # callable(target, TargetEnd), at once: a status keeps its place
     cdef public object on_flow          # callable(): a flow control request is due
     cdef public list given_up           # [(stream seq, deliveries)] that reached max_deliver
     cdef public int64_t flow_window     # bytes; 0 = no flow control
     cdef public int64_t flow_bytes      # delivered and not yet answered for
     cdef public int64_t flow_size       # what the outstanding request answers for
     cdef public bint flow_open          # a request is outstanding
-    cdef public bint prioritized        # targets are in order of their priorities, and stay so
-    cdef public object on_pin           # callable(target) that gives it a pin; None: nobody is pinned
-    cdef bytes pin                      # the present one, b"" for none
-    cdef bytes pin_header
     cdef KeyOrder keys                  # key-shared delivery; None without
     cdef public size_t parked_max       # messages that may be passed over
     cdef public bint replaying          # replay policy original, until the end of the stream was reached
@@ -99,7 +71,6 @@ cdef class Pump(Follower):
     cdef OutBuffer scratch, pin_scratch
     cdef char* reply
     cdef size_t reply_prefix
-    cdef uint32_t turn                  # round robin over the members of queue groups
 
     cdef uint64_t next_in_turn(self) except? 0
     cdef int passed_over(self, const Record* r) except -1
@@ -114,13 +85,7 @@ cdef class Pump(Follower):
     ) noexcept
     cdef int strip_payload(self, Message* m) except -1
     cdef int add_pin(self, const Message* m, Message* pinned) except -1
-    cdef bint is_turn(self, list targets, Target target, uint64_t pending) except -1
     cdef int64_t pause_ns(self, int64_t ts, size_t size, int64_t now) noexcept
-    cdef int requeue(self, list targets, Target target) except -1
-    cdef int send(self, Target target, const Message* m) except -1
-    cdef Target choose(self, list targets, size_t size, uint64_t pending, int* why)
-    cdef int end(self, list targets, Target target, int why) except -1
     cdef int pick(self, Pick* picked, Record* record) except -1
     cdef int note_sent(self, const Pick* picked, const Record* record, size_t size, int64_t now) except -1
-    cdef int settle(self, list targets, Target target, size_t size) except -1
     cdef int account(self, size_t size) except -1

@@ -6,6 +6,7 @@ from penstock.kernels.filtercursor import FilterCursor
 from penstock.kernels.pieces import Pieces
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.targets import Rotation, Target
 
 class RunEnd(IntEnum):
     """Why Pump.run() stopped."""
@@ -20,35 +21,6 @@ class RunEnd(IntEnum):
     RUN_WAIT = 7
     RUN_KEYS_FULL = 8
 
-class TargetEnd(IntEnum):
-    """Why a target gets no more messages."""
-
-    END_FULL = 0
-    END_BYTES_LEFT = 1
-    END_TOO_LARGE = 2
-    END_NO_INTEREST = 3
-    END_WRONG_PIN = 4
-
-class Target:
-    """Where messages go: a waiting pull request, or the deliver subject of a push consumer.
-
-    batch: messages left, negative for no bound. bytes_left: 0 for no bound. priority, min_pending,
-    min_ack_pending and pin are those of priority groups (ADR-42).
-    """
-
-    batch: int
-    bytes_left: int
-    delivered: int
-    priority: int
-    min_pending: int
-    min_ack_pending: int
-    pin: bytes
-    @property
-    def subject(self) -> bytes: ...
-    def __init__(self, subject: bytes, batch: int = -1, max_bytes: int = 0) -> None: ...
-    def is_wanted(self, index: SubscriptionIndex) -> bool: ...
-    def when_drained(self, callback: Callable[[], object]) -> None: ...
-
 class Pump:
     """Delivers one consumer's messages. See pump.pyx."""
 
@@ -56,8 +28,6 @@ class Pump:
     headers_only: bool
     max_ack_pending: int
     max_deliver: int
-    backlog_max: int
-    on_end: Callable[[Target, int], object] | None
     on_flow: Callable[[], object] | None
     given_up: list[tuple[int, int]]
     flow_window: int
@@ -65,8 +35,6 @@ class Pump:
     flow_size: int
     flow_open: bool
     total_sent: int
-    prioritized: bool
-    on_pin: Callable[[Target], object] | None
     replaying: bool
     parked_max: int
     def __init__(
@@ -83,6 +51,8 @@ class Pump:
     @property
     def state(self) -> AckState: ...
     @property
+    def rotation(self) -> Rotation: ...
+    @property
     def cursor(self) -> FilterCursor | None: ...
     @property
     def pieces(self) -> Pieces: ...
@@ -95,7 +65,6 @@ class Pump:
     @property
     def skipping(self) -> bool: ...
     def set_filters(self, filters: list[bytes]) -> None: ...
-    def set_pin(self, pin: bytes) -> None: ...
     def set_rate(self, rate: int, burst: int) -> None: ...
     def set_key_token(self, token: int) -> None: ...
     def report_to(self, news: list[Pump] | None) -> None: ...

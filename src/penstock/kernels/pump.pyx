@@ -1,13 +1,12 @@
 """Messages on their way out to a consumer's receivers.
 
 A Pump moves messages from the StreamLog to receivers: a run finds the next message, writes its ack
-subject, gives it to the sink behind the target's subscription and enters it in the AckState. No Python
-object a message.
+subject, gives it to the target whose turn it is (targets.pyx) and enters it in the AckState. No Python object
+a message.
 
 Invariants: a message enters the AckState only after a sink took it, so that lost interest never counts
 as a delivery. `position` moves only past what was delivered or is gone. Redeliveries come before new
-messages. Targets take turns message by message, as the official server does it; with priorities only among
-those of the lowest one. While a run goes, the log isn't changed.
+messages. While a run goes, the log isn't changed.
 
 The number of pending messages is part of every ack subject. It is counted once and kept up to date: with
 filters by what it hears of messages that come and go; without, by what was appended since, and counted again
@@ -22,108 +21,22 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from penstock.kernels.ackstate cimport ACK_NONE, AckState
 from penstock.kernels.buffers cimport OutBuffer, put_uint
-from penstock.kernels.dispatch cimport ClientSink
 from penstock.kernels.filtercursor cimport FilterCursor
 from penstock.kernels.records cimport Record
-from penstock.kernels.sinks cimport Message, Subscription
+from penstock.kernels.sinks cimport Message
 from penstock.kernels.streamlog cimport StreamLog
-from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex, is_awaited
+from penstock.kernels.subjects cimport SubscriptionIndex
+from penstock.kernels.targets cimport END_NO_INTEREST, Rotation, Target
 
 cdef enum:
     NUMBER_MAX = 20             # digits of a 64 bit number
     ACK_NUMBERS = 5             # <deliveries>.<stream seq>.<consumer seq>.<ts>.<pending>
     MSG_SIZE_LINE_MAX = 40      # "Nats-Msg-Size: " and a number
-    BACKLOG_MAX = 8 * 1024 * 1024
     PARKED_MAX = 100000                 # messages that may wait for those of their keys
     REPLAY_PAUSE_MIN_NS = 1000000       # shorter pauses between stored messages are not replayed
 
 cdef bytes MSG_SIZE_HEADER = b"Nats-Msg-Size: "
-cdef bytes PIN_HEADER = b"Nats-Pin-Id: "
 cdef bytes VERSION_LINE = b"NATS/1.0\r\n"
-
-
-cdef class Target:
-    """Where messages go: a waiting pull request, or the deliver subject of a push consumer.
-
-    Args: subject to deliver to; batch: messages it takes, negative for no bound; max_bytes: 0 for no bound.
-    """
-
-    def __init__(self, bytes subject not None, int64_t batch=-1, int64_t max_bytes=0):
-        self.subject = subject
-        self.batch = batch
-        self.bytes_left = max_bytes
-        self.pin = b""
-        self.awaited = is_awaited(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
-
-    cdef int refresh(self, SubscriptionIndex index) except -1:
-        """Looks up who listens, when subscriptions changed since the last time."""
-        if self.awaited and index.replies is not None:
-            self.match = index.replies.find_wanted(
-                PyBytes_AS_STRING(self.subject), <size_t>PyBytes_GET_SIZE(self.subject)
-            )
-            return 0
-        if self.known and self.generation == index.generation:
-            return 0
-        self.match = index.lookup(PyBytes_AS_STRING(self.subject), <size_t>PyBytes_GET_SIZE(self.subject))
-        self.generation = index.generation
-        self.known = True
-        return 0
-
-    cdef bint has_interest(self) noexcept:
-        return len(self.match.plain) != 0 or len(self.match.groups) != 0
-
-    def is_wanted(self, SubscriptionIndex index not None):
-        """Does anybody listen on its subject?"""
-        self.refresh(index)
-        return self.has_interest()
-
-    def when_drained(self, callback):
-        """Calls callback() once, when a connection behind it can take more."""
-        cdef Subscription sub
-        for subs in [self.match.plain, *self.match.groups]:
-            for sub in subs:
-                sub = client_behind(sub)
-                if sub is not None:
-                    (<ClientSink>sub.sink).when_drained(callback)
-
-
-cdef inline Subscription client_behind(Subscription sub):
-    """The client's subscription that a message to `sub` ends at; None when it is no client's."""
-    if not isinstance(sub.sink, ClientSink):
-        sub = sub.sink.beyond(sub)
-        if sub is None or not isinstance(sub.sink, ClientSink):
-            return None
-    return sub
-
-
-cdef inline bint is_full(Subscription sub, size_t backlog_max) noexcept:
-    """Has the connection behind it more unsent bytes than it may? (its threshold counts those in the
-    transport)"""
-    sub = client_behind(sub)
-    return sub is not None and (<ClientSink>sub.sink).is_blocked(backlog_max)
-
-
-cdef bint is_blocked(Target target, size_t backlog_max) noexcept:
-    """Is one of its receivers full, or every member of one of its queue groups?"""
-    cdef list plain = target.match.plain, groups = target.match.groups, group
-    cdef Py_ssize_t i, k
-    for i in range(len(plain)):
-        if is_full(<Subscription>plain[i], backlog_max):
-            return True
-    for i in range(len(groups)):
-        group = <list>groups[i]
-        for k in range(len(group)):
-            if not is_full(<Subscription>group[k], backlog_max):
-                break
-        else:
-            return True
-    return False
-
-
-cdef inline bint is_denied(Subscription sub, const Message* m) except -1:
-    """Is the receiver there, but not allowed to read this message?"""
-    sub = client_behind(sub)
-    return sub is not None and (<ClientSink>sub.sink).denies(sub, m)
 
 
 cdef int add_header(OutBuffer out, const Message* m, const char* line, size_t n, Message* made) except -1:
@@ -168,16 +81,14 @@ cdef class Pump:
                   bytes ack_prefix not None, list filters not None, uint64_t position):
         self.log = log
         self.state = state
-        self.index = index
         self.ack_prefix = ack_prefix
         self.position = position
-        self.backlog_max = BACKLOG_MAX
         self.parked_max = PARKED_MAX
         self.given_up = []
         self.pieces = Pieces()
         self.scratch = OutBuffer()
         self.pin_scratch = OutBuffer()
-        self.pin = b""
+        self.rotation = Rotation(index, state)
         self.reply_prefix = <size_t>PyBytes_GET_SIZE(ack_prefix)
         self.reply = <char*>malloc(self.reply_prefix + ACK_NUMBERS * (NUMBER_MAX + 1))
         if self.reply == NULL:
@@ -249,12 +160,6 @@ cdef class Pump:
                 else:
                     keys.wait(keys.hash_of(record.subject, record.subject_len, seq), seq)
         self.keys = self.state.keys = keys
-
-    def set_pin(self, bytes pin not None):
-        """Only the target with this pin gets messages, each with the pin in a header; b"": whose turn comes
-        next is given one by `on_pin`."""
-        self.pin = pin
-        self.pin_header = PIN_HEADER + pin
 
     def set_rate(self, int64_t rate, int64_t burst):
         """Delivers at most `rate` bytes a second (0: no limit), `burst` of them at once."""
@@ -426,8 +331,8 @@ cdef class Pump:
 
     cdef int add_pin(self, const Message* m, Message* pinned) except -1:
         """The message with the present pin among its headers."""
-        return add_header(self.pin_scratch, m, PyBytes_AS_STRING(self.pin_header),
-                          <size_t>PyBytes_GET_SIZE(self.pin_header), pinned)
+        cdef bytes header = self.rotation.pin_header
+        return add_header(self.pin_scratch, m, PyBytes_AS_STRING(header), <size_t>PyBytes_GET_SIZE(header), pinned)
 
     cdef int64_t pause_ns(self, int64_t ts, size_t size, int64_t now) noexcept:
         """How long a new message, stored at ts, has to wait; 0 when it may go."""
@@ -447,129 +352,6 @@ cdef class Pump:
             need = <double>size if <double>size < bound else bound
             if self.rate_tokens < need:
                 return <int64_t>((need - self.rate_tokens) * 1e9 / <double>self.rate) + 1
-        return 0
-
-    cdef int send(self, Target target, const Message* m) except -1:
-        """To everybody who listens on the target's subject; 0 when nobody took it.
-
-        Clients get the message under the subject it was stored with. What listens within the server (a stream,
-        the API) was addressed by the target's subject, and gets it under that one. A client that may not read
-        it counts as having taken it, as on the official server: it is no reason to stop there for good.
-        """
-        cdef MatchResult match = target.match
-        cdef Subscription sub
-        cdef Message inner = m[0]
-        cdef list group
-        cdef int taken = 0
-        cdef bint denied
-        cdef size_t n
-        inner.subject = PyBytes_AS_STRING(target.subject)
-        inner.subject_len = <size_t>PyBytes_GET_SIZE(target.subject)
-        for sub in match.plain:
-            if sub.sink.deliver(sub, m if sub.sink.shows_stored else &inner, None) or is_denied(sub, m):
-                taken = 1
-        for group in match.groups:
-            n = <size_t>len(group)
-            denied = False
-            for _ in range(n):
-                self.turn += 1
-                sub = <Subscription>group[self.turn % n]
-                if is_full(sub, self.backlog_max):
-                    continue
-                if sub.sink.deliver(sub, m if sub.sink.shows_stored else &inner, None):
-                    taken = 1
-                    break
-                denied = denied or is_denied(sub, m)
-            else:
-                taken |= denied
-        return taken
-
-    cdef int end(self, list targets, Target target, int why) except -1:
-        targets.remove(target)
-        if self.on_end is not None:
-            self.on_end(target, why)
-        return 0
-
-    cdef bint is_turn(self, list targets, Target target, uint64_t pending) except -1:
-        """May it have a message by its priority group? (One with a wrong pin leaves `targets`.)"""
-        if self.on_pin is not None:
-            if not self.pin and not target.pin:
-                self.on_pin(target)
-            elif target.pin != self.pin:
-                if target.pin:
-                    self.end(targets, target, END_WRONG_PIN)
-                return False
-        if target.min_pending <= 0 and target.min_ack_pending <= 0:
-            return True
-        # As the official server counts: a message that comes again has left the pending ones before.
-        if target.min_pending > 0 and target.min_pending <= <int64_t>pending + 1:
-            return True
-        return target.min_ack_pending > 0 and target.min_ack_pending <= <int64_t>self.state.num_pending
-
-    cdef Target choose(self, list targets, size_t size, uint64_t pending, int* why):
-        """Whose turn it is for a message of `size` bytes, or None. pending: what is left behind it."""
-        cdef Target target
-        cdef Py_ssize_t at = 0
-        cdef size_t blocked = 0, standby = 0
-        cdef bint claimed
-        while blocked + standby < <size_t>len(targets):
-            target = <Target>targets[at]
-            target.refresh(self.index)
-            claimed = self.on_pin is not None and not self.pin
-            if not self.is_turn(targets, target, pending):
-                if target.pin and self.on_pin is not None:
-                    continue                # it was taken out
-                standby += 1
-            elif target.bytes_left > 0 and size > <size_t>target.bytes_left:
-                if claimed:
-                    self.set_pin(b"")
-                self.end(targets, target, END_TOO_LARGE)
-                continue
-            elif not target.has_interest():
-                self.end(targets, target, END_NO_INTEREST)
-                continue
-            elif not is_blocked(target, self.backlog_max):
-                return target
-            else:
-                blocked += 1
-            if self.prioritized:
-                at += 1
-            else:
-                targets.append(targets.pop(0))
-        why[0] = RUN_NO_TARGET
-        if blocked:
-            why[0] = RUN_BLOCKED
-        elif standby:
-            why[0] = RUN_STANDBY
-        return None
-
-    cdef int requeue(self, list targets, Target target) except -1:
-        """The others come first: all of them, or those of the same priority."""
-        cdef Py_ssize_t at
-        if not self.prioritized:
-            targets.append(targets.pop(0))
-            return 0
-        targets.remove(target)
-        at = len(targets)
-        while at and (<Target>targets[at - 1]).priority > target.priority:
-            at -= 1
-        targets.insert(at, target)
-        return 0
-
-    cdef int settle(self, list targets, Target target, size_t size) except -1:
-        """The target took one message of `size` bytes."""
-        cdef bint bounded = target.bytes_left > 0
-        target.delivered += 1
-        if target.batch > 0:
-            target.batch -= 1
-        if bounded:
-            target.bytes_left -= <int64_t>size
-            if target.bytes_left == 0:
-                target.batch = 0            # exactly used up: complete, whatever is left of its batch
-        if target.batch == 0:
-            self.end(targets, target, END_BYTES_LEFT if target.bytes_left > 0 else END_FULL)
-        elif len(targets) > 1:
-            self.requeue(targets, target)
         return 0
 
     cdef int account(self, size_t size) except -1:
@@ -663,14 +445,15 @@ cdef class Pump:
     def run(self, list targets not None, int64_t now, uint64_t budget):
         """Delivers up to `budget` messages to `targets` in turn and returns why it stopped (RunEnd).
 
-        `targets` is changed in place: complete and lost ones are gone (after on_end), the others are in the
-        order of their next turns. Messages that reached max_deliver end up in `given_up`.
+        `targets` is changed in place: complete and lost ones are gone (after rotation.on_end), the others are in
+        the order of their next turns. Messages that reached max_deliver end up in `given_up`.
         """
         cdef uint64_t pending
         cdef int why = RUN_EMPTY
         cdef Pick picked
         cdef Record record
         cdef Message m, pinned
+        cdef Rotation rotation = self.rotation
         cdef Target target
         cdef size_t size
         cdef int64_t pause
@@ -708,16 +491,16 @@ cdef class Pump:
                     self.wait_until = now + pause
                     return RUN_WAIT
             while True:
-                target = self.choose(targets, size, pending, &why)
+                target = rotation.choose(targets, size, pending)
                 if target is None:
-                    return why
-                if self.on_pin is not None:
+                    return RUN_BLOCKED if rotation.blocked else RUN_STANDBY if rotation.standby else RUN_NO_TARGET
+                if rotation.on_pin is not None:
                     self.add_pin(&m, &pinned)
-                if self.send(target, &pinned if self.on_pin is not None else &m):
+                if rotation.send(target, &pinned if rotation.on_pin is not None else &m):
                     break
-                self.end(targets, target, END_NO_INTEREST)
+                rotation.end(targets, target, END_NO_INTEREST)
             self.note_sent(&picked, &record, size, now)
-            self.settle(targets, target, size)
+            rotation.took(targets, target, size)
             if self.flow_window > 0:
                 self.account(size)
 

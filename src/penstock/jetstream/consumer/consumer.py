@@ -37,7 +37,8 @@ from penstock.kernels.ackstate import AckPolicy as KernelPolicy
 from penstock.kernels.ackstate import AckState
 from penstock.kernels.dispatch import publish
 from penstock.kernels.grammar import has_wildcard
-from penstock.kernels.pump import Pump, RunEnd, Target, TargetEnd
+from penstock.kernels.pump import Pump, RunEnd
+from penstock.kernels.targets import Target, TargetEnd
 from penstock.protocol.acks import parse_pull
 from penstock.protocol.api import (
     AckPolicy,
@@ -132,7 +133,7 @@ class Consumer:
             self.pull = PullQueue(engine.index, self.send_status, config.max_waiting)
         self.pinning = Pinning(self)
         self.letters = DeadLetters(self)
-        self.pump.on_end = self._on_end
+        self.pump.rotation.on_end = self._on_end
         self.pump.replaying = config.replay_policy is ReplayPolicy.ORIGINAL
         self._configure_pump()
         self.pump.set_key_token(rules.key_token(config))
@@ -189,9 +190,9 @@ class Consumer:
         pump.headers_only = config.headers_only
         pump.max_ack_pending = config.max_ack_pending
         pump.max_deliver = min(max(config.max_deliver, 0), UINT32_MAX)
-        pump.prioritized = config.priority_policy is PriorityPolicy.PRIORITIZED
+        pump.rotation.prioritized = config.priority_policy is PriorityPolicy.PRIORITIZED
         if self.pull is not None:
-            self.pull.prioritized = pump.prioritized
+            self.pull.prioritized = pump.rotation.prioritized
         size_max = self.stream.config.max_msg_size
         pump.set_rate(
             config.rate_limit_bps // 8, size_max if size_max > 0 else self.engine.config.max_payload

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.consumer.pull import PullRefusedError
-from penstock.kernels.pump import Target
+from penstock.kernels.targets import Target
 from penstock.protocol.api import ConsumerConfig, PriorityGroupState, PriorityPolicy, PullRequest
 from penstock.protocol.durations import format_time_or_zero
 from penstock.protocol.status import (
@@ -65,7 +65,7 @@ class Pinning:
     def configure(self) -> None:
         """The consumer has another configuration."""
         is_pinned = self._consumer.config.priority_policy is PriorityPolicy.PINNED_CLIENT
-        self._consumer.pump.on_pin = self._claim if is_pinned else None
+        self._consumer.pump.rotation.on_pin = self._claim if is_pinned else None
         if not is_pinned:
             self._clear()
 
@@ -88,7 +88,7 @@ class Pinning:
         self.pin = target.pin = consumer.engine.new_id().encode()
         self.pinned_at = self._now
         self._due = self._now + consumer.config.priority_timeout
-        consumer.pump.set_pin(self.pin)
+        consumer.pump.rotation.set_pin(self.pin)
         group = consumer.config.priority_groups[0]
         consumer.advise("PINNED", "consumer_group_pinned", group=group, pinned_id=self.pin.decode())
 
@@ -103,7 +103,7 @@ class Pinning:
         self.pin = b""
         self.pinned_at = 0
         self._due = None
-        self._consumer.pump.set_pin(b"")
+        self._consumer.pump.rotation.set_pin(b"")
 
     def next_deadline(self) -> int | None:
         """When (ns) the pin ends."""

@@ -16,8 +16,9 @@ from collections.abc import Callable
 
 from penstock.jetstream.consumer.pull import heartbeat_block
 from penstock.kernels.dispatch import publish
-from penstock.kernels.pump import Pump, Target
+from penstock.kernels.pump import Pump
 from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.targets import Target
 from penstock.protocol.status import FLOW_CONTROL
 
 WINDOW_MAX = 32 * 1024 * 1024
