@@ -297,6 +297,10 @@ def _fill(
 
 def scenarios(share: int, rivals: Rivals) -> list[Scenario]:
     """The rows; `share`: one part in so many of the messages."""
+    return [*_publishing(share, rivals), *_many_subjects(rivals), *_stored(share, rivals)]
+
+
+def _publishing(share: int, rivals: Rivals) -> list[Scenario]:
     messages = 500_000 // share
 
     def acked(server: ServerProcess, storage: str = "file") -> float:
@@ -325,6 +329,11 @@ def scenarios(share: int, rivals: Rivals) -> list[Scenario]:
             goal=DEDUP_GOAL,
         ),
         *_payloads(share, rivals),
+    ]
+
+
+def _many_subjects(rivals: Rivals) -> list[Scenario]:
+    return [
         Scenario(
             f"acked publish over {SUBJECTS:,} subjects, beside one",
             "times the cost",
@@ -339,6 +348,11 @@ def scenarios(share: int, rivals: Rivals) -> list[Scenario]:
             bigger_is_better=False,
             instead=partial(rivals.fresh, "subjects"),
         ),
+    ]
+
+
+def _stored(share: int, rivals: Rivals) -> list[Scenario]:
+    return [
         Scenario(
             f"purge of {PURGED:,} messages by subject",
             "ms",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 import penstock.client
-from penstock.client import Client, JetStream, Stream
+from penstock.client import JetStream, Stream
 from penstock.errors import (
     BatchEndedError,
     BatchNotEnabledError,
@@ -19,43 +19,17 @@ from penstock.errors import (
     NoStreamError,
     WrongLastSequenceError,
 )
-from tests.support.nats_servers import running_server
 
 pa = pytest.importorskip("pyarrow")
 
-KINDS = ["penstock", pytest.param("official", marks=pytest.mark.official)]
-ATOMIC_KINDS = ["official", "penstock"]  # that take atomic batches
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def server_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def url(server_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_server(server_kind, tmp_path_factory.mktemp("batch")) as server:
-        yield server.url
-
 
 @pytest.fixture
-async def client(url: str) -> AsyncIterator[Client]:
-    async with penstock.client.connect(url, request_timeout=5) as client:
-        yield client
-
-
-@pytest.fixture
-def js(client: Client) -> JetStream:
-    return client.jetstream(timeout=5)
-
-
-@pytest.fixture
-async def stream(js: JetStream, server_kind: str) -> AsyncIterator[Stream]:
+async def stream(js: JetStream) -> AsyncIterator[Stream]:
     stream = await js.create_stream(
         "S",
         subjects=["s.>"],
         storage="memory",
-        allow_atomic=server_kind in ATOMIC_KINDS,
+        allow_atomic=True,
         allow_batched=True,
         allow_direct=True,
     )
@@ -63,12 +37,6 @@ async def stream(js: JetStream, server_kind: str) -> AsyncIterator[Stream]:
         yield stream
     finally:
         await js.delete_stream("S")
-
-
-@pytest.fixture
-def atomic_kind(server_kind: str) -> None:
-    if server_kind not in ATOMIC_KINDS:
-        pytest.skip(f"{server_kind} takes no atomic batches")
 
 
 async def payloads(stream: Stream) -> list[bytes]:
@@ -79,7 +47,6 @@ async def payloads(stream: Stream) -> list[bytes]:
 # --- atomic ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("atomic_kind")
 async def test_an_atomic_batch_is_stored_as_a_whole(js: JetStream, stream: Stream) -> None:
     """Rows 99, 103, 105."""
     async with js.atomic_batch() as batch:
@@ -91,7 +58,6 @@ async def test_an_atomic_batch_is_stored_as_a_whole(js: JetStream, stream: Strea
     assert await payloads(stream) == [b"Main St", b"Springfield", b"12345"]
 
 
-@pytest.mark.usefixtures("atomic_kind")
 async def test_an_atomic_batch_ends_without_another_message(js: JetStream, stream: Stream) -> None:
     """Row 106."""
     async with js.atomic_batch(ack_every=2) as batch:
@@ -104,7 +70,6 @@ async def test_an_atomic_batch_ends_without_another_message(js: JetStream, strea
     assert last.headers["Nats-Batch-Commit"] == "1"
 
 
-@pytest.mark.usefixtures("atomic_kind")
 async def test_leaving_by_an_exception_stores_nothing(js: JetStream, stream: Stream) -> None:
     async def fail() -> None:
         async with js.atomic_batch() as batch:
@@ -116,14 +81,12 @@ async def test_leaving_by_an_exception_stores_nothing(js: JetStream, stream: Str
     assert await payloads(stream) == []
 
 
-@pytest.mark.usefixtures("atomic_kind")
 async def test_forgetting_to_commit_is_an_error(js: JetStream, stream: Stream) -> None:
     with pytest.raises(MisuseError, match="neither committed nor aborted"):
         async with js.atomic_batch() as batch:
             await batch.add("s.a", b"1")
 
 
-@pytest.mark.usefixtures("atomic_kind")
 async def test_an_expectation_that_does_not_hold_refuses_the_whole_batch(
     js: JetStream, stream: Stream
 ) -> None:
@@ -136,7 +99,6 @@ async def test_an_expectation_that_does_not_hold_refuses_the_whole_batch(
     assert await payloads(stream) == [b"before"]
 
 
-@pytest.mark.usefixtures("atomic_kind")
 @pytest.mark.parametrize(
     ("first", "second", "text"),
     [
@@ -158,7 +120,6 @@ async def test_what_no_server_would_take_costs_no_batch(
     assert ack.count == 2
 
 
-@pytest.mark.usefixtures("atomic_kind")
 async def test_a_duplicate_in_the_window_refuses_the_batch(js: JetStream, stream: Stream) -> None:
     """Row 115."""
     await js.publish("s.a", b"before", msg_id="x")

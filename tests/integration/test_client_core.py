@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,24 +20,7 @@ from penstock.errors import (
     RequestTimeoutError,
     SlowConsumerError,
 )
-from tests.support.nats_servers import KINDS, free_port, running_server
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def url(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_server(kind, tmp_path_factory.mktemp("core")) as server:
-        yield server.url
-
-
-@pytest.fixture
-async def client(url: str) -> AsyncIterator[Client]:
-    async with penstock.client.connect(url, request_timeout=10) as client:
-        yield client
+from tests.support.nats_servers import free_port, running_server
 
 
 async def test_a_message_arrives_byte_for_byte(client: Client) -> None:
@@ -292,8 +274,8 @@ async def test_the_second_server_is_used_when_the_first_is_down(url: str) -> Non
         assert 0 < await client.rtt() < 5
 
 
-async def test_credentials_are_checked(kind: str, tmp_path: Path) -> None:
-    with running_server(kind, tmp_path, user="joe", password="s:cr@t") as server:
+async def test_credentials_are_checked(server_kind: str, tmp_path: Path) -> None:
+    with running_server(server_kind, tmp_path, user="joe", password="s:cr@t") as server:
         async with penstock.client.connect(server.url, user="joe", password="s:cr@t") as client:
             await client.flush()
         async with penstock.client.connect(f"nats://joe:s%3Acr%40t@127.0.0.1:{server.port}") as client:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.support.nats_servers import KINDS, running_server
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OUTPUT = {
@@ -39,12 +36,6 @@ worked off 5000 more; 0 left
 order 1 is in messages [1, 2]; the latest says 'three pears'
 """,
 }
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_server(str(request.param), tmp_path_factory.mktemp("examples")) as server:
-        yield server.url
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("client_*.py")))

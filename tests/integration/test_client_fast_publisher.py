@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
-import penstock.client
-from penstock.client import Client, JetStream, Stream
+from penstock.client import JetStream, Stream
 from penstock.errors import (
     BatchNotEnabledError,
     MaxPayloadError,
@@ -16,26 +15,6 @@ from penstock.errors import (
     PublishFailedError,
     WrongLastSequenceError,
 )
-from tests.support.nats_servers import running_server
-
-KINDS = ["penstock", pytest.param("official", marks=pytest.mark.official)]
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_server(str(request.param), tmp_path_factory.mktemp("fastpub")) as server:
-        yield server.url
-
-
-@pytest.fixture
-async def client(url: str) -> AsyncIterator[Client]:
-    async with penstock.client.connect(url, request_timeout=5) as client:
-        yield client
-
-
-@pytest.fixture
-def js(client: Client) -> JetStream:
-    return client.jetstream(timeout=5)
 
 
 @pytest.fixture

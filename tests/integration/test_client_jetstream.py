@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -26,24 +26,7 @@ from penstock.errors import (
     WrongLastSequenceError,
 )
 from penstock.protocol.durations import NS_PER_S
-from tests.support.nats_servers import KINDS, running_server, until
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_server(str(request.param), tmp_path_factory.mktemp("js")) as server:
-        yield server.url
-
-
-@pytest.fixture
-async def client(url: str) -> AsyncIterator[Client]:
-    async with penstock.client.connect(url, request_timeout=10) as client:
-        yield client
-
-
-@pytest.fixture
-def js(client: Client) -> JetStream:
-    return client.jetstream(timeout=10)
+from tests.support.nats_servers import until
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,16 +12,9 @@ import pytest
 import penstock.client
 from penstock.client import Consumer, JetStream, PriorityOptions
 from penstock.errors import JetStreamApiError, PullError
-from tests.support.nats_servers import KINDS, running_server
 
 IN_G = PriorityOptions(group="g")
 A_MINUTE = timedelta(seconds=60)
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_server(str(request.param), tmp_path_factory.mktemp("priority")) as server:
-        yield server.url
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,13 +12,7 @@ from penstock.client import JetStream, Stream
 from penstock.client.schedules import area_for, areas_of
 from penstock.errors import JetStreamApiError, MisuseError, NoStreamError
 from penstock.protocol.api import StreamConfig
-from tests.support.nats_servers import KINDS, running_server, until
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_server(str(request.param), tmp_path_factory.mktemp("js")) as server:
-        yield server.url
+from tests.support.nats_servers import until
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,8 @@ import pytest
 import penstock.client
 from penstock.cli.main import main
 from penstock.client import Stream
-from tests.support.nats_servers import running_server
 
 KINDS = ["penstock", pytest.param("official", marks=pytest.mark.official)]
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_server(str(request.param), tmp_path_factory.mktemp("pub")) as server:
-        yield server.url
 
 
 def run(url: str, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:

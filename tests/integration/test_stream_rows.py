@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import nats
 import nats.errors
@@ -19,17 +19,11 @@ from nats.js.api import (
     StreamConfig,
 )
 
-from tests.support.nats_servers import KINDS, running_server, until
+from tests.support.nats_servers import until
 from tests.support.talk import Talk, code, numbers, text
 
 SECOND = 1_000_000_000
 MS = 1_000_000
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_server(request.param, tmp_path_factory.mktemp(request.param)) as server:
-        yield server.url
 
 
 @pytest.fixture

@@ -18,91 +18,126 @@ def test_no_directives_give_the_defaults() -> None:
     assert options("") == Options()
 
 
-def test_every_supported_directive_sets_its_option() -> None:
-    found = options(
-        """
-        listen: "127.0.0.1:4333"
-        server_name: one
-        http: "localhost:8333"
-        max_payload: 2MB
-        max_connections: 7
-        max_control_line: 8KB
-        max_pending: 32MB
-        max_subscriptions: 9
-        cluster { name: blue, no_advertise: true }
-        gateway {}; leafnodes {}; mqtt {}
-        prof_port: 0
-        trace_verbose: true
-        trace_headers: true
-        max_traced_msg_len: 77
-        logfile_size_limit: 1MB
-        logfile_max_num: 3
-        syslog: true
-        log_format: json
-        remote_syslog: "udp://localhost:514"
-        ping_interval: "30s"
-        ping_max: 3
-        write_deadline: "2s"
-        no_fast_producer_stall: true
-        debug: true
-        trace: true
-        logtime: false
-        log_file: "x.log"
-        pid_file: "x.pid"
-        ports_file_dir: "/ports"
-        lame_duck_duration: "1m"
-        lame_duck_grace_period: "5s"
-        no_auth_user: a
-        authorization { timeout: 0.5, users: [ {user: a, password: b}, {user: c, password: d} ] }
-        jetstream {
-            store_dir: "/data", max_memory_store: 1G, max_file_store: "2G"
-            domain: hub, sync_interval: "10s"
-        }
-        """
-    )
-    assert found == Options(
-        host="127.0.0.1",
-        port=4333,
-        server_name="one",
-        http_host="localhost",
-        http_port=8333,
-        max_payload=2 * 1024 * 1024,
-        max_connections=7,
-        max_control_line=8192,
-        max_pending=32 * 1024 * 1024,
-        max_subscriptions=9,
-        cluster_name="blue",
-        trace_verbose=True,
-        trace_headers=True,
-        max_traced_msg_len=77,
-        log_size_limit=1024 * 1024,
-        logfile_max_num=3,
-        syslog=True,
-        log_format="json",
-        remote_syslog="udp://localhost:514",
-        ping_interval_ns=30_000_000_000,
-        ping_max=3,
-        write_deadline_ns=2_000_000_000,
-        fast_producer_stall=False,
-        debug=True,
-        trace=True,
-        logtime=False,
-        log_file="x.log",
-        pid_file="x.pid",
-        ports_file_dir="/ports",
-        lame_duck_duration_ns=60_000_000_000,
-        lame_duck_grace_period_ns=5_000_000_000,
-        no_auth_user="a",
-        users=(User(name="a", password="b"), User(name="c", password="d")),
-        auth_timeout_ns=500_000_000,
-        jetstream=JetStreamOptions(
-            store_dir="/data",
-            max_memory_bytes=1_000_000_000,
-            max_file_bytes=2 * 1024**3,
-            domain="hub",
-            sync_interval_ns=10_000_000_000,
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            """
+            listen: "127.0.0.1:4333"
+            server_name: one
+            http: "localhost:8333"
+            pid_file: "x.pid"
+            ports_file_dir: "/ports"
+            lame_duck_duration: "1m"
+            lame_duck_grace_period: "5s"
+            cluster { name: blue, no_advertise: true }
+            gateway {}; leafnodes {}; mqtt {}
+            prof_port: 0
+            """,
+            Options(
+                host="127.0.0.1",
+                port=4333,
+                server_name="one",
+                http_host="localhost",
+                http_port=8333,
+                pid_file="x.pid",
+                ports_file_dir="/ports",
+                lame_duck_duration_ns=60_000_000_000,
+                lame_duck_grace_period_ns=5_000_000_000,
+                cluster_name="blue",
+            ),
+            id="server",
         ),
-    )
+        pytest.param(
+            """
+            max_payload: 2MB
+            max_connections: 7
+            max_control_line: 8KB
+            max_pending: 32MB
+            max_subscriptions: 9
+            ping_interval: "30s"
+            ping_max: 3
+            write_deadline: "2s"
+            no_fast_producer_stall: true
+            """,
+            Options(
+                max_payload=2 * 1024 * 1024,
+                max_connections=7,
+                max_control_line=8192,
+                max_pending=32 * 1024 * 1024,
+                max_subscriptions=9,
+                ping_interval_ns=30_000_000_000,
+                ping_max=3,
+                write_deadline_ns=2_000_000_000,
+                fast_producer_stall=False,
+            ),
+            id="connections",
+        ),
+        pytest.param(
+            """
+            debug: true
+            trace: true
+            trace_verbose: true
+            trace_headers: true
+            max_traced_msg_len: 77
+            logtime: false
+            log_file: "x.log"
+            logfile_size_limit: 1MB
+            logfile_max_num: 3
+            log_format: json
+            syslog: true
+            remote_syslog: "udp://localhost:514"
+            """,
+            Options(
+                debug=True,
+                trace=True,
+                trace_verbose=True,
+                trace_headers=True,
+                max_traced_msg_len=77,
+                logtime=False,
+                log_file="x.log",
+                log_size_limit=1024 * 1024,
+                logfile_max_num=3,
+                log_format="json",
+                syslog=True,
+                remote_syslog="udp://localhost:514",
+            ),
+            id="logs",
+        ),
+        pytest.param(
+            """
+            no_auth_user: a
+            authorization { timeout: 0.5, users: [ {user: a, password: b}, {user: c, password: d} ] }
+            """,
+            Options(
+                no_auth_user="a",
+                users=(User(name="a", password="b"), User(name="c", password="d")),
+                auth_timeout_ns=500_000_000,
+            ),
+            id="authorization",
+        ),
+        pytest.param(
+            """
+            jetstream {
+                store_dir: "/data", max_memory_store: 1G, max_file_store: "2G"
+                domain: hub, sync_interval: "10s"
+            }
+            """,
+            Options(
+                jetstream=JetStreamOptions(
+                    store_dir="/data",
+                    max_memory_bytes=1_000_000_000,
+                    max_file_bytes=2 * 1024**3,
+                    domain="hub",
+                    sync_interval_ns=10_000_000_000,
+                ),
+            ),
+            id="jetstream",
+        ),
+    ],
+)
+def test_every_supported_directive_sets_its_option(text: str, expected: Options) -> None:
+    assert options(text) == expected
 
 
 def test_keys_are_case_insensitive() -> None:

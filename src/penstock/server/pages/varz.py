@@ -95,14 +95,7 @@ def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> P
         "routes": 0,
         "remotes": 0,
         "leafnodes": 0,
-        "in_msgs": sums.in_msgs,
-        "in_bytes": sums.in_bytes,
-        "in_client_msgs": sums.in_msgs,
-        "in_client_bytes": sums.in_bytes,
-        "out_msgs": sums.out_msgs,
-        "out_bytes": sums.out_bytes,
-        "out_client_msgs": sums.out_msgs,
-        "out_client_bytes": sums.out_bytes,
+        **_messages(sums),
         "slow_consumers": totals.slow_consumers,
         "stale_connections": totals.stale_connections,
         "stalled_clients": server.stalled_clients,
@@ -118,6 +111,20 @@ def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> P
         "stale_connection_stats": _by_kind(totals.stale_connections),
     }
     return {name: value for name, value in page.items() if value is not None}
+
+
+def _messages(sums: Traffic) -> Page:
+    """All of them are clients' ones, since there are no routes, gateways and leaf nodes."""
+    return {
+        "in_msgs": sums.in_msgs,
+        "in_bytes": sums.in_bytes,
+        "in_client_msgs": sums.in_msgs,
+        "in_client_bytes": sums.in_bytes,
+        "out_msgs": sums.out_msgs,
+        "out_bytes": sums.out_bytes,
+        "out_client_msgs": sums.out_msgs,
+        "out_client_bytes": sums.out_bytes,
+    }
 
 
 def _proxies(keys: tuple[str, ...]) -> Page | None:
