@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.net.backlog import EAGER_BYTES, STALL_BYTES_MAX, BacklogWatch
+from penstock.net.backlog import EAGER_BYTES, STALL_BYTES_MAX, BacklogWatch, Bounds
 
 
 class FakeTimer:
@@ -74,9 +74,9 @@ def loop() -> FakeLoop:
 
 
 def watching(loop: FakeLoop, **options: Any) -> BacklogWatch:
-    settings: dict[str, Any] = {"max_pending": 64 << 20, "write_deadline_s": 10.0, "flush_all": lambda: False}
+    settings: dict[str, Any] = {"max_pending": 64 << 20, "write_deadline_s": 10.0}
     fake: Any = loop
-    return BacklogWatch(fake, **(settings | options))
+    return BacklogWatch(fake, Bounds(**(settings | options)), flush_all=lambda: False)
 
 
 def test_a_receiver_that_takes_nothing_for_the_write_deadline_is_closed(loop: FakeLoop) -> None:

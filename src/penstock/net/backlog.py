@@ -58,40 +58,45 @@ class Attempt(NamedTuple):
     since_s: float
 
 
+class Bounds(NamedTuple):
+    """How much may wait for a receiver, and for how long."""
+
+    max_pending: int
+    """Bytes that may wait for one connection."""
+    write_deadline_s: float
+    """Seconds a backlogged connection has for what waits."""
+    retry: bool = False
+    """One that took some of it has as long again."""
+    stall: bool = True
+    """Whether publishers are slowed down at all."""
+
+
 class BacklogWatch:
     """Watches the backlogged connections of one listener.
 
     Args:
         loop: the event loop.
-        max_pending: bytes that may wait for one connection.
-        write_deadline_s: seconds a backlogged connection has for what waits.
-        retry: one that took some of it has as long again.
+        bounds: until set_bounds() says others.
         flush_all: writes all out buffers that hold something; True when one of their receivers is congested.
-        stall: whether publishers are slowed down at all.
         trigger: of the tick that reads of these connections may end; None = they end none.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        bounds: Bounds,
         *,
-        max_pending: int,
-        write_deadline_s: float,
-        retry: bool = False,
         flush_all: Callable[[], bool],
-        stall: bool = True,
         trigger: TickTrigger | None = None,
     ) -> None:
         self._loop = loop
-        self._deadline_s = write_deadline_s
-        self._retry = retry
         self._attempts: dict[Backlogged, Attempt] = {}
         self._stalled: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._look_handle: asyncio.TimerHandle | None = None
         self.flush_all = flush_all
         self.trigger = trigger
         self.stalls = 0
-        self.set_bounds(max_pending, stall=stall)
+        self.set_bounds(bounds)
 
     def begin(self, connection: Backlogged) -> None:
         """The connection has become backlogged."""
@@ -119,16 +124,11 @@ class BacklogWatch:
         if handle is not None:
             handle.cancel()
 
-    def set_bounds(self, max_pending: int, *, stall: bool) -> None:
-        """Bounds for connections that come from now on, and for those that are behind."""
-        self.max_pending = max_pending
-        self.eager_bytes = min(max_pending // 4, EAGER_BYTES)
-        self.stall_bytes = min(max_pending // 2, STALL_BYTES_MAX) if stall else max_pending
-
-    def set_write_deadline(self, seconds: float, *, retry: bool) -> None:
-        """Connections that are backlogged now are held to it too."""
-        self._deadline_s = seconds
-        self._retry = retry
+    def set_bounds(self, bounds: Bounds) -> None:
+        """For connections that come from now on, and for those that are behind."""
+        self.max_pending, self._deadline_s, self._retry, stall = bounds
+        self.eager_bytes = min(self.max_pending // 4, EAGER_BYTES)
+        self.stall_bytes = min(self.max_pending // 2, STALL_BYTES_MAX) if stall else self.max_pending
         if self._look_handle is not None:
             self._look_handle.cancel()
             self._schedule_look()

@@ -25,7 +25,7 @@ from msgspec import structs
 from penstock.errors import ConfigError, ServerError
 from penstock.kernels.dispatch import ClientSink, Inlet
 from penstock.kernels.frames import FrameParser
-from penstock.net.backlog import BacklogWatch
+from penstock.net.backlog import BacklogWatch, Bounds
 from penstock.net.connection import Connection
 from penstock.net.listener import Listener
 from penstock.net.reasons import CloseReason
@@ -151,13 +151,7 @@ class Server:
         self.started_ns = self.clock()
         self._tick = Tick(loop, self.clock, self._on_engine_failure)
         self._watch = BacklogWatch(
-            loop,
-            max_pending=options.max_pending,
-            write_deadline_s=options.write_deadline_ns / 1e9,
-            retry=options.write_timeout == "retry",
-            flush_all=self._tick.flush,
-            stall=options.fast_producer_stall,
-            trigger=self._tick.trigger,
+            loop, backlog_bounds(options), flush_all=self._tick.flush, trigger=self._tick.trigger
         )
         self.account(GLOBAL_ACCOUNT)
         if options.has_system_account:
@@ -411,13 +405,9 @@ class Server:
     def renew_bounds(self) -> None:
         """How much may wait for a client and how long it may take nothing, from now on."""
         assert self._watch is not None
-        options = self.options
-        self._watch.set_bounds(options.max_pending, stall=options.fast_producer_stall)
-        self._watch.set_write_deadline(
-            options.write_deadline_ns / 1e9, retry=options.write_timeout == "retry"
-        )
+        self._watch.set_bounds(backlog_bounds(self.options))
         for session in self.sessions.values():
-            session.sink.pending_max = options.max_pending
+            session.sink.pending_max = self.options.max_pending
 
     def write_ports(self, directory: str) -> None:
         """Writes the file that says where the server listens, "" = nowhere. Raises ServerError."""
@@ -591,6 +581,16 @@ class Server:
         self.failed = True
         self.log.fatal(f"JetStream stopped: {error!r}; what was acked is kept, the server shuts down")
         self._failure_stop = asyncio.get_running_loop().create_task(self.stop())
+
+
+def backlog_bounds(options: Options) -> Bounds:
+    """What the options allow a receiver that is behind."""
+    return Bounds(
+        max_pending=options.max_pending,
+        write_deadline_s=options.write_deadline_ns / 1e9,
+        retry=options.write_timeout == "retry",
+        stall=options.fast_producer_stall,
+    )
 
 
 def connectable(host: str) -> str:

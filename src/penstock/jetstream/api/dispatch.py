@@ -33,7 +33,7 @@ class ApiRequest(Struct):
     header: bytes
     payload: bytes
     origin: Sink | None
-    now: int  # ns
+    now: int = 0  # ns; when it is served
     answer_header: bytes = b""  # a handler may set it
 
     def body(self, kind: type[T]) -> T:

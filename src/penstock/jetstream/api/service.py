@@ -74,26 +74,27 @@ class ApiService:
     def _on_request(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
-        engine = self._engine
         text = subject.decode("utf-8", "surrogateescape")
         prefix = next(prefix for prefix in self._prefixes if text.startswith(prefix))
-        found = TABLE.find(text[len(prefix) :].split("."))
+        endpoint, args = TABLE.find(text[len(prefix) :].split(".")) or (None, [])
+        self._serve(endpoint, ApiRequest(text, args, reply, header, payload, origin))
+
+    def _serve(self, endpoint: Endpoint | None, request: ApiRequest) -> None:
+        """Answers now; while a sync is under way or messages are routed, after that."""
+        engine = self._engine
         if engine.group.under_way:
-            queue = queue_of(found[0]) if found is not None else Queue.NONE
-            engine.group.after(lambda: self._on_request(subject, reply, header, payload, origin), queue)
-            return
-        if engine.is_routing:
-            engine.defer(lambda: self._on_request(subject, reply, header, payload, origin))
-            return
-        if found is None:
+            queue = queue_of(endpoint) if endpoint is not None else Queue.NONE
+            engine.group.after(lambda: self._serve(endpoint, request), queue)
+        elif engine.is_routing:
+            engine.defer(lambda: self._serve(endpoint, request))
+        elif endpoint is None:
             refused: Any = ErrorResponse(type=TYPE_PREFIX + SYSTEM_RESPONSE, error=codes.BAD_REQUEST)
             engine.api_stats.total += 1
             engine.api_stats.errors += 1
-            self._respond(reply, encode(refused))
-            return
-        endpoint, args = found
-        request = ApiRequest(text, args, reply, header, payload, origin, engine.clock())
-        self._answer(endpoint, request)
+            self._respond(request.reply, encode(refused))
+        else:
+            request.now = engine.clock()
+            self._answer(endpoint, request)
 
     def _answer(self, endpoint: Endpoint, request: ApiRequest) -> None:
         engine = self._engine
