@@ -42,6 +42,7 @@ BOUNDS = [
     {},
     {"patience": -1},
     {"patience": -1, "run_fill": 2},
+    {"patience": -1, "run_fill": 6},
     {"patience": 3, "run_fill": 3, "look_once": 5},
     {"patience": -1, "heaps_max": 16, "look_once": 4},
     {"run_max": 2, "patience": 2, "run_fill": 2},

@@ -12,20 +12,19 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from penstock.kernels.ackstate import AckPolicy, AckState
 from penstock.kernels.dispatch import ServiceSink
-from penstock.kernels.pieces import read_pieces
 from penstock.kernels.pump import Pump, RunEnd
 from penstock.kernels.sinks import Subscription
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
 from penstock.kernels.targets import Target
 from penstock.store import keys
-from penstock.store.disk import PIECE, LocalDisk
+from penstock.store.disk import Pieces
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from penstock.store.keys import StoreKey
@@ -172,11 +171,22 @@ TestPieces.settings = settings(
 
 
 class CountingDisk(SimDisk):
-    """Counts the blocks that are read as a whole."""
+    """Counts the blocks that are read as a whole, and the groups of pieces that were asked for and taken."""
 
     def __init__(self) -> None:
         super().__init__(Random(1))
-        self.mapped = 0
+        self.mapped = self.asked = self.taken = 0
+
+    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> Pieces:
+        self.asked += 1
+        below = super().read_pieces(files)
+
+        class Counting:
+            def take(_) -> bytes:  # noqa: N805
+                self.taken += 1
+                return below.take()
+
+        return Counting()
 
     def map(self, path: Path) -> memoryview:
         self.mapped += path.suffix == ".blk"
@@ -203,6 +213,35 @@ def test_messages_that_lie_far_apart_are_read_without_their_blocks() -> None:
     assert [seq for seq, _ in receiver.run()] == list(range(100, 6001, 100))
     in_memory = sum(seq >= log.block_list()[-1].first_seq for seq in range(100, 6001, 100))
     assert (disk.mapped, receiver.pump.pieces.fetched) == (0, 60 - in_memory)
+
+
+def test_the_next_group_is_asked_for_before_the_last_one_is_delivered() -> None:
+    disk = CountingDisk()
+    receiver = Receiver(filled(disk, 100, messages=90_000).log, [b"rare"])  # some 120 are 64 KiB
+    assert len(receiver.run(1)) == 1 and (disk.asked, disk.taken) == (2, 1)
+    first = receiver.pump.pieces.fetched
+    assert len(receiver.run(first - 1)) == first - 1 and (disk.asked, disk.taken) == (2, 1)
+    assert len(receiver.run(1)) == 1 and (disk.asked, disk.taken) == (3, 2)
+    receiver.run()
+    assert disk.asked == disk.taken and disk.mapped == 0
+
+
+def test_the_next_group_is_known_while_a_filter_of_many_subjects_has_more_to_come() -> None:
+    """However long the run: it is filled up before its end."""
+    disk = CountingDisk()
+    stream = FileStore("/store", disk=disk, block_size=1 << 18).account("$G").create_stream("S", b"", "file")
+    for seq in range(1, 80_001):
+        rare = seq % 40 == 0
+        stream.log.append(
+            b"rare.%d" % (seq % 7) if rare else b"other", b"", b"." * (30 if rare else 500), seq
+        )
+    stream.write()
+    stream.rest()
+    receiver = Receiver(stream.log, [b"rare.*"])
+    ahead = []
+    while receiver.run(100):
+        ahead.append(disk.asked - disk.taken)
+    assert ahead.count(0) < len(ahead) // 4  # at the end of the stream
 
 
 def test_messages_that_lie_close_together_are_read_by_the_block() -> None:
@@ -252,9 +291,15 @@ def test_a_damaged_record_is_lost_alone_and_loudly(at: int, caplog: pytest.LogCa
     assert any("200" in record.getMessage() for record in caplog.records)
 
 
-def test_where_the_disk_refuses_a_piece_the_block_is_read_and_says_what_is_lost() -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_where_the_disk_refuses_a_piece_the_block_is_read_and_says_what_is_lost(at_once: bool) -> None:
     class Refusing(CountingDisk):
-        def read_pieces(self, path: Path, pieces: bytes) -> bytes:
+        def read_pieces(self, files: list[tuple[bytes, bytes]]) -> Pieces:
+            if at_once:
+                raise OSError(5, os.strerror(5))
+            return self
+
+        def take(self) -> bytes:
             raise OSError(5, os.strerror(5))
 
     disk = Refusing()
@@ -264,29 +309,18 @@ def test_where_the_disk_refuses_a_piece_the_block_is_read_and_says_what_is_lost(
     assert disk.mapped == len(log.block_list()) - 1 and log.lost == 0
 
 
-@given(
-    data=st.binary(max_size=300),
-    wanted=st.lists(st.tuples(st.integers(0, 320), st.integers(0, 90)), max_size=12),
-)
-@settings(max_examples=60)
-def test_pieces_are_the_files_bytes_with_zeros_behind_its_end(
-    data: bytes, wanted: list[tuple[int, int]]
-) -> None:
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        asked = b"".join(PIECE.pack(offset, size) for offset, size in wanted)
-        expected = b"".join(data[offset : offset + size].ljust(size, b"\0") for offset, size in wanted)
-        assert read_pieces(file.fileno(), asked) == expected
-        assert LocalDisk().read_pieces(Path(file.name), asked) == expected
-
-
-def test_what_can_not_be_read_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        LocalDisk().read_pieces(tmp_path / "none", PIECE.pack(0, 8))
-    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with pytest.raises(IsADirectoryError):
-            read_pieces(fd, PIECE.pack(0, 8))
-    finally:
-        os.close(fd)
+def test_a_rewritten_file_is_looked_at_anew() -> None:
+    """Compressed since it was read last."""
+    disk = CountingDisk()
+    stream = filled(disk, 100)
+    assert len(Receiver(stream.log, [b"rare"]).run(3)) == 3
+    stream.set_compression(True)
+    for seq in range(1, 500):
+        if seq % 100:
+            stream.log.remove(seq)
+    stream.write()
+    stream.rest()
+    receiver = Receiver(stream.log, [b"rare"])
+    asked = disk.asked
+    assert [seq for seq, _ in receiver.run(3)] == [100, 200, 300]
+    assert disk.asked == asked

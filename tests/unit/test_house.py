@@ -26,6 +26,7 @@ TESTED_THROUGH = {
     "keytable": "fastbatch",
     "lines": "subjects",
     "literals": "subjects",
+    "pieces": "pump",
     "logcore": "streamlog",
     "logwatch": "filtercursor",
     "msgblock": "streamlog",

@@ -1,5 +1,6 @@
 """The next messages of a consumer's filters."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from penstock.kernels.msgblock cimport Entry
 from penstock.kernels.records cimport Record
 from penstock.kernels.streamlog cimport StreamLog
 
@@ -46,7 +47,7 @@ cdef class FilterCursor:
     cdef bint _matches(self, const Record* r) noexcept
     cdef bint _takes(self, uint32_t subject) noexcept
     cdef bint _is_live(self, uint64_t seq) noexcept
-    cdef uint64_t _hop(self, uint32_t subject, uint64_t seq) except? 0
+    cdef uint64_t _hop(self, uint32_t subject, uint64_t seq, const Entry* entry) except? 0
     cdef void _sink(self, size_t at) noexcept
     cdef void _drop_heads(self) noexcept
     cdef uint32_t* _subjects(self, size_t* count, bint* own) except? NULL

@@ -14,7 +14,7 @@ class FilterCursor:
         self,
         *,
         run_max: int = 1024,
-        run_fill: int = 256,
+        run_fill: int = 1024,
         look_once: int = 65536,
         patience: int = 2048,
         heaps_max: int = 67108864,

@@ -9,7 +9,8 @@ Three ways lead to a run of next sequences, of which next() takes one after the 
     follow  at the end of the log appended() puts what comes into the run; nobody looks at anything
 
 It begins with looking, and goes over to merging when that was in vain (literals merge at once). A heap leads
-through what the log held when it was made; behind that, it begins again.
+through what the log held when it was made; behind that, it begins again. While it leads on, the run is filled up
+long before its end, for who reads ahead (pieces.pyx).
 
 Invariants: everything that matches and is live from the position up to `upto` is in the run (with `following`:
 to the end of the log); a run ascends. Messages that go meanwhile stay in the run and are passed over. A chain
@@ -38,7 +39,8 @@ from penstock.kernels.subjectstate cimport Subject
 
 cdef enum:
     RUN_MAX = 1024                  # sequences of a run that follows
-    RUN_FILL = 256                  # sequences looked for at once
+    RUN_FILL = 1024                 # sequences looked for at once
+    RUN_LOW = 2                     # more are looked for when half of them is left
     RUN_LEAST = 16                  # room for so many at first
     RUN_IDLE = 64                   # and for so many it keeps while there are none
     LOOK_ONCE = 65536               # messages looked at before others get their turn
@@ -47,6 +49,7 @@ cdef enum:
     PATIENCE = 2048                 # messages looked at in vain before merging begins
     LOOK_FILTERS = 8                # of more filters than that, subjects are merged at once
     HEAPS_SIZE_MAX = 67108864
+    FETCH_AHEAD = 16                # subjects
 
 # Bytes of all heaps.
 cdef size_t heaps_size = 0
@@ -96,6 +99,9 @@ cdef class FilterCursor:
         cdef size_t looked = 0
         cdef uint64_t seq
         self.searching = False
+        if self.heads != NULL and self.run_at < self.run_count and \
+                self.run_count - self.run_at < self.run_fill // RUN_LOW:
+            self._merge(self.upto + 1)      # whoever reads ahead sees some of them before it needs them
         while True:
             while self.run_at < self.run_count:
                 seq = self.run[self.run_at]
@@ -297,6 +303,8 @@ cdef class FilterCursor:
             self.heads_size = size
             self.heads_upto = log.last_seq
             for i in range(n):
+                if i + FETCH_AHEAD < n:
+                    fetch_to_read(&log.state.items[ids[i + FETCH_AHEAD]])
                 s = &log.state.items[ids[i]]
                 if s.last < seq:
                     continue
@@ -304,6 +312,7 @@ cdef class FilterCursor:
                 if at < seq:
                     at = log._along(s, seq)
                 if at:
+                    fetch_to_read(log._entry(at))
                     self.heads[self.head_count].seq = at
                     self.heads[self.head_count].subject = ids[i]
                     self.head_count += 1
@@ -335,12 +344,14 @@ cdef class FilterCursor:
 
     cdef int _merge(self, uint64_t seq) except -1:
         cdef uint64_t found, following
-        while self.head_count and self.run_count < self.run_fill:
+        cdef Entry* entry
+        while self.head_count and self.run_count - self.run_at < self.run_fill:
             found = self.heads[0].seq
-            if found >= seq and self._is_live(found):
+            entry = self.log._entry(found)
+            if found >= seq and entry != NULL and not entry.offset & <uint32_t>ENTRY_DEAD:
                 self._put(found)
                 self.upto = found
-            following = self._hop(self.heads[0].subject, found)
+            following = self._hop(self.heads[0].subject, found, entry)
             if following:
                 self.heads[0].seq = following
             else:
@@ -354,9 +365,9 @@ cdef class FilterCursor:
             self._drop_heads()
         return 0
 
-    cdef uint64_t _hop(self, uint32_t subject, uint64_t seq) except? 0:
-        """The message behind seq on a subject's chain, dead or alive; 0 when the heap doesn't reach it."""
-        cdef Entry* entry = self.log._entry(seq)
+    cdef uint64_t _hop(self, uint32_t subject, uint64_t seq, const Entry* entry) except? 0:
+        """The message behind seq, with its entry, on a subject's chain, dead or alive; 0 when the heap doesn't reach
+        it."""
         cdef Subject* s
         cdef uint64_t found
         if entry != NULL and entry.next_delta != <uint32_t>NEXT_FAR:

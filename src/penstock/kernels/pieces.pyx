@@ -3,8 +3,9 @@
 
 To bring a block back costs some 300 us (its pages are mapped and populated), and a filter that takes one message in
 a thousand has about a hundred in each: 3 us a message, several times of what the rest of its delivery costs. A
-pread costs 0.4 us. So the next messages of a run that lie in one block are read at once, each by itself, when
-they lie so far apart that this is cheaper; else the block is loaded.
+pread costs 0.5 us. So the next messages of a run that lie in one block are read at once, each by itself, when
+they lie so far apart that this is cheaper; else the block is loaded. While one group of them is delivered, the next
+one is on its way (readahead.pyx).
 
 Invariants: a record counts only when its hash and its sequence are right. In every other case (the disk refuses,
 the file is encrypted or compressed, too short, a record is damaged) the block is loaded as ever, and LogCore says
@@ -14,24 +15,16 @@ its message is still there, the block's entry tells.
 Rejected: keeping more blocks mapped (a stream has any number of them, and the resident memory of the process grows
 by what is read); mapping without populating (a bad sector would end the process by a signal; a page fault costs
 more than a pread); descriptors that stay open (they go stale when a block is rewritten, and opening the file costs
-little beside a hundred reads).
+little beside a hundred reads); a group a block (what it costs to ask for one is as much as twenty reads).
 """
-import os
-
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.errno cimport EINTR, errno
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
-from posix.types cimport off_t
 
 from penstock.kernels.msgblock cimport ENTRY_DEAD, ENTRY_NONE, ENTRY_OFFSET
 from penstock.kernels.records cimport KIND_MESSAGE, RECORD_OK, decode_record
 
-cdef extern from "<unistd.h>" nogil:
-    ssize_t pread(int fd, void* buffer, size_t count, off_t offset)
-
 cdef enum:
-    PIECES_MAX = 256                # read at once
+    GROUP_MAX = 256                 # pieces read at once
     BYTES_MAX = 65536               # of them, unless there is one alone
     FEW = 16                        # so many cost less than any block
     WORTH = 16384                   # bytes of a block to load that cost as much as one pread
@@ -48,32 +41,133 @@ cdef inline size_t room_of(MessageBlock block, size_t at) noexcept:
     return end - offset if end > offset else 0
 
 
-cdef class Pieces:
+cdef bint is_worth_loading(MessageBlock block, size_t at, const uint64_t* upcoming, size_t n) noexcept:
+    """Is the whole block cheaper than the records of so many sequences, all of this block? `at`: the first one's."""
+    cdef size_t room = room_of(block, at), last
+    cdef size_t offset = block.entries[at].offset & <uint32_t>ENTRY_OFFSET, span
+    if room > BYTES_MAX and room > block.size // ALONE:
+        return True
+    if n <= FEW:
+        return False
+    last = block.find_from(upcoming[n - 1])
+    span = (block.entries[last].offset & <uint32_t>ENTRY_OFFSET) - offset
+    return block.entries[last].offset != <uint32_t>ENTRY_NONE and span < n * room + (n - 1) * WORTH
+
+
+cdef inline size_t up_to(const uint64_t* upcoming, size_t n, uint64_t last) noexcept:
+    """How many of the sequences, which ascend, are <= last."""
+    cdef size_t low = 0, middle
+    while low < n:
+        middle = (low + n) // 2
+        if upcoming[middle] <= last:
+            low = middle + 1
+        else:
+            n = middle
+    return low
+
+
+cdef class Group:
+    """Records that are read together."""
+
     def __dealloc__(self):
-        free(self.seqs)
-        free(self.pieces)
+        self.drop()
 
     cdef void drop(self) noexcept:
         free(self.seqs)
         free(self.pieces)
         self.seqs = NULL
         self.pieces = NULL
-        self.data = None
+        self.data = self.reading = None
         self.count = self.at = self.data_at = 0
 
-    cdef int _reserve(self) except -1:
-        if self.seqs != NULL:
-            return 0
-        self.seqs = <uint64_t*>malloc(PIECES_MAX * sizeof(uint64_t))
-        self.pieces = <Piece*>malloc(PIECES_MAX * sizeof(Piece))
+    cdef bint turn_to(self, uint64_t seq) noexcept:
+        """Is the record of a sequence, which never goes back, the next one?"""
+        while self.at < self.count and self.seqs[self.at] < seq:
+            self.data_at += self.pieces[self.at].size
+            self.at += 1
+        return self.at < self.count and self.seqs[self.at] == seq
+
+    cdef int ask(self, LogCore log, const uint64_t* upcoming, size_t n) except -1:
+        """Asks for the records of the next sequences, up to the first one whose block is there or is to be loaded.
+        With a count of 0 afterwards: for none."""
+        cdef size_t i = 0, here, taken
+        cdef size_t total = 0, block_at
+        cdef MessageBlock block
+        cdef list files = []
+        self.drop()
+        self.seqs = <uint64_t*>malloc(GROUP_MAX * sizeof(uint64_t))
+        self.pieces = <Piece*>malloc(GROUP_MAX * sizeof(Piece))
         if self.seqs == NULL or self.pieces == NULL:
             self.drop()
             raise MemoryError("no memory to read ahead")
+        while i < n and self.count < GROUP_MAX:
+            block_at = log._block_from(upcoming[i])
+            if block_at == <size_t>len(log.blocks):
+                break
+            block = <MessageBlock>log.blocks[block_at]
+            here = up_to(upcoming + i, n - i, block.last_seq)
+            if block.data != NULL:
+                break
+            taken = self.count
+            if not self._add(block, upcoming + i, here, &total):
+                here = 0
+            if self.count > taken:
+                files.append((block.number, PyBytes_FromStringAndSize(
+                    <const char*>(self.pieces + taken), <Py_ssize_t>((self.count - taken) * sizeof(Piece)))))
+            if here == 0:
+                break
+            i += here
+        if self.count:
+            self.size = total
+            self.reading = log.read_pieces(files)
+        if self.reading is None:
+            self.drop()
         return 0
+
+    cdef bint _add(self, MessageBlock block, const uint64_t* upcoming, size_t n, size_t* total) noexcept:
+        """Adds the records of sequences up to the block's end. False: it is full, or the block is to be loaded."""
+        cdef size_t i, room
+        cdef Py_ssize_t found
+        cdef bint began = False
+        for i in range(n):
+            found = block.find(upcoming[i])
+            if found < 0 or block.entries[found].offset & <uint32_t>ENTRY_DEAD:
+                continue
+            if not began and is_worth_loading(block, found, upcoming + i, n - i):
+                return False
+            began = True
+            room = room_of(block, found)
+            if room == 0 or self.count == GROUP_MAX or (self.count and total[0] + room > BYTES_MAX):
+                return False
+            self.seqs[self.count] = upcoming[i]
+            self.pieces[self.count].offset = block.entries[found].offset & <uint32_t>ENTRY_OFFSET
+            self.pieces[self.count].size = <uint32_t>room
+            self.count += 1
+            total[0] += room
+        return True
+
+    cdef bint take(self) except -1:
+        """Waits for the bytes. False: they can't be read."""
+        try:
+            self.data = self.reading.take()
+        except OSError:
+            self.data = None
+        self.reading = None
+        return self.data is not None and <size_t>PyBytes_GET_SIZE(self.data) == self.size
+
+
+cdef class Pieces:
+    def __cinit__(self):
+        self.now, self.ahead = Group(), Group()
+
+    cdef void drop(self) noexcept:
+        self.now.drop()
+        self.ahead.drop()
 
     cdef int read(self, LogCore log, const uint64_t* upcoming, size_t n, Record* r) except -1:
         cdef uint64_t seq = upcoming[0]
         cdef MessageBlock block
+        cdef Group group
         cdef Py_ssize_t at
         cdef int kind = 0
         if log.read_pieces is None:
@@ -84,95 +178,39 @@ cdef class Pieces:
         at = block.find(seq)
         if at < 0 or block.entries[at].offset & <uint32_t>ENTRY_DEAD:
             return 0
-        while self.at < self.count and self.seqs[self.at] < seq:
-            self.data_at += self.pieces[self.at].size
-            self.at += 1
-        if (self.at == self.count or self.seqs[self.at] != seq) and not self._fetch(log, block, at, upcoming, n):
+        if not self.now.turn_to(seq) and not self._turn_to(log, upcoming, n):
             return log.read(seq, r)
-        if decode_record(PyBytes_AS_STRING(self.data) + self.data_at, self.pieces[self.at].size, r, &kind,
+        group = self.now
+        if decode_record(PyBytes_AS_STRING(group.data) + group.data_at, group.pieces[group.at].size, r, &kind,
                          True) == RECORD_OK and kind == KIND_MESSAGE and r.seq == seq:
             return 1
         self.drop()
         return log.read(seq, r)
 
-    cdef bint _fetch(self, LogCore log, MessageBlock block, size_t at, const uint64_t* upcoming, size_t n) except -1:
-        """Reads the record of an entry, the one of upcoming[0], and those of the next sequences in the same block.
-        False: the block is to be loaded."""
-        cdef size_t room = room_of(block, at), most = <size_t>BYTES_MAX, total = 0, taken = 0, i
-        cdef size_t offset = block.entries[at].offset & <uint32_t>ENTRY_OFFSET, span
-        cdef Py_ssize_t found
-        cdef object read
-        if n > PIECES_MAX:
-            n = PIECES_MAX
-        while upcoming[n - 1] > block.last_seq:
-            n -= 1
-        if room > most:
-            if room > block.size // ALONE:
-                return False
-            most = room
-        if n > FEW:
-            i = block.find_from(upcoming[n - 1])
-            span = (block.entries[i].offset & <uint32_t>ENTRY_OFFSET) - offset
-            if block.entries[i].offset != <uint32_t>ENTRY_NONE and span < n * room + (n - 1) * WORTH:
-                return False
-        self._reserve()
-        self.count = self.at = self.data_at = 0
-        for i in range(n):
-            found = block.find(upcoming[i])
-            if found < 0 or block.entries[found].offset & <uint32_t>ENTRY_DEAD:
-                continue
-            room = room_of(block, found)
-            if room == 0 or total + room > most:
-                break
-            self.seqs[taken] = upcoming[i]
-            self.pieces[taken].offset = block.entries[found].offset & <uint32_t>ENTRY_OFFSET
-            self.pieces[taken].size = <uint32_t>room
-            total += room
-            taken += 1
-        if taken == 0:
+    cdef bint _turn_to(self, LogCore log, const uint64_t* upcoming, size_t n) except -1:
+        """Goes on to the group that begins with the next sequence, and asks for the one behind it. False: the block
+        is to be loaded."""
+        cdef size_t passed
+        if self.ahead.turn_to(upcoming[0]):
+            self.now, self.ahead = self.ahead, self.now
+        else:
+            self.now.ask(log, upcoming, n)
+        self.ahead.drop()
+        if self.now.count == 0:
             return False
-        read = log.read_pieces(
-            block.number, PyBytes_FromStringAndSize(<const char*>self.pieces, taken * sizeof(Piece))
-        )
-        if read is None or PyBytes_GET_SIZE(<bytes?>read) != <Py_ssize_t>total:
+        passed = up_to(upcoming, n, self.now.seqs[self.now.count - 1])
+        if n - passed >= FEW:
+            self.ahead.ask(log, upcoming + passed, n - passed)
+        if not self.now.take():
+            self.drop()
             return False
-        self.data = <bytes>read
-        self.count = taken
-        self.fetched += taken
+        self.fetched += self.now.count
         return True
 
     def memory(self):
-        return 0 if self.seqs == NULL else PIECES_MAX * (sizeof(uint64_t) + sizeof(Piece)) + len(self.data or b"")
-
-
-def read_pieces(int fd, bytes pieces not None):
-    """Pieces of a file; see the .pyi."""
-    cdef const Piece* p = <const Piece*>PyBytes_AS_STRING(pieces)
-    cdef size_t n = <size_t>PyBytes_GET_SIZE(pieces) // sizeof(Piece), i, total = 0, done
-    cdef ssize_t got
-    cdef int failed = 0
-    cdef bytes out
-    cdef char* d
-    for i in range(n):
-        total += p[i].size
-    out = PyBytes_FromStringAndSize(NULL, total)
-    d = PyBytes_AS_STRING(out)
-    with nogil:
-        for i in range(n):
-            done = 0
-            while done < p[i].size:
-                got = pread(fd, d + done, p[i].size - done, <off_t>p[i].offset + <off_t>done)
-                if got > 0:
-                    done += <size_t>got
-                elif got == 0:
-                    memset(d + done, 0, p[i].size - done)
-                    break
-                elif errno != EINTR:
-                    failed = errno
-                    break
-            if failed:
-                break
-            d += p[i].size
-    if failed:
-        raise OSError(failed, os.strerror(failed))
-    return out
+        cdef Group group
+        cdef size_t total = 0
+        for group in (self.now, self.ahead):
+            if group.seqs != NULL:
+                total += GROUP_MAX * (sizeof(uint64_t) + sizeof(Piece)) + group.size
+        return total

@@ -1,6 +1,7 @@
 """The messages of one stream as Python sees them; the hot path is in streamlog.pxd."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from penstock.kernels.logcore import LogCore
 from penstock.kernels.msgblock import MessageBlock
@@ -19,12 +20,15 @@ class StoredMessage:
     payload: bytes
     def __init__(self, seq: int, ts: int, subject: bytes, header: bytes, payload: bytes) -> None: ...
 
+class _Pieces(Protocol):
+    def take(self) -> bytes: ...
+
 class StreamLog(LogCore):
     """Blocks of records, per-subject state and counters of one stream.
 
     block_size: bytes after which a new block begins. durable: removals are noted in the blocks, for a store
-    that writes them. load_block(number, size) gives the bytes of a closed block back; read_pieces(number,
-    pieces) some of them, as kernels.pieces.read_pieces does, or None where the whole block has to be loaded.
+    that writes them. load_block(number, size) gives the bytes of a closed block back; read_pieces([(number,
+    pieces)]) some of several, as kernels.readahead.Reading does, or None where the blocks have to be loaded.
     on_lost(number, offset, seq, why) hears of messages whose bytes on disk turned out to be wrong; they count
     as removed.
     """
@@ -35,7 +39,7 @@ class StreamLog(LogCore):
         durable: bool = False,
         load_block: Callable[[int, int], Buffer] | None = None,
         on_lost: Callable[[int, int, int, str], None] | None = None,
-        read_pieces: Callable[[int, bytes], bytes | None] | None = None,
+        read_pieces: Callable[[list[tuple[int, bytes]]], _Pieces | None] | None = None,
     ) -> None: ...
 
     # --- messages

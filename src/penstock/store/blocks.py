@@ -15,7 +15,9 @@ one piece a stream at a time, and while one is under way nobody else touches the
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +27,7 @@ from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
 from penstock.kernels.compaction import compact
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
-from penstock.store.disk import PIECE, Disk
+from penstock.store.disk import Disk, Pieces
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.files import OpenFiles, remove_file, sync_directory, write_atomically
 
@@ -47,7 +49,6 @@ REFUSED_MAX = 64
 _TAIL = struct.Struct("<Q")
 
 _FILE_HEAD_BYTES = 8  # tell whether a file is enveloped
-_FILE_HEAD = PIECE.pack(0, _FILE_HEAD_BYTES)
 
 
 def block_path(directory: Path, number: int) -> Path:
@@ -131,6 +132,9 @@ class BlockFiles:
         self._all_written = False  # nothing in the log, notes included, is newer than what was written
         self._compactions_left = 0
         self._appended: dict[int, AppendedFile] = {}  # encrypted, of blocks that may get more
+        # The files of closed blocks that were seen to be neither encrypted nor compressed, as os.fsencode()
+        # names them. (Were one here that no longer is: what is read is no record, and the block is loaded.)
+        self._plain: dict[int, bytes] = {}
         # Of the block that was written last, nearly always the next one too: making and hashing a Path took
         # half the time of a small write.
         self._written_number = -1
@@ -156,15 +160,24 @@ class BlockFiles:
             file = memoryview(bytes(file) + bytes(size - len(file)))
         return file
 
-    def read_pieces(self, number: int, pieces: bytes) -> bytes | None:
-        """Some bytes of a closed block, for who needs few of them; see disk.PIECE. None where the block has
-        to be loaded: its file is encrypted or compressed, or the disk refuses, and load() says what."""
-        path = block_path(self._directory, number)
+    def read_pieces(self, wanted: list[tuple[int, bytes]]) -> Pieces | None:
+        """Some bytes of closed blocks, by number, for who needs few of each; see disk.PIECE. None where the
+        blocks have to be loaded: a file is encrypted or compressed, or the disk refuses, and load() says
+        what."""
+        plain = self._plain
         try:
-            data = self._disk.read_pieces(path, _FILE_HEAD + pieces)
+            files = [(plain.get(number) or self._plain_path(number), pieces) for number, pieces in wanted]
+            return self._disk.read_pieces(files)
         except OSError:
             return None
-        return None if is_enveloped(data) else data[_FILE_HEAD_BYTES:]
+
+    def _plain_path(self, number: int) -> bytes:
+        """The name of a block's file. Raises OSError when it can't be read as it is."""
+        path = block_path(self._directory, number)
+        if is_enveloped(self._disk.read_at(path, 0, _FILE_HEAD_BYTES)):
+            raise OSError(errno.EINVAL, "encrypted or compressed", str(path))
+        name = self._plain[number] = os.fsencode(path)
+        return name
 
     def adopt(self, number: int) -> None:
         """A block that recovery found a file of."""
@@ -273,6 +286,7 @@ class BlockFiles:
 
     def _done(self, log: StreamLog) -> None:
         """Work in the background is done: goes on with the next."""
+        self._plain.pop(self._busy, None)
         self._busy = 0
         if self._tidying or self._closed:
             return
@@ -416,6 +430,7 @@ class BlockFiles:
     def _forget(self, number: int) -> None:
         self._files.forget(block_path(self._directory, number))
         self._known.discard(number)
+        self._plain.pop(number, None)
         self._unsynced.discard(number)
         self._appended.pop(number, None)
 

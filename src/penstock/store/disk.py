@@ -18,10 +18,17 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.errors import StoreLockedError, StoreWriteError
-from penstock.kernels.pieces import read_pieces
+from penstock.kernels.readahead import Reading
 
 PIECE = struct.Struct("=2I")
 """Offset and size of a piece that is wanted of a file."""
+
+
+class Pieces(Protocol):
+    """What was asked of some files, perhaps still on its way."""
+
+    def take(self) -> bytes:
+        """All of it, one piece behind the other; zeros where a file ends too early. Raises OSError."""
 
 
 class Lock(Protocol):
@@ -55,8 +62,9 @@ class Disk(Protocol):
     def read_at(self, path: Path, offset: int, count: int) -> bytes:
         """A piece of a file, shorter where it ends."""
 
-    def read_pieces(self, path: Path, pieces: bytes) -> bytes:
-        """Several pieces of a file (a PIECE each), one behind the other; zeros where it ends."""
+    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> Pieces:
+        """Several pieces (a PIECE each) of each file; os.fsencode() makes the names. Returns before they are
+        read, as far as that is faster."""
 
     def map(self, path: Path) -> memoryview:
         """A file's bytes. What the disk can't read is told now, not by a signal when it is touched."""
@@ -90,11 +98,18 @@ class Disk(Protocol):
         StoreWriteError when it can't be locked."""
 
 
-def pieces_one_by_one(disk: Disk, path: Path, pieces: bytes) -> bytes:
+class PiecesAtOnce:
     """Disk.read_pieces() by read_at(), for disks that nobody is in a hurry with."""
-    return b"".join(
-        disk.read_at(path, offset, size).ljust(size, b"\0") for offset, size in PIECE.iter_unpack(pieces)
-    )
+
+    def __init__(self, disk: Disk, files: list[tuple[bytes, bytes]]) -> None:
+        self._data = b"".join(
+            disk.read_at(Path(os.fsdecode(path)), offset, size).ljust(size, b"\0")
+            for path, pieces in files
+            for offset, size in PIECE.iter_unpack(pieces)
+        )
+
+    def take(self) -> bytes:
+        return self._data
 
 
 _MADV_POPULATE_READ = 22
@@ -142,12 +157,8 @@ class LocalDisk:
         with path.open("rb") as file:
             return os.pread(file.fileno(), count, offset)
 
-    def read_pieces(self, path: Path, pieces: bytes) -> bytes:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return read_pieces(fd, pieces)
-        finally:
-            os.close(fd)
+    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> Pieces:
+        return Reading(files)
 
     def map(self, path: Path) -> memoryview:
         with path.open("rb") as file:

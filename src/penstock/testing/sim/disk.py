@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 
 from penstock.errors import StoreLockedError
-from penstock.store.disk import pieces_one_by_one
+from penstock.store.disk import Pieces, PiecesAtOnce
 
 
 class Killed(BaseException):
@@ -285,8 +285,8 @@ class SimDisk:
     def read_at(self, path: Path, offset: int, count: int) -> bytes:
         return bytes(self._file(path).data[offset : offset + count])
 
-    def read_pieces(self, path: Path, pieces: bytes) -> bytes:
-        return pieces_one_by_one(self, path, pieces)
+    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> Pieces:
+        return PiecesAtOnce(self, files)
 
     def map(self, path: Path) -> memoryview:
         return memoryview(bytes(self._file(path).data))
