@@ -178,7 +178,8 @@ cdef class Pieces:
         at = block.find(seq)
         if at < 0 or block.entries[at].offset & <uint32_t>ENTRY_DEAD:
             return 0
-        if not self.now.turn_to(seq) and not self._turn_to(log, upcoming, n):
+        group = self.now
+        if (group.data is None or not group.turn_to(seq)) and not self._turn_to(log, upcoming, n):
             return log.read(seq, r)
         group = self.now
         if decode_record(PyBytes_AS_STRING(group.data) + group.data_at, group.pieces[group.at].size, r, &kind,
