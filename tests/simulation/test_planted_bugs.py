@@ -1,5 +1,5 @@
-"""The simulation finds bugs that are planted on purpose (bugs.py), each within 200 seeds, and by the checker
-whose business it is."""
+"""The simulation finds bugs that are planted on purpose (bugs.py, copy_bugs.py), each within 200 seeds, and
+by the checker whose business it is."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ import pytest
 
 from penstock.testing.sim.runner import run_seed
 from tests.simulation.bugs import PLANTED
+from tests.simulation.copy_bugs import COPY_BUGS
 
 SEEDS = 200
 
 
-@pytest.mark.parametrize(("plant", "rule"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
+ALL = PLANTED + COPY_BUGS
+
+
+@pytest.mark.parametrize(("plant", "rule", "hint"), ALL, ids=[plant.__name__ for plant, _, _ in ALL])
 def test_a_planted_bug_is_found(
-    plant: Callable[[pytest.MonkeyPatch], None], rule: str, monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[pytest.MonkeyPatch], None], rule: str, hint: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by: dict[str, list[int]] = {}
-    for seed in range(1, SEEDS + 1):
+    for seed in dict.fromkeys([hint, *range(1, SEEDS + 1)]):
         with monkeypatch.context() as patch:
             plant(patch)
             outcome = run_seed(seed)

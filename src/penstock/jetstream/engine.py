@@ -45,12 +45,7 @@ from penstock.kernels.sinks import DirtyList, Sink
 from penstock.kernels.subjects import SubscriptionIndex
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
-from penstock.protocol.api import (
-    ApiStats,
-    PersistMode,
-    StreamConfig,
-    StreamConfigRequest,
-)
+from penstock.protocol.api import ApiStats, PersistMode, StreamConfig, StreamConfigRequest
 from penstock.protocol.transforms import Below
 from penstock.store.interface import AccountStore, StreamStore
 
@@ -130,6 +125,7 @@ class JetStream:
             except (StoreError, msgspec.DecodeError) as error:
                 log.error("stream %s is offline, its files stay as they are: %s", name, error)
                 self.offline[name] = str(error)
+        self.sourcing.recover()
         self._api.start()
 
     def _recover_stream(self, name: str, now: int) -> None:

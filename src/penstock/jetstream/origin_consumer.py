@@ -11,19 +11,22 @@ between the two leaves a message in the origin which the target knows it has.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.consumer.config import filters_of
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.limits import SECOND_NS
 from penstock.kernels.copying import settle_upto
-from penstock.protocol.api import AckPolicy, ConsumerConfig
+from penstock.protocol.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from penstock.protocol.ids import short_hash
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
     from penstock.jetstream.stream.inflow import Inflow
     from penstock.jetstream.stream.stream import Stream
+
+log = logging.getLogger("penstock.jetstream")
 
 ACK_PENDING_MAX = 1000  # as the official server shows it
 
@@ -40,15 +43,19 @@ def consumer_name(engine: JetStream, stream: Stream, inflow: Inflow) -> str:
     return f"JS_SRC_{short_hash(stable)}"
 
 
-def make(engine: JetStream, origin: Stream, stream: Stream, inflow: Inflow, now: int) -> Consumer:
-    """The consumer of an inflow, found or made. Raises StoreError when it can't be kept."""
+def make(
+    engine: JetStream, origin: Stream, stream: Stream, inflow: Inflow, start_seq: int, now: int
+) -> Consumer:
+    """The consumer of an inflow, found or made. start_seq: the first sequence it is about, so that what the
+    inflow never takes stays in a work queue. Raises StoreError when it can't be kept."""
     name = consumer_name(engine, stream, inflow)
     filters = [one.decode() for one in inflow.filters]
-    present = origin.consumers.get(name)
+    present = _present(engine, origin, stream, inflow)
     if present is not None:
-        if present.is_driven and filters_of(present.config) == filters:
-            return present
-        present.retire()
+        return present
+    other = origin.consumers.get(name)
+    if other is not None:
+        other.retire()
     about = "mirror" if inflow.is_mirror else "src"
     metadata = {f"_nats.{about}.acc": engine.config.account, f"_nats.{about}.stream": stream.name}
     if engine.config.domain:
@@ -56,6 +63,8 @@ def make(engine: JetStream, origin: Stream, stream: Stream, inflow: Inflow, now:
     config = ConsumerConfig(
         durable_name=name,
         name=name,
+        deliver_policy=DeliverPolicy.BY_START_SEQUENCE if start_seq > 1 else DeliverPolicy.ALL,
+        opt_start_seq=start_seq if start_seq > 1 else 0,
         ack_policy=AckPolicy.FLOW_CONTROL,
         max_deliver=-1,
         filter_subject=filters[0] if len(filters) == 1 else "",
@@ -72,6 +81,41 @@ def make(engine: JetStream, origin: Stream, stream: Stream, inflow: Inflow, now:
     engine.touch_consumer(consumer)
     engine.advisories.consumer_action(origin.name, name, "create")
     return consumer
+
+
+def _present(engine: JetStream, origin: Stream, stream: Stream, inflow: Inflow) -> Consumer | None:
+    """The one it has. Its name says whether it was the origin's only source when it was made."""
+    others = [one for one in stream.inflows if one is not inflow and one.source.name == origin.name]
+    taken = {consumer_name(engine, stream, other) for other in others}
+    found = [
+        one for one in origin.consumers.values() if one.name not in taken and _is_for(one, stream, inflow)
+    ]
+    name = consumer_name(engine, stream, inflow)
+    return min(found, key=lambda one: (one.name != name, one.name), default=None)
+
+
+def _is_for(consumer: Consumer, stream: Stream, inflow: Inflow) -> bool:
+    about = "mirror" if inflow.is_mirror else "src"
+    metadata = consumer.config.metadata or {}
+    filters = [one.decode() for one in inflow.filters]
+    is_its_own = consumer.is_driven and metadata.get(f"_nats.{about}.stream") == stream.name
+    return is_its_own and filters_of(consumer.config) == filters
+
+
+def retire_orphans(engine: JetStream) -> None:
+    """After a restart: whoever a consumer stands for may be gone, by a crash before the consumer went as
+    well, or because it was in memory. Nobody would ever settle anything for it again."""
+    for origin in list(engine.streams.values()):
+        for consumer in [one for one in origin.consumers.values() if one.is_driven]:
+            metadata = consumer.config.metadata or {}
+            name = metadata.get("_nats.mirror.stream") or metadata.get("_nats.src.stream") or ""
+            stream = engine.streams.get(name)
+            inflows = stream.inflows if stream is not None else []
+            of_it = [one for one in inflows if one.source.external is None and one.source.name == origin.name]
+            if name in engine.offline or (stream and any(_is_for(consumer, stream, one) for one in of_it)):
+                continue
+            log.warning("consumer %s of stream %s: stream %s is gone", consumer.name, origin.name, name)
+            consumer.retire()
 
 
 def settle(consumer: Consumer, inflow: Inflow, now: int) -> None:

@@ -145,7 +145,10 @@ class LocalReader:
             return
         if self._consumer is None or self._consumer.closed or self._consumer.stream is not origin:
             try:
-                self._consumer = origin_consumer.make(self._engine, origin, self.stream, self.inflow, now)
+                start_seq = self._before + 1 if not self.inflow.seq else first_ever(self.inflow, origin)
+                self._consumer = origin_consumer.make(
+                    self._engine, origin, self.stream, self.inflow, start_seq, now
+                )
             except StoreError as error:
                 log.error(
                     "stream %s: its consumer of %s can not be kept: %s", self.stream.name, origin.name, error
@@ -170,6 +173,12 @@ def first_wanted(inflow: Inflow, stream: Stream, origin: Stream) -> int:
     return min(max(origin.log.seq_at_time(since), first), origin.log.last_seq + 1)
 
 
+def first_ever(inflow: Inflow, origin: Stream) -> int:
+    """The origin's sequence that an inflow began with, as far as its configuration says."""
+    since = start_ns(inflow.source)
+    return origin.log.seq_at_time(since) if since else max(inflow.source.opt_start_seq, 1)
+
+
 class Sourcing:
     """Of one account."""
 
@@ -181,6 +190,11 @@ class Sourcing:
         self._refused: dict[Reader, ApiError] = {}  # readers that wait because their stream refused
         self._told: dict[Reader, ApiError] = {}  # the last refusal of each that the log has
         self._deadlines: Deadlines[Reader] = Deadlines()
+        self._is_reading = False
+
+    def recover(self) -> None:
+        """After a restart, when all streams are there."""
+        origin_consumer.retire_orphans(self._engine)
 
     def follow(self, stream: Stream) -> None:
         """Reads the stream's origins from now on: it is new, or its configuration changed."""
@@ -233,12 +247,22 @@ class Sourcing:
         for name in changed:
             due.update(dict.fromkeys(self._by_origin.get(name, ())))
             due.update(dict.fromkeys(self._readers.get(name, ())))
+        if self._is_reading:
+            self._engine.wake()  # a sync came to an end while a consumer was made: the next tick looks at it
+            return
+        self._is_reading = True
+        try:
+            self._read_due(now)
+        finally:
+            self._is_reading = False
+
+    def _read_due(self, now: int) -> None:
         left = SLICE_BYTES
-        for reader in list(due):
+        for reader in list(self._due):
             if left <= 0:
                 self._engine.wake()  # the others have their turn in the next tick
                 return
-            del due[reader]
+            del self._due[reader]
             if not len(reader.inflow.batch) and self._may_read(reader, now):
                 left -= self._read(reader, now, left)
 

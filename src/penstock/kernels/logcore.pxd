@@ -24,6 +24,7 @@ cdef class LogCore:
     cdef readonly uint64_t bytes            # of live records, as users see it
     cdef readonly int64_t first_ts, last_ts  # ns; 0 when none
     cdef uint64_t front_removals            # of these, of the first message there was
+    cdef uint64_t skipped                   # sequences that never had a message
     cdef readonly uint64_t removals         # grows whenever a message goes, but for retire() (consumers' caches look)
     # Appends one message and returns its sequence (last_seq + 1). m.reply is ignored. ts is ns.
     cdef uint64_t append_message(self, const Message* m, int64_t ts) except 0

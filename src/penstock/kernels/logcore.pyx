@@ -148,6 +148,7 @@ cdef class LogCore:
 
     cdef uint64_t skip_message(self, int64_t ts) except 0:
         self.last_seq += 1
+        self.skipped += 1
         self.last_ts = ts
         if self.messages == 0:
             self.first_seq = self.last_seq + 1
@@ -157,6 +158,7 @@ cdef class LogCore:
     cpdef int skip_to(self, uint64_t seq, int64_t ts) except -1:
         if seq <= self.last_seq:
             return 0
+        self.skipped += seq - 1 - self.last_seq
         self.last_seq = seq - 1
         self.skip_message(ts)
         return 0

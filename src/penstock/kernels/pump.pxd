@@ -66,7 +66,7 @@ cdef class Pump(Follower):
     cdef readonly int64_t wait_until    # ns; after RUN_WAIT
     cdef readonly uint64_t sent         # messages of the last run
     cdef public uint64_t total_sent
-    cdef uint64_t pending, pending_upto, pending_removals, pending_front, pending_at
+    cdef uint64_t pending, pending_upto, pending_removals, pending_front, pending_skipped, pending_at
     cdef bint pending_known
     cdef OutBuffer scratch, pin_scratch
     cdef char* reply

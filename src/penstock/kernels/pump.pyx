@@ -248,7 +248,7 @@ cdef class Pump:
 
     cdef int refresh_pending(self) except -1:
         """Brings `pending` up to date with what was appended and removed since the last time."""
-        cdef uint64_t last = self.log.last_seq, removed, start, upto
+        cdef uint64_t last = self.log.last_seq, removed, skipped, start, upto
         cdef bint in_list = self.skip_at < self.skip_count
         if self.cursor is not None:
             if not self.pending_known:
@@ -267,13 +267,15 @@ cdef class Pump:
                 removed = 0                 # all of them left at the front, behind us
             # It may begin at a sequence that is still to come: what is stored before isn't its business.
             upto = max(self.pending_upto, self.skip_resume if in_list else self.position - 1)
-            if not self.pending_known or removed:
+            skipped = self.log.skipped - self.pending_skipped
+            if not self.pending_known or removed or (skipped and upto > self.pending_upto):
                 self.pending = self.count_pending()
             elif upto < last:
-                self.pending += last - upto
+                self.pending += last - upto - skipped
         self.pending_known = True
         self.pending_upto = last
         self.pending_removals = self.log.removals
+        self.pending_skipped = self.log.skipped
         self.pending_front = self.log.front_removals
         self.pending_at = self.position
         return 0

@@ -215,7 +215,11 @@ class AtomicRecord:
                     raise Violation("atomic", f"{self._record.name}: {missing[0].tag} was missing in a read")
             unknown = tags - seq_of.keys() - set(self._record.ever.values()) - {0}
             unknown -= self._record.published.keys()  # those may have come and gone within the tick
-            require(not unknown, "atomic", f"{self._record.name}: {unknown} were read and never stored")
+            require(
+                not unknown or self._record.copies is not None,
+                "atomic",
+                f"{self._record.name}: {unknown} were read and never stored",
+            )
 
     # --- crashes
 

@@ -100,7 +100,7 @@ def _meet_consumers(world: World, *, strict: bool) -> None:
     """Takes in consumers that are there and were not known."""
     for name, stream in world.engine.streams.items():
         for consumer in stream.consumers.values():
-            if (name, consumer.name) not in world.consumers:
+            if (name, consumer.name) not in world.consumers and not consumer.is_driven:
                 may = not strict or (name, consumer.name) in world.half_removed
                 require(may, "no resurrection", f"consumer {name} > {consumer.name} is back")
                 world.meet_unknown(name, consumer.name).was_removed = True
@@ -120,5 +120,6 @@ def dump(world: World) -> Any:
         }  # fmt: skip
         state = stream.state(deleted=True)
         messages = read_log(stream.log, 1, damaged=world.flipped or world.damaged)
-        found[name] = (stream.store.meta, state, messages, consumers)
+        inflows = [(one.index_name, one.seq, one.ident) for one in stream.inflows]
+        found[name] = (stream.store.meta, state, messages, consumers, inflows)
     return found

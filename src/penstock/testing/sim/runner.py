@@ -12,7 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 from penstock.store.keys import StoreKey
-from penstock.testing.sim import workload
+from penstock.testing.sim import thorough, workload
 from penstock.testing.sim.batchwork import publish_atomic
 from penstock.testing.sim.disk import Killed
 from penstock.testing.sim.faults import Violation
@@ -68,6 +68,7 @@ class Run:
             block_size=random.choice([150, 400, 1000, 4000, 100_000]),
             lazy=random.random() < 0.5,
             key=StoreKey(random.choice(["chacha", "aes"]), "secret") if random.random() < 0.3 else None,
+            has_copies=random.random() < 0.4,
         )
 
     def go(self) -> Outcome:
@@ -96,6 +97,8 @@ class Run:
         world.disk.random = Random((self.seed << 12) + step + (1 << 60))
         bare = len(world.streams) < 3 and step % 2 == 0  # else most steps find nothing to do
         action = workload.create_stream if bare else random.choice(_ACTIONS)
+        if world.has_copies and step in (6, 9):  # early, so that much is copied
+            action = workload.create_target
         self.events.append(f"[{step}] {action.__name__} at {(world.now - 1_700_000_000_000_000_000) / 1e9} s")
         dying = random.random() < self.crash_rate * self._danger(action)
         power = random.random() < self.power_rate
@@ -139,15 +142,15 @@ class Run:
         world = self.world
         self.events.append("[end]")
         workload.heal_disk(world)
-        world.check_all()
+        thorough.check_all(world)
         if any(record.config.allow_msg_schedules for record in world.streams.values()):
             world.pass_time(11 * SECOND_NS)
-            world.check_all()
+            thorough.check_all(world)
         workload.drain(world)
-        world.check_all()
+        thorough.check_all(world)
         world.crash(power=False)
         world.recover(power=False, twice=True, kill_at=None)
-        world.check_all()
+        thorough.check_all(world)
 
 
 def run_seed(seed: int, skip: Collection[int] = ()) -> Outcome:

@@ -1,13 +1,22 @@
-"""Which messages interest or work-queue retention may remove: what every consumer is done with, or one is."""
+"""Which messages interest or work-queue retention may remove: what every consumer is done with, or one is.
+
+A mirror or source is done with what it has written; its consumer in the origin says who it is.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.jetstream.consumer.config import filters_of
+from penstock.jetstream.consumer.consumer import Consumer
 from penstock.protocol.api import RetentionPolicy
-from penstock.testing.sim.streams import StreamRecord
+from penstock.testing.sim.faults import Violation
+from penstock.testing.sim.origins import TARGETS, takes
+from penstock.testing.sim.streams import Held, StreamRecord
 
 if TYPE_CHECKING:
+    from penstock.jetstream.stream.inflow import Inflow
+    from penstock.testing.sim.copies import Copies
     from penstock.testing.sim.world import World
 
 
@@ -15,16 +24,62 @@ def note_settled(world: World, record: StreamRecord, in_flight: set[tuple[str, s
     """Which messages interest or work queue retention may remove now."""
     present = world.engine.streams[record.name].consumers
     known = [one for key, one in world.consumers.items() if key[0] == record.name and key[1] in present]
-    if any(stream == record.name for stream, _ in in_flight):
+    driven = [one for one in present.values() if one.is_driven]
+    if any(stream == record.name or (driven and stream in TARGETS) for stream, _ in in_flight):
         record.settled = set(record.live)  # its consumers come and go in this tick
         return
     if record.config.retention is RetentionPolicy.WORKQUEUE:
         record.settled = {
             seq for seq, held in record.live.items()
             if any(one.may_let_go(held) for one in known)
+            or any(_has_kept(world, one, held, unwanted=False) for one in driven)
         }  # fmt: skip
         return
     record.settled = {
         seq for seq, held in record.live.items()
         if all(one.is_done_with(held) for one in known)
+        and all(_has_kept(world, one, held, unwanted=True) for one in driven)
     }  # fmt: skip
+
+
+def note_kept(world: World) -> None:
+    """Between two ticks: what copies may be made of, and what was made of them, as far as that lasts."""
+    world.origins.follow(world)
+    for name in TARGETS:
+        record, stream = world.streams.get(name), world.engine.streams.get(name)
+        if record is None or stream is None or record.copies is None:
+            continue
+        is_late = stream.write_failure is not None or name in world.engine._unwritten
+        if not is_late and not (world.always and stream.syncing):
+            record.copies.wrote(stream)
+
+
+def check_driven(world: World) -> None:
+    """Every consumer that stands for a mirror or source has one."""
+    for stream in world.engine.streams.values():
+        for consumer in stream.consumers.values():
+            if consumer.is_driven and _inflow_of(world, consumer) is None:
+                raise Violation("orphans", f"{stream.name} > {consumer.name} stands for nobody")
+
+
+def _has_kept(world: World, consumer: Consumer, held: Held, *, unwanted: bool) -> bool:
+    """Has the stream that a consumer of its origin stands for written a copy? unwanted: what to say of a
+    message that it doesn't take."""
+    found = _inflow_of(world, consumer)
+    if found is None:
+        return False
+    copies, inflow = found
+    return copies.has_kept(inflow, held) if takes(inflow.source, held) else unwanted
+
+
+def _inflow_of(world: World, consumer: Consumer) -> tuple[Copies, Inflow] | None:
+    metadata = consumer.config.metadata or {}
+    name = metadata.get("_nats.mirror.stream") or metadata.get("_nats.src.stream") or ""
+    record, stream = world.streams.get(name), world.engine.streams.get(name)
+    if record is None or record.copies is None or stream is None:
+        return None
+    for inflow in stream.inflows:
+        filters = [one.decode() for one in inflow.filters]
+        if inflow.source.name == consumer.stream.name and filters == filters_of(consumer.config):
+            return record.copies, inflow
+    return None

@@ -13,6 +13,8 @@ survived.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.jetstream.stream.stream import Stream
@@ -24,6 +26,7 @@ from penstock.protocol.subjects import matches
 from penstock.testing.sim.faults import Violation, require
 
 if TYPE_CHECKING:
+    from penstock.testing.sim.copies import Copies, Position
     from penstock.testing.sim.features import Feature
 
 GRAIN_NS = 20_000_000  # how late the server may remove what is too old
@@ -46,11 +49,12 @@ class Held(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """What a stream held at some time."""
+    """What a stream held at some time. sources: how far it was with each."""
 
     live: dict[int, Held]
     last_seq: int
     maybe: frozenset[int] = frozenset()  # gone since a recovery, which may not have been written
+    sources: Mapping[str, Position] = MappingProxyType({})
 
 
 class Publish:
@@ -128,6 +132,7 @@ class StreamRecord:
         self.live: dict[int, Held] = {}
         self.last_seq = 0
         self.kept = self.synced = Picture({}, 0)
+        self.base = self.kept  # what the last crash had to leave
         self.ever: dict[int, int] = {}  # tag by sequence, of everything that was seen stored
         self.seq_of: dict[int, int] = {}  # sequence by tag
         self.acked: dict[int, int] = {}  # tag by sequence, of this incarnation
@@ -141,6 +146,7 @@ class StreamRecord:
         self.came_back: set[int] = set()  # with a crash, that took back their removal
         self.limits_changed = False
         self.features: list[Feature] = []
+        self.copies: Copies | None = None  # of a stream that mirrors another one or has sources
         self.damaged = False  # bits were flipped in its files: what is gone may be
         # Power loss took what was not synced; of a closed block whose index was kept, nobody knows before it
         # is read.
@@ -157,6 +163,8 @@ class StreamRecord:
         self.config = stream.config
         self.window_ns = min(self.window_ns, stream.config.duplicate_window)
         fresh = read_log(log, self.last_seq + 1, damaged=self.damaged)
+        if self.copies is not None:
+            self.copies.note_rollups(fresh)
         for held in fresh.values():
             self._check_new(held)
         gone: list[Held] = []
@@ -189,7 +197,8 @@ class StreamRecord:
 
     def wrote(self) -> None:
         """Everything that was looked at is with the operating system."""
-        self.kept = Picture(self.live, self.last_seq)
+        sources = self.copies.positions() if self.copies is not None else {}
+        self.kept = Picture(self.live, self.last_seq, sources=sources)
 
     def was_synced(self, picture: Picture) -> None:
         """This is on the disk."""
@@ -201,9 +210,14 @@ class StreamRecord:
         while last in live and live[last].tag == 0 and live[last].ts == now:
             del live[last]
             last -= 1
-        self.synced = Picture(live, last, self.kept.maybe)
+        self.synced = self.kept._replace(live=live, last_seq=last)
 
     def _check_new(self, held: Held) -> None:
+        if self.copies is not None and self.copies.takes_in(held):
+            self.copies.came(held)
+            if held.tag:
+                self._note(held)
+            return
         if held.tag == 0:
             require(
                 MARKER in held.header or b"Nats-Schedule" in held.header or LETTER in held.header,
@@ -268,6 +282,8 @@ class StreamRecord:
                 subject, upto = detail
                 if (not subject or matches(subject, held.subject)) and (not upto or held.seq < upto):
                     return True
+        if self.copies is not None and self.copies.rolls_up(held):
+            return True
         return any(
             publish.rollup == "all" or (publish.rollup == "sub" and publish.subject == held.subject)
             for publish in self.published.values()
@@ -316,8 +332,9 @@ class StreamRecord:
             by_count = 0 < config.max_msgs <= len(self.live)
             by_size = 0 < config.max_bytes < sum(h.size for h in self.live.values()) + last_gone.size
         else:
-            by_count = 0 < config.max_msgs < most + len(self.published)
-            by_size = 0 < config.max_bytes < size + 4096 * len(self.published)
+            arriving = len(self.published) + (1000 if self.copies is not None else 0)
+            by_count = 0 < config.max_msgs < most + arriving
+            by_size = 0 < config.max_bytes < size + 4096 * arriving
         if not (by_count or by_size):
             raise Violation(
                 "kept",
@@ -326,7 +343,7 @@ class StreamRecord:
 
     def published_more(self, fresh: dict[int, Held]) -> bool:
         """Were there publishes in this tick of which nothing is to be seen?"""
-        return len(self.published) != len(fresh)
+        return self.copies is not None or len(self.published) != len(fresh)
 
     # --- counting
 
@@ -464,7 +481,10 @@ class StreamRecord:
         if not power or always:
             must |= {seq: self.live[seq] for seq in self.acked if seq in self.live}
         missing = [held for seq, held in must.items() if found.get(seq) != held]
-        self._judge_found(found, base, stream.config)
+        self.base = base
+        if self.copies is not None:
+            self.copies.note_rollups(found)
+        self._judge_found(found, base)
         unexplained = [held for held in missing if not self.may_be_missing(held, found, now, power=power)]
         if unexplained:
             raise Violation(
@@ -477,13 +497,13 @@ class StreamRecord:
         self.came_back = found.keys() - self.live.keys()
         self.adopt(stream, found)
 
-    def _judge_found(self, found: dict[int, Held], base: Picture, config: StreamConfig) -> None:
+    def _judge_found(self, found: dict[int, Held], base: Picture) -> None:
         tags: dict[int, int] = {}
         for seq, held in found.items():
             known = self.ever.get(seq)
             if held.tag == 0 and seq > base.last_seq:
                 continue  # a marker which recovery left
-            if held.tag:
+            if held.tag and not self._is_copy(held):
                 if held.tag in tags:
                     raise Violation("no duplicate", f"{self.name}: {held.tag} is {tags[held.tag]} and {seq}")
                 tags[held.tag] = seq
@@ -496,8 +516,11 @@ class StreamRecord:
                     raise Violation("content", f"{self.name}: {base.live[seq]} came back as {held}")
             elif known is not None and known != held.tag and self.live.get(seq) is not None:
                 raise Violation("content", f"{self.name}: {self.live[seq]} came back as {held}")
-            elif known is None and held.tag and held.tag not in self.tags:
+            elif known is None and held.tag and held.tag not in self.tags and not self._is_copy(held):
                 raise Violation("published", f"{self.name}: {held} was not published")
+
+    def _is_copy(self, held: Held) -> bool:
+        return self.copies is not None and self.copies.takes_in(held)
 
     def may_be_missing(self, held: Held, found: dict[int, Held], now: int, *, power: bool) -> bool:
         """May a crash have left out what was there?"""
@@ -510,12 +533,13 @@ class StreamRecord:
         if limited and (self.limits_changed or held.seq < min(found, default=1 << 62)):
             return True
         if config.max_msgs_per_subject > 0 and (
-            self.published or self.limits_changed or power or config.allow_msg_schedules
+            self.published or self.copies or self.limits_changed or power or config.allow_msg_schedules
         ):
             # What expired may be back with a power loss, and count beside what was published since. It can
             # take the newer message of its subject, and leave what was written after it: the note that the
             # older one made way for it.
             lost = power and any(one.subject == held.subject for one in self.published.values())
+            lost = lost or (power and self.copies is not None)
             newer = any(one.subject == held.subject and one.seq > held.seq for one in found.values())
             return lost or newer or limited
         return False

@@ -13,8 +13,18 @@ from penstock.jetstream.consumer.config import KEY_TOKEN
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.letters import METADATA_KEY
 from penstock.protocol import headers
+from penstock.testing.sim import thorough
 from penstock.testing.sim.batchwork import any_stream_with, new_publish, publish_atomic, publish_fast
 from penstock.testing.sim.consumers import ConsumerRecord, pending_of
+from penstock.testing.sim.copywork import (
+    check_copies,
+    is_open,
+    lag_of,
+    root_of,
+    target_config,
+    target_name,
+    target_update,
+)
 from penstock.testing.sim.counters import INCREMENTS, Counters, counter_config
 from penstock.testing.sim.faults import require
 from penstock.testing.sim.features import feature
@@ -93,11 +103,30 @@ def create_stream(world: World, random: Random) -> None:
     world.api(f"STREAM.CREATE.{name}", stream_config(name, random), ("create", name))
 
 
+def create_target(world: World, random: Random) -> None:
+    """A mirror, or a stream with sources, of what there is."""
+    name = target_name(random)
+    if not world.has_copies or name in world.streams or len(world.streams) < 2:
+        return
+    config = target_config(world, plain_config(name, random), random, closed=random.random() < 0.4)
+    world.api(f"STREAM.CREATE.{name}", config, ("create", name))
+
+
+def plain_config(name: str, random: Random) -> dict[str, Any]:
+    """A configuration of anything but counters."""
+    config = stream_config(name, random)
+    while config.get("allow_msg_counter"):
+        config = stream_config(name, random)
+    return config
+
+
 def update_stream(world: World, random: Random) -> None:
     record = any_stream(world, random)
     if record is None:
         return
     config = stream_config(record.name, random)
+    if record.copies is not None:
+        config = target_update(world, record, plain_config(record.name, random), random)
     for kept in ("storage", "retention", "first_seq", "allow_msg_ttl", "deny_delete"):
         config.pop(kept, None)
     present = world.stream(record.name).config
@@ -135,7 +164,7 @@ def purge(world: World, random: Random) -> None:
     body: dict[str, Any] = {}
     subject = ""
     if random.random() < 0.6:
-        subject = body["filter"] = f"{record.name}.{random.choice(FILTERS)}"
+        subject = body["filter"] = f"{root_of(record, random)}.{random.choice(FILTERS)}"
     how = random.random()
     upto = 0
     if how < 0.3:
@@ -166,7 +195,7 @@ def get_message(world: World, random: Random) -> None:
         expected = record.live.get(seq)
         body: dict[str, Any] = {"seq": seq}
     else:
-        subject = f"{record.name}.{random.choice(TOKENS)}"
+        subject = f"{root_of(record, random)}.{random.choice(TOKENS)}"
         body = {"last_by_subj": subject}
         found = [held for held in record.live.values() if held.subject == subject]
         expected = found[-1] if found else None
@@ -185,13 +214,19 @@ def any_stream(world: World, random: Random) -> StreamRecord | None:
     return world.streams[random.choice(names)] if names else None
 
 
+def any_open_stream(world: World, random: Random) -> StreamRecord | None:
+    """One of those that take publishes."""
+    names = [name for name in sorted(world.streams.keys() - {LETTERS}) if is_open(world.streams[name])]
+    return world.streams[random.choice(names)] if names else None
+
+
 # --- publishes
 
 
 def publish_some(world: World, random: Random) -> None:
     """A burst within one tick."""
     for _ in range(random.choice([1, 1, 2, 5, 12])):
-        record = any_stream(world, random)
+        record = any_open_stream(world, random)
         if record is None:
             return
         publish_one(world, random, record)
@@ -284,9 +319,10 @@ def consumer_config(world: World, record: StreamRecord, name: str, random: Rando
     if config["deliver_policy"] == "by_start_sequence":
         config["opt_start_seq"] = random.randrange(1, record.last_seq + 3)
     if random.random() < 0.4 or config["deliver_policy"] == "last_per_subject":
-        config["filter_subject"] = f"{record.name}.{pick(FILTERS)}"
+        config["filter_subject"] = f"{root_of(record, random)}.{pick(FILTERS)}"
     elif random.random() < 0.15:
-        config["filter_subjects"] = [f"{record.name}.x", f"{record.name}.z.>"]
+        root = root_of(record, random)
+        config["filter_subjects"] = [f"{root}.x", f"{root}.z.>"]
     if random.random() < 0.25:
         config["deliver_subject"] = f"push.{record.name}.{name}"
         config["flow_control"] = random.random() < 0.2
@@ -432,7 +468,7 @@ def pass_time(world: World, random: Random) -> None:
 
 
 def check_all(world: World, random: Random) -> None:
-    world.check_all()
+    thorough.check_all(world)
 
 
 def fail_disk(world: World, random: Random) -> None:
@@ -463,6 +499,7 @@ ACTIONS: tuple[tuple[Action, int], ...] = (
     (publish_fast, 9),
     (pass_time, 7),
     (create_stream, 6),
+    (create_target, 5),
     (update_stream, 2),
     (delete_stream, 2),
     (purge, 3),
@@ -495,6 +532,22 @@ def drain(world: World) -> None:
     for record in world.consumers.values():
         if record.push:
             world.bind(record.push)
+    pull_everything(world)
+    if world.has_copies:
+        world.pass_time(40 * SECOND_NS)  # what expires leaves markers, which are copied
+        pull_everything(world)
+    world.pass_time(12 * SECOND_NS)  # letters without an answer are sent again
+    check_copies(world)
+    for record in world.consumers.values():
+        check_drained(world, record)
+        pending = pending_of(_consumer(world, record))
+        if LETTERS in world.streams and not world.damaged:
+            world.letters.check_complete(record, world.streams[record.stream], pending.keys())
+
+
+def pull_everything(world: World) -> None:
+    """Pulls and acks until nothing comes."""
+    lag = -1
     for _ in range(400):
         busy = False
         for record in list(world.consumers.values()):
@@ -508,15 +561,11 @@ def drain(world: World) -> None:
         before = world.deliveries
         world.tick()
         if world.deliveries == before and not busy:
-            if not any(world.engine.streams[s].consumers[n].state.num_pending for s, n in world.consumers):
+            waits = any(world.engine.streams[s].consumers[n].state.num_pending for s, n in world.consumers)
+            lag, before_lag = lag_of(world), lag
+            if not waits and lag in (0, before_lag):
                 break
             world.pass_time(6 * SECOND_NS)
-    world.pass_time(12 * SECOND_NS)  # letters without an answer are sent again
-    for record in world.consumers.values():
-        check_drained(world, record)
-        pending = pending_of(_consumer(world, record))
-        if LETTERS in world.streams and not world.damaged:
-            world.letters.check_complete(record, world.streams[record.stream], pending.keys())
 
 
 def _consumer(world: World, record: ConsumerRecord) -> Consumer:

@@ -28,16 +28,19 @@ from penstock.testing.sim.atomics import MESSAGES_MAX
 from penstock.testing.sim.background import SimBackground
 from penstock.testing.sim.batches import BatchBook
 from penstock.testing.sim.consumers import ConsumerRecord
+from penstock.testing.sim.copies import Copies
 from penstock.testing.sim.counters import Counters
 from penstock.testing.sim.disk import Killed, SimDisk
 from penstock.testing.sim.faults import Violation, require
 from penstock.testing.sim.features import Feature, feature
+from penstock.testing.sim.history import History, Origins
 from penstock.testing.sim.judging import dump, judge
 from penstock.testing.sim.letters import LETTERS, LetterBook
 from penstock.testing.sim.logtap import LogTap
+from penstock.testing.sim.origins import TARGETS
 from penstock.testing.sim.renaming import PREFIX, Republished
 from penstock.testing.sim.schedules import Schedules
-from penstock.testing.sim.settling import note_settled
+from penstock.testing.sim.settling import note_kept, note_settled
 from penstock.testing.sim.streams import (
     Picture,
     Publish,
@@ -49,14 +52,15 @@ from penstock.testing.sim.streams import (
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000
 RETRY_NS = 1_000_000_000
-FEATURES: tuple[type[Feature], ...] = (Republished, Counters, Schedules)
+FEATURES: tuple[type[Feature], ...] = (History, Republished, Counters, Schedules)
 
 
 class World:
     """One simulated server and its clients.
 
     random: for what the disk does. say: takes the lines of the event log. always: `sync: always`. lazy: work
-    in the background takes its time. key: what the store is encrypted with.
+    in the background takes its time. key: what the store is encrypted with. has_copies: some of its streams
+    take over others' messages.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class World:
         block_size: int,
         lazy: bool = False,
         key: StoreKey | None = None,
+        has_copies: bool = False,
     ) -> None:
         self.say = say
         self.always = always
@@ -75,6 +80,7 @@ class World:
         self._pace = random.choice([0.05, 0.5])  # of work in the background
         self.background = SimBackground()
         self._key = key
+        self.has_copies = has_copies
         self._is_open = False  # the tick has not ended: streams are on their way to the disk
         self._syncs: list[tuple[StreamRecord, Picture]] = []  # what a sync that is under way brings there
         self._sync_faults = 0
@@ -85,6 +91,7 @@ class World:
         self.publishes: dict[int, Publish] = {}  # those that wait for an ack
         self.batches = BatchBook()
         self.letters = LetterBook()
+        self.origins = Origins()
         self.in_flight: set[tuple[str, str]] = set()  # what requests of this tick create, delete, update
         self.doubtful: set[str] = set()  # names of streams whose creation or deletion failed half-way
         self.half_removed: set[tuple[str, str]] = set()  # consumers whose files the disk may have kept
@@ -257,6 +264,7 @@ class World:
         self._awake = False
         self._was_faulty = self.faulty()
         self._finish_work(0.5)
+        note_kept(self)
         with self._log:
             engine.apply(self.now)
             self._phase("apply")
@@ -268,6 +276,7 @@ class World:
             engine.deliver(self.now)
             self._phase("deliver")
         self._finish_work(0.5)
+        note_kept(self)
 
     def _finish_work(self, rate: float) -> None:
         """Results of work in the background come back."""
@@ -315,6 +324,9 @@ class World:
         """A record that has yet to look at its stream."""
         record = StreamRecord(stream.name, stream.config)
         record.features = [kind(record) for kind in FEATURES]
+        if stream.name in TARGETS:
+            record.copies = Copies(record, self)
+            record.features.append(record.copies)
         return record
 
     def _end_tick(self) -> None:
@@ -552,26 +564,6 @@ class World:
         self.deliveries += 1
         self.say(f"{about.stream} > {about.consumer} delivers {about.stream_seq} ({about.delivered})")
         record.deliver(about, text, payload, self.streams[about.stream])
-
-    # --- thorough checks
-
-    def check_all(self) -> None:
-        """Everything that is too dear for every tick."""
-        self.tick(whole=True)
-        # What an interest stream delivers to those that don't ack goes after the write of its tick.
-        self.look(written=False)
-        for record in self.streams.values():
-            record.end_tick()
-        for name, record in list(self.streams.items()):
-            record.count_thoroughly(self.engine.streams[name], self.now)
-            for one in record.features:
-                one.check(self.now, faulty=self.faulty())
-        for (stream, name), consumer_record in self.consumers.items():
-            consumer = self.engine.streams[stream].consumers[name]
-            info = json.loads(encode(consumer.info(self.now)))
-            consumer_record.check(consumer, self.streams[stream], info)
-            if consumer not in self.engine._lagging and consumer.stream.write_failure is None:
-                consumer_record.kept_floor = consumer_record.floor
 
     def has_letters_due(self) -> bool:
         """Are dead letters on their way?"""

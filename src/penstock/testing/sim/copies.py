@@ -1,0 +1,256 @@
+"""What must be true of copies: of a mirror, and of what comes into a stream from its sources.
+
+- A copy is what its origin held, under the same sequence in a mirror; a source's are in the order of their
+  origin, each once, also across crashes.
+- None is there before its original was written (with sync always: was on the disk), and none is passed over
+  that its origin still has.
+- What an origin that keeps only what is needed lets go was written by the target first (settling.py).
+- After quiet time nothing is missing.
+
+Power loss without sync always may take back from an origin what its copies have: their sequences may then
+be others' on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.protocol import headers
+from penstock.protocol.api import DiscardPolicy, RetentionPolicy, StreamSource, StreamSourceInfo
+from penstock.testing.sim.faults import Violation, require
+from penstock.testing.sim.features import Feature
+from penstock.testing.sim.origins import Source, copied_header, key_of, renamed, source_in, takes
+from penstock.testing.sim.streams import Held, StreamRecord
+
+if TYPE_CHECKING:
+    from penstock.jetstream.stream.inflow import Inflow
+    from penstock.jetstream.stream.stream import Stream
+    from penstock.testing.sim.world import World
+
+Position = tuple[int, str]  # the last sequence of an origin, and which incarnation of it
+
+
+class Copies(Feature):
+    """Of one stream, while it mirrors another one or has sources."""
+
+    def __init__(self, record: StreamRecord, world: World) -> None:
+        super().__init__(record)
+        self._world = world
+        self._sources: dict[str, StreamSource] = {}  # every one it ever had
+        self._upto: dict[str, Position] = {}  # the last of each that was seen in the log
+        self._before: dict[str, Position] = {}  # ... at the last look
+        self._came: set[tuple[str, int, str]] = set()  # everything that was: of which source, sequence, ident
+        self._claimed: dict[str, Position] = {}  # how far the server says it is, with all of that written
+        self._rollups: list[Held] = []  # copies at the last look that take older messages away
+        self._may_be_ahead = False  # power loss without syncs
+
+    # --- new messages
+
+    def takes_in(self, held: Held) -> bool:
+        """Is it a copy?"""
+        return self.record.config.mirror is not None or source_in(held) is not None
+
+    def came(self, held: Held) -> None:
+        """A copy appeared in the log."""
+        self._configure()
+        if self.record.damaged:
+            return
+        mirror = self.record.config.mirror
+        if mirror is not None:
+            self._check_mirrored(mirror, held)
+            return
+        about = source_in(held)
+        assert about is not None, "not a copy"
+        self._check_sourced(about, held)
+
+    def _check_mirrored(self, mirror: StreamSource, held: Held) -> None:
+        origins = self._world.origins.of(mirror.name)
+        matching = [
+            origin for origin in origins
+            if held.seq in origin.held and self._is_copy(held, mirror, origin.held[held.seq], origin.ident)
+        ]  # fmt: skip
+        if not matching:
+            found = [origin.held.get(held.seq) for origin in origins]
+            raise Violation("copies", f"{self.record.name}: {held} is no copy of any of {found}")
+        if matching[-1] is origins[-1]:
+            self._check_written(mirror.name, held.seq, origins[-1].ident)
+
+    def _check_sourced(self, about: Source, held: Held) -> None:
+        where = f"{self.record.name}: {held}"
+        source = self._sources.get(about.key)
+        if source is None:
+            raise Violation("copies", f"{where} is of no source, which are {list(self._sources)}")
+        origin = self._world.origins.find(source.name, about.ident)
+        original = origin.held.get(about.seq) if origin is not None else None
+        if original is None:
+            raise Violation("copies", f"{where}: its origin never had that")
+        if not self._is_copy(held, source, original, about.ident):
+            raise Violation("copies", f"{where} is no copy of {original}")
+        require(takes(source, original), "copies", f"{where} is none of {source}")
+        seq, ident = self._upto.get(about.key, (0, ""))
+        if ident == about.ident and about.seq <= seq:
+            raise Violation("exactly once", f"{where} came after {seq}")
+        self._check_written(source.name, about.seq, about.ident)
+        first = self.record.ids.get(headers.value_of(held.header, headers.MSG_ID) or b"")
+        if first is not None and first[0] in self.record.live and held.ts - first[1] < self.record.window_ns:
+            raise Violation("no duplicate", f"{where} has the message id of {first}")
+        self._upto[about.key] = (about.seq, about.ident)
+        self._came.add((about.key, about.seq, about.ident))
+
+    def _is_copy(self, held: Held, source: StreamSource, original: Held, ident: str) -> bool:
+        config = self.record.config
+        is_mirror = config.mirror is not None
+        wanted = copied_header(source, original, ident, is_mirror=is_mirror)
+        found = held.header
+        if config.subject_delete_marker_ttl:  # raises what is below it
+            wanted, found = (headers.without(one, headers.TTL) if one else one for one in (wanted, found))
+        if is_mirror and held.ts < original.ts:
+            return False
+        renamed_to = renamed(source, config, original.subject)
+        return (held.subject, held.payload, found) == (renamed_to, original.payload, wanted)
+
+    def _check_written(self, name: str, seq: int, ident: str) -> None:
+        written = self._world.origins.written(name, ident)
+        if written is not None and seq > written:
+            raise Violation("ahead", f"{self.record.name} has {seq} of {name}, {written} was written")
+
+    def note_rollups(self, found: Mapping[int, Held]) -> None:
+        """These copies were stored since the last look, or may have been."""
+        config = self.record.config
+        may = config.allow_rollup_hdrs and not config.deny_purge
+        self._rollups = [held for held in found.values() if may and headers.ROLLUP.encode() in held.header]
+
+    def rolls_up(self, held: Held) -> bool:
+        """Did a copy take an older message away?"""
+        for one in self._rollups:
+            value = headers.value_of(one.header, headers.ROLLUP)
+            if one.seq > held.seq and (value == b"all" or (value == b"sub" and one.subject == held.subject)):
+                return True
+        return False
+
+    # --- nothing is passed over
+
+    def looked(self, before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
+        self._configure()
+        record = self.record
+        if record.config.mirror is not None:
+            self._upto = dict.fromkeys(self._sources, (record.last_seq, ""))
+        for key, (seq, ident) in self._upto.items():
+            past, past_ident = self._before.get(key, (0, ""))
+            if (seq, ident) != (past, past_ident) and self._shows_everything():
+                self._check_between(key, past if ident == past_ident else 0, seq, ident)
+        self._before = dict(self._upto)
+
+    def _shows_everything(self) -> bool:
+        """Is every copy in the log when it is looked at, unless it was a duplicate?"""
+        record, config = self.record, self.record.config
+        limited = config.max_msgs > 0 or config.max_bytes > 0 or config.max_msgs_per_subject > 0
+        limited = limited or config.max_age > 0 or config.retention is not RetentionPolicy.LIMITS
+        requested = bool(record.asked) or record.limits_changed or record.damaged
+        return not (limited or requested or config.allow_rollup_hdrs or config.allow_msg_ttl)
+
+    def _check_between(self, key: str, past: int, upto: int, ident: str) -> None:
+        source = self._sources[key]
+        missing = [held for held in self._wanted(source, past, ident) if held.seq < upto]
+        if source.opt_start_time and not past:
+            return  # a source that nothing came from yet begins with the last message there is
+        if missing:
+            raise Violation("gap", f"{self.record.name} has {upto} of {key}, and passed over {missing}")
+
+    def _wanted(self, source: StreamSource, past: int, ident: str) -> list[Held]:
+        """What the origin has behind a sequence and the target has not, though it should."""
+        record = self.record
+        stream = self._world.engine.streams.get(source.name)
+        origin = self._world.origins.find(source.name, ident or (stream.identity if stream else ""))
+        if stream is None or origin is None or origin.ident != stream.identity:
+            return []
+        is_mirror = record.config.mirror is not None
+        found = []
+        for seq, held in origin.held.items():
+            if seq <= past or (is_mirror and seq in record.live) or stream.log.next_seq(seq) != seq:
+                continue
+            msg_id = headers.value_of(held.header, headers.MSG_ID) if held.header else None
+            came = (key_of(source), seq, origin.ident) in self._came
+            known = not is_mirror and msg_id and msg_id in record.ids
+            if takes(source, held) and not came and not known:
+                found.append(held)
+        return found
+
+    def check_complete(self) -> None:
+        """Time enough went by, with a disk that is well."""
+        stream = self._world.engine.streams[self.record.name]
+        config = self.record.config
+        for inflow in stream.inflows:
+            origin = self._world.engine.streams.get(inflow.source.name)
+            if origin is None or self.record.damaged or origin.write_failure is not None:
+                continue
+            where = f"{self.record.name} from {inflow.index_name}"
+            may_refuse = config.discard is DiscardPolicy.NEW or config.max_msg_size >= 0 or config.sealed
+            if inflow.refusal is not None or inflow.batch.count:
+                require(may_refuse, "complete", f"{where}: {inflow.refusal} is in the way")
+                continue
+            key = key_of(inflow.source)
+            seq, ident = self._upto.get(key, (0, ""))
+            seq = seq if ident in ("", origin.identity) else 0
+            if not may_refuse and self._shows_everything() and not inflow.source.opt_start_time:
+                missing = self._wanted(inflow.source, seq, origin.identity)
+                require(not missing, "complete", f"{where}: {missing} did not come")
+            lags = [one.lag for one in self._infos(stream)]
+            require(not any(lags), "complete", f"{where}: lags are {lags}")
+
+    def _infos(self, stream: Stream) -> list[StreamSourceInfo]:
+        mirror, sources = self._world.engine.sourcing.infos(stream, self._world.now)
+        return [mirror] if mirror is not None else sources
+
+    # --- what is written
+
+    def positions(self) -> dict[str, Position]:
+        """Where it stands, as the log shows."""
+        return dict(self._upto)
+
+    def wrote(self, stream: Stream) -> None:
+        """Everything the stream holds is kept: what the server says it took is safe."""
+        for inflow in stream.inflows:
+            self._claimed[key_of(inflow.source)] = (inflow.seq, inflow.ident)
+
+    def has_kept(self, inflow: Inflow, held: Held) -> bool:
+        """Did it write its copy of a message, which it takes?"""
+        return held.seq <= self._claimed.get(key_of(inflow.source), (0, ""))[0]
+
+    # --- crashes
+
+    def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
+        """After a crash: the record took over what was found."""
+        self._configure()
+        record, world = self.record, self._world
+        kept = {} if power and not world.always else dict(record.base.sources)
+        for held in record.live.values():
+            about = source_in(held) if record.config.mirror is None else None
+            if about is not None:
+                seq, ident = kept.get(about.key, (0, ""))
+                if ident != about.ident or seq < about.seq:
+                    kept[about.key] = (about.seq, about.ident)
+        if record.config.mirror is not None:
+            kept = dict.fromkeys(self._sources, (record.last_seq, ""))
+        self._upto, self._before = kept, dict(kept)
+        record.kept = record.kept._replace(sources=dict(kept))
+        self._may_be_ahead |= damaged or (power and not world.always)
+        if not self._may_be_ahead:
+            self._check_not_ahead()
+
+    def _check_not_ahead(self) -> None:
+        for key, (seq, ident) in self._upto.items():
+            source = self._sources.get(key)
+            stream = self._world.engine.streams.get(source.name) if source is not None else None
+            if source is None or stream is None or source.opt_start_seq:
+                continue
+            if ident not in ("", stream.identity) or len(self._world.origins.of(source.name)) > 1:
+                continue
+            last = stream.log.last_seq
+            require(seq <= last, "ahead", f"{self.record.name} has {seq} of {key}, which ends at {last}")
+
+    def _configure(self) -> None:
+        config = self.record.config
+        origins = [config.mirror] if config.mirror is not None else config.sources
+        self._sources.update((key_of(one), one) for one in origins)

@@ -1,0 +1,90 @@
+"""What clients do with mirrors and sources: they make them, change their sources, and use what is in them."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from msgspec import to_builtins
+
+from penstock.testing.sim.letters import LETTERS
+from penstock.testing.sim.origins import (
+    MIRROR,
+    SOURCED,
+    TARGETS,
+    mirror_config,
+    source_config,
+    sourced_config,
+)
+from penstock.testing.sim.streams import StreamRecord
+from penstock.testing.sim.world import World
+
+
+def target_config(world: World, config: dict[str, Any], random: Random, *, closed: bool) -> dict[str, Any]:
+    """A configuration that mirrors or sources, made from any other one under its name."""
+    name = config["name"]
+    origins = sorted(world.streams.keys() - {LETTERS, *TARGETS})
+    if not origins:
+        return config
+    if name == MIRROR:
+        origin = random.choice(origins)
+        return mirror_config(config, _source(world, origin, name, random), random)
+    chosen = random.sample(origins, min(len(origins), random.choice([1, 1, 2])))
+    sources = [_source(world, origin, name, random) for origin in chosen]
+    if random.random() < 0.1:
+        one = chosen[0]  # twice, with filters that leave no message to both
+        sources = [{"name": one, "filter_subject": f"{one}.x"}, {"name": one, "filter_subject": f"{one}.z.>"}]
+    return sourced_config(config, sources, random, closed=closed)
+
+
+def target_update(
+    world: World, record: StreamRecord, config: dict[str, Any], random: Random
+) -> dict[str, Any]:
+    """The same with other settings: a mirror stays what it is, sources come and go."""
+    present = record.config
+    config = target_config(world, config, random, closed=not present.subjects)
+    if present.mirror is not None:
+        config["mirror"] = to_builtins(present.mirror)
+    elif "sources" in config and random.random() < 0.5:
+        config["sources"] = to_builtins(present.sources)
+    return config
+
+
+def _source(world: World, origin: str, target: str, random: Random) -> dict[str, Any]:
+    return source_config(origin, target, world.streams[origin].last_seq, world.now, random)
+
+
+def root_of(record: StreamRecord, random: Random) -> str:
+    """The first token of subjects that are likely to be in a stream."""
+    config = record.config
+    origins = [config.mirror] if config.mirror is not None else config.sources
+    if not origins:
+        return record.name
+    return random.choice([*(one.name for one in origins), *([record.name] if config.subjects else [])])
+
+
+def is_open(record: StreamRecord) -> bool:
+    """Can be published to?"""
+    return bool(record.config.subjects)
+
+
+def target_name(random: Random) -> str:
+    return random.choice([MIRROR, SOURCED, SOURCED])
+
+
+def check_copies(world: World) -> None:
+    """After quiet time: nothing that an origin has is missing."""
+    for record in world.streams.values():
+        if record.copies is not None:
+            record.copies.check_complete()
+
+
+def lag_of(world: World) -> int:
+    """What targets have yet to take, by what the server says."""
+    lag = 0
+    for name in TARGETS:
+        stream = world.engine.streams.get(name)
+        if stream is not None:
+            mirror, sources = world.engine.sourcing.infos(stream, world.now)
+            lag += sum(one.lag for one in [*sources, *([mirror] if mirror is not None else [])])
+    return lag

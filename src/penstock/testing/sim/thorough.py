@@ -1,0 +1,36 @@
+"""Checks that are too dear for every tick: counts, gaps, what consumers say of themselves."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from penstock.protocol.api import encode
+from penstock.testing.sim.settling import check_driven, note_kept
+
+if TYPE_CHECKING:
+    from penstock.testing.sim.world import World
+
+
+def check_all(world: World) -> None:
+    """Everything that is too dear for every tick."""
+    if world.has_copies:
+        world.pass_time(0)  # copies may be too old from the start
+    world.tick(whole=True)
+    note_kept(world)
+    # What an interest stream delivers to those that don't ack goes after the write of its tick.
+    world.look(written=False)
+    for record in world.streams.values():
+        record.end_tick()
+    for name, record in list(world.streams.items()):
+        record.count_thoroughly(world.engine.streams[name], world.now)
+        for one in record.features:
+            one.check(world.now, faulty=world.faulty())
+    if world.has_copies and not world.faulty():
+        check_driven(world)
+    for (stream, name), consumer_record in world.consumers.items():
+        consumer = world.engine.streams[stream].consumers[name]
+        info = json.loads(encode(consumer.info(world.now)))
+        consumer_record.check(consumer, world.streams[stream], info)
+        if consumer not in world.engine._lagging and consumer.stream.write_failure is None:
+            consumer_record.kept_floor = consumer_record.floor

@@ -1,0 +1,99 @@
+"""Bugs of mirrors and sources, planted on purpose like those of bugs.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock.jetstream import origin_consumer, sourcing
+from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.engine import JetStream
+from penstock.jetstream.stream.inflow import Inflow
+from penstock.jetstream.stream.positions import SourcePositions
+from penstock.jetstream.stream.stream import Stream
+from penstock.kernels.copying import settle_upto
+
+
+def _read_on_from(off: int, patch: pytest.MonkeyPatch) -> None:
+    goes_on = Inflow.goes_on
+
+    def shifted(inflow: Inflow, seq: int, ident: str) -> None:
+        goes_on(inflow, max(seq + off, 1), ident)
+
+    patch.setattr(Inflow, "goes_on", shifted)
+
+
+def source_one_too_early(patch: pytest.MonkeyPatch) -> None:
+    """After a restart a source is read on from the message that was taken last."""
+    _read_on_from(-1, patch)
+
+
+def source_one_too_late(patch: pytest.MonkeyPatch) -> None:
+    """After a restart a source is read on from the second message that was not taken."""
+    _read_on_from(1, patch)
+
+
+def positions_not_noted(patch: pytest.MonkeyPatch) -> None:
+    """How far a stream got with its sources is what its messages say, as long as they are there."""
+    patch.setattr(SourcePositions, "note", lambda positions, inflows, log: None)
+
+
+def mirrored_before_the_write(patch: pytest.MonkeyPatch) -> None:
+    """Mirrors and sources take what their origins applied in the same tick, before it is written."""
+    apply = JetStream.apply
+
+    def ahead(engine: JetStream, now: int) -> None:
+        apply(engine, now)
+        engine.sourcing.advance(list(engine._changed), now)
+        apply(engine, now)
+
+    patch.setattr(JetStream, "apply", ahead)
+
+
+def origin_let_go_before_the_write(patch: pytest.MonkeyPatch) -> None:
+    """An origin that keeps what is needed lets go what its readers have read, before that is written."""
+    read = sourcing.LocalReader.read
+
+    def settled(reader: sourcing.LocalReader, now: int, enough: int) -> int:
+        size = read(reader, now, enough)
+        consumer: Consumer | None = reader._consumer
+        if consumer is not None and not consumer.closed and reader._looked > consumer.state.delivered_stream:
+            settle_upto(consumer.state, consumer.stream.log, reader.inflow.filters, reader._looked, now)
+            consumer.engine.touch_consumer(consumer)
+        return size
+
+    patch.setattr(sourcing.LocalReader, "read", settled)
+
+
+def consumer_outlives_its_stream(patch: pytest.MonkeyPatch) -> None:
+    """A restart leaves the consumers of streams that are gone."""
+    patch.setattr(origin_consumer, "retire_orphans", lambda engine: None)
+
+
+def unwritten_is_mirrored(patch: pytest.MonkeyPatch) -> None:
+    """An origin is read though its last write failed."""
+    read = sourcing.LocalReader.read
+
+    def careless(reader: sourcing.LocalReader, now: int, enough: int) -> int:
+        origin: Stream | None = reader._engine.streams.get(reader.inflow.source.name)
+        if origin is None or origin.write_failure is None:
+            return read(reader, now, enough)
+        failure, origin.write_failure = origin.write_failure, None
+        try:
+            return read(reader, now, enough)
+        finally:
+            origin.write_failure = failure
+
+    patch.setattr(sourcing.LocalReader, "read", careless)
+
+
+COPY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
+    (source_one_too_early, "exactly once", 3),
+    (source_one_too_late, "gap", 62),
+    (positions_not_noted, "exactly once", 53),
+    (mirrored_before_the_write, "ahead", 1),
+    (origin_let_go_before_the_write, "kept", 24),
+    (consumer_outlives_its_stream, "orphans", 43),
+    (unwritten_is_mirrored, "ahead", 43),
+]

@@ -1,0 +1,106 @@
+"""What the simulation found about mirrors and sources, each told as briefly as it can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.jetstream import origin_consumer
+from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.engine import JetStream
+from penstock.kernels.dispatch import publish
+from penstock.store.file import FileStore
+from tests.support.engine import EngineHarness
+from tests.unit.test_mirrors import make, payloads, settle
+
+
+def consumers_of(js: EngineHarness, name: str) -> list[str]:
+    found: list[str] = js.api(f"CONSUMER.NAMES.{name}")["consumers"] or []
+    return found
+
+
+def test_num_pending_counts_no_sequence_that_a_mirror_passes_over() -> None:
+    js = EngineHarness()
+    js.create("O", "o.*")
+    make(js, "M", mirror={"name": "O", "filter_subject": "o.1"})
+    js.request("o.1", b"x")
+    settle(js)
+    config = {"name": "c", "durable_name": "c", "ack_policy": "explicit"}
+    js.api("CONSUMER.CREATE.M.c", {"stream_name": "M", "config": config})
+    assert js.api("CONSUMER.INFO.M.c")["num_pending"] == 1
+    for n in (0, 1, 0):
+        js.request(f"o.{n}", b"x")
+    settle(js)
+    assert js.api("CONSUMER.INFO.M.c")["num_pending"] == 2
+
+
+def test_row_174_a_work_queue_keeps_what_a_source_never_takes() -> None:
+    js = EngineHarness()
+    js.create("O", "o", retention="workqueue")
+    for n in range(3):
+        js.request("o", b"%d" % n)
+    js.create("S", "s", sources=[{"name": "O", "opt_start_seq": 3}])
+    settle(js)
+    assert payloads(js, "S") == [b"2"] and payloads(js, "O") == [b"0", b"1"]
+    [name] = consumers_of(js, "O")
+    assert js.api(f"CONSUMER.DELETE.O.{name}")["success"]
+    js.request("o", b"3")
+    settle(js)
+    assert payloads(js, "S") == [b"2", b"3"] and payloads(js, "O") == [b"0", b"1"]
+
+
+def test_row_174_nothing_waits_for_a_stream_that_a_restart_forgot(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    js.create("O", "o", retention="interest")
+    js.create("S", "s", storage="memory", sources=[{"name": "O"}])
+    settle(js)
+    assert len(consumers_of(js, "O")) == 1
+    js.engine.close()
+    store.close()
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    assert consumers_of(js, "O") == []
+    js.request("o", b"nobody wants it")
+    assert payloads(js, "O") == []
+
+
+def test_row_174_another_source_of_the_same_origin_leaves_the_first_its_consumer() -> None:
+    js = EngineHarness()
+    js.create("O", "o.*", retention="interest")
+    sources = [{"name": "O", "filter_subject": "o.1"}, {"name": "O", "filter_subject": "o.2"}]
+    js.create("S", "s", sources=sources[:1])
+    settle(js)
+    [first] = consumers_of(js, "O")
+    js.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s"], "sources": sources})
+    settle(js)
+    js = js.restart()
+    settle(js)
+    assert len(consumers_of(js, "O")) == 2 and first in consumers_of(js, "O")
+    for n in (1, 2):
+        js.request(f"o.{n}", b"%d" % n)
+    settle(js)
+    assert sorted(payloads(js, "S")) == [b"1", b"2"] and payloads(js, "O") == []
+
+
+def test_a_sync_that_ends_while_the_consumer_of_an_origin_is_made_does_not_disturb_its_readers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_consumer = origin_consumer.make
+
+    def make_slowly(engine: JetStream, *about: Any) -> Consumer:
+        engine.synced(engine.streams["X"], None, [])  # making one waits for what the disk has to do
+        return make_consumer(engine, *about)
+
+    monkeypatch.setattr(origin_consumer, "make", make_slowly)
+    js = EngineHarness()
+    js.create("O", "o", retention="workqueue")
+    js.create("X", "x")
+    js.create("OF_X", "ox", sources=[{"name": "X"}])
+    settle(js)
+    publish(js.index, b"x", b"", b"", b"x")
+    js.create("OF_O", "oo", sources=[{"name": "O"}])
+    settle(js)
+    assert payloads(js, "OF_X") == [b"x"]
