@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 import penstock.client
-from penstock.client import Client, JetStream
-from tests.support.nats_servers import KINDS, running_server
+from penstock.client import Client, JetStream, Stream
+from tests.support.conf_servers import running_conf
+from tests.support.nats_servers import KINDS, AnyServer, running_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,10 +26,34 @@ def server_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def url(server_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of each kind, with nothing configured."""
-    with running_server(server_kind, tmp_path_factory.mktemp(server_kind)) as server:
-        yield server.url
+def server(server_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyServer]:
+    """One of each kind, with nothing configured."""
+    with running_server(server_kind, tmp_path_factory.mktemp(server_kind)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def url(server: AnyServer) -> str:
+    return server.url
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Servers of both kinds at once, with nothing configured, to be held against each other."""
+    with ExitStack() as stack:
+        yield {
+            kind: stack.enter_context(running_server(kind, tmp_path_factory.mktemp(kind))).url
+            for kind in ("official", "penstock")
+        }
+
+
+@pytest.fixture(scope="module")
+def port(
+    request: pytest.FixtureRequest, server_kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[int]:
+    """Of a server of each kind, with the configuration that is the test module's CONF."""
+    with running_conf(server_kind, request.module.CONF, tmp_path_factory.mktemp(server_kind)) as port:
+        yield port
 
 
 @pytest.fixture
@@ -39,6 +65,23 @@ async def client(url: str) -> AsyncIterator[Client]:
 @pytest.fixture
 def js(client: Client) -> JetStream:
     return client.jetstream(timeout=10)
+
+
+@pytest.fixture
+async def stream(js: JetStream) -> AsyncIterator[Stream]:
+    """A fresh stream `S` on `s.>` that takes batches, deleted afterwards."""
+    stream = await js.create_stream(
+        "S",
+        subjects=["s.>"],
+        storage="memory",
+        allow_atomic=True,
+        allow_batched=True,
+        allow_direct=True,
+    )
+    try:
+        yield stream
+    finally:
+        await js.delete_stream("S")
 
 
 @pytest.fixture(scope="module")

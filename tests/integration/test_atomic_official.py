@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import nats
 import pytest
 
-from tests.support.nats_servers import running_server
 from tests.support.same_answers import Step, api, change, make, play, pub
 
 pytestmark = pytest.mark.official
@@ -183,16 +180,6 @@ RENAMED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    with ExitStack() as stack:
-        servers = [
-            stack.enter_context(running_server(kind, tmp_path_factory.mktemp(kind)))
-            for kind in ("official", "penstock")
-        ]
-        yield servers[0].url, servers[1].url
-
-
 @pytest.mark.parametrize(
     "steps",
     [
@@ -208,10 +195,10 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
         }.items()
     ],
 )
-async def test_both_servers_answer_the_same(urls: tuple[str, str], steps: list[Step]) -> None:
+async def test_both_servers_answer_the_same(urls: dict[str, str], steps: list[Step]) -> None:
     """Row 99, row 100, row 101, row 102, row 103, row 104, row 105, row 106, row 107, row 108, row 111,
     row 112, row 113, row 114, row 115, row 116, row 117, row 120."""
-    official, penstock = [await play(url, steps) for url in urls]
+    official, penstock = [await play(url, steps) for url in urls.values()]
     for step, one, other in zip(steps, official, penstock, strict=True):
         assert without_sizes(other) == without_sizes(one), step
 
@@ -225,9 +212,9 @@ def without_sizes(answers: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", ["incomplete", "unsupported", "large", "inflight"])
-async def test_both_servers_tell_why_a_batch_was_abandoned(urls: tuple[str, str], case: str) -> None:
+async def test_both_servers_tell_why_a_batch_was_abandoned(urls: dict[str, str], case: str) -> None:
     """Row 104, row 108, row 109, row 116, row 118."""
-    said = [await abandoned(url, case) for url in urls]
+    said = [await abandoned(url, case) for url in urls.values()]
     assert said[0] == said[1]
 
 

@@ -42,12 +42,6 @@ authorization {{
 VIOLATION = b"-ERR 'Authorization Violation'\r\n"
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with running_conf(request.param, CONF, tmp_path_factory.mktemp(request.param)) as port:
-        yield port
-
-
 @pytest.fixture
 def service(port: int) -> Iterator[RawNats]:
     client = login(port, "service")

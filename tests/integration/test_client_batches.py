@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,22 +20,6 @@ from penstock.errors import (
 )
 
 pa = pytest.importorskip("pyarrow")
-
-
-@pytest.fixture
-async def stream(js: JetStream) -> AsyncIterator[Stream]:
-    stream = await js.create_stream(
-        "S",
-        subjects=["s.>"],
-        storage="memory",
-        allow_atomic=True,
-        allow_batched=True,
-        allow_direct=True,
-    )
-    try:
-        yield stream
-    finally:
-        await js.delete_stream("S")
 
 
 async def payloads(stream: Stream) -> list[bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -15,17 +14,6 @@ from penstock.errors import (
     PublishFailedError,
     WrongLastSequenceError,
 )
-
-
-@pytest.fixture
-async def stream(js: JetStream) -> AsyncIterator[Stream]:
-    stream = await js.create_stream(
-        "S", subjects=["s.>"], storage="memory", allow_batched=True, allow_atomic=True
-    )
-    try:
-        yield stream
-    finally:
-        await js.delete_stream("S")
 
 
 async def payloads(stream: Stream) -> list[bytes]:

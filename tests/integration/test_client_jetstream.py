@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -27,16 +26,6 @@ from penstock.errors import (
 )
 from penstock.protocol.durations import NS_PER_S
 from tests.support.nats_servers import until
-
-
-@pytest.fixture
-async def stream(js: JetStream) -> AsyncIterator[Stream]:
-    """A fresh stream `S` on `s.>`, deleted afterwards."""
-    stream = await js.create_stream("S", subjects=["s.>"], storage="memory", allow_direct=True)
-    try:
-        yield stream
-    finally:
-        await js.delete_stream("S")
 
 
 async def fill(js: JetStream, count: int, subject: str = "s.a") -> None:

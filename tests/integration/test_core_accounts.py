@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import ConfigError
 from penstock.server.directives import load
-from tests.support.conf_servers import answers, login, received, running_conf
-from tests.support.nats_servers import KINDS, find_official_server
+from tests.support.conf_servers import answers, login, received
+from tests.support.nats_servers import find_official_server
 from tests.support.rawnats import RawNats
 
 CONF = """
@@ -37,12 +36,6 @@ accounts {
 system_account: SYS
 no_auth_user: c
 """
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with running_conf(request.param, CONF, tmp_path_factory.mktemp(request.param)) as port:
-        yield port
 
 
 def test_a_message_stays_in_its_account(port: int) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.conf_servers import login, running_conf
-from tests.support.nats_servers import KINDS
+from tests.support.conf_servers import login
 from tests.support.rawnats import RawMessage, RawNats
 
 CONF = """
@@ -60,12 +59,6 @@ accounts {
   }
 }
 """
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with running_conf(request.param, CONF, tmp_path_factory.mktemp(request.param)) as port:
-        yield port
 
 
 class People:

@@ -102,6 +102,17 @@ def mapped(port: int, subjects: list[str]) -> list[tuple[str, str]]:
     return found
 
 
+def mapped_by_both(conf: str, subjects: list[str], directory: Path) -> list[tuple[str, str]]:
+    """What both servers, each with this configuration, make of the subjects: the same."""
+    found = {}
+    for kind in ("official", "penstock"):
+        (directory / kind).mkdir()
+        with running(kind, conf, directory / kind) as port:
+            found[kind] = mapped(port, subjects)
+    assert found["penstock"] == found["official"]
+    return found["penstock"]
+
+
 def test_a_prefix_is_put_before_a_subject_and_tokens_change_places(port: int) -> None:
     assert mapped(port, ["prefixed", "orders.eu.7", "orders.eu", "orders.a.b.c"]) == [
         ("prefixed", "deep.er.prefixed"),
@@ -165,27 +176,15 @@ def test_every_function_makes_what_the_official_server_makes(tmp_path: Path) -> 
     subjects = [f"f{i}.{w}.{chance.choice(words)}" for i in range(len(FUNCTIONS)) for w in words]
     subjects += [f"tail.{w}.{w}.x" for w in words] + ["whole", "tail.x", "f0.a", "tail.a.b..c"]
     conf = "mappings {\n" + maps + "}\n"
-    found = {}
-    for kind in ("official", "penstock"):
-        directory = tmp_path / kind
-        directory.mkdir()
-        with running(kind, conf, directory) as port:
-            found[kind] = mapped(port, subjects)
-    assert found["penstock"] == found["official"]
-    assert len(found["penstock"]) > len(subjects) // 2
+    found = mapped_by_both(conf, subjects, tmp_path)
+    assert len(found) > len(subjects) // 2
 
 
 def test_partitions_of_many_keys_are_the_official_servers(tmp_path: Path) -> None:
     conf = 'mappings { "k.*.*": "p.{{partition(16,1,2)}}.{{partition(997,2)}}.$1.$2" }'
     subjects = [f"k.customer-{i * 7919 % 10007}.{i:x}" for i in range(3000)]
-    found = {}
-    for kind in ("official", "penstock"):
-        directory = tmp_path / kind
-        directory.mkdir()
-        with running(kind, conf, directory) as port:
-            found[kind] = mapped(port, subjects)
-    assert found["penstock"] == found["official"]
-    assert len({subject.split(".")[1] for _, subject in found["penstock"]}) == 16
+    found = mapped_by_both(conf, subjects, tmp_path)
+    assert len({subject.split(".")[1] for _, subject in found}) == 16
 
 
 @pytest.mark.official

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import bcrypt
@@ -14,7 +14,6 @@ from penstock.server.options import User
 from penstock.server.reload import reload
 from penstock.testing import EmbeddedServer
 from tests.support.conf_servers import answers, login, received, running_conf
-from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
 
 Factory = Callable[..., EmbeddedServer]
@@ -51,12 +50,6 @@ authorization {{
 }}
 no_auth_user: default
 """
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with running_conf(request.param, CONF, tmp_path_factory.mktemp(request.param)) as port:
-        yield port
 
 
 def publish_refused(subject: str) -> list[str]:

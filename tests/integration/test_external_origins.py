@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import nats
 import pytest
 
 from tests.support.conf_servers import running_conf
 from tests.support.nats_servers import KINDS, until
-from tests.support.origins import Streams
+from tests.support.origins import Streams, streams_on
 
 CONF = """
 accounts {
@@ -37,30 +37,19 @@ accounts {
 EXTERNAL = {"api": "JS.E.API", "deliver": "deliver.i"}
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with running_conf(request.param, CONF, tmp_path_factory.mktemp(request.param)) as port:
-        yield port
-
-
-async def streams_of(port: int, user: str) -> AsyncIterator[Streams]:
-    client = await nats.connect(f"nats://127.0.0.1:{port}", user=user, password=user, allow_reconnect=False)
-    streams = Streams(client)
-    yield streams
-    for name in (await streams.api("STREAM.NAMES"))["streams"] or []:
-        await streams.delete(name)
-    await client.close()
+def streams_of(port: int, user: str, *, keep: bool = False) -> AbstractAsyncContextManager[Streams]:
+    return streams_on(f"nats://127.0.0.1:{port}", keep=keep, user=user, password=user)
 
 
 @pytest.fixture
 async def there(port: int) -> AsyncIterator[Streams]:
-    async for streams in streams_of(port, "e"):
+    async with streams_of(port, "e") as streams:
         yield streams
 
 
 @pytest.fixture
 async def here(port: int) -> AsyncIterator[Streams]:
-    async for streams in streams_of(port, "i"):
+    async with streams_of(port, "i") as streams:
         yield streams
 
 
@@ -125,23 +114,19 @@ async def test_what_is_not_there_is_said(here: Streams) -> None:
 async def test_a_large_origin_comes_whole_and_goes_on_after_a_restart(kind: str, tmp_path: Path) -> None:
     """Flow control crosses as well: 40 MB are more than may be on their way at once."""
     with running_conf(kind, CONF, tmp_path) as port:
-        async for there in streams_of(port, "e"):
+        async with streams_of(port, "e", keep=True) as there, streams_of(port, "i", keep=True) as here:
             await there.make("O", "o")
             for _ in range(400):
                 await there.client.publish("o", b"x" * 100_000)
             await there.reaches("O", 400)
-            async for here in streams_of(port, "i"):
-                await here.make("M", mirror={"name": "O", "external": EXTERNAL})
-                await here.make("S", sources=[{"name": "O", "external": EXTERNAL}])
-                await here.reaches("M", 400)
-                await here.reaches("S", 400)
-                break
-            break
+            await here.make("M", mirror={"name": "O", "external": EXTERNAL})
+            await here.make("S", sources=[{"name": "O", "external": EXTERNAL}])
+            await here.reaches("M", 400)
+            await here.reaches("S", 400)
     with running_conf(kind, CONF, tmp_path) as port:
-        async for there in streams_of(port, "e"):
+        async with streams_of(port, "e") as there, streams_of(port, "i") as here:
             await there.pub("o", b"last")
-            async for here in streams_of(port, "i"):
-                await here.reaches("M", 401)
-                await here.reaches("S", 401)
-                assert (await here.get("M", 401)).payload == b"last"  # type: ignore[union-attr]
-                assert (await here.get("S", 401)).source[1] == "401"  # type: ignore[union-attr]
+            await here.reaches("M", 401)
+            await here.reaches("S", 401)
+            assert (await here.get("M", 401)).payload == b"last"  # type: ignore[union-attr]
+            assert (await here.get("S", 401)).source[1] == "401"  # type: ignore[union-attr]

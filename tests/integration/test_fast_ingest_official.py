@@ -6,14 +6,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 import penstock.client
 from penstock.client import Client
-from tests.support.nats_servers import running_server
 
 pytestmark = pytest.mark.official
 
@@ -114,15 +113,6 @@ async def dialogue(client: Client, kind: str, messages: list[Sent], gap: str, fl
         return answers
     finally:
         await js.delete_stream("S")
-
-
-@pytest.fixture(scope="module")
-def urls(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with ExitStack() as stack:
-        yield {
-            kind: stack.enter_context(running_server(kind, tmp_path_factory.mktemp(kind))).url
-            for kind in ("penstock", "official")
-        }
 
 
 @pytest.fixture

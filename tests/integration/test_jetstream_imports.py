@@ -9,8 +9,7 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 import penstock
-from tests.support.conf_servers import login, running_conf
-from tests.support.nats_servers import KINDS
+from tests.support.conf_servers import login
 
 CONF = """
 accounts {
@@ -50,13 +49,6 @@ accounts {
   }
 }
 """
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    directory = tmp_path_factory.mktemp(request.param)
-    with running_conf(request.param, CONF, directory) as port:
-        yield port
 
 
 @pytest.fixture

@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack
 from typing import Any
 
 import nats
 import pytest
 
 from tests.support.dialogue import MS, Answer, Dialogue, comparable
-from tests.support.nats_servers import find_official_server, running_server
+from tests.support.nats_servers import find_official_server
 
 pytestmark = [
     pytest.mark.official,
@@ -281,16 +280,6 @@ PARTS: list[Callable[[Retaining], Awaitable[None]]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def urls(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Both servers, for all tests of this module."""
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(running_server(kind, tmp_path_factory.mktemp(kind))).url
-            for kind in ("official", "penstock")
-        ]
-
-
 async def hold(url: str, part: Callable[[Retaining], Awaitable[None]]) -> AsyncIterator[tuple[str, Answer]]:
     client = await nats.connect(url, allow_reconnect=False)
     say = Retaining(client, part.__name__)
@@ -301,12 +290,12 @@ async def hold(url: str, part: Callable[[Retaining], Awaitable[None]]) -> AsyncI
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
-async def test_both_servers_keep_the_same(urls: list[str], part: Callable[[Retaining], Any]) -> None:
+async def test_both_servers_keep_the_same(urls: dict[str, str], part: Callable[[Retaining], Any]) -> None:
     """rows 26, 27, 28"""
 
     async def lines(url: str) -> list[tuple[str, Answer]]:
         return [line async for line in hold(url, part)]
 
-    official, ours = await asyncio.gather(*(lines(url) for url in urls))
+    official, ours = await asyncio.gather(*(lines(url) for url in urls.values()))
     for expected, said in zip(official, ours, strict=True):
         assert said == expected

@@ -8,14 +8,9 @@ API level is refused.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-from contextlib import ExitStack
-
 import pytest
 
-from tests.support.nats_servers import running_server
-from tests.support.same_answers import SECOND, Step, api, change, make, play, pub
+from tests.support.same_answers import SECOND, answer_the_same, api, change, make, pub
 
 pytestmark = pytest.mark.official
 
@@ -262,19 +257,6 @@ DIRECT = [
 ]
 
 
-@pytest.fixture(scope="module")
-def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Both servers, for all tests of this module."""
-    with ExitStack() as stack:
-        yield {
-            kind: stack.enter_context(running_server(kind, tmp_path_factory.mktemp(kind))).url
-            for kind in ("official", "penstock")
-        }
-
-
 @pytest.mark.parametrize("name", ["CREATING", "CHANGING", "LIMITS", "HEADERS", "DIRECT"])
 async def test_both_servers_give_the_same_answers(urls: dict[str, str], name: str) -> None:
-    steps: list[Step] = globals()[name]
-    official, ours = await asyncio.gather(*(play(urls[kind], steps) for kind in ("official", "penstock")))
-    for step, expected, found in zip(steps, official, ours, strict=True):
-        assert found == expected, f"{step[0]} {step[1]!r:.200} {step[2]}"
+    await answer_the_same(urls, globals()[name])

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE
-from tests.support.killed_server import Served
+from tests.support.killed_server import Served, stored_messages
 from tests.support.rawnats import RawNats
 
 KILLS = 20
@@ -354,27 +354,12 @@ class Remover(threading.Thread):
 
 def read_present(port: int) -> dict[int, int]:
     """sequence -> number of all messages there are."""
-    connection = RawNats(port)
-    config = {"ack_policy": "none", "mem_storage": True}
-    body = {"stream_name": STREAM, "config": config}
-    name = connection.request(f"$JS.API.CONSUMER.CREATE.{STREAM}", body)["name"]
-    connection.subscribe("_INBOX.read", 1)
     found: dict[int, int] = {}
-    while True:
-        before = len(found)
-        next_subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{name}"
-        connection.publish(next_subject, b'{"batch":500,"no_wait":true}', "_INBOX.read")
-        while len(found) < before + 500:
-            message = connection.message()
-            if not message.reply.startswith(b"$JS.ACK."):
-                break
-            seq = int(message.reply.split(b".")[5])
-            assert seq not in found and message.payload.endswith(PADDING)
-            number = found[seq] = int(message.payload[: -len(PADDING)])
-            assert message.subject == f"kill.{kind_of(number)}".encode()
-        if len(found) == before:
-            connection.close()
-            return found
+    for seq, message in stored_messages(port, STREAM):
+        assert seq not in found and message.payload.endswith(PADDING)
+        number = found[seq] = int(message.payload[: -len(PADDING)])
+        assert message.subject == f"kill.{kind_of(number)}".encode()
+    return found
 
 
 ENCRYPTED = 'key: "a key of this test", cipher: aes'

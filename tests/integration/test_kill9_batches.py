@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.killed_server import Served
+from tests.support.killed_server import Served, stored_messages
 from tests.support.rawnats import RawNats
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "5"))
@@ -155,23 +155,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 def read_stream(port: int, stream: str) -> dict[int, bytes]:
     """sequence -> payload of all messages there are."""
-    connection = RawNats(port)
-    body = {"stream_name": stream, "config": {"ack_policy": "none", "mem_storage": True}}
-    name = connection.request(f"$JS.API.CONSUMER.CREATE.{stream}", body)["name"]
-    connection.subscribe("_INBOX.read", 1)
-    found: dict[int, bytes] = {}
-    while True:
-        before = len(found)
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"
-        connection.publish(subject, b'{"batch":1000,"no_wait":true}', "_INBOX.read")
-        while len(found) < before + 1000:
-            message = connection.message()
-            if not message.reply.startswith(b"$JS.ACK."):
-                break
-            found[int(message.reply.split(b".")[5])] = message.payload
-        if len(found) == before:
-            connection.close()
-            return found
+    return {seq: message.payload for seq, message in stored_messages(port, stream)}
 
 
 def test_batches_are_whole_acked_fast_messages_are_there_and_letters_come_once_after_kill_9(

@@ -15,8 +15,7 @@ from penstock.errors import ConfigError
 from penstock.protocol import headers
 from penstock.protocol.s2 import S2Reader
 from penstock.server.directives import load
-from tests.support.conf_servers import login, running_conf
-from tests.support.nats_servers import KINDS
+from tests.support.conf_servers import login
 from tests.support.rawnats import RawMessage, RawNats
 
 CONF = """
@@ -48,12 +47,6 @@ DEST = ("Nats-Trace-Dest", "dest")
 ONLY = ("Nats-Trace-Only", "true")
 PARENT = ("TraceParent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 Fields = tuple[tuple[str, str], ...]
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with running_conf(request.param, CONF, tmp_path_factory.mktemp(request.param)) as port:
-        yield port
 
 
 class Scene:

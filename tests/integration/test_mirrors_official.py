@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import nats
 import nats.errors
 import pytest
 
-from tests.support.nats_servers import KINDS, AnyServer, running_server, until
-from tests.support.origins import Streams
+from tests.support.nats_servers import AnyServer, until
+from tests.support.origins import Streams, streams_on
 from tests.support.talk import code, text
 
 SECOND = 1_000_000_000
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyServer]:
-    with running_server(request.param, tmp_path_factory.mktemp(request.param)) as running:
-        yield running
-
-
 @pytest.fixture
-async def streams(server: AnyServer) -> AsyncIterator[Streams]:
-    client = await nats.connect(server.url, allow_reconnect=False)
-    streams = Streams(client)
-    yield streams
-    for name in (await streams.api("STREAM.NAMES"))["streams"] or []:
-        await streams.delete(name)
-    await client.close()
+async def streams(url: str) -> AsyncIterator[Streams]:
+    async with streams_on(url) as streams:
+        yield streams
 
 
 async def test_a_mirror_has_its_origins_messages_under_their_sequences_and_times(streams: Streams) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,12 +31,6 @@ accounts {{
 }}
 """
 VIOLATION = b"-ERR 'Authorization Violation'"
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with running_conf(request.param, CONF, tmp_path_factory.mktemp(request.param)) as port:
-        yield port
 
 
 def refused(port: int, sign: Callable[[str], str], **connect: object) -> bool:

@@ -14,9 +14,8 @@ from penstock.protocol.claims import ExternalAuthorization, Permission, Permissi
 from penstock.server.directives import load
 from tests.integration.test_auth_callout import VIOLATION, XKEY, Question, knocking
 from tests.integration.test_operators import conf
-from tests.support.conf_servers import answers, received, running_conf
+from tests.support.conf_servers import answers, received
 from tests.support.keys import account_token, key, token_login, user_token
-from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
 
 CALLOUT, APP, CLOSED = (key("account", name) for name in ("CALLOUT", "APP", "CLOSED"))
@@ -43,11 +42,7 @@ TOKENS = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    settings = conf(TOKENS, extra=f"authorization {{ timeout: 1 }}\ndefault_sentinel: {SENTINEL}")
-    with running_conf(request.param, settings, tmp_path_factory.mktemp(request.param)) as port:
-        yield port
+CONF = conf(TOKENS, extra=f"authorization {{ timeout: 1 }}\ndefault_sentinel: {SENTINEL}")
 
 
 @pytest.fixture

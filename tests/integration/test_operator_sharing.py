@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +59,7 @@ TOKENS = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with running_conf(request.param, conf(TOKENS), tmp_path_factory.mktemp(request.param)) as port:
-        yield port
+CONF = conf(TOKENS)
 
 
 def user(port: int, account: str, **connect: object) -> RawNats:

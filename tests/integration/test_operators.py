@@ -6,7 +6,6 @@ import json
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -86,10 +85,7 @@ resolver_preload {{
 """
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with running_conf(request.param, conf(TOKENS), tmp_path_factory.mktemp(request.param)) as port:
-        yield port
+CONF = conf(TOKENS)
 
 
 def outcome(port: int, name: str, token: str, **connect: object) -> str:

@@ -6,8 +6,6 @@ import asyncio
 import json
 import re
 from base64 import b64decode
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import nats
 import pytest
 
 from tests.support.nats_servers import KINDS, running_server, until
-from tests.support.same_answers import SECOND, Step, api, change, make, play, pub
+from tests.support.same_answers import SECOND, Step, answer_the_same, api, change, make, play, pub
 
 pytestmark = pytest.mark.official
 
@@ -276,26 +274,13 @@ PERSISTING = [
 ]
 
 
-@pytest.fixture(scope="module")
-def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Both servers, for all tests of this module."""
-    with ExitStack() as stack:
-        yield {
-            kind: stack.enter_context(running_server(kind, tmp_path_factory.mktemp(kind))).url
-            for kind in ("official", "penstock")
-        }
-
-
 @pytest.mark.parametrize(
     "name", ["TRANSFORM", "REPUBLISH", "COUNTERS", "SCHEDULES", "ROLLUP", "TTLS", "PERSISTING"]
 )
 async def test_both_servers_give_the_same_answers(urls: dict[str, str], name: str) -> None:
     """row 46 (transform), row 47 (republish), row 48 (roll-up), row 63 (TTL), row 65 (persist_mode),
     counters, schedules"""
-    steps: list[Step] = globals()[name]
-    official, ours = await asyncio.gather(*(play(urls[kind], steps) for kind in ("official", "penstock")))
-    for step, expected, found in zip(steps, official, ours, strict=True):
-        assert found == expected, f"{step[0]} {step[1]!r:.200} {step[2]!r:.200}"
+    await answer_the_same(urls, globals()[name])
 
 
 Heard = tuple[str, dict[str, str], bytes]

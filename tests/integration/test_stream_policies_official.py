@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import nats
 import nats.errors
 import pytest
 
-from tests.support.nats_servers import find_official_server, running_server
-from tests.support.same_answers import SECOND, Step, api, change, make, play, pub
+from tests.support.nats_servers import find_official_server
+from tests.support.same_answers import SECOND, Step, answer_the_same, api, change, make, pub
 
 pytestmark = [
     pytest.mark.official,
@@ -306,23 +304,10 @@ READING = [
 ]
 
 
-@pytest.fixture(scope="module")
-def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Both servers, for all tests of this module."""
-    with ExitStack() as stack:
-        yield {
-            kind: stack.enter_context(running_server(kind, tmp_path_factory.mktemp(kind))).url
-            for kind in ("official", "penstock")
-        }
-
-
 @pytest.mark.parametrize("name", ["CONFIGURING", "UPDATING", "PAGING", "READING"])
 async def test_both_servers_give_the_same_answers(urls: dict[str, str], name: str) -> None:
     """rows 24, 35, 36, 39, 43, 49, 50, 51, 52, 53, 55, 56, 57, 58"""
-    steps: list[Step] = globals()[name]
-    official, ours = await asyncio.gather(*(play(urls[kind], steps) for kind in ("official", "penstock")))
-    for step, expected, found in zip(steps, official, ours, strict=True):
-        assert found == expected, f"{step[0]} {step[1]!r:.200} {step[2]}"
+    await answer_the_same(urls, globals()[name])
 
 
 ANNOUNCED = [

@@ -8,9 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.rawnats import RawNats
+from tests.support.rawnats import RawMessage, RawNats
+
+READ_BATCH = 500
 
 
 class Served:
@@ -46,3 +49,23 @@ class Served:
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def stored_messages(port: int, stream: str) -> Iterator[tuple[int, RawMessage]]:
+    """(sequence, message) of all there are."""
+    connection = RawNats(port)
+    body = {"stream_name": stream, "config": {"ack_policy": "none", "mem_storage": True}}
+    name = connection.request(f"$JS.API.CONSUMER.CREATE.{stream}", body)["name"]
+    next_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"
+    connection.subscribe("_INBOX.read", 1)
+    found = True
+    while found:
+        connection.publish(next_subject, b'{"batch":%d,"no_wait":true}' % READ_BATCH, "_INBOX.read")
+        found = False
+        for _ in range(READ_BATCH):
+            message = connection.message()
+            if not message.reply.startswith(b"$JS.ACK."):
+                break
+            found = True
+            yield int(message.reply.split(b".")[5]), message
+    connection.close()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
+
+import nats
 
 from tests.support.nats_servers import until
 
@@ -87,3 +91,14 @@ class Streams:
 
 def _config(name: str, subjects: tuple[str, ...], settings: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, **({"subjects": list(subjects)} if subjects else {}), **settings}
+
+
+@asynccontextmanager
+async def streams_on(url: str, *, keep: bool = False, **login: Any) -> AsyncIterator[Streams]:
+    """Those of that server; in the end they are deleted, unless they are to be kept."""
+    client = await nats.connect(url, allow_reconnect=False, **login)
+    streams = Streams(client)
+    yield streams
+    for name in [] if keep else (await streams.api("STREAM.NAMES"))["streams"] or []:
+        await streams.delete(name)
+    await streams.client.close()  # a test may have connected anew

@@ -30,6 +30,13 @@ def change(name: str, *subjects: str, **settings: Any) -> Step:
     return api(f"STREAM.UPDATE.{name}", {"name": name, "subjects": list(subjects) or [name], **settings})
 
 
+async def answer_the_same(urls: dict[str, str], steps: list[Step]) -> None:
+    """Asserts that both servers give the same answers to every step."""
+    official, ours = await asyncio.gather(*(play(urls[kind], steps) for kind in ("official", "penstock")))
+    for step, expected, found in zip(steps, official, ours, strict=True):
+        assert found == expected, f"{step[0]} {step[1]!r:.200} {step[2]!r:.200}"
+
+
 async def play(url: str, steps: list[Step]) -> list[Any]:
     """The answers to every step, on a server without streams."""
     nc = await nats.connect(url, max_reconnect_attempts=0)
