@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,8 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.server.directives import load
-from tests.support.nats_servers import KINDS, OfficialServer, PenstockServer, find_official_server
+from tests.support.conf_servers import official_verdict, official_with
+from tests.support.nats_servers import KINDS, OfficialServer, PenstockServer
 from tests.support.rawnats import RawNats
 
 FUNCTIONS = [
@@ -58,13 +58,6 @@ mappings {
 """
 
 
-def official_binary() -> str:
-    binary = find_official_server()
-    if binary is None:
-        pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
-    return binary
-
-
 @contextmanager
 def running(kind: str, conf: str, directory: Path) -> Iterator[int]:
     """The port of a server with this configuration."""
@@ -72,7 +65,7 @@ def running(kind: str, conf: str, directory: Path) -> Iterator[int]:
     path.write_text(conf, encoding="utf-8")
     server: OfficialServer | PenstockServer
     if kind == "official":
-        server = OfficialServer(official_binary(), directory, ("-c", str(path)))
+        server = official_with(path)
     else:
         server = PenstockServer(directory, {"mappings": load(str(path)).mappings})
     server.start()
@@ -214,10 +207,7 @@ def test_partitions_of_many_keys_are_the_official_servers(tmp_path: Path) -> Non
 def test_what_is_refused_is_refused_in_the_official_words(entry: str, tmp_path: Path) -> None:
     path = tmp_path / "nats.conf"
     path.write_text(f"mappings {{\n{entry}\n}}\n", encoding="utf-8")
-    ran = subprocess.run(
-        [official_binary(), "-t", "-c", str(path)], capture_output=True, text=True, timeout=30, check=False
-    )
-    official = (ran.stdout + ran.stderr).strip()
+    official = official_verdict(path).strip()
     with pytest.raises(ConfigError) as caught:
         load(str(path))
     assert official.endswith(f": {caught.value.message}")

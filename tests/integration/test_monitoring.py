@@ -22,7 +22,7 @@ from penstock.server.pages.base import PIECE, Page
 from penstock.server.pages.subsz import SubszOptions, subsz
 from penstock.testing import server as embedded
 from tests.support.certificates import make_certificates
-from tests.support.nats_servers import OfficialServer, find_official_server, free_port
+from tests.support.nats_servers import OfficialServer, free_port, official_binary
 from tests.support.rawnats import RawNats
 
 Answer = tuple[int, str, str]
@@ -86,12 +86,9 @@ def ours() -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    binary = find_official_server()
-    if binary is None:
-        pytest.skip("no official nats-server")
     http_port = free_port()
     directory: Path = tmp_path_factory.mktemp("official")
-    running = OfficialServer(binary, directory, ("-m", str(http_port)))
+    running = OfficialServer(official_binary(), directory, ("-m", str(http_port)))
     running.start()
     site = Site(running.port, http_port)
     yield site

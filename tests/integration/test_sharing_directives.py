@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from penstock.routing.sharing import (
 from penstock.server.conf import parse
 from penstock.server.directives import load, options_of
 from penstock.server.options import AccountJetStream, AccountOptions, Options
-from tests.support.nats_servers import find_official_server
+from tests.support.conf_servers import official_verdict
 
 
 def test_every_field_of_exports_and_imports_is_read() -> None:
@@ -182,7 +181,7 @@ def test_cycles_are_refused(conf: str, tmp_path: Path) -> None:
 def test_what_the_official_server_takes_is_taken(conf: str, tmp_path: Path) -> None:
     path = tmp_path / "nats.conf"
     path.write_text(f"accounts {{\n{conf}\n}}", encoding="utf-8")
-    assert "configuration file" in official(path).splitlines()[-1]
+    assert "configuration file" in official_verdict(path).splitlines()[-1]
     load(str(path))
 
 
@@ -192,21 +191,11 @@ def test_accounts_made_in_python_are_held_against_each_other() -> None:
         Options(accounts=(AccountOptions(name="A"), AccountOptions(name="B", imports=(entry,))))
 
 
-def official(path: Path) -> str:
-    binary = find_official_server()
-    if binary is None:
-        pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
-    ran = subprocess.run(
-        [binary, "-t", "-c", str(path)], capture_output=True, text=True, timeout=30, check=False
-    )
-    return ran.stdout + ran.stderr
-
-
 def refused_alike(conf: str, tmp_path: Path, line: int | None, text: str = "") -> None:
     """Both refuse it; ours in words the official server has, at this line."""
     path = tmp_path / "nats.conf"
     path.write_text(conf, encoding="utf-8")
-    told = official(path)
+    told = official_verdict(path)
     with pytest.raises(ConfigError) as caught:
         load(str(path))
     assert caught.value.message in told

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import urllib.request
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.server.directives import load
-from tests.support.conf_servers import running_as_configured, write_conf
-from tests.support.nats_servers import KINDS, find_official_server, free_port
+from tests.support.conf_servers import official_verdict, running_as_configured, write_conf
+from tests.support.nats_servers import KINDS, free_port
 from tests.support.rawnats import RawNats
 
 WITHOUT_EFFECT = """
@@ -113,14 +112,9 @@ def test_without_a_system_account_no_service_is_measured(kind: str, more: str, t
             load(str(path))
         assert message in str(refused.value)
         return
-    binary = find_official_server()
-    if binary is None:
-        pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
     said = ""
     for _ in range(50):
-        command = [binary, "-t", "-c", str(path)]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
-        said = done.stdout + done.stderr
+        said = official_verdict(path)
         if message in said:
             break
     assert message in said

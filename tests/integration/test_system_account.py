@@ -17,7 +17,8 @@ from nats.errors import NoRespondersError
 
 import penstock
 from penstock.server.options import User
-from tests.support.nats_servers import KINDS, OfficialServer, find_official_server
+from tests.support.conf_servers import official_with
+from tests.support.nats_servers import KINDS
 from tests.support.processes import served
 from tests.support.rawnats import RawNats
 
@@ -84,12 +85,9 @@ async def ours() -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def official(tmp_path: Path) -> AsyncIterator[Site]:
-    binary = find_official_server()
-    if binary is None:
-        pytest.skip("no official nats-server")
     config = tmp_path / "nats.conf"
     config.write_text(CONFIG)
-    running = OfficialServer(binary, tmp_path, ("-c", str(config)))
+    running = official_with(config)
     running.start()
     found = await site(running.url, "A")
     yield found

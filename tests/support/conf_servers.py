@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 
 from penstock.server.directives import load
 from penstock.server.options import Options
 from penstock.testing import server as penstock_server
-from tests.support.nats_servers import OfficialServer, PenstockServer, find_official_server
+from tests.support.nats_servers import OfficialServer, PenstockServer, official_binary
 from tests.support.rawnats import RawNats
 
 _OWN = {"host", "port", "jetstream", "config_file"}  # what the test's server decides
@@ -61,10 +61,15 @@ def write_conf(conf: str, directory: Path) -> Path:
 
 def official_with(conf: Path) -> OfficialServer:
     """An official server with this configuration, not yet started. Skips the test where there is none."""
-    binary = find_official_server()
-    if binary is None:
-        pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
-    return OfficialServer(binary, conf.parent, ("-c", str(conf)))
+    return OfficialServer(official_binary(), conf.parent, ("-c", str(conf)))
+
+
+def official_verdict(conf: Path) -> str:
+    """What the official server says when it only tests this configuration."""
+    ran = subprocess.run(
+        [official_binary(), "-t", "-c", str(conf)], capture_output=True, text=True, timeout=30, check=False
+    )
+    return ran.stdout + ran.stderr
 
 
 def login(port: int, user: str, **connect: object) -> RawNats:

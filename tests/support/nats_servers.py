@@ -94,16 +94,21 @@ class PenstockServer:
 AnyServer = OfficialServer | PenstockServer
 
 
+def official_binary() -> str:
+    """Its path. Skips the test where there is none."""
+    binary = find_official_server()
+    if binary is None:
+        pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
+    return binary
+
+
 def make_server(kind: str, directory: Path, *, user: str = "", password: str = "") -> AnyServer:
     """A server of a kind of KINDS, not yet started. Skips the test when the official binary is missing."""
     if kind == "penstock":
         settings: dict[str, object] = {"user": user, "password": password} if user else {}
         return PenstockServer(directory, settings)
-    binary = find_official_server()
-    if binary is None:
-        pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
     arguments = ("--user", user, "--pass", password) if user else ()
-    return OfficialServer(binary, directory, arguments)
+    return OfficialServer(official_binary(), directory, arguments)
 
 
 @contextmanager

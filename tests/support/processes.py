@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 import penstock
-from tests.support.nats_servers import find_official_server
+from tests.support.nats_servers import official_binary
 from tests.support.wire import wait_until
 
 TIMEOUT_S = 20.0
@@ -26,10 +24,7 @@ def command_of(kind: str) -> list[str]:
     """What starts a server of a kind of KINDS. Skips the test when the official binary is missing."""
     if kind == "penstock":
         return [sys.executable, "-m", "penstock", "serve"]
-    binary = find_official_server()
-    if binary is None:
-        pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
-    return [binary]
+    return [official_binary()]
 
 
 class Served:

@@ -13,7 +13,7 @@ import pytest
 import penstock.client
 from penstock.errors import NoServersError
 from tests.support.client_fakes import INFO, ScriptedPeer, scripted_server
-from tests.support.nats_servers import OfficialServer, find_official_server
+from tests.support.nats_servers import OfficialServer, official_binary
 
 CERTIFICATE = Path(__file__).parents[1] / "support" / "tls.pem"  # for 127.0.0.1, self-signed, with its key
 
@@ -95,9 +95,7 @@ async def test_the_certificates_name_is_checked(
 @pytest.mark.official
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_the_official_server_is_reached_by_tls(tmp_path: Path, trust: ssl.SSLContext, loop: str) -> None:
-    binary = find_official_server()
-    if binary is None:
-        pytest.skip("no official nats-server: put it on PATH or name it in PENSTOCK_NATS_SERVER")
+    binary = official_binary()
     pem = str(CERTIFICATE)
     server = OfficialServer(binary, tmp_path, ("--tls", "--tlscert", pem, "--tlskey", pem))
 
