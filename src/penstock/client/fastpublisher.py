@@ -83,12 +83,8 @@ class FastPublisher(Tally):
     """
 
     def __init__(self, session: Session, *, window: int, timeout: float) -> None:
-        if window < 1:
-            raise MisuseError(f"window is {window}; at least one publish must be under way")
-        super().__init__()
-        self._session = session
+        super().__init__(session, window, timeout)
         self._flow = min(max(1, window // OUTSTANDING_ACKS), FLOW_MAX)
-        self._timeout_s = timeout
         self._batch: FastIngest | None = None
         self._waiting: deque[FastPendingAck] = deque()
         # What was said of a message before publish() had an entry for it: (first, end, error).

@@ -121,9 +121,16 @@ class PendingAck:
 
 
 class Tally(ABC):
-    """How a publisher's messages fared, and what its exit says of it. acked and failed count what is done."""
+    """What publishers have in common: how their messages fared, and what the exit says of it.
 
-    def __init__(self) -> None:
+    acked and failed count what is done.
+    """
+
+    def __init__(self, session: Session, window: int, timeout: float) -> None:
+        if window < 1:
+            raise MisuseError(f"window is {window}; at least one publish must be under way")
+        self._session = session
+        self._timeout_s = timeout
         self.acked = 0
         self.failed = 0
         self._failures: list[PendingAck] = []
@@ -174,14 +181,10 @@ class Publisher(Tally, ConnectionListener):
     """
 
     def __init__(self, session: Session, *, window: int, timeout: float) -> None:
-        if window < 1:
-            raise MisuseError(f"window is {window}; at least one publish must be under way")
-        super().__init__()
-        self._session = session
+        super().__init__(session, window, timeout)
         self._window = window
         self._limit = 0  # the window while the publisher is in use; 0 sends publish() to _wait_for_room()
         self._resume_at = window // 2  # waking the publisher once per half window costs least
-        self._timeout_s = timeout
         self._prefix = f"{session.options.inbox_prefix}.{new_nuid()}."
         self._prefix_bytes = self._prefix.encode()
         self._subscription: Subscription | None = None

@@ -15,7 +15,7 @@ from penstock.errors import ConfigError, MisuseError
 from penstock.kernels.dispatch import SubjectMapper
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers, subjects
-from penstock.protocol.api import StreamConfig, StreamSource
+from penstock.protocol.api import ApiError, StreamConfig, StreamSource
 from penstock.protocol.durations import parse_time
 from penstock.protocol.ids import short_hash
 from penstock.protocol.transforms import Below, Transform
@@ -118,14 +118,7 @@ def _check_mirror(config: StreamConfig, mirror: StreamSource) -> None:
         raise codes.MIRROR_MULTIPLE_FILTERS_NOT_ALLOWED.exception()
     if config.subject_delete_marker_ttl > 0:
         raise _refuse("subject delete markers forbidden on mirrors")
-    for transform in mirror.subject_transforms:
-        if transform.src and not subjects.is_valid_filter(transform.src):
-            raise codes.MIRROR_INVALID_SUBJECT_FILTER.exception(err=f"invalid subject {transform.src}")
-        try:
-            if transform.dest:
-                Transform(transform.src, transform.dest)
-        except ConfigError as error:
-            raise codes.MIRROR_INVALID_TRANSFORM_DESTINATION.exception(err=str(error)) from None
+    _check_transforms(mirror, codes.MIRROR_INVALID_SUBJECT_FILTER, codes.MIRROR_INVALID_TRANSFORM_DESTINATION)
     if subjects.any_overlap([transform.src or ALL for transform in mirror.subject_transforms]) is not None:
         raise codes.MIRROR_OVERLAPPING_SUBJECT_FILTERS.exception()
     if mirror.external is None and not subjects.is_valid_name(mirror.name):
@@ -148,14 +141,9 @@ def _check_sources(config: StreamConfig) -> None:
         names.add(index_name(source))
         if source.filter_subject and source.subject_transforms:
             raise codes.SOURCE_MULTIPLE_FILTERS_NOT_ALLOWED.exception()
-        for transform in source.subject_transforms:
-            if transform.src and not subjects.is_valid_filter(transform.src):
-                raise codes.SOURCE_INVALID_SUBJECT_FILTER.exception(err=f"invalid subject {transform.src}")
-            try:
-                if transform.dest:
-                    Transform(transform.src, transform.dest)
-            except ConfigError as error:
-                raise codes.SOURCE_INVALID_TRANSFORM_DESTINATION.exception(err=str(error)) from None
+        _check_transforms(
+            source, codes.SOURCE_INVALID_SUBJECT_FILTER, codes.SOURCE_INVALID_TRANSFORM_DESTINATION
+        )
         filters = [transform.src or ALL for transform in source.subject_transforms]
         for at, one in enumerate(filters):
             if any(subjects.is_subset(one, other) for other in filters[:at] + filters[at + 1 :]):
@@ -165,6 +153,17 @@ def _check_sources(config: StreamConfig) -> None:
         if source.filter_subject and not subjects.is_valid_filter(source.filter_subject):
             err = f"subject filter '{source.filter_subject}' for the source: invalid subject"
             raise codes.STREAM_CREATE.exception(err=err)
+
+
+def _check_transforms(origin: StreamSource, bad_filter: ApiError, bad_destination: ApiError) -> None:
+    for transform in origin.subject_transforms:
+        if transform.src and not subjects.is_valid_filter(transform.src):
+            raise bad_filter.exception(err=f"invalid subject {transform.src}")
+        try:
+            if transform.dest:
+                Transform(transform.src, transform.dest)
+        except ConfigError as error:
+            raise bad_destination.exception(err=str(error)) from None
 
 
 def _check_consumer(source: StreamSource, refusal: Callable[[], Exception]) -> None:

@@ -25,26 +25,23 @@ class ApiStats(msgspec.Struct, omit_defaults=True, kw_only=True):
     inflight: int = 0
 
 
-class AccountTier(msgspec.Struct, omit_defaults=True, kw_only=True):
+class AccountUse(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What is held, and what may be."""
+
+    memory: int = always(0)
+    storage: int = always(0)
+    reserved_memory: int = always(0)
+    reserved_storage: int = always(0)
+    streams: int = always(0)
+    consumers: int = always(0)
+    limits: AccountLimits
+
+
+class AccountTier(AccountUse, omit_defaults=True, kw_only=True):
     """Use of one replication tier (R1, R3)."""
 
-    memory: int = always(0)
-    storage: int = always(0)
-    reserved_memory: int = always(0)
-    reserved_storage: int = always(0)
-    streams: int = always(0)
-    consumers: int = always(0)
-    limits: AccountLimits
 
-
-class AccountInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
-    memory: int = always(0)
-    storage: int = always(0)
-    reserved_memory: int = always(0)
-    reserved_storage: int = always(0)
-    streams: int = always(0)
-    consumers: int = always(0)
-    limits: AccountLimits
+class AccountInfo(AccountUse, omit_defaults=True, kw_only=True):
     domain: str = ""
     api: ApiStats
     tiers: dict[str, AccountTier] = {}
