@@ -131,3 +131,39 @@ async def test_both_servers_say_the_same(clients: dict[str, Client], name: str, 
         *(dialogue(client, kind, BOTH_MODES[name], gap, 500) for kind, client in clients.items())
     )
     assert (found[0] == found[1]) is ((name, gap) not in DIFFERENT)
+
+
+async def counted(client: Client, kind: str) -> list[Any]:
+    """The error, the end and the stored sums of two fast batches of increments, the second with a message
+    that has none."""
+    js = client.jetstream()
+    stream = await js.create_stream(
+        "C", subjects=["c.>"], storage="memory", allow_batched=True, allow_msg_counter=True
+    )
+    try:
+        told: list[Any] = []
+        subscription = await client.subscribe("_INBOX.counted.>")
+        batches = [[("c.a", "5"), ("c.a", "-2"), ("c.b", "7"), ("c.a", "1")], [("c.b", "1"), ("c.a", "")]]
+        for number, messages in enumerate(batches):
+            for seq, (subject, increment) in enumerate(messages, 1):
+                operation = START if seq == 1 else COMMIT if seq == 4 else APPEND
+                await client.publish(
+                    subject, b"", reply=f"_INBOX.counted.id{number}.500.fail.{seq}.{operation}.$FI",
+                    headers={"Nats-Incr": increment} if increment else None,
+                )  # fmt: skip
+        await client.flush()
+        while len(told) < 3:
+            said = as_agreed(json.loads((await asyncio.wait_for(subscription.next(), 5)).data), kind)
+            if said is not None and said.get("type") != "ack":
+                told.append(said)
+        await subscription.unsubscribe()
+        count = (await stream.info()).state.messages
+        return [told, [(await stream.get_message(seq)).data for seq in range(1, count + 1)]]
+    finally:
+        await js.delete_stream("C")
+
+
+async def test_both_servers_add_up_increments_within_fast_batches(clients: dict[str, Client]) -> None:
+    found = [await counted(client, kind) for kind, client in clients.items()]
+    assert found[0] == found[1]
+    assert found[0][1] == [b'{"val":"%d"}' % n for n in (5, 3, 7, 4, 8)]

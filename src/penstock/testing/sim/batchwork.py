@@ -11,9 +11,11 @@ from penstock.protocol import headers
 from penstock.protocol.batch import Operation
 from penstock.testing.sim import atomics, fasts
 from penstock.testing.sim.atomics import AtomicBatch
+from penstock.testing.sim.counters import INCREMENTS, Counters
 from penstock.testing.sim.fasts import FastBatch
+from penstock.testing.sim.features import feature
 from penstock.testing.sim.renaming import stored_subject
-from penstock.testing.sim.streams import Publish, StreamRecord
+from penstock.testing.sim.streams import TAG, Publish, StreamRecord
 from penstock.testing.sim.world import World
 
 TOKENS = ("x", "y", "z.1", "z.2", "w.q")
@@ -36,8 +38,15 @@ def new_publish(world: World, record: StreamRecord, token: str) -> Publish:
 
 
 def extra_headers(one: Publish, record: StreamRecord, random: Random) -> list[tuple[str, str]]:
-    """Headers that act, of a few messages."""
+    """Headers that act, of a few messages; of counters an increment."""
     kind = random.random()
+    if record.config.allow_msg_counter and random.random() < 0.98:
+        one.increment = random.choice(INCREMENTS)
+        pairs = [(headers.INCR, one.increment), (TAG, f"{one.tag:08d}")]
+        if kind < 0.1:
+            one.msg_id = b"m%d" % random.randrange(30)
+            pairs.append((headers.MSG_ID, one.msg_id.decode()))
+        return pairs
     if kind < 0.7:
         return []
     if kind < 0.85:
@@ -51,6 +60,19 @@ def extra_headers(one: Publish, record: StreamRecord, random: Random) -> list[tu
         return [(headers.ROLLUP, one.rollup)]
     last = max((held.seq for held in record.live.values() if held.subject == one.subject), default=0)
     return [(headers.EXPECTED_LAST_SUBJECT_SEQUENCE, str(last + random.choice([0, 0, 0, 1])))]
+
+
+def payload_of(one: Publish, random: Random) -> bytes:
+    """Begins with the number of the publish; an increment has none."""
+    size = random.choice(SIZES)
+    return b"" if one.increment else b"%08d" % one.tag + b"." * size
+
+
+def counts_in_batch(record: StreamRecord) -> bool:
+    """Does the stream hold counters? Then it is told that sums come without acks in this tick."""
+    if record.config.allow_msg_counter:
+        feature(record, Counters).has_batches = True
+    return record.config.allow_msg_counter
 
 
 def on_the_way(messages: list[T], random: Random, *, first: bool) -> list[T]:
@@ -105,10 +127,10 @@ def _atomic_message(world: World, batch: AtomicBatch, random: Random) -> Outgoin
     batch.sent.append(one)
     seq = len(batch.sent)
     pairs = [(headers.BATCH_ID, batch.id), (headers.BATCH_SEQUENCE, str(seq))]
-    if random.random() < 0.4:  # one that is refused refuses all of them
+    if counts_in_batch(batch.record) or random.random() < 0.4:  # one that is refused refuses all of them
         pairs += extra_headers(one, batch.record, random)
     one.plain &= not one.msg_id  # an id that is known, or twice in the batch, refuses all of it
-    payload = b"%08d" % one.tag + b"." * random.choice(SIZES)
+    payload = payload_of(one, random)
     return atomics.Arrival(batch, seq, one, "", 0, 0), pairs, payload
 
 
@@ -188,8 +210,9 @@ def _fast_message(world: World, batch: FastBatch, random: Random) -> tuple[fasts
     one = new_publish(world, batch.record, random.choice(TOKENS))
     batch.sent.append(one)
     seq = len(batch.sent)
+    counts_in_batch(batch.record)
     pairs = extra_headers(one, batch.record, random)
-    payload = b"%08d" % one.tag + b"." * random.choice(SIZES)
+    payload = payload_of(one, random)
     operation = Operation.START if seq == 1 else Operation.APPEND
     return fasts.Arrival(batch, seq, operation, one), headers.build(pairs) if pairs else b"", payload
 

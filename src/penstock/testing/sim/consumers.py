@@ -178,7 +178,8 @@ class ConsumerRecord:
         """An ack that settles was sent; returns the sequences it is about."""
         seqs = [one for one in self.delivered if one <= seq] if self.policy == "all" else [seq]
         for one in seqs:
-            self.sent.setdefault(one, how)  # of several answers the first one counts
+            if one not in self.settled:
+                self.sent.setdefault(one, how)  # of several answers the first one counts
         if how == "+TER":
             self.given_up.update(seqs)
         else:

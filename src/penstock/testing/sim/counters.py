@@ -1,5 +1,5 @@
 """What must be true of counters: a message holds the sum of its subject so far, so that the total is the sum
-of the increments that were acked.
+of the increments that were acked; also within batches.
 
 A tick begins with the sums that the log has. Every ack in it says the sum with its increment; what the log
 holds in the end is the last of them. A killed process leaves a sum that some of the increments under way, in
@@ -12,6 +12,7 @@ import json
 from random import Random
 from typing import Any
 
+from penstock.protocol import headers
 from penstock.testing.sim.faults import Violation
 from penstock.testing.sim.features import Feature
 from penstock.testing.sim.streams import Held, Publish, StreamRecord
@@ -26,7 +27,6 @@ def counter_config(config: dict[str, Any], random: Random) -> dict[str, Any]:
     return config | {
         "allow_msg_counter": True, "retention": "limits", "discard": "old", "max_msgs": -1, "max_bytes": -1,
         "max_age": 0, "no_ack": False, "max_msgs_per_subject": random.choice([-1, 1, 3]),
-        "allow_atomic": False, "allow_batched": False,
     }  # fmt: skip
 
 
@@ -36,7 +36,8 @@ class Counters(Feature):
     def __init__(self, record: StreamRecord) -> None:
         super().__init__(record)
         self._totals: dict[str, int] = {}  # by subject, when the tick began
-        self.sent: list[Publish] = []  # in this tick
+        self.sent: list[Publish] = []  # in this tick, but for what was part of a batch
+        self.has_batches = False  # in this tick something of a batch was sent, which no ack tells the sum of
         self._unsure = False  # messages were removed in this tick
 
     def looked(self, before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
@@ -52,19 +53,45 @@ class Counters(Feature):
                 if one.value is None:
                     continue  # refused: the stream's record says whether it may
                 totals[one.subject] = totals.get(one.subject, 0) + int(one.increment)
-                if totals[one.subject] != int(one.value):
+                if totals[one.subject] != int(one.value) and not self.has_batches:
                     where = f"{record.name}: {one.tag} on {one.subject}"
                     raise Violation("sum", f"{where} is {one.value}, not {totals[one.subject]}")
-            if found != totals:
+            if found != totals and not self.has_batches:
                 raise Violation("sum", f"{record.name}: the log has {found}, the acks come to {totals}")
         self._begin()
         self._unsure |= faulty  # what could not be written may be lost with a crash
+
+    def check(self, now: int, *, faulty: bool) -> None:
+        self._check_chain()
+
+    def _check_chain(self) -> None:
+        """A message's sum is that of its subject's last message before it, and its increment; as far as all
+        between the two is there."""
+        record = self.record
+        if not record.config.allow_msg_counter or record.damaged:
+            return
+        last: dict[str, Held] = {}
+        run = 0  # everything from there on is there
+        before = -1
+        for seq, held in sorted(record.live.items()):
+            run = run if seq == before + 1 else seq
+            before = seq
+            past = last.get(held.subject)
+            last[held.subject] = held
+            if past is None or past.seq < run:
+                continue
+            increment = int(headers.value_of(held.header, headers.INCR) or b"0")
+            if _sum_of(held) != _sum_of(past) + increment:
+                raise Violation("sum", f"{record.name}: {held} after {past}")
 
     def crashed(self) -> None:
         self._unsure |= bool(self.record.asked) or self.record.limits_changed
 
     def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
-        if self.record.config.allow_msg_counter and not (power or damaged or self._unsure):
+        if not damaged:
+            self._check_chain()
+        is_sure = not (power or damaged or self._unsure or self.has_batches)
+        if self.record.config.allow_msg_counter and is_sure:
             may = {subject: {total} for subject, total in self._totals.items()}
             for one in self.sent:
                 sums = may.setdefault(one.subject, {0})
@@ -78,6 +105,11 @@ class Counters(Feature):
         self._totals = self._found() if self.record.config.allow_msg_counter else {}
         self._unsure = self.record.damaged  # which message was the last is not known any more
         self.sent.clear()
+        self.has_batches = False
 
     def _found(self) -> dict[str, int]:
-        return {held.subject: int(json.loads(held.payload)["val"]) for held in self.record.live.values()}
+        return {held.subject: _sum_of(held) for held in self.record.live.values()}
+
+
+def _sum_of(held: Held) -> int:
+    return int(json.loads(held.payload)["val"])
