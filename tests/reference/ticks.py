@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 AT_ONCE_MAX = 32
+WORK_MAX = 1 << 20
+MESSAGE_WORK = 1536
 
 
 @dataclass
@@ -16,6 +18,7 @@ class TickModel:
     engines_due: bool = False
     dirty: list[int] = field(default_factory=list)
     reads_covered: int = 0
+    work: int = 0
     at_once: int = 0
 
     def mark(self, sink: int) -> None:
@@ -27,14 +30,21 @@ class TickModel:
         self.engines_due = True
         self._outside()
 
-    def read(self, sinks: list[int], *, engines: bool) -> None:
+    def read(
+        self, sinks: list[int], *, engines: bool, n: int = 0, messages: int = 0, full: bool = False
+    ) -> None:
         """A read marks these sinks and perhaps gives engines work."""
         self.dirty += [sink for sink in dict.fromkeys(sinks) if sink not in self.dirty]
         self.engines_due |= engines
         if (sinks or engines) and not self.scheduled and self.at_once == 0:
             self.scheduled = True
+        if full and self.engines_due:
+            self.scheduled = True
         if self.scheduled:
             self.reads_covered += 1
+            self.work += n + messages * MESSAGE_WORK
+            if self.engines_due and self.work >= WORK_MAX:
+                self._end()
         elif self.dirty or self.engines_due:
             self.at_once -= 1
             self._end()
@@ -53,4 +63,4 @@ class TickModel:
 
     def _end(self) -> None:
         self.ends.append((self.engines_due, tuple(self.dirty)))
-        self.engines_due, self.dirty = False, []
+        self.engines_due, self.dirty, self.work = False, [], 0

@@ -22,4 +22,5 @@ cdef class RunBuffer:
     cdef OutBuffer buf
     cdef readonly size_t count
     cdef readonly size_t position   # offset of the first one not yet taken
+    cdef unsigned int small_runs    # one after the other that used little of the memory
     cpdef clear(self)

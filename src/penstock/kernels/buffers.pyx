@@ -15,6 +15,7 @@ from libc.string cimport memcpy
 cdef enum:
     CAPACITY_FIRST = 4096
     CAPACITY_KEPT = 1 << 20
+    SMALL_RUNS_MAX = 64
 
 cdef size_t SIZE_MAX_HALF = (<size_t>-1) >> 1
 
@@ -130,11 +131,16 @@ cdef class RunBuffer:
         self.buf = OutBuffer()
 
     cpdef clear(self):
-        """Empties the run; its memory stays for the next one, unless this one used little of it."""
+        """Empties the run; its memory stays for the next one, unless the last ones used little of it: what is
+        given back and asked for again comes page by page, each with a fault."""
         if self.buf.capacity > CAPACITY_KEPT and self.buf.size < self.buf.capacity // 4:
-            self.buf = OutBuffer()
+            self.small_runs += 1
         else:
-            self.buf.clear()
+            self.small_runs = 0
+        self.buf.size = 0
+        if self.small_runs > SMALL_RUNS_MAX:
+            self.buf = OutBuffer()
+            self.small_runs = 0
         self.count = 0
         self.position = 0
 

@@ -12,6 +12,7 @@ Rejected: handing PUB frames to Python when pedantic or verbose are on (the answ
 counting the 503 as a delivery (the official server doesn't either: UNSUB max is about messages).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport uint64_t
 from libc.string cimport memmove
 
 from penstock.kernels.buffers cimport OutBuffer
@@ -417,7 +418,10 @@ cdef class Inlet:
     def received(self, Py_ssize_t n):
         """Works through the `n` bytes that a read put into the parser's buffer; perhaps it ends the tick."""
         cdef TickTrigger trigger = self.trigger
+        cdef uint64_t messages = self.sink.in_msgs
+        cdef bint full
         self.parser.buffer_updated(n)
+        full = self.parser.end == self.parser.capacity
         if self.sink.closed:
             return
         self.active = True
@@ -431,7 +435,7 @@ cdef class Inlet:
         except BaseException:
             trigger.abandon_read()
             raise
-        trigger.end_read()
+        trigger.end_read(<size_t>n, self.sink.in_msgs - messages, full)
 
     cdef int work(self) except -1:
         cdef int op = self.process()

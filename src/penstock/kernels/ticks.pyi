@@ -5,6 +5,8 @@ from collections.abc import Callable
 from penstock.kernels.sinks import DirtyList
 
 AT_ONCE_MAX: int
+WORK_MAX: int
+MESSAGE_WORK: int
 
 class TickTrigger:
     """Decides when the end of a tick runs.
@@ -41,5 +43,6 @@ class TickTrigger:
     def flush(self) -> bool:
         """All dirty sinks hand on what they hold; True when a receiver among them is congested."""
 
-    def read(self, work: Callable[[], object]) -> None:
-        """Does `work` as what came in by one read of a socket."""
+    def read(self, work: Callable[[], object], n: int = 0, messages: int = 0, full: bool = False) -> None:
+        """Does `work` as what came in by one read of a socket: `n` bytes, so many messages; full: there was
+        no room for more, which is perhaps waiting."""

@@ -1,23 +1,35 @@
 # cython: auto_pickle=False
-"""When the end of a tick runs: once the sockets that were ready are read, or within a read that is alone.
+"""When the end of a tick runs: once the sockets that were ready are read, within a read that is alone, or within
+the read that makes it large.
 
 The event loop doesn't say how many sockets are ready. Where the last tick covered one read, the next
 AT_ONCE_MAX reads each end the tick themselves: what came in alone (a request, a publish that waits for its
 ack) goes on without another turn of the loop. The one after those is scheduled again, to see whether reads
 still come alone; as soon as a tick covers more than one, all are scheduled: one write for several reads is
-cheaper than one for each.
+cheaper than one for each. A read that filled its buffer is never alone: what is behind it is read next.
+
+A tick for engines whose reads are WORK_MAX ends within the last of them. Who fills a window and waits for acks
+gets some while the rest is worked on, and what was read is in the cache still when it is applied. Work is
+counted in bytes, and messages take some besides their own: two thousand small ones are much, and few bytes.
 
 Invariants: the end is scheduled at most once at a time; whatever is marked or scheduled is followed by an end
 of tick; sinks marked while engines have their turn are flushed by that very tick and schedule none.
 
-Rejected: ending the tick within every read (four publishers into four subscribers: sixteen writes for four).
+Rejected: ending the tick within every read (four publishers into four subscribers: sixteen writes for four);
+applying after each read and ending the tick later (what the cache spares is what the calls take).
 """
+from libc.stdint cimport uint64_t
+
 from penstock.kernels.sinks cimport DirtyList, Sink
 
 cdef enum:
     GRANT = 32
+    MUCH = 1 << 20
+    WORK_A_MESSAGE = 1536
 
 AT_ONCE_MAX = GRANT
+WORK_MAX = MUCH
+MESSAGE_WORK = WORK_A_MESSAGE
 
 
 cdef class TickTrigger:
@@ -46,10 +58,17 @@ cdef class TickTrigger:
     cdef void begin_read(self) noexcept:
         self.reading = True
 
-    cdef int end_read(self) except -1:
+    cdef int end_read(self, size_t n, uint64_t messages, bint full) except -1:
         self.reading = False
+        if full and self.engines_due and not self.scheduled:
+            self.scheduled = True
+            self.call_soon(self.end)
         if self.scheduled:
             self.reads += 1
+            self.work += n + messages * WORK_A_MESSAGE
+            if self.engines_due and self.work >= MUCH:
+                self.early = True
+                self.end()
         elif self.engines_due:
             self.at_once -= 1
             self.end()
@@ -64,21 +83,25 @@ cdef class TickTrigger:
             self.request()
         return 0
 
-    def read(self, work):
+    def read(self, work, size_t n=0, uint64_t messages=0, bint full=False):
         self.begin_read()
         try:
             work()
         except BaseException:
             self.abandon_read()
             raise
-        self.end_read()
+        self.end_read(n, messages, full)
 
     def begin(self):
         cdef bint due = self.engines_due
-        if self.scheduled and self.reads:
-            self.at_once = GRANT if self.reads == 1 else 0
-        self.scheduled = False
-        self.reads = 0
+        self.work = 0
+        if self.early:                  # the one that is scheduled still comes, for what is read from now on
+            self.early = False
+        else:
+            if self.scheduled and self.reads:
+                self.at_once = GRANT if self.reads == 1 else 0
+            self.scheduled = False
+            self.reads = 0
         self.engines_due = False
         self.running = True
         return due
