@@ -27,6 +27,15 @@ cdef struct Head:
     size_t block_len
 
 
+cdef inline void put_payload(OutBuffer out, const char* start, char* d, const char* payload, size_t n) noexcept:
+    """The end of the frame that begins at `start`; d is where its payload comes."""
+    if n:
+        memcpy(d, payload, n)
+        d += n
+    memcpy(d, b"\r\n", 2)
+    out.size += <size_t>(d + 2 - start)
+
+
 cdef int put_staged(OutBuffer out, const Head* head, uint64_t seq, const char* payload, size_t n) except -1:
     cdef char* d = out.reserve(head.line_len + head.block_len + n + FRAME_SLACK)
     cdef char* start = d
@@ -47,11 +56,7 @@ cdef int put_staged(OutBuffer out, const Head* head, uint64_t seq, const char* p
     d += digits_len
     memcpy(d, b"\r\n\r\n", 4)
     d += 4
-    if n:
-        memcpy(d, payload, n)
-        d += n
-    memcpy(d, b"\r\n", 2)
-    out.size += <size_t>(d + 2 - start)
+    put_payload(out, start, d, payload, n)
     return 0
 
 
@@ -68,11 +73,7 @@ cdef int put_append(OutBuffer out, const Head* head, uint64_t seq, const char* p
     d += put_uint(d, n)
     memcpy(d, b"\r\n", 2)
     d += 2
-    if n:
-        memcpy(d, payload, n)
-        d += n
-    memcpy(d, b"\r\n", 2)
-    out.size += <size_t>(d + 2 - start)
+    put_payload(out, start, d, payload, n)
     return 0
 
 
