@@ -113,3 +113,15 @@ def test_what_no_record_can_hold_is_refused() -> None:
     for seq, subject in ((2**48, b"a"), (1, b"s" * 65536)):
         with pytest.raises(ValueError, match="no record holds"):
             encode(seq, 0, subject, b"", b"")
+
+
+def test_bodies_and_fronts_of_every_length_are_hashed_as_they_are_copied() -> None:
+    data = os.urandom(300)
+    for subject in range(1, 40):
+        for size in range(0, 260, 1 if subject < 3 else 7):
+            assert encode(7, 9, b"s" * subject, b"", data[:size]) == model.encode(
+                7, 9, b"s" * subject, b"", data[:size]
+            )
+    for size in range(1, 70):
+        header, payload = data[:size], data[size : size + 150]
+        assert encode(7, 9, b"abc", header, payload) == model.encode(7, 9, b"abc", header, payload)

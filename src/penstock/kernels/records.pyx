@@ -67,7 +67,11 @@ cdef uint64_t xxh64(const char* p, size_t n, uint64_t seed) noexcept nogil:
         h = merge(merge(merge(merge(h, a), b), c), d)
     else:
         h = seed + P5
-    h += n
+    return finished(h + n, p, end)
+
+
+cdef inline uint64_t finished(uint64_t h, const char* p, const char* end) noexcept nogil:
+    """The hash, with the last bytes, fewer than 32."""
     while end - p >= 8:
         h = rotl(h ^ mix(0, load64(p)), 27) * P1 + P4
         p += 8
@@ -82,38 +86,75 @@ cdef uint64_t xxh64(const char* p, size_t n, uint64_t seed) noexcept nogil:
     return h ^ (h >> 32)
 
 
+cdef uint64_t copy_hashed(char* d, size_t front, const char* body, size_t n) noexcept nogil:
+    """Copies n bytes of body behind the `front` ones at d and hashes all of them: they pass the core once, which
+    spares a third of what copying and hashing take."""
+    cdef size_t size = front + n
+    cdef size_t whole = (front + 31) & ~<size_t>31      # the lanes' next round begins there
+    cdef const char* end = body + n
+    cdef const char* p = d
+    cdef uint64_t a = P1 + P2, b = P2, c = 0, e = 0 - P1
+    cdef uint64_t v, w, x, y, h
+    if whole + 32 > size:
+        memcpy(d + front, body, n)
+        return xxh64(d, size, 0)
+    memcpy(d + front, body, whole - front)
+    body += whole - front
+    while p < d + whole:
+        a, b, c, e = mix(a, load64(p)), mix(b, load64(p + 8)), mix(c, load64(p + 16)), mix(e, load64(p + 24))
+        p += 32
+    d += whole
+    while end - body >= 32:
+        v, w, x, y = load64(body), load64(body + 8), load64(body + 16), load64(body + 24)
+        memcpy(d, body, 32)
+        a, b, c, e = mix(a, v), mix(b, w), mix(c, x), mix(e, y)
+        body += 32
+        d += 32
+    memcpy(d, body, end - body)
+    h = rotl(a, 1) + rotl(b, 7) + rotl(c, 12) + rotl(e, 18)
+    h = merge(merge(merge(merge(h, a), b), c), e)
+    return finished(h + size, d, d + (end - body))
+
+
 cdef void encode_record(char* d, size_t size, int kind, uint64_t seq, int64_t ts, const char* subject,
                         size_t subject_len, const char* body, size_t header_len, size_t body_len) noexcept nogil:
+    cdef size_t front = encode_front(d, size, kind, seq, ts, subject, subject_len, header_len)
     cdef uint64_t digest
-    encode_unhashed(d, size, kind, seq, ts, subject, subject_len, body, header_len, body_len)
-    digest = xxh64(d, size - 8, 0)
+    if body_len:
+        digest = copy_hashed(d, front, body, body_len)
+    else:
+        digest = xxh64(d, front, 0)
     memcpy(d + size - 8, &digest, 8)
 
 
 cdef void encode_unhashed(char* d, size_t size, int kind, uint64_t seq, int64_t ts, const char* subject,
                           size_t subject_len, const char* body, size_t header_len, size_t body_len) noexcept nogil:
+    cdef size_t front = encode_front(d, size, kind, seq, ts, subject, subject_len, header_len)
+    if body_len:
+        memcpy(d + front, body, body_len)
+    memset(d + size - 8, 0, 8)
+
+
+cdef inline size_t encode_front(char* d, size_t size, int kind, uint64_t seq, int64_t ts, const char* subject,
+                                size_t subject_len, size_t header_len) noexcept nogil:
+    """What is before the body; returns how many bytes that is."""
     cdef uint32_t length = <uint32_t>size
     cdef uint64_t tagged = seq | (<uint64_t>kind << SEQ_BITS)
     cdef uint16_t short_len = <uint16_t>subject_len
     cdef uint32_t long_len = <uint32_t>header_len
-    cdef char* at = d
+    cdef size_t at = RECORD_SUBJECT_AT + subject_len
     if header_len:
         length |= <uint32_t>RECORD_HAS_HEADER
-    memcpy(at, &length, 4)
-    memcpy(at + 4, &tagged, 8)
-    memcpy(at + 12, &ts, 8)
-    memcpy(at + 20, &short_len, 2)
-    at += RECORD_SUBJECT_AT
+    memcpy(d, &length, 4)
+    memcpy(d + 4, &tagged, 8)
+    memcpy(d + 12, &ts, 8)
+    memcpy(d + 20, &short_len, 2)
     if subject_len:
-        memcpy(at, subject, subject_len)
-        at += subject_len
+        memcpy(d + RECORD_SUBJECT_AT, subject, subject_len)
     if header_len:
-        memcpy(at, &long_len, 4)
+        memcpy(d + at, &long_len, 4)
         at += 4
-    if body_len:
-        memcpy(at, body, body_len)
-        at += body_len
-    memset(at, 0, 8)
+    return at
 
 
 cdef int decode_record(const char* p, size_t n, Record* r, int* kind, bint verify) noexcept nogil:
