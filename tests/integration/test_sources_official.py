@@ -333,6 +333,25 @@ async def test_what_was_sourced_leaves_a_work_queue(server: AnyServer, streams: 
     await until(forgotten)
 
 
+async def test_a_work_queue_keeps_what_a_source_starts_behind(streams: Streams) -> None:
+    """row 174"""
+    await streams.make("WQ", "wq", retention="workqueue")
+    for n in range(4):
+        await streams.pub("wq", b"%d" % n)
+    await streams.make("S", sources=[{"name": "WQ", "opt_start_seq": 3}])
+    await streams.reaches("S", 2)
+
+    async def two_left() -> bool:
+        return (await streams.state("WQ"))[0] == 2
+
+    await until(two_left, 60)
+    assert [one.payload for one in await streams.all("S")] == [b"2", b"3"]
+    assert [one.payload for one in await streams.all("WQ")] == [b"0", b"1"]
+    [name] = (await streams.api("CONSUMER.NAMES.WQ"))["consumers"]
+    config = (await streams.api(f"CONSUMER.INFO.WQ.{name}"))["config"]
+    assert (config["deliver_policy"], config["opt_start_seq"]) == ("by_start_sequence", 3)
+
+
 async def test_a_full_stream_takes_more_when_it_has_room_again(streams: Streams) -> None:
     """row 173"""
     await streams.make("O", "o")

@@ -38,6 +38,9 @@ class Copies(Feature):
         super().__init__(record)
         self._world = world
         self._sources: dict[str, StreamSource] = {}  # every one it ever had
+        # An update may change the start of a source that nothing came from: then before its next restart
+        # either counts.
+        self._other_starts: dict[str, list[StreamSource]] = {}
         self._upto: dict[str, Position] = {}  # the last of each that was seen in the log
         self._before: dict[str, Position] = {}  # ... at the last look
         self._came: set[tuple[str, int, str]] = set()  # everything that was: of which source, sequence, ident
@@ -87,7 +90,7 @@ class Copies(Feature):
             raise Violation("copies", f"{where}: its origin never had that")
         if not self._is_copy(held, source, original, about.ident):
             raise Violation("copies", f"{where} is no copy of {original}")
-        require(takes(source, original), "copies", f"{where} is none of {source}")
+        require(self._may_take(source, original), "copies", f"{where} is none of {source}")
         seq, ident = self._upto.get(about.key, (0, ""))
         if ident == about.ident and about.seq <= seq:
             raise Violation("exactly once", f"{where} came after {seq}")
@@ -173,7 +176,8 @@ class Copies(Feature):
             msg_id = headers.value_of(held.header, headers.MSG_ID) if held.header else None
             came = (key_of(source), seq, origin.ident) in self._came
             known = not is_mirror and msg_id and msg_id in record.ids
-            if takes(source, held) and not came and not known:
+            wanted = all(takes(one, held) for one in self._variants(source))
+            if wanted and not came and not known:
                 found.append(held)
         return found
 
@@ -214,6 +218,10 @@ class Copies(Feature):
         for inflow in stream.inflows:
             self._claimed[key_of(inflow.source)] = (inflow.seq, inflow.ident)
 
+    def may_take(self, inflow: Inflow, held: Held) -> bool:
+        """Is a message of its origin one that it takes?"""
+        return self._may_take(inflow.source, held)
+
     def has_kept(self, inflow: Inflow, held: Held) -> bool:
         """Did it write its copy of a message, which it takes?"""
         return held.seq <= self._claimed.get(key_of(inflow.source), (0, ""))[0]
@@ -252,5 +260,14 @@ class Copies(Feature):
 
     def _configure(self) -> None:
         config = self.record.config
-        origins = [config.mirror] if config.mirror is not None else config.sources
-        self._sources.update((key_of(one), one) for one in origins)
+        for one in [config.mirror] if config.mirror is not None else config.sources:
+            past = self._sources.get(key_of(one))
+            if past is not None and past != one:
+                self._other_starts.setdefault(key_of(one), []).append(past)
+            self._sources[key_of(one)] = one
+
+    def _variants(self, source: StreamSource) -> list[StreamSource]:
+        return [source, *self._other_starts.get(key_of(source), ())]
+
+    def _may_take(self, source: StreamSource, held: Held) -> bool:
+        return any(takes(one, held) for one in self._variants(source))

@@ -11,7 +11,7 @@ from penstock.jetstream.consumer.config import filters_of
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.protocol.api import RetentionPolicy
 from penstock.testing.sim.faults import Violation
-from penstock.testing.sim.origins import TARGETS, takes
+from penstock.testing.sim.origins import TARGETS
 from penstock.testing.sim.streams import Held, StreamRecord
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def _has_kept(world: World, consumer: Consumer, held: Held, *, unwanted: bool) -
     if found is None:
         return False
     copies, inflow = found
-    return copies.has_kept(inflow, held) if takes(inflow.source, held) else unwanted
+    is_taken = held.seq >= consumer.meta.start_seq and copies.may_take(inflow, held)
+    return copies.has_kept(inflow, held) if is_taken else unwanted
 
 
 def _inflow_of(world: World, consumer: Consumer) -> tuple[Copies, Inflow] | None:
