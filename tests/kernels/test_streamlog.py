@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -40,6 +41,14 @@ def expect_same(log: StreamLog, model: LogModel) -> None:
     assert log.num_deleted == len(model.deleted())
     for seq in range(max(0, model.first_seq - 2), model.last_seq + 2):
         assert plain(log.load(seq)) == model.live.get(seq)
+
+
+def along(log: StreamLog, subject: bytes) -> list[int]:
+    """The sequences of a subject, from each one to the next."""
+    found, seq = [], 0
+    while seq := log.next_seq(seq + 1, subject):
+        found.append(seq)
+    return found
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -401,3 +410,29 @@ def test_wildcards_are_answered_while_the_subject_index_is_still_being_built() -
         subject = b"wide.7.new%d" % turn
         assert log.append(subject, b"", b"", 1) == model.append(subject, b"", b"", 1)
         assert log.subjects(wanted) == model.subjects(wanted)
+
+
+@given(seed=st.integers(0, 1000), subjects=st.sampled_from([3, 40, 700]))
+@settings(max_examples=12, deadline=None)
+def test_a_log_of_many_subjects_is_read_from_the_indexes_of_its_blocks(seed: int, subjects: int) -> None:
+    """More of them than are merged at once, known from earlier blocks or new, in a table that has to grow."""
+    model, draw = LogModel(), Random(seed)
+    with tempfile.TemporaryDirectory() as directory:
+        store = FileStore(Path(directory), block_size=20_000)
+        stream = store.account("$G").create_stream("S", b"", "file")
+        for ts in range(1, 2_500):
+            subject = b"s.%d" % min(draw.randrange(subjects), ts // 3)
+            stream.log.append(subject, b"", b"", ts)
+            model.append(subject, b"", b"", ts)
+        for seq in draw.sample(range(1, 2_500), 300):
+            assert stream.log.remove(seq) == model.remove(seq)
+        stream.write()
+        store.close()
+        assert len(list(Path(directory).glob("**/*.idx"))) > 3
+        store = FileStore(Path(directory), block_size=20_000)
+        log = store.account("$G").open_stream("S").log
+        expect_same(log, model)
+        for number in range(0, subjects, max(subjects // 7, 1)):
+            subject = b"s.%d" % number
+            assert along(log, subject) == model.matching(subject)
+        store.close()

@@ -27,6 +27,7 @@ TESTED_THROUGH = {
     "lines": "subjects",
     "literals": "subjects",
     "pieces": "pump",
+    "subjectrows": "streamlog",
     "logcore": "streamlog",
     "logwatch": "filtercursor",
     "msgblock": "streamlog",

@@ -19,6 +19,4 @@ cdef class StreamLog(LogCore):
     cdef uint64_t _seq_at_time_in(self, MessageBlock block, int64_t ts) except? 0
     cdef void _join_ranges(self) noexcept
     cdef int _merge(self, MessageBlock block) except -1
-    cdef int _merge_rows(self, MessageBlock block) except -1
-    cdef int _merge_subject(self, const char* s, size_t n, uint64_t first, uint64_t last, uint64_t count) except -1
     cdef StoredMessage _stored(self, uint64_t seq)

@@ -5,14 +5,15 @@ every subject, and a chain leads through the rest).
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport calloc, free, malloc, qsort
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from penstock.kernels.chains cimport count_many, sum_counts
 from penstock.kernels.msgblock cimport (
-    BATCH_NOTE_SIZE, ENTRY_DEAD, ENTRY_NONE, SPAN_MAX, MessageBlock, SubjectRow,
+    BATCH_NOTE_SIZE, ENTRY_DEAD, ENTRY_NONE, SPAN_MAX, MessageBlock,
 )
 from penstock.kernels.records cimport KIND_FLOOR, KIND_REMOVED, RECORD_OK, Record
 from penstock.kernels.sinks cimport Message
+from penstock.kernels.subjectrows cimport merge_rows, merge_subject
 from penstock.kernels.subjectstate cimport Subject
 
 cdef enum:
@@ -592,41 +593,15 @@ cdef class StreamLog(LogCore):
         cdef size_t at
         cdef uint64_t seq
         if block.subject_rows is not None:
-            self._merge_rows(block)
+            merge_rows(self, block)
         else:
             for at in range(block.count):
                 if block.entries[at].offset & <uint32_t>ENTRY_DEAD:
                     continue
                 seq = block.seq_at(at)
                 if self._decode(block, at, &r) == RECORD_OK:
-                    self._merge_subject(r.subject, r.subject_len, seq, seq, 1)
+                    merge_subject(self, r.subject, r.subject_len, seq, seq, 1)
         self.messages += block.live
         self.bytes += block.live_bytes
         self.last_seq = block.last_seq
-        return 0
-
-    cdef int _merge_rows(self, MessageBlock block) except -1:
-        cdef const char* p = <const char*>block.subject_rows
-        cdef size_t left = len(block.subject_rows)
-        cdef SubjectRow row
-        while left >= sizeof(SubjectRow):
-            memcpy(&row, p, sizeof(SubjectRow))
-            p += sizeof(SubjectRow)
-            left -= sizeof(SubjectRow)
-            if row.text_len > left or row.first > row.last or row.last >= block.count or row.count == 0:
-                raise ValueError(f"the index of block {block.number} contradicts itself")
-            self._merge_subject(p, row.text_len, block.seq_at(row.first), block.seq_at(row.last), row.count)
-            p += row.text_len
-            left -= row.text_len
-        block.subject_rows = None
-        return 0
-
-    cdef int _merge_subject(self, const char* text, size_t n, uint64_t first, uint64_t last, uint64_t count) except -1:
-        cdef Subject* s = self.state.intern(text, n)
-        if s.count:
-            self._link(s.last, first)
-        else:
-            s.first = first
-        s.last = last
-        s.count += count
         return 0

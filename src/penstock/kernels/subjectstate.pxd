@@ -48,6 +48,9 @@ cdef class SubjectState:
     cdef Subject* find(self, const char* s, size_t n) noexcept
     # Found or made; made, its count is 0 and it must get one before any other call.
     cdef Subject* intern(self, const char* s, size_t n) except NULL
+    # The same, for who has the hash already.
+    cdef Subject* intern_hashed(self, const char* s, size_t n, uint32_t h) except NULL
+    cdef uint32_t hash_of(self, const char* s, size_t n) noexcept
     # Forgets a subject whose last message went.
     cdef int drop(self, Subject* subject) except -1
     # Fills `matched` with the ids of the subjects a filter matches and returns how many.
@@ -55,6 +58,7 @@ cdef class SubjectState:
     cdef int clear(self) except -1
     cdef void clear_marks(self) noexcept
 
+    cdef Subject* _find(self, const char* s, size_t n, uint32_t h) noexcept
     cdef void _release(self) noexcept
     cdef int _reset(self) except -1
     cdef int _start_trie(self) except -1

@@ -109,8 +109,13 @@ cdef class SubjectState:
 
     # ------------------------------------------------------------------ literals
 
+    cdef uint32_t hash_of(self, const char* s, size_t n) noexcept:
+        return <uint32_t>xxh64(s, n, self.seed)
+
     cdef Subject* find(self, const char* s, size_t n) noexcept:
-        cdef uint32_t h = <uint32_t>xxh64(s, n, self.seed)
+        return self._find(s, n, self.hash_of(s, n))
+
+    cdef Subject* _find(self, const char* s, size_t n, uint32_t h) noexcept:
         cdef size_t at = h & self.table_mask
         cdef uint32_t slot = self.table[at]
         cdef Subject* item
@@ -123,7 +128,10 @@ cdef class SubjectState:
         return NULL
 
     cdef Subject* intern(self, const char* s, size_t n) except NULL:
-        cdef Subject* item = self.find(s, n)
+        return self.intern_hashed(s, n, self.hash_of(s, n))
+
+    cdef Subject* intern_hashed(self, const char* s, size_t n, uint32_t h) except NULL:
+        cdef Subject* item = self._find(s, n, h)
         cdef uint32_t sid, text
         if item != NULL:
             return item
@@ -145,7 +153,7 @@ cdef class SubjectState:
         memset(item, 0, sizeof(Subject))
         item.text = text
         item.text_len = <uint16_t>n
-        item.hash = <uint32_t>xxh64(s, n, self.seed)
+        item.hash = h
         self._insert_slot(sid)
         self.count += 1
         if sid < self.indexed:
