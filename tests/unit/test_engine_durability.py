@@ -197,6 +197,32 @@ def test_a_disk_that_refuses_writes_costs_no_acked_message_and_is_got_over(
     store.close()
 
 
+@pytest.mark.parametrize("filters", [{}, {"filter_subject": "a.*"}])
+def test_what_a_full_disk_did_not_take_is_delivered_when_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filters: dict[str, str]
+) -> None:
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    js.create("A", "a.>")
+    config = {"durable_name": "c", "ack_policy": "explicit", **filters}
+    js.api("CONSUMER.DURABLE.CREATE.A.c", {"stream_name": "A", "config": config})
+    for n in range(2):
+        js.request("a.x", b"%d" % n)
+    full = FullDisk(monkeypatch)
+    full.room = 0
+    assert "error" in js.request("a.x", b"2")
+    pulled = js.listen(b"pulled")
+    publish(js.index, b"$JS.API.CONSUMER.MSG.NEXT.A.c", b"pulled", b"", b'{"batch":3}')
+    for _ in range(3):
+        js.tick()
+    assert [payload for _, _, payload in pulled] == [b"0", b"1"]
+    full.room = None
+    js.wait_until(js.now + 2 * SECOND)
+    assert [payload for _, _, payload in pulled] == [b"0", b"1", b"2"]
+    js.engine.close()
+    store.close()
+
+
 @pytest.mark.parametrize("header", [b"", b"NATS/1.0\r\nNats-Rollup: all\r\n\r\n"])
 def test_refused_messages_replace_none_that_were_acked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: bytes

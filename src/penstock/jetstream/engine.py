@@ -407,6 +407,7 @@ class JetStream:
                 log.warning("stream %s is written again", stream.name)
                 stream.write_failure = None
                 self._failing.pop(stream.name, None)
+                self._active.update(dict.fromkeys(stream.consumers.values()))
 
     def _failed_to_write(self, stream: Stream, error: StoreWriteError) -> None:
         log.error("stream %s can not be written, its publishes are refused: %s", stream.name, error)

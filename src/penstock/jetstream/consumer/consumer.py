@@ -23,6 +23,7 @@ import msgspec
 
 from penstock.errors import StoreError
 from penstock.jetstream.consumer import config as rules
+from penstock.jetstream.consumer import unwritten
 from penstock.jetstream.consumer.acks import Acks
 from penstock.jetstream.consumer.groups import Pinning, check_group
 from penstock.jetstream.consumer.letters import MAX_DELIVER, DeadLetters, Letter
@@ -261,7 +262,10 @@ class Consumer:
         self.engine.interest.wait(self, not push.is_active)
 
     def _run(self, targets: list[Target], now: int) -> int:
-        end = self.pump.run(targets, now, self._share)
+        share = unwritten.share_of(self, self._share)
+        end = self.pump.run(targets, now, share)
+        if not share:
+            end = RunEnd.RUN_EMPTY  # the engine comes back when the stream is written again
         if end in _FULL and self._removals != self.stream.log.removals:
             self._drop_missing()
             self.engine.touch_consumer(self)
