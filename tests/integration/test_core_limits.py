@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from penstock.server.options import User
 from penstock.testing import EmbeddedServer
+from tests.support.conf_servers import running_conf
+from tests.support.nats_servers import KINDS
 from tests.support.wire import Wire, wait_until
 
 Factory = Callable[..., EmbeddedServer]
@@ -164,6 +168,17 @@ def test_a_client_that_answers_no_ping_is_stale(nats_server_factory: Factory) ->
         wire.send(b'CONNECT {"verbose":false}\r\n')
         assert wire.rest() == b"PING\r\n" * 2 + b"-ERR 'Stale Connection'\r\n"
     assert reasons(server) == ["Stale Connection"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_that_publishes_stays_though_it_answers_no_ping(kind: str, tmp_path: Path) -> None:
+    """As programs do that write to one connection and read from another. It is pinged once."""
+    with running_conf(kind, 'ping_interval: "100ms"\nping_max: 2', tmp_path) as port, Wire(port) as wire:
+        wire.connect()
+        pings, end = 0, time.monotonic() + 1.5
+        while time.monotonic() < end:
+            pings += wire.ask(b"PUB a 1\r\nx\r\n").count(b"PING\r\n")
+        assert pings <= 1
 
 
 def test_a_client_that_answers_stays_and_its_round_trip_is_known(nats_server_factory: Factory) -> None:

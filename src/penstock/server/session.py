@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 FIRST_PING_S = 2.0
 FIRST_PING_JITTER = 0.2
+RTT_INTERVAL_NS = 3_600_000_000_000
+"""An active client is pinged so often, to know how far away it is."""
 PONG = b"PONG\r\n"
 PING = b"PING\r\n"
 OK = b"+OK\r\n"
@@ -76,7 +78,8 @@ class Session:
         self.started_ns = server.clock()
         self.last_activity_ns = self.started_ns
         self.rtt_ns = 0
-        self._ping_sent_ns = 0
+        self._ping_sent_ns = 0  # what no PONG has come for
+        self._last_ping_ns = 0
         self._pings_out = 0
         self._pong_sent = False
         self._waiting = False  # for a service, or a thread, that decides who the client is
@@ -260,6 +263,7 @@ class Session:
             self.proxy_key = proven_key(self.server.options, options, self.nonce)
             if self._refuses_proxy(options.user, None):
                 return
+        self.rtt_ns = max(1, self.server.clock() - self.started_ns)  # until a PONG says it better
         self._check(options, lambda identity: self._checked(options, identity))
 
     def _refuses_proxy(self, user: str, identity: Identity | None) -> bool:
@@ -580,20 +584,20 @@ class Session:
         self.refuse("Authentication Timeout", CloseReason.AUTHENTICATION_TIMEOUT)
 
     def _on_ping_timer(self) -> None:
-        """Pings a silent client; closes one that doesn't answer."""
-        options = self.server.options
-        if self.connection.active and self.rtt_ns:
-            self.connection.active = False
-            self.last_activity_ns = self.server.clock()
+        """Pings a silent client, and an active one now and then; closes one that neither answers nor sends
+        anything."""
+        now = self.server.clock()
+        active, self.connection.active = self.connection.active, False
+        if active:
+            self.last_activity_ns = now
             self._pings_out = 0
-        elif self._pings_out >= options.ping_max:
+        if self._pings_out >= self.server.options.ping_max:
             self.server.count_stale()
             self.refuse("Stale Connection", CloseReason.STALE_CONNECTION)
             return
-        else:
-            self.connection.active = False
+        if not active or not self._last_ping_ns or now - self._last_ping_ns > RTT_INTERVAL_NS:
             self._pings_out += 1
-            self._ping_sent_ns = self.server.clock()
+            self._ping_sent_ns = self._last_ping_ns = now
             self.trace("->> [PING]")
             self.send(PING)
         interval_s = self.server.ping_interval_ns_of(self.connection.kind) / 1e9
