@@ -173,7 +173,7 @@ def test_a_client_that_answers_no_ping_is_stale(nats_server_factory: Factory) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_client_that_publishes_stays_though_it_answers_no_ping(kind: str, tmp_path: Path) -> None:
     """As programs do that write to one connection and read from another. It is pinged once."""
-    with running_conf(kind, 'ping_interval: "100ms"\nping_max: 2', tmp_path) as port, Wire(port) as wire:
+    with running_conf(kind, 'ping_interval: "200ms"\nping_max: 3', tmp_path) as port, Wire(port) as wire:
         wire.connect()
         pings, end = 0, time.monotonic() + 1.5
         while time.monotonic() < end:
