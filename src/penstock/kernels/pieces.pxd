@@ -1,13 +1,9 @@
 """Single records of closed blocks, without their blocks."""
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 from penstock.kernels.logcore cimport LogCore
 from penstock.kernels.msgblock cimport MessageBlock
+from penstock.kernels.readahead cimport Piece
 from penstock.kernels.records cimport Record
-
-# Some bytes of a file.
-cdef struct Piece:
-    uint32_t offset
-    uint32_t size
 
 cdef class Group:
     cdef uint64_t* seqs             # of the pieces, ascending; NULL while there are none

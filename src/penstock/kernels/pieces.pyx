@@ -18,6 +18,7 @@ more than a pread); descriptors that stay open (they go stale when a block is re
 little beside a hundred reads); a group a block (what it costs to ask for one is as much as twenty reads).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport uint32_t
 from libc.stdlib cimport free, malloc
 
 from penstock.kernels.msgblock cimport ENTRY_DEAD, ENTRY_NONE, ENTRY_OFFSET

@@ -19,7 +19,6 @@ import os
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 from posix.types cimport off_t
@@ -80,8 +79,7 @@ cdef enum:
 
 cdef struct Want:
     int fd
-    uint32_t offset
-    uint32_t size
+    Piece piece
     size_t at                       # where in the bytes it goes
 
 cdef struct Job:
@@ -109,12 +107,12 @@ cdef int read_piece(const Want* want, char* d) noexcept nogil:
     """Reads it all, with zeros behind the file's end: 0, or errno."""
     cdef size_t done = 0
     cdef ssize_t got
-    while done < want.size:
-        got = read_at(want.fd, d + done, want.size - done, <off_t>want.offset + <off_t>done)
+    while done < want.piece.size:
+        got = read_at(want.fd, d + done, want.piece.size - done, <off_t>want.piece.offset + <off_t>done)
         if got > 0:
             done += <size_t>got
         elif got == 0:
-            memset(d + done, 0, want.size - done)
+            memset(d + done, 0, want.piece.size - done)
             break
         elif errno != EINTR:
             return errno
@@ -234,11 +232,11 @@ cdef class Reading:
 
     def __cinit__(self, list files not None):
         cdef size_t total = 0, i = 0, n
-        cdef const uint32_t* numbers
+        cdef const Piece* wanted
         cdef bytes pieces
         cdef int fd
         for _, pieces in files:
-            self.job.count += <size_t>PyBytes_GET_SIZE(pieces) // (2 * sizeof(uint32_t))
+            self.job.count += <size_t>PyBytes_GET_SIZE(pieces) // sizeof(Piece)
         self.job.wants = <Want*>malloc((self.job.count + 1) * sizeof(Want))
         self.job.fds = <int*>calloc(len(files) + 1, sizeof(int))
         if self.job.wants == NULL or self.job.fds == NULL:
@@ -249,10 +247,10 @@ cdef class Reading:
                 raise OSError(errno, os.strerror(errno), os.fsdecode(path))
             self.job.fds[self.job.fd_count] = fd
             self.job.fd_count += 1
-            numbers = <const uint32_t*>PyBytes_AS_STRING(pieces)
-            for n in range(<size_t>PyBytes_GET_SIZE(pieces) // (2 * sizeof(uint32_t))):
-                self.job.wants[i] = Want(fd, numbers[2 * n], numbers[2 * n + 1], total)
-                total += numbers[2 * n + 1]
+            wanted = <const Piece*>PyBytes_AS_STRING(pieces)
+            for n in range(<size_t>PyBytes_GET_SIZE(pieces) // sizeof(Piece)):
+                self.job.wants[i] = Want(fd, wanted[n], total)
+                total += wanted[n].size
                 i += 1
         self.data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
         self.job.bytes = PyBytes_AS_STRING(self.data)
