@@ -12,7 +12,7 @@ STAMPS := $(VENV)/.stamps
 KERNEL_SOURCES := $(wildcard src/penstock/kernels/*.pyx src/penstock/kernels/*.pxd)
 # fuzz: how long each fuzzer runs
 SECONDS ?= 20
-# sim: the one to replay, or how many to run; churn: how many consumers; spark-kills: how many of each kind
+# sim: the one to replay, or how many fresh ones to run; churn: how many consumers; spark-kills: how many of each kind
 SEED ?=
 SEEDS ?= 200
 CONSUMERS ?= 1000000
@@ -85,7 +85,7 @@ fuzz: setup $(STAMPS)/fuzz  ## every fuzzer for SECONDS=20 each
 			build/fuzz/corpus/$$(basename $$fuzzer .py) || exit 1; \
 	done
 
-sim: setup  ## the simulation: SEED=n replays one, SEEDS=1000 runs many
+sim: setup  ## the simulation: SEED=n replays one, SEEDS=1000 runs so many fresh ones
 	$(BIN)/python -m penstock.testing.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 sim-bugs: setup  ## bugs planted on purpose, and the seeds that find them

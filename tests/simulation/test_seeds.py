@@ -1,19 +1,21 @@
-"""Seeds of the simulation: a fixed number of them, and one of the commit's own."""
+"""Seeds of the simulation: the first forty, those that failed once, and fresh ones in each run."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from penstock.testing.sim.churn import churn
-from penstock.testing.sim.runner import run_seed, shrink
+from penstock.testing.sim.runner import fresh_seed, run_seed, shrink
+from tests.simulation.regression_seeds import REGRESSION_SEEDS
 
 CHUNK = 20
 FIXED = range(1, 41, CHUNK)
+FRESH = range(0, 200, CHUNK)  # from a first seed that no run had before; see tests/conftest.py
 
 
 def hold(seed: int) -> None:
@@ -30,12 +32,33 @@ def test_seeds_pass(first: int) -> None:
         hold(seed)
 
 
-def test_the_seed_of_the_commit_passes() -> None:
-    root = Path(__file__).parents[2]
-    shown = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, check=False)
-    if shown.returncode != 0:
-        pytest.skip("not a git checkout")
-    hold(int(shown.stdout[:8], 16))
+@pytest.mark.parametrize("seed", REGRESSION_SEEDS)
+def test_a_seed_that_failed_once_passes(seed: int) -> None:
+    hold(seed)
+
+
+def test_regression_seeds_are_sorted_and_there_once() -> None:
+    assert list(REGRESSION_SEEDS) == sorted(set(REGRESSION_SEEDS))
+
+
+@pytest.mark.parametrize("offset", FRESH)
+def test_fresh_seeds_pass(offset: int) -> None:
+    first = int(os.environ["SIM_FIRST"]) + offset
+    for seed in range(first, first + CHUNK):
+        hold(seed)
+
+
+def test_many_seeds_begin_by_the_clock_and_print_the_first_one_and_the_work_per_seed() -> None:
+    before = fresh_seed()
+    command = [sys.executable, "-m", "penstock.testing.sim", "--seeds", "2", "--jobs", "1"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = re.search(r"^2 seeds from (\d+)$", printed, re.MULTILINE)
+    assert found is not None, printed
+    assert before <= int(found[1]) <= fresh_seed()
+    counts = ("commands", "crashes", "power losses", "faults", "acks", "deliveries")
+    assert re.search(
+        "^per seed: " + ", ".join(rf"\d+\.\d {one}" for one in counts) + "$", printed, re.MULTILINE
+    )
 
 
 def test_a_seed_gives_the_same_events_in_every_process() -> None:

@@ -7,21 +7,29 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from penstock.testing.sim.churn import churn
-from penstock.testing.sim.runner import Outcome, run_seed, shrink
+from penstock.testing.sim.runner import Outcome, Work, fresh_seed, run_seed, shrink
 
 CHUNK = 20
 
 
-def run_chunk(first: int, last: int) -> tuple[int, list[Outcome]]:
-    """Runs seeds; returns how many, and those that failed (without their logs)."""
+class Chunk(NamedTuple):
+    """What some seeds came to: their work, and those that failed (without their logs)."""
+
+    work: list[Work]
+    failed: list[Outcome]
+
+
+def run_chunk(first: int, last: int) -> Chunk:
+    """Runs seeds."""
     outcomes = [run_seed(seed) for seed in range(first, last)]
     failed = [one._replace(events=[], failure=None, digest=one.summary) for one in outcomes if one.failure]
-    return last - first, failed
+    return Chunk([one.work for one in outcomes], failed)
 
 
 def run_one(seed: int, console: Console) -> int:
@@ -32,9 +40,9 @@ def run_one(seed: int, console: Console) -> int:
         console.print(event, style=style, markup=False, highlight=False, soft_wrap=True)
     if outcome.failure is None:
         console.print(
-            f"seed {seed} passes: {outcome.crashes} crashes, {outcome.acks} acks, "
-            f"{outcome.deliveries} deliveries, events {outcome.digest[:12]}",
+            f"seed {seed} passes: {outcome.work}, events {outcome.digest[:12]}",
             style="green",
+            highlight=False,
         )
         return 0
     console.print(f"seed {seed} fails: {outcome.summary}", style="red", markup=False)
@@ -51,8 +59,10 @@ def tell_shrunk(outcome: Outcome, console: Console) -> None:
 
 
 def run_many(first: int, count: int, jobs: int, console: Console) -> int:
-    """Runs seeds on all cores; tells the failing ones, and the first of them shrunk."""
+    """Runs seeds on all cores; prints the work per seed, the failing ones, and the first of them shrunk."""
+    console.print(f"{count} seeds from {first}", highlight=False)
     began = time.monotonic()
+    work: list[Work] = []
     failed: list[Outcome] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress, ProcessPoolExecutor(jobs) as pool:
@@ -62,13 +72,17 @@ def run_many(first: int, count: int, jobs: int, console: Console) -> int:
             for at in range(first, first + count, CHUNK)
         ]
         for chunk in as_completed(chunks):
-            done, bad = chunk.result()
-            failed += bad
-            progress.update(task, advance=done, description=f"seeds, {len(failed)} fail")
+            result = chunk.result()
+            work += result.work
+            failed += result.failed
+            progress.update(task, advance=len(result.work), description=f"seeds, {len(failed)} fail")
     took = time.monotonic() - began
     failed.sort()
     for one in failed:
         console.print(f"seed {one.seed}: {one.digest[:400]}", style="red", markup=False)
+    sums = {name: sum(getattr(one, name) for one in work) for name in Work._fields}
+    per_seed = ", ".join(f"{total / count:.1f} {name.replace('_', ' ')}" for name, total in sums.items())
+    console.print(f"per seed: {per_seed}", highlight=False, soft_wrap=True)
     style = "red" if failed else "green"
     console.print(f"{count} seeds from {first} in {took:.1f} s, {len(failed)} fail", style=style)
     if failed:
@@ -81,7 +95,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m penstock.testing.sim", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this one, with its event log")
     parser.add_argument("--seeds", type=int, default=200, help="how many to run (default 200)")
-    parser.add_argument("--first", type=int, default=1, help="the first of them (default 1)")
+    parser.add_argument(
+        "--first", type=int, default=fresh_seed(), help="the first of them (default: by the clock)"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--churn", type=int, help="instead, make and expire so many ephemeral consumers")
     args = parser.parse_args()

@@ -137,6 +137,7 @@ class SimDisk:
         self.room: int | None = None
         self.fail_rate = 0.0
         self.faults = 0  # operations that failed
+        self.flips = 0  # bits that changed by themselves
         self.locked = False
         self._fds: dict[int, File] = {}
         self._next_fd = 3
@@ -163,6 +164,7 @@ class SimDisk:
             return "nowhere"
         path, file = self.random.choice(files)
         at = self.random.randrange(len(file.data))
+        self.flips += 1
         file.data[at] ^= 1 << self.random.randrange(8)
         file.sync()
         return f"{path}:{at}"

@@ -7,6 +7,7 @@ much as they were: that is what shrinking rests on.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Collection
 from random import Random
 from typing import NamedTuple
@@ -24,6 +25,27 @@ _ACTIONS = [action for action, weight in workload.ACTIONS for _ in range(weight)
 SHRINK_RUNS = 150
 
 
+class Work(NamedTuple):
+    """What a run did. commands: messages from clients (publishes, requests, acks, pulls). power_losses: of
+    the crashes. faults: operations that the disk refused, and bits that it flipped. acks: answers to single
+    publishes.
+
+    A change of the simulation must not make it do less. When these counts were introduced, the seeds from
+    500000 to 500999 did per seed (`--first 500000 --seeds 1000` prints the same line):
+    167.8 commands, 8.3 crashes, 3.5 power losses, 9.5 faults, 64.7 acks, 28.3 deliveries
+    """
+
+    commands: int
+    crashes: int
+    power_losses: int
+    faults: int
+    acks: int
+    deliveries: int
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self._asdict().items())
+
+
 class Outcome(NamedTuple):
     """How a seed went. failure: None when it passed. digest: of all events, the same for the same seed."""
 
@@ -31,9 +53,7 @@ class Outcome(NamedTuple):
     failure: BaseException | None
     events: list[str]
     digest: str
-    crashes: int
-    acks: int
-    deliveries: int
+    work: Work
 
     @property
     def summary(self) -> str:
@@ -87,9 +107,15 @@ class Run:
         except (Exception, Killed) as error:  # noqa: BLE001 (whatever it is, it is the outcome)
             failure = error
             self.events.append(f"FAILED {type(error).__name__}: {error}")
-        world = self.world
         digest = hashlib.sha256("\n".join(self.events).encode()).hexdigest()
-        return Outcome(self.seed, failure, self.events, digest, world.crashes, world.acks, world.deliveries)
+        return Outcome(self.seed, failure, self.events, digest, self._work())
+
+    def _work(self) -> Work:
+        world, disk = self.world, self.world.disk
+        return Work(
+            world.commands, world.crashes, world.power_losses, disk.faults + disk.flips, world.acks,
+            world.deliveries,
+        )  # fmt: skip
 
     def _step(self, step: int) -> None:
         random = Random((self.seed << 12) + step)
@@ -151,6 +177,12 @@ class Run:
         world.crash(power=False)
         world.recover(power=False, twice=True, kill_at=None)
         thorough.check_all(world)
+
+
+def fresh_seed() -> int:
+    """A first seed by the clock, in milliseconds: runs that take longer than a millisecond per seed never
+    draw the same ones."""
+    return time.time_ns() // 1_000_000
 
 
 def run_seed(seed: int, skip: Collection[int] = ()) -> Outcome:

@@ -100,6 +100,7 @@ class World:
         self.damaged = False  # ... or before: whatever is gone may be
         self.kill_phase: str | None = None
         self.crashes = self.ticks = self.acks = self.deliveries = 0
+        self.commands = self.power_losses = 0
         self.store: FileStore
         self.engine: JetStream
         self.index: SubscriptionIndex
@@ -163,6 +164,7 @@ class World:
             for one in record.features:
                 one.crashed()
         if power:
+            self.power_losses += 1
             self.disk.lose_power()
         else:
             self.disk.restart()
@@ -417,12 +419,14 @@ class World:
         for one in what:
             to.published[one.tag] = one
             to.tags.add(one.tag)
+        self.commands += 1
         with self._log:
             publish(self.index, subject.encode(), inbox, header, payload)
 
     def read(self, subject: bytes, body: bytes) -> set[int] | None:
         """A direct get of several messages: their tags, or None when it was refused."""
         self._read.clear()
+        self.commands += 1
         with self._log:
             publish(self.index, subject, b"_IN.r.1", b"", body)
         if not self._read or not self._read[-1][0].startswith(b"NATS/1.0 204"):
@@ -437,6 +441,7 @@ class World:
         inbox = b"_IN.a.%d" % next(self._ids)
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.in_flight.update(intents)
+        self.commands += 1
         self.now += not self._is_open  # no two things are created at the same time
         with self._log:
             publish(self.index, b"$JS.API." + request.encode(), inbox, b"", payload)
@@ -465,6 +470,7 @@ class World:
         """Answers a delivery."""
         inbox = b""
         how = body[:4].decode()
+        self.commands += 1
         if how in ("+ACK", "+TER", "+NXT"):
             seqs = record.ack(seq, how)
             if how == "+NXT":
@@ -479,6 +485,7 @@ class World:
     def pull(self, stream: str, name: str, body: dict[str, Any]) -> None:
         """A pull request."""
         inbox = b"_IN.d.%d" % next(self._ids)
+        self.commands += 1
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}".encode()
         with self._log:
             publish(self.index, subject, inbox, b"", json.dumps(body).encode())
