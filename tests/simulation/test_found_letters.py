@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+from penstock.protocol import headers
 from penstock.store.file import FileStore
 from penstock.testing.sim.disk import SimDisk
 from tests.support.consumers import SECOND, ConsumerBench
@@ -115,3 +116,24 @@ def test_a_consumer_s_name_is_free_again_when_the_disk_refused_to_remove_its_fil
     disk.fail_rate = 0.0
     assert not bench.engine.streams["S"].consumers
     bench.consumer("x", durable_name="x")
+
+
+def test_a_letter_that_is_there_twice_settles_its_message_once() -> None:
+    disk = SimDisk(Random(1))
+    bench = bench_on(disk)
+    terminate_one(bench)
+    created = bench.engine.streams["S"].consumers["c"].created
+    letter = headers.build([(headers.MSG_ID, f"dead-letter.S.c.{created}.1")])
+    bench.tick()  # gives it up
+    disk.restart()  # of the letter nothing was written: the next start looks for it
+    store = opened(disk).account("$G")
+    dead = store.open_stream("DEAD")
+    for ts in (bench.now, bench.now + 2 * SECOND):
+        dead.log.append(b"dead", letter, b"s.1", ts)
+    dead.write()
+    dead.close()
+    disk.restart()
+    bench = bench_on(disk, now=bench.now + 3 * SECOND)
+    bench.tick()
+    assert bench.state("DEAD")["messages"] == 2
+    assert not bench.engine.streams["S"].consumers["c"].letters.is_busy

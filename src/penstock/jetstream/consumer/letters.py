@@ -250,23 +250,27 @@ class DeadLetters:
         settled = 0
         for stream in self._consumer.engine.streams.values():
             if any(matches(one, subject.decode()) for one in stream.config.subjects):
-                for seq, at in self._stored_in(stream, subject, doubtful):
+                for seq, at in self._stored_in(stream, subject, doubtful).items():
                     if at <= stream.kept_seq:
                         settled += self._settle(seq)
                     else:
                         self._under_way[seq] = now
         return settled
 
-    def _stored_in(self, stream: Stream, subject: bytes, ids: dict[bytes, int]) -> list[tuple[int, int]]:
-        """The sequences whose letters a stream holds, and where. A letter is never older than its message."""
+    def _stored_in(self, stream: Stream, subject: bytes, ids: dict[bytes, int]) -> dict[int, int]:
+        """The sequences whose letters a stream holds, and where. A letter is never older than its message.
+
+        It may be there twice: power loss took back that it was settled, after its stream forgot the message id.
+        The first one counts, which was written before the others.
+        """
         oldest = self._consumer.stream.log.load(min(ids.values()))
-        found: list[tuple[int, int]] = []
+        found: dict[int, int] = {}
         at = stream.log.seq_at_time(oldest.ts) if oldest is not None else stream.log.first_seq
         while (letter := stream.log.load_next(subject, at)) is not None:
             at = letter.seq + 1
             seq = ids.get(headers.value_of(letter.header, headers.MSG_ID) or b"") if letter.header else None
             if seq is not None and seq in self._due:
-                found.append((seq, letter.seq))
+                found.setdefault(seq, letter.seq)
         return found
 
     def _complain(self, why: str) -> None:
