@@ -3,4 +3,23 @@ of the suite replays it from then on."""
 
 from __future__ import annotations
 
-REGRESSION_SEEDS: tuple[int, ...] = ()
+REGRESSION_SEEDS: tuple[int, ...] = (
+    500244,
+    500479,
+    500603,
+    500703,
+    7000514,
+    7000605,
+    7000649,
+    7000794,
+    7001274,
+    7001736,
+    7001893,
+    7001960,
+    7002228,
+    7002289,
+    7002294,
+    7002454,
+    7002470,
+    7002576,
+)

@@ -48,7 +48,14 @@ class Origins:
                 history.written = record.kept.last_seq
             known = self._known.setdefault(name, [])
             if history not in known:
+                self._take_over(known, history)
                 known.append(history)
+
+    def _take_over(self, known: list[History], history: History) -> None:
+        """A stream whose deletion failed is back with a restart: it is the one that was known before."""
+        for past in [one for one in known if one.ident == history.ident]:
+            history.held = past.held | history.held
+            known.remove(past)
 
     def of(self, name: str) -> list[History]:
         """The streams of that name, the present one last."""

@@ -55,10 +55,13 @@ def note_kept(world: World) -> None:
 
 
 def check_driven(world: World) -> None:
-    """Every consumer that stands for a mirror or source has one."""
+    """Every consumer that stands for a mirror or source has one, which may be of a stream that the disk damaged:
+    then it is offline, and what it has yet to take stays in the origin."""
     for stream in world.engine.streams.values():
         for consumer in stream.consumers.values():
-            if consumer.is_driven and _inflow_of(world, consumer) is None:
+            if not consumer.is_driven or _target_of(consumer) in world.engine.offline:
+                continue
+            if _inflow_of(world, consumer) is None:
                 raise Violation("orphans", f"{stream.name} > {consumer.name} stands for nobody")
 
 
@@ -74,8 +77,7 @@ def _has_kept(world: World, consumer: Consumer, held: Held, *, unwanted: bool) -
 
 
 def _inflow_of(world: World, consumer: Consumer) -> tuple[Copies, Inflow] | None:
-    metadata = consumer.config.metadata or {}
-    name = metadata.get("_nats.mirror.stream") or metadata.get("_nats.src.stream") or ""
+    name = _target_of(consumer)
     record, stream = world.streams.get(name), world.engine.streams.get(name)
     if record is None or record.copies is None or stream is None:
         return None
@@ -84,3 +86,9 @@ def _inflow_of(world: World, consumer: Consumer) -> tuple[Copies, Inflow] | None
         if inflow.source.name == consumer.stream.name and filters == filters_of(consumer.config):
             return record.copies, inflow
     return None
+
+
+def _target_of(consumer: Consumer) -> str:
+    """The stream that a consumer of its origin stands for."""
+    metadata = consumer.config.metadata or {}
+    return metadata.get("_nats.mirror.stream") or metadata.get("_nats.src.stream") or ""

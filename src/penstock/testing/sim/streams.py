@@ -184,9 +184,10 @@ class StreamRecord:
             "sequence",
             f"{self.name} went from {self.last_seq} to {log.last_seq}",
         )
+        changed = bool(fresh or gone or log.last_seq != self.last_seq)
         self.last_seq = log.last_seq
         self._count(log)
-        for feature in self.features if fresh or gone else ():
+        for feature in self.features if changed else ():
             feature.looked(before, fresh, now)
 
     def end_tick(self) -> None:
