@@ -49,6 +49,8 @@ class Connection(asyncio.BufferedProtocol):
     Args:
         inlet: its parser takes what arrives, its sink's out buffer holds what is to leave.
         watch: keeps an eye on it while it is backlogged.
+        kind: its transport as monitoring calls it, "nats" or "websocket".
+        forwarded_for: the address that the client's HTTP request claims, for log lines only; "" = none.
     """
 
     __slots__ = (
@@ -65,6 +67,7 @@ class Connection(asyncio.BufferedProtocol):
         "_written",
         "buffer_updated",
         "close_reason",
+        "forwarded_for",
         "get_buffer",
         "kind",
         "peer",
@@ -74,7 +77,9 @@ class Connection(asyncio.BufferedProtocol):
     get_buffer: Callable[..., memoryview]
     buffer_updated: Callable[..., None]
 
-    def __init__(self, inlet: Inlet, watch: BacklogWatch) -> None:
+    def __init__(
+        self, inlet: Inlet, watch: BacklogWatch, *, kind: str = "nats", forwarded_for: str = ""
+    ) -> None:
         inlet.sink.stall_threshold = watch.eager_bytes
         inlet.sink.pending_max = watch.max_pending
         self._inlet = inlet
@@ -94,7 +99,8 @@ class Connection(asyncio.BufferedProtocol):
         self._plain_socket = -1
         self.stalls = 0
         self.close_reason: CloseReason | None = None
-        self.kind = "nats"  # as monitoring calls its transport
+        self.kind = kind
+        self.forwarded_for = forwarded_for
         self.peer: tuple[str, int] = ("", 0)
 
     def attach(self, handler: Handler) -> None:

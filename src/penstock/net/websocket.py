@@ -124,14 +124,15 @@ class WebsocketLayer(asyncio.Protocol, Layer):
     """WebSocket of one accepted socket.
 
     Args:
-        accept: makes the connection, once the handshake is done; takes the cookies that came with it.
+        accept: makes the connection, once the handshake is done; takes the cookies that came with it, and
+            the address that X-Forwarded-For claims ("" = none), which anybody may write and only logs show.
         policy: what is asked of the handshake.
         told: what error lines say about it.
     """
 
     def __init__(
         self,
-        accept: Callable[[dict[str, str]], Connection],
+        accept: Callable[[dict[str, str], str], Connection],
         policy: WebsocketPolicy,
         told: Callable[[str], None],
     ) -> None:
@@ -210,9 +211,6 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         self._phase = Phase.CLOSED
         super().abort()
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._peer if name == "peername" else super().get_extra_info(name, default)
-
     # -- handshake
 
     def _greet(self, data: bytes) -> None:
@@ -261,8 +259,8 @@ class WebsocketLayer(asyncio.Protocol, Layer):
             self._raw.close()
             return
         self._phase = Phase.OPEN
-        self._peer = (forwarded_for(headers.get("x-forwarded-for", "")) or self._peer[0], *self._peer[1:])
-        self._connection = self._accept(cookies_of(headers.get("cookie", "")))
+        claimed = forwarded_for(headers.get("x-forwarded-for", ""))
+        self._connection = self._accept(cookies_of(headers.get("cookie", "")), claimed)
         self._connection.connection_made(self)
 
     def _refuse(self, refused: Refused) -> None:
@@ -369,7 +367,10 @@ def check_origin(origin: str, host: str, policy: WebsocketPolicy) -> None:
 
 
 def forwarded_for(header: str) -> str:
-    """The client's address as a proxy tells it (the first of X-Forwarded-For); "" when it tells none."""
+    """The address of the client that a proxy, or the client itself, claims: the first of X-Forwarded-For.
+
+    "" when that is no address.
+    """
     first = header.split(",", maxsplit=1)[0].strip()
     try:
         return str(ipaddress.ip_address(first))

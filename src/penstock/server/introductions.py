@@ -34,9 +34,16 @@ def credentials_of(session: Session, given: ConnectOptions) -> Credentials:
 
 
 def log_name(session: Session) -> str:
-    """Its address and number; from CONNECT on its client library, name and user, too."""
-    host, port = session.connection.peer
-    tag = "wid" if session.connection.kind == "websocket" else "cid"
+    """Its address and number; from CONNECT on its client library, name and user, too.
+
+    An address that it claims (X-Forwarded-For) stands before its own, as in the official server's log.
+    """
+    connection = session.connection
+    host, port = connection.peer
+    tag = "wid" if connection.kind == "websocket" else "cid"
+    claimed = connection.forwarded_for
+    if claimed:
+        host = f"[{claimed}]/{host}" if ":" in claimed else f"{claimed}/{host}"
     found = f"{host}:{port} - {tag}:{session.cid}"
     options, identity = session.options, session.identity
     if options.lang or options.version or options.name:

@@ -438,11 +438,10 @@ class Server:
             return behind_proxy(outer, connection, session)
         return outer
 
-    def accept_websocket(self, given: dict[str, str]) -> Connection:
+    def accept_websocket(self, given: dict[str, str], forwarded_for: str) -> Connection:
         """The connection of a WebSocket client whose handshake is done; `given`: fields of CONNECT that hold
-        until it sends them itself."""
-        connection, session = self._new_session()
-        connection.kind = "websocket"
+        until it sends them itself; `forwarded_for`: the address it claims, for log lines."""
+        connection, session = self._new_session("websocket", forwarded_for)
         session.options = structs.replace(session.options, **given)
         return connection
 
@@ -463,13 +462,13 @@ class Server:
         own = self.websockets.authenticator if kind == "websocket" and self.websockets is not None else None
         return own or self.authenticator
 
-    def _new_session(self) -> tuple[Connection, Session]:
+    def _new_session(self, kind: str = "nats", forwarded_for: str = "") -> tuple[Connection, Session]:
         assert self._tick is not None
         assert self._watch is not None
         options = self.options
         sink = ClientSink(self._tick.dirty_sinks)
         inlet = Inlet(sink, parser=FrameParser(options.max_control_line, options.max_payload))
-        connection = Connection(inlet, self._watch)
+        connection = Connection(inlet, self._watch, kind=kind, forwarded_for=forwarded_for)
         session = Session(self, self._next_cid, connection, inlet)
         self._next_cid += 1
         sink.owner = session

@@ -131,7 +131,7 @@ class Websockets:
     def _accept(self) -> WebsocketLayer:
         return WebsocketLayer(self._connection, self._policy, self._server.log.error)
 
-    def _connection(self, cookies: dict[str, str]) -> Connection:
+    def _connection(self, cookies: dict[str, str], forwarded_for: str) -> Connection:
         """Of a client whose handshake is done. Its cookies say who it is, unless its CONNECT will."""
         options = self._options
         names = {
@@ -141,7 +141,7 @@ class Websockets:
             "auth_token": options.token_cookie,
         }
         given = {field: cookies[name] for field, name in names.items() if name and name in cookies}
-        return self._server.accept_websocket(given)
+        return self._server.accept_websocket(given, forwarded_for)
 
 
 def _policy(options: WebsocketOptions) -> WebsocketPolicy:
