@@ -260,8 +260,8 @@ class DeadLetters:
     def _stored_in(self, stream: Stream, subject: bytes, ids: dict[bytes, int]) -> dict[int, int]:
         """The sequences whose letters a stream holds, and where. A letter is never older than its message.
 
-        It may be there twice: power loss took back that it was settled, after its stream forgot the message id.
-        The first one counts, which was written before the others.
+        It may be there twice: power loss took back that it was settled, after its stream forgot the id. The
+        first one counts, which was written before the others.
         """
         oldest = self._consumer.stream.log.load(min(ids.values()))
         found: dict[int, int] = {}

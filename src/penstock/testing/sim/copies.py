@@ -162,9 +162,8 @@ class Copies(Feature):
         return not (limited or requested or config.allow_rollup_hdrs or config.allow_msg_ttl)
 
     def _note_unseen(self, count: int) -> None:
-        """A request removed messages in the tick in which they were stored, so many at most: copies up to where
-        the server says it is may be among them. Later copies must not make up for them, nor may they come
-        again."""
+        """A request removed messages in the tick in which they were stored. count: how many no look saw.
+        Copies up to where the server says it is may be among them: they came, and may not come again."""
         stream = self._world.engine.streams[self.record.name]
         for inflow in stream.inflows if count > 0 and not self._shows_everything() else ():
             key, ident = key_of(inflow.source), inflow.ident
@@ -179,7 +178,7 @@ class Copies(Feature):
                     self._ids_unseen.add(headers.value_of(held.header, headers.MSG_ID) or b"")
 
     def _note_purges(self) -> None:
-        """A purge up to a sequence that a mirror has not come to moves the mirror there, as clients ask for."""
+        """A purge up to a sequence ahead of a mirror moves it there, as on the official server."""
         for what, detail in self.record.asked:
             if what == "purge" and not detail[0]:
                 self._placed = max(self._placed, detail[1] - 1)

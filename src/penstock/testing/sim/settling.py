@@ -55,8 +55,8 @@ def note_kept(world: World) -> None:
 
 
 def check_driven(world: World) -> None:
-    """Every consumer that stands for a mirror or source has one, which may be of a stream that the disk damaged:
-    then it is offline, and what it has yet to take stays in the origin."""
+    """Every consumer that stands for a mirror or source has one. Where a damaged disk left that stream
+    offline, what it has yet to take stays in the origin."""
     for stream in world.engine.streams.values():
         for consumer in stream.consumers.values():
             if not consumer.is_driven or _target_of(consumer) in world.engine.offline:
