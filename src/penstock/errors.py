@@ -33,6 +33,7 @@
          │   ├─ AlreadyExistsError   a name in use with another configuration
          │   ├─ WrongLastSequenceError   an expected-sequence header did not match
          │   ├─ JetStreamNotEnabledError
+         │   ├─ DirectGetNotAllowedError the stream does not allow direct gets (allow_direct)
          │   ├─ BatchNotEnabledError     the stream takes no batches of this kind
          │   ├─ BatchUnknownError        the server knows no batch of this id (any more)
          │   └─ BatchIncompleteError     an atomic batch lost a message, or waited too long: nothing is stored
@@ -192,7 +193,10 @@ class SlowConsumerError(ClientError):
     def __init__(self, subject: str, dropped: int) -> None:
         self.subject = subject
         self.dropped = dropped
-        super().__init__(f"subscription {subject!r} dropped {dropped} messages: its queue was full")
+        super().__init__(
+            f"slow consumer: subscription {subject!r} has dropped {dropped} messages since it was made, its "
+            "queue is full; read faster, or raise max_pending_messages and max_pending_bytes"
+        )
 
 
 class RequestTimeoutError(ClientError, TimeoutError):
@@ -286,6 +290,10 @@ class WrongLastSequenceError(JetStreamApiError):
 
 class JetStreamNotEnabledError(JetStreamApiError):
     """err_code 10076 or 10039: the server or the account has no JetStream."""
+
+
+class DirectGetNotAllowedError(JetStreamApiError):
+    """The stream exists, and its configuration does not have `allow_direct`."""
 
 
 class BatchNotEnabledError(JetStreamApiError):

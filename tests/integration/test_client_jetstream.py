@@ -13,7 +13,9 @@ from penstock.errors import (
     AlreadyExistsError,
     ConsumerGoneError,
     ConsumerNotFoundError,
+    DirectGetNotAllowedError,
     JetStreamApiError,
+    JetStreamNotEnabledError,
     MessageNotFoundError,
     MisuseError,
     NoStreamError,
@@ -24,7 +26,6 @@ from penstock.errors import (
     StreamNotFoundError,
     WrongLastSequenceError,
 )
-from penstock.protocol.durations import NS_PER_S
 from tests.support.nats_servers import until
 
 
@@ -54,12 +55,12 @@ async def test_a_stream_is_created_changed_listed_and_deleted(js: JetStream) -> 
     stream = await js.create_stream(
         "LIFE", subjects=["life.>"], max_age=timedelta(hours=1), storage=StorageType.MEMORY, max_msgs=10
     )
-    assert stream.config.max_age == 3600 * NS_PER_S
+    assert stream.config.max_age == 3600
     assert (await js.create_stream(StreamConfig(**_plain(stream)))).name == "LIFE"  # the same again is fine
     with pytest.raises(AlreadyExistsError):
         await js.create_stream("LIFE", subjects=["life.>"], max_msgs=11)
     changed = await js.update_stream("LIFE", max_msgs=20)
-    assert (changed.config.max_msgs, changed.config.max_age) == (20, 3600 * NS_PER_S)
+    assert (changed.config.max_msgs, changed.config.max_age) == (20, 3600)
     assert (await js.create_or_update_stream("LIFE", max_msgs=30)).config.max_msgs == 30
     assert "LIFE" in await js.stream_names()
     assert await js.stream_names("life.x") == ["LIFE"]
@@ -143,7 +144,7 @@ async def test_many_messages_are_read_without_a_consumer(
     assert [m.seq async for m in stream.get_last_messages(["s.none"])] == []
     await stream.delete_message(2)
     assert [m.seq async for m in stream.get_messages(1, max_messages=2)] == [1, 3]
-    with pytest.raises(StreamNotFoundError, match="allow_direct"):
+    with pytest.raises(StreamNotFoundError, match="stream not found"):
         _ = [m async for m in js._bare_stream("NOPE").get_messages()]
 
 
@@ -270,7 +271,7 @@ async def test_a_consumer_is_created_changed_listed_and_deleted(js: JetStream, s
     assert (config.durable_name, config.ack_policy, config.ack_wait) == (
         "C",
         AckPolicy.EXPLICIT,
-        7 * NS_PER_S,
+        7,
     )
     await stream.create_consumer("C", filter_subject="s.a", ack_wait=timedelta(seconds=7))
     with pytest.raises(AlreadyExistsError):
@@ -588,3 +589,34 @@ async def test_an_ordered_consumer_ends_with_its_stream(js: JetStream) -> None:
 async def test_an_ordered_consumer_that_can_not_be_made_says_so(stream: Stream) -> None:
     with pytest.raises(JetStreamApiError, match="filter"):
         await stream.ordered_consumer(filter_subjects=["s.a", "s.>"]).consume().__anext__()
+
+
+# --- what goes wrong, said apart ------------------------------------------------------------------
+
+
+async def test_ack_wait_of_a_plain_number_is_seconds_on_the_server(js: JetStream, stream: Stream) -> None:
+    consumer = await stream.create_consumer("C", ack_wait=30, inactive_threshold=timedelta(hours=1))
+    info = await consumer.info()
+    assert (info.config.ack_wait, info.config.inactive_threshold) == (30, 3600)
+    raw = await js.session.request(b"$JS.API.CONSUMER.INFO.S.C", b"", b"")
+    assert b'"ack_wait":30000000000,' in raw[4]
+
+
+async def test_direct_gets_of_a_stream_that_does_not_allow_them_say_that(js: JetStream) -> None:
+    stream = await js.create_stream("CLOSED", subjects=["closed"], storage="memory", allow_direct=False)
+    with pytest.raises(DirectGetNotAllowedError, match="allow_direct=True"):
+        _ = [message async for message in stream.get_messages()]
+    with pytest.raises(DirectGetNotAllowedError, match="allow_direct=True"):
+        await stream.get_message(1, direct=True)
+    assert (await js.create_stream("OPEN", subjects=["open"], storage="memory")).config.allow_direct
+    await js.delete_stream("CLOSED")
+    await js.delete_stream("OPEN")
+
+
+async def test_a_publish_without_jetstream_is_told_apart_from_one_without_a_stream(
+    client: Client, js: JetStream
+) -> None:
+    with pytest.raises(NoStreamError):
+        await js.publish("nobody.takes.this")
+    with pytest.raises(JetStreamNotEnabledError):
+        await client.jetstream(prefix="$JS.elsewhere.API").publish("nobody.takes.this")

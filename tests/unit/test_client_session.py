@@ -432,10 +432,11 @@ def test_options_do_not_show_secrets() -> None:
 def test_exported_names_are_pinned() -> None:
     assert " ".join(sorted(penstock.client.__all__)) == (
         "AccountInfo AckPolicy AtomicBatch Client ClientState ConnectOptions Connecting Consume Consumer "
-        "ConsumerConfig ConsumerInfo DeliverPolicy DiscardPolicy FastIngest FastPubAck FastPublisher "
-        "Fetch Headers JetStream JsMsg Msg Options OrderedConsume OrderedConsumer PendingAck "
+        "ConsumerConfig ConsumerInfo ConsumerPause DeliverPolicy DiscardPolicy FastIngest FastPubAck "
+        "FastPublisher Fetch Headers JetStream JsMsg Msg Options OrderedConsume OrderedConsumer PendingAck "
         "PriorityOptions PubAck PublishOptions Publisher ReplayPolicy "
-        "RetentionPolicy ServerInfo StorageType StoredMessage Stream StreamConfig StreamInfo Subscription "
+        "RetentionPolicy ServerInfo StorageType StoredMessage Stream StreamConfig StreamConsumerLimits "
+        "StreamInfo StreamSourceInfo Subscription "
         "connect"
     )
     for name in penstock.client.__all__:

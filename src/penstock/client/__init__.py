@@ -17,6 +17,15 @@ It works with penstock's server and with the official one, on asyncio's own even
 
 from penstock.client.atomic import AtomicBatch
 from penstock.client.client import Client, Connecting, connect
+from penstock.client.config import (
+    ConsumerConfig,
+    ConsumerInfo,
+    ConsumerPause,
+    StreamConfig,
+    StreamConsumerLimits,
+    StreamInfo,
+    StreamSourceInfo,
+)
 from penstock.client.consume import Consume
 from penstock.client.consumer import Consumer
 from penstock.client.direct import StoredMessage
@@ -38,16 +47,12 @@ from penstock.client.subscription import Subscription
 from penstock.protocol.api import (
     AccountInfo,
     AckPolicy,
-    ConsumerConfig,
-    ConsumerInfo,
     DeliverPolicy,
     DiscardPolicy,
     PubAck,
     ReplayPolicy,
     RetentionPolicy,
     StorageType,
-    StreamConfig,
-    StreamInfo,
 )
 from penstock.protocol.headers import Headers
 
@@ -63,6 +68,7 @@ __all__ = [
     "Consumer",
     "ConsumerConfig",
     "ConsumerInfo",
+    "ConsumerPause",
     "DeliverPolicy",
     "DiscardPolicy",
     "FastIngest",
@@ -88,7 +94,9 @@ __all__ = [
     "StoredMessage",
     "Stream",
     "StreamConfig",
+    "StreamConsumerLimits",
     "StreamInfo",
+    "StreamSourceInfo",
     "Subscription",
     "connect",
 ]

@@ -11,10 +11,12 @@ Coroutines here never wait for the server unless they say so: publishing is as c
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterator, Generator, Iterable
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Never, Unpack
 
+from penstock.client import keywords
 from penstock.client.info import ServerInfo
 from penstock.client.jetstream import JetStream
 from penstock.client.message import HeadersLike, Msg, Payload, encode_headers, encode_payload
@@ -43,6 +45,16 @@ class Client:
         client = cls(servers, options)
         await client._session.connect()
         return client
+
+    def __del__(self) -> None:
+        session = getattr(self, "_session", None)  # absent when __init__ raised
+        if session is not None and session.state is not ClientState.CLOSED:
+            warnings.warn(
+                f"unclosed {self!r}: await client.close(), or use `async with connect(...)`",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
 
     def __repr__(self) -> str:
         return f"<Client {self.state.value} {self.connected_url or ''}>"
@@ -209,6 +221,7 @@ class Client:
         callback: MessageCallback | None = None,
         max_pending_messages: int | None = None,
         max_pending_bytes: int | None = None,
+        **unknown: Never,
     ) -> Subscription:
         """Listens on a subject; wildcards `*` and `>` are allowed.
 
@@ -216,8 +229,12 @@ class Client:
         per message, one after the other; without it, iterate the subscription or use `next`.
         max_pending_*: bounds of the queue of messages not yet read, default the client's options.
 
-        Raises InvalidSubjectError, ConnectionClosedError, ConnectionDrainingError.
+        Raises InvalidSubjectError, ConnectionClosedError, ConnectionDrainingError, TypeError for a keyword
+        that it does not have.
         """
+        if unknown:
+            known = ("queue", "callback", "max_pending_messages", "max_pending_bytes")
+            raise keywords.unknown_keyword("subscribe", unknown, known, keywords.SUBSCRIBE)
         subscription = self._session.subscribe(
             subject,
             queue=queue,
@@ -281,14 +298,29 @@ class Connecting:
         self._servers = servers
         self._options = options
         self._client: Client | None = None
+        self._is_used = False
+
+    def __getattr__(self, name: str) -> Never:
+        if hasattr(Client, name):
+            text = f"connect() was not awaited, so there is no {name!r} yet: client = await connect(...)"
+        else:
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+        raise AttributeError(text)
+
+    def __del__(self) -> None:
+        if not self.__dict__.get("_is_used", True):
+            text = "connect() was never awaited: client = await connect(...), or async with connect(...)"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     async def _open(self) -> Client:
         return await Client.open(self._servers, self._options)
 
     def __await__(self) -> Generator[Any, None, Client]:
+        self._is_used = True
         return self._open().__await__()
 
     async def __aenter__(self) -> Client:
+        self._is_used = True
         self._client = await self._open()
         return self._client
 
@@ -307,7 +339,11 @@ def connect(servers: str | Iterable[str] = DEFAULT_SERVER, **options: Unpack[Con
 
     servers: one URL, several in one text separated by commas, or a list. options: see `Options`.
 
-    Raises MisuseError for a bad URL or option; when awaited, NoServersError when no server can be reached and
-    AuthorizationError when they all refuse the credentials.
+    Raises MisuseError for a bad URL or option, TypeError for an unknown option; when awaited, NoServersError
+    when no server can be reached and AuthorizationError when they all refuse the credentials.
     """
+    known = ConnectOptions.__annotations__
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise keywords.unknown_keyword("connect", unknown, known, keywords.CONNECT)
     return Connecting(servers, Options(**options))

@@ -148,7 +148,7 @@ class Consume(MessageQueue, ConnectionListener):
     async def _run_callback(self, callback: JsMessageCallback) -> None:
         """Calls back message by message; a callback that raises is reported and the next message goes on."""
         try:
-            await call_back_each(self.__anext__, callback, self._session.report)
+            await call_back_each(self.__anext__, callback, self._session.report_callback)
         except (ClientError, JetStreamError) as error:
             self._session.report(error)
 

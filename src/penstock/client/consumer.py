@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from penstock.client.config import ConsumerInfo, consumer_info
 from penstock.client.consume import Consume, JsMessageCallback, WarningCallback
 from penstock.client.fetch import Fetch
 from penstock.client.jsmsg import JsMsg
@@ -17,7 +18,6 @@ from penstock.client.pull import (
 )
 from penstock.errors import MisuseError, RequestTimeoutError
 from penstock.protocol.api import (
-    ConsumerInfo,
     ConsumerInfoResponse,
     ConsumerResetRequest,
     ConsumerResetResponse,
@@ -56,7 +56,7 @@ class Consumer:
     async def info(self) -> ConsumerInfo:
         """Configuration and state, fresh. Raises ConsumerNotFoundError."""
         endpoint = f"CONSUMER.INFO.{self.stream_name}.{self.name}"
-        self._info = await self._js.call(ConsumerInfoResponse, endpoint)
+        self._info = consumer_info(await self._js.call(ConsumerInfoResponse, endpoint))
         return self._info
 
     async def delete(self) -> None:

@@ -15,11 +15,12 @@ from penstock.client.message import RawMessage
 from penstock.client.pull import status_in
 from penstock.client.requests import is_no_responders
 from penstock.errors import (
+    DirectGetNotAllowedError,
     JetStreamApiError,
+    JetStreamError,
     MessageNotFoundError,
     NoRespondersError,
     RequestTimeoutError,
-    StreamNotFoundError,
 )
 from penstock.protocol import headers as names
 from penstock.protocol.api import MsgGetRequest, encode
@@ -52,13 +53,31 @@ class StoredMessage:
         return datetime.fromtimestamp(seconds, tz=UTC) + timedelta(microseconds=rest // 1000)
 
 
-def _stream_missing(stream: str, subject: str) -> StreamNotFoundError:
-    text = "stream not found, or it does not allow direct gets (allow_direct)"
-    return StreamNotFoundError(404, 10059, text, stream=stream, request=subject)
+async def _unanswered(js: JetStream, stream: str, subject: str) -> JetStreamError:
+    """Why no server answers direct gets of this stream: a 503 alone does not say.
+
+    Asks for the stream's info. Returns StreamNotFoundError, JetStreamNotEnabledError,
+    DirectGetNotAllowedError, or whatever else that request fails with.
+    """
+    try:
+        info = await js.stream_info(stream)
+    except JetStreamError as error:
+        return error
+    if not info.config.allow_direct:
+        text = (
+            f"stream {stream!r} does not allow direct gets: update it with allow_direct=True, or read with "
+            "get_message(direct=False) or a consumer"
+        )
+        return DirectGetNotAllowedError(503, 0, text, stream=stream, request=subject)
+    text = f"stream {stream!r} allows direct gets, but no server answered {subject!r}; try again"
+    return JetStreamApiError(503, 0, text, stream=stream, request=subject)
 
 
 async def direct_get(js: JetStream, stream: str, request: MsgGetRequest) -> StoredMessage:
-    """One message. Raises MessageNotFoundError, StreamNotFoundError, and what requests raise."""
+    """One message.
+
+    Raises MessageNotFoundError, StreamNotFoundError, DirectGetNotAllowedError, and what requests raise.
+    """
     subject = f"{js.prefix}.DIRECT.GET.{stream}"
     body = encode(request)
     if request.last_by_subj and not has_wildcard(request.last_by_subj):
@@ -66,7 +85,7 @@ async def direct_get(js: JetStream, stream: str, request: MsgGetRequest) -> Stor
     try:
         raw = await js.session.request(subject.encode(), b"", body, js.timeout)
     except NoRespondersError as error:
-        raise _stream_missing(stream, subject) from error
+        raise await _unanswered(js, stream, subject) from error
     return stored_message(raw, subject)
 
 
@@ -75,8 +94,8 @@ async def direct_batch(
 ) -> AsyncIterator[tuple[StoredMessage, int]]:
     """Messages of one batch, each with the number that follow it in the stream.
 
-    A batch without messages is empty, not an error. Raises StreamNotFoundError, JetStreamApiError for a
-    refused request, RequestTimeoutError when the answers stop before the end marker.
+    A batch without messages is empty, not an error. Raises StreamNotFoundError, DirectGetNotAllowedError,
+    JetStreamApiError for a refused request, RequestTimeoutError when the answers stop before the end marker.
     """
     session = js.session
     subject = f"{js.prefix}.DIRECT.GET.{stream}"
@@ -90,7 +109,7 @@ async def direct_batch(
                 text = f"the batch of direct gets on {subject!r} stopped before its end"
                 raise RequestTimeoutError(text, subject=subject, timeout_s=js.timeout) from error
             if is_no_responders(raw):
-                raise _stream_missing(stream, subject)
+                raise await _unanswered(js, stream, subject)
             status = status_in(raw)
             if status is not None:
                 if status[0] in (204, 404):

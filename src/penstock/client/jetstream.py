@@ -16,6 +16,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.client.atomic import AtomicBatch
+from penstock.client.config import (
+    ConsumerConfig,
+    StreamConfig,
+    StreamInfo,
+    make_config,
+    stream_info,
+    to_wire,
+)
 from penstock.client.fastingest import FLOW, OUTSTANDING_ACKS, FastIngest
 from penstock.client.fastpublisher import FastPublisher
 from penstock.client.message import Payload, encode_payload
@@ -28,9 +36,9 @@ from penstock.client.publishing import (
     read_ack,
 )
 from penstock.client.schedules import for_later
-from penstock.client.settings import make_config
 from penstock.client.stream import Stream
 from penstock.errors import (
+    ClientError,
     DisconnectedError,
     JetStreamApiError,
     JetStreamNotEnabledError,
@@ -44,11 +52,8 @@ from penstock.errors import (
 from penstock.protocol.api import (
     AccountInfo,
     AccountInfoResponse,
-    ConsumerConfig,
     PubAck,
-    StreamConfig,
     StreamCreateResponse,
-    StreamInfo,
     StreamInfoResponse,
     StreamListResponse,
     StreamNamesRequest,
@@ -123,9 +128,9 @@ class JetStream:
         `Stream.cancel_schedule` takes back. The stream must have allow_msg_schedules, and a subject for what
         waits: `_schedules.>` or the like, or a `>` that takes `subject`. ttl counts from then on.
 
-        Raises NoStreamError, the JetStreamApiError that the stream answers (WrongLastSequenceError, ...), and
-        PublishNotAckedError when no ack came: the message may be stored or not, and with a msg_id it can be
-        published again safely.
+        Raises NoStreamError, JetStreamNotEnabledError, the JetStreamApiError that the stream answers
+        (WrongLastSequenceError, ...), and PublishNotAckedError when no ack came: the message may be stored or
+        not, and with a msg_id it can be published again safely.
         """
         if delay is not None or at is not None:
             try:
@@ -145,6 +150,7 @@ class JetStream:
                 raw = await session.request(encoded, header, body, limit)
             except NoRespondersError as error:
                 if not tries_left:
+                    await self._check_enabled()
                     raise NoStreamError(subject) from error
                 tries_left -= 1
                 await asyncio.sleep(NO_STREAM_RETRY_WAIT_S)
@@ -235,14 +241,14 @@ class JetStream:
     async def create_stream(self, config: StreamConfig | str | None = None, /, **settings: Any) -> Stream:
         """Creates a stream, or returns the one there is with the same configuration.
 
-        config: a StreamConfig, or the name. settings: fields of StreamConfig; durations as timedelta or
-        nanoseconds.
+        config: a StreamConfig, or the name. settings: fields of StreamConfig. Unless set, `allow_direct` is
+        on, as with the official clients: messages can be read without a consumer, from any replica.
 
         Raises AlreadyExistsError when the name is taken with another configuration.
         """
         made = _stream_config(config, settings)
         endpoint = f"STREAM.CREATE.{check_name(made.name, 'stream')}"
-        return Stream(self, await self.call(StreamCreateResponse, endpoint, made))
+        return Stream(self, stream_info(await self.call(StreamCreateResponse, endpoint, to_wire(made))))
 
     async def update_stream(self, config: StreamConfig | str | None = None, /, **settings: Any) -> Stream:
         """Changes a stream. With a name, the settings go over its present configuration; a StreamConfig
@@ -254,7 +260,7 @@ class JetStream:
         else:
             made = _stream_config(config, settings)
         endpoint = f"STREAM.UPDATE.{check_name(made.name, 'stream')}"
-        return Stream(self, await self.call(StreamUpdateResponse, endpoint, made))
+        return Stream(self, stream_info(await self.call(StreamUpdateResponse, endpoint, to_wire(made))))
 
     async def create_or_update_stream(
         self, config: StreamConfig | str | None = None, /, **settings: Any
@@ -271,7 +277,8 @@ class JetStream:
 
     async def stream_info(self, name: str) -> StreamInfo:
         """Configuration and state of a stream. Raises StreamNotFoundError."""
-        return await self.call(StreamInfoResponse, f"STREAM.INFO.{check_name(name, 'stream')}")
+        endpoint = f"STREAM.INFO.{check_name(name, 'stream')}"
+        return stream_info(await self.call(StreamInfoResponse, endpoint))
 
     async def delete_stream(self, name: str) -> None:
         """Deletes a stream with its messages and consumers. Raises StreamNotFoundError."""
@@ -284,7 +291,7 @@ class JetStream:
             request = StreamNamesRequest(offset=offset, subject=subject)
             page = await self.call(StreamListResponse, "STREAM.LIST", request)
             for info in page.streams:
-                yield info
+                yield stream_info(info)
             offset += len(page.streams)
             if not page.streams or offset >= page.total:
                 return
@@ -298,6 +305,19 @@ class JetStream:
             names += page.streams
             if not page.streams or len(names) >= page.total:
                 return names
+
+    async def _check_enabled(self) -> None:
+        """Raises JetStreamNotEnabledError when no server answers for JetStream.
+
+        A publish that nobody took has the same 503 whether a stream or all of JetStream is missing. What a
+        client may not ask, or what is not answered in time, says nothing about it.
+        """
+        try:
+            await self.account_info()
+        except JetStreamNotEnabledError:
+            raise
+        except (JetStreamApiError, ClientError):
+            return
 
     async def account_info(self) -> AccountInfo:
         """What the account uses of JetStream, and what it may use."""

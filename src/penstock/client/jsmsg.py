@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from penstock.client.config import to_ns
 from penstock.client.message import Msg, RawMessage
 from penstock.errors import MisuseError
 from penstock.protocol import acks
@@ -87,11 +88,12 @@ class JsMsg(Msg):
             self._settled = False
             raise
 
-    async def nak(self, delay: float = 0.0) -> None:
-        """Not done: deliver it again, at once or after `delay` seconds."""
-        if delay < 0:
-            raise MisuseError(f"the delay of a nak is {delay:g} s; it must not be negative")
-        await self._session.publish(self._settle(), None, None, acks.build_nak(int(delay * NS_PER_S)))
+    async def nak(self, delay: float | timedelta = 0.0) -> None:
+        """Not done: deliver it again, at once or after `delay` (seconds or a timedelta)."""
+        delay_ns = to_ns(delay, "delay")
+        if delay_ns < 0:
+            raise MisuseError(f"the delay of a nak is {delay!r}; it must not be negative")
+        await self._session.publish(self._settle(), None, None, acks.build_nak(delay_ns))
 
     async def term(self, reason: str = "") -> None:
         """Never deliver it again; the reason goes into the server's advisory."""

@@ -27,10 +27,21 @@ Payload: TypeAlias = bytes | bytearray | memoryview | str
 
 
 def encode_payload(payload: Payload) -> bytes:
-    """The payload as bytes; bytes themselves are not copied."""
+    """The payload as bytes; bytes themselves are not copied.
+
+    Raises TypeError for any other type: `bytes(5)` would be five zero bytes, and the bytes of a list or of an
+    array are rarely what its reader expects.
+    """
     if isinstance(payload, bytes):
         return payload
-    return payload.encode() if isinstance(payload, str) else bytes(payload)
+    if isinstance(payload, str):
+        return payload.encode()
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    raise TypeError(
+        f"a payload is bytes, bytearray, memoryview or str, not {type(payload).__name__}; "
+        "encode it first, for example json.dumps(value).encode()"
+    )
 
 
 def encode_headers(headers: HeadersLike | None) -> bytes:

@@ -20,13 +20,13 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.config import ConsumerConfig, make_config
 from penstock.client.consume import REFUSED_WAIT_S, Consume, JsMessageCallback, WarningCallback
 from penstock.client.consumer import DEFAULT_FETCH_EXPIRES_S, Consumer
 from penstock.client.jsmsg import JsMsg
 from penstock.client.message import RawMessage
 from penstock.client.nuid import new_nuid
 from penstock.client.pull import ConsumeOptions, consume_options, status_in
-from penstock.client.settings import make_config
 from penstock.errors import (
     ClientError,
     ConsumerGoneError,
@@ -37,7 +37,7 @@ from penstock.errors import (
     RequestTimeoutError,
     StreamNotFoundError,
 )
-from penstock.protocol.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from penstock.protocol.api import AckPolicy, DeliverPolicy
 
 if TYPE_CHECKING:
     from penstock.client.session import Session

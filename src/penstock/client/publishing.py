@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from penstock.client import keywords
 from penstock.client.message import HeadersLike, RawMessage, encode_headers
-from penstock.errors import JetStreamApiError, MisuseError, PublishNotAckedError
+from penstock.errors import JetStreamApiError, PublishNotAckedError
 from penstock.protocol import headers as names
 from penstock.protocol.api import DecodeError, PubAck, decode_response
 from penstock.protocol.headers import Headers
@@ -49,7 +50,7 @@ _HEADER_OF_OPTION = {
 
 
 def encode_publish_headers(options: PublishOptions) -> bytes:
-    """The header block of a publish, b"" when it needs none. Raises MisuseError for an unknown option."""
+    """The header block of a publish, b"" when it needs none. Raises TypeError for an unknown option."""
     if not options:
         return b""
     given = options.get("headers")
@@ -59,9 +60,8 @@ def encode_publish_headers(options: PublishOptions) -> bytes:
             continue
         header = _HEADER_OF_OPTION.get(name)
         if header is None:
-            raise MisuseError(
-                f"publish has no option {name!r}; it takes {', '.join(_HEADER_OF_OPTION)}, headers"
-            )
+            known = (*_HEADER_OF_OPTION, "headers")
+            raise keywords.unknown_keyword("publish", [name], known, keywords.PUBLISH)
         made[header] = str(value)
     if not given:
         return made.encode() if made else b""

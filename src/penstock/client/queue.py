@@ -22,12 +22,12 @@ Message = TypeVar("Message")
 async def call_back_each(
     take: Callable[[], Awaitable[Message]],
     callback: Callable[[Message], object],
-    report: Callable[[Exception], None],
+    report: Callable[[Exception, Message], None],
 ) -> None:
     """Takes message by message and calls back, awaiting what the callback returns if that can be awaited.
 
     take: an iterator's `__anext__`; its StopAsyncIteration ends this, what else it raises comes out. A
-    callback that raises is reported and the next message goes on.
+    callback that raises is reported with its message, and the next message goes on.
     """
     while True:
         try:
@@ -39,7 +39,7 @@ async def call_back_each(
             if inspect.isawaitable(result):
                 await result
         except Exception as error:  # noqa: BLE001 - whatever it raises, on_error is who must hear it
-            report(error)
+            report(error, msg)
 
 
 class MessageQueue:

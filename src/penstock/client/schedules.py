@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from penstock.client.config import StreamConfig, plain_value
 from penstock.client.nuid import new_nuid
 from penstock.client.publishing import PublishOptions
-from penstock.client.settings import plain_value
 from penstock.errors import MessageNotFoundError, MisuseError, NoStreamError
 from penstock.protocol import headers as names
-from penstock.protocol.api import StreamConfig
 from penstock.protocol.headers import Headers
 from penstock.protocol.subjects import matches
 

@@ -29,7 +29,7 @@ from penstock.client.connection import Connection, error_of_text, open_connectio
 from penstock.client.credentials import load
 from penstock.client.info import ConnectRequest, ServerInfo
 from penstock.client.listener import ConnectionListener
-from penstock.client.message import RawMessage
+from penstock.client.message import Msg, RawMessage
 from penstock.client.nuid import new_nuid
 from penstock.client.options import Options
 from penstock.client.requests import RequestTable
@@ -109,6 +109,7 @@ class Session:
         self._listeners: set[ConnectionListener] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._connected_at = 0.0
+        self._lost_at = 0.0
         self._short_lives = 0  # connections in a row that were lost right after they were made
         self._settled = asyncio.Event()  # set while connected, and for good once closed
 
@@ -413,10 +414,13 @@ class Session:
         self._settled.clear()
         self.out.clear()  # of the same fate as what was in the socket: nobody knows what arrived
         if self.state is ClientState.DRAINING or not self.options.reconnect:
+            log.warning("lost the connection to %s: %s; the client is closed", connection.url, reason)
             self.finish(reason)
             return
         self._set_state(ClientState.RECONNECTING)
         self.last_error = reason
+        self._lost_at = self.loop.time()
+        log.warning("lost the connection to %s: %s; reconnecting", connection.url, reason)
 
         def lost(asked: str) -> ClientError:
             return DisconnectedError(
@@ -518,6 +522,7 @@ class Session:
                     return
                 for listener in list(self._listeners):
                     listener.on_reconnected()
+                log.info("reconnected to %s after %.1f s", server.url, self.loop.time() - self._lost_at)
                 self._emit(self.options.on_reconnected)
                 return
             log.debug("reconnecting to %s failed: %s", server.url, error)
@@ -574,6 +579,14 @@ class Session:
         self.last_error = error
         if self.options.on_error is None:
             log.warning("%s: %s", type(error).__name__, error)
+        else:
+            self._emit(self.options.on_error, error)
+
+    def report_callback(self, error: Exception, msg: Msg) -> None:
+        """A message callback of the user's raised `error`."""
+        self.last_error = error
+        if self.options.on_error is None:
+            log.error("the callback for a message on %s raised", msg.subject, exc_info=error)
         else:
             self._emit(self.options.on_error, error)
 

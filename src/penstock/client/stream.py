@@ -9,12 +9,24 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
+from penstock.client.config import (
+    ConsumerConfig,
+    ConsumerInfo,
+    ConsumerPause,
+    StreamConfig,
+    StreamInfo,
+    consumer_info,
+    consumer_pause,
+    make_config,
+    plain_value,
+    stream_info,
+    to_wire,
+)
 from penstock.client.consumer import Consumer
 from penstock.client.direct import DIRECT_BATCH, StoredMessage, direct_batch, direct_get
 from penstock.client.nuid import new_nuid
 from penstock.client.ordered import OrderedConsumer
 from penstock.client.schedules import Schedule, schedules_of
-from penstock.client.settings import make_config, plain_value
 from penstock.errors import (
     MessageNotFoundError,
     MisuseError,
@@ -23,10 +35,8 @@ from penstock.protocol import headers as names
 from penstock.protocol.api import (
     AckPolicy,
     ConsumerAction,
-    ConsumerConfig,
     ConsumerCreateRequest,
     ConsumerCreateResponse,
-    ConsumerInfo,
     ConsumerInfoResponse,
     ConsumerListResponse,
     ConsumerNamesResponse,
@@ -37,8 +47,6 @@ from penstock.protocol.api import (
     MsgGetResponse,
     PagedRequest,
     PubAck,
-    StreamConfig,
-    StreamInfo,
     StreamInfoRequest,
     StreamInfoResponse,
     StreamPurgeRequest,
@@ -103,8 +111,8 @@ class Stream:
             if not page.state.subjects or len(subjects) >= page.total:
                 break
         page.state.subjects = subjects
-        self._info = page
-        return page
+        self._info = stream_info(page)
+        return self._info
 
     async def purge(self, subject: str = "", *, seq: int = 0, keep: int = 0) -> int:
         """Removes messages and returns how many.
@@ -163,7 +171,8 @@ class Stream:
         """Messages from sequence `seq` on to the stream's present end, without a consumer (ADR-31).
 
         subject: only matching ones. max_messages: no more than so many. The stream must have allow_direct.
-        It reads in batches; messages stored meanwhile may come as well. Raises StreamNotFoundError.
+        It reads in batches; messages stored meanwhile may come as well. Raises StreamNotFoundError,
+        DirectGetNotAllowedError.
         """
         left = max_messages
         while left is None or left > 0:
@@ -224,7 +233,7 @@ class Stream:
         """Creates a consumer, or returns the one there is with the same configuration.
 
         config: a ConsumerConfig, or a durable's name; with neither, an ephemeral consumer gets a name of its
-        own. settings: fields of ConsumerConfig, durations as timedelta or nanoseconds; ack_policy is
+        own. settings: fields of ConsumerConfig, durations as seconds or timedelta; ack_policy is
         "explicit" unless set. Raises AlreadyExistsError when the name is taken with another configuration.
         """
         return await self._put_consumer(_consumer_config(config, settings), ConsumerAction.CREATE)
@@ -252,8 +261,9 @@ class Stream:
         endpoint = f"CONSUMER.CREATE.{self.name}.{check_name(name, 'consumer')}"
         if config.filter_subject and not config.filter_subjects:
             endpoint += f".{config.filter_subject}"
-        request = ConsumerCreateRequest(stream_name=self.name, config=config, action=action)
-        return Consumer(self._js, await self._js.call(ConsumerCreateResponse, endpoint, request))
+        request = ConsumerCreateRequest(stream_name=self.name, config=to_wire(config), action=action)
+        answer = await self._js.call(ConsumerCreateResponse, endpoint, request)
+        return Consumer(self._js, consumer_info(answer))
 
     async def consumer(self, name: str) -> Consumer:
         """A handle of a consumer, its info fetched. Raises ConsumerNotFoundError."""
@@ -262,7 +272,7 @@ class Stream:
     async def consumer_info(self, name: str) -> ConsumerInfo:
         """Configuration and state of a consumer. Raises ConsumerNotFoundError."""
         endpoint = f"CONSUMER.INFO.{self.name}.{check_name(name, 'consumer')}"
-        return await self._js.call(ConsumerInfoResponse, endpoint)
+        return consumer_info(await self._js.call(ConsumerInfoResponse, endpoint))
 
     async def delete_consumer(self, name: str) -> None:
         """Deletes a consumer and its state. Raises ConsumerNotFoundError."""
@@ -276,7 +286,7 @@ class Stream:
             endpoint = f"CONSUMER.LIST.{self.name}"
             page = await self._js.call(ConsumerListResponse, endpoint, PagedRequest(offset=offset))
             for info in page.consumers:
-                yield info
+                yield consumer_info(info)
             offset += len(page.consumers)
             if not page.consumers or offset >= page.total:
                 return
@@ -291,16 +301,16 @@ class Stream:
             if not page.consumers or len(found) >= page.total:
                 return found
 
-    async def pause_consumer(self, name: str, until: datetime) -> ConsumerPauseResponse:
+    async def pause_consumer(self, name: str, until: datetime) -> ConsumerPause:
         """Stops deliveries until a time (with a time zone)."""
         request = ConsumerPauseRequest(pause_until=cast(str, plain_value(until)))
         endpoint = f"CONSUMER.PAUSE.{self.name}.{check_name(name, 'consumer')}"
-        return await self._js.call(ConsumerPauseResponse, endpoint, request)
+        return consumer_pause(await self._js.call(ConsumerPauseResponse, endpoint, request))
 
-    async def resume_consumer(self, name: str) -> ConsumerPauseResponse:
+    async def resume_consumer(self, name: str) -> ConsumerPause:
         """Ends a pause."""
         endpoint = f"CONSUMER.PAUSE.{self.name}.{check_name(name, 'consumer')}"
-        return await self._js.call(ConsumerPauseResponse, endpoint, ConsumerPauseRequest())
+        return consumer_pause(await self._js.call(ConsumerPauseResponse, endpoint, ConsumerPauseRequest()))
 
     def ordered_consumer(self, **settings: Any) -> OrderedConsumer:
         """Reads the stream in order without gaps, from a place of one's choice, leaving no state behind.

@@ -6,7 +6,8 @@
 
 Invariants: messages come in the order the server sent them; what arrived before the end (unsubscribe, drain,
 close) can still be read; the queue is bounded in messages and bytes, and what does not fit is dropped,
-counted in `dropped` and told as SlowConsumerError, once per time the queue runs full.
+counted in `dropped` and reported as SlowConsumerError: when the queue runs full, and every
+SLOW_REPORT_INTERVAL_S while it stays full.
 
 Rejected: pausing the socket for a slow subscription (all others on the connection would stall, and the
 server would cut the connection).
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from penstock.client.session import Session
 
 MessageCallback = Callable[[Msg], Awaitable[Any] | None]
+SLOW_REPORT_INTERVAL_S = 10.0
+
 # Takes a message as it comes off the wire, in the connection's callback: it must be quick and not raise.
 Receiver = Callable[[RawMessage], None]
 
@@ -48,8 +51,8 @@ class Subscription(MessageQueue):
         "_callback",
         "_max_pending_bytes",
         "_max_pending_messages",
-        "_overflowing",
         "_pending_bytes",
+        "_report_at",
         "_session",
         "dropped",
         "is_internal",
@@ -78,7 +81,7 @@ class Subscription(MessageQueue):
         self._max_pending_messages = max_pending_messages
         self._max_pending_bytes = max_pending_bytes
         self._pending_bytes = 0
-        self._overflowing = False
+        self._report_at = 0.0  # loop time of the next report while messages are dropped; 0.0 = report at once
         self.subject = subject
         self.queue = queue
         self.sid = sid
@@ -113,8 +116,9 @@ class Subscription(MessageQueue):
 
     def _drop(self) -> None:
         self.dropped += 1
-        if not self._overflowing:
-            self._overflowing = True
+        now = self._loop.time()
+        if now >= self._report_at:
+            self._report_at = now + SLOW_REPORT_INTERVAL_S
             self._session.report(SlowConsumerError(self.subject, self.dropped))
 
     # --- handing out ---------------------------------------------------------------------------
@@ -147,7 +151,7 @@ class Subscription(MessageQueue):
                 if self._error is not None:
                     raise self._error
                 raise StopAsyncIteration
-            self._overflowing = False
+            self._report_at = 0.0
             await self._wait()
         raw = items.popleft()
         header = raw[3]
@@ -186,7 +190,7 @@ class Subscription(MessageQueue):
         """Calls back message by message; a callback that raises is reported and the next message goes on."""
         # The client closed with an error: on_closed and last_error tell it.
         with contextlib.suppress(ClientError):
-            await call_back_each(self.__anext__, callback, self._session.report)
+            await call_back_each(self.__anext__, callback, self._session.report_callback)
 
     # --- ending --------------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ class Headers(MutableMapping[str, str]):
     """Headers of a message: a mapping of names to their first value, which keeps order and repeats.
 
     Setting a name replaces all its values; `add` appends one; `get_all` and `pairs` give every value.
-    Raises MisuseError for a name or value that would break the block.
+    Raises MisuseError for a name or value that would break the block, TypeError for a value that is no text.
     """
 
     __slots__ = ("_values",)
@@ -84,7 +84,7 @@ class Headers(MutableMapping[str, str]):
         self._values: dict[str, list[str]] = {}
         items = values.items() if isinstance(values, Mapping) else values
         for name, value in items:
-            for one in [value] if isinstance(value, str) else value:
+            for one in value if isinstance(value, list | tuple) else [value]:
                 self.add(name, one)
 
     def __getitem__(self, name: str) -> str:
@@ -245,9 +245,11 @@ def _status_of(rest: str) -> tuple[int | None, str]:
 
 
 def _check(name: str, value: str) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"a header name is str, not {type(name).__name__}")
     if not name or any(not "!" <= char <= "~" or char == ":" for char in name):
         raise MisuseError(f"{name!r} can not be a header name: printable ASCII without spaces and colons")
     if not isinstance(value, str):
-        raise MisuseError(f"header {name}: a value is text, got {type(value).__name__}")
+        raise TypeError(f"header {name}: a value is str or a list of str, not {type(value).__name__}")
     if "\r" in value or "\n" in value:
         raise MisuseError(f"header {name}: a value can not hold line breaks, got {value!r}")

@@ -1,0 +1,334 @@
+"""Configurations and infos as users of the client see them: durations are seconds.
+
+    StreamConfig(name="ORDERS", subjects=["orders.>"], max_age=7 * 86400)
+    make_config(ConsumerConfig, {"ack_wait": timedelta(seconds=30)})
+
+A duration is a number of seconds or a timedelta, as everywhere in asyncio; only the wire has nanoseconds
+(`penstock.protocol.api`), and `to_wire` and the functions below it convert. Every other field is the one of
+the wire struct with the same name, which documents it.
+
+Invariant: `from_wire(to_wire(config)) == config` for durations of whole microseconds below 104 days, and of
+whole milliseconds below 285 years.
+
+Rejected: nanoseconds in the Python API (`ack_wait=30` meant 30 ns, and every message came again at once);
+subclasses of the wire structs (a float field can not override an int field).
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from penstock.client.keywords import CONFIG, hint
+from penstock.errors import MisuseError
+from penstock.protocol import api
+from penstock.protocol.durations import INT64_MAX, NS_PER_S, format_time
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_DURATIONS = frozenset(
+    (
+        "ack_wait",
+        "active",
+        "backoff",
+        "duplicate_window",
+        "idle_heartbeat",
+        "inactive_threshold",
+        "max_age",
+        "max_expires",
+        "priority_timeout",
+        "subject_delete_marker_ttl",
+    )
+)
+
+
+class StreamConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds and defaults for consumers of a stream. inactive_threshold in seconds."""
+
+    inactive_threshold: float = 0
+    max_ack_pending: int = 0
+
+
+class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream's configuration. -1 (or 0 in a request) means "no limit"; durations in seconds."""
+
+    name: str = ""
+    description: str = ""
+    subjects: list[str] = []
+    retention: api.RetentionPolicy = api.RetentionPolicy.LIMITS
+    max_consumers: int = 0
+    max_msgs: int = 0
+    max_bytes: int = 0
+    max_age: float = 0
+    max_msgs_per_subject: int = 0
+    max_msg_size: int = 0
+    discard: api.DiscardPolicy = api.DiscardPolicy.OLD
+    storage: api.StorageType = api.StorageType.FILE
+    num_replicas: int = 0
+    no_ack: bool = False
+    duplicate_window: float = 0
+    placement: api.Placement | None = None
+    mirror: api.StreamSource | None = None
+    sources: list[api.StreamSource] = []
+    compression: api.Compression = api.Compression.NONE
+    first_seq: int = 0
+    subject_transform: api.SubjectTransform | None = None
+    republish: api.Republish | None = None
+    allow_direct: bool = True
+    """On unless switched off, as with the official clients: messages can be read without a consumer."""
+    mirror_direct: bool = False
+    discard_new_per_subject: bool = False
+    sealed: bool = False
+    deny_delete: bool = False
+    deny_purge: bool = False
+    allow_rollup_hdrs: bool = False
+    consumer_limits: StreamConsumerLimits = StreamConsumerLimits()
+    allow_msg_ttl: bool = False
+    subject_delete_marker_ttl: float = 0
+    allow_msg_counter: bool = False
+    allow_atomic: bool = False
+    allow_msg_schedules: bool = False
+    persist_mode: api.PersistMode = api.PersistMode.DEFAULT
+    allow_batched: bool = False
+    metadata: dict[str, str] = {}
+
+
+class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer's configuration. Durations in seconds; 0 means the server's default."""
+
+    durable_name: str = ""
+    name: str = ""
+    description: str = ""
+    deliver_policy: api.DeliverPolicy = api.DeliverPolicy.ALL
+    opt_start_seq: int = 0
+    opt_start_time: str | None = None
+    ack_policy: api.AckPolicy = api.AckPolicy.NONE
+    ack_wait: float = 0
+    max_deliver: int = 0
+    backoff: list[float] = []
+    filter_subject: str = ""
+    filter_subjects: list[str] = []
+    replay_policy: api.ReplayPolicy = api.ReplayPolicy.INSTANT
+    rate_limit_bps: int = 0
+    sample_freq: str = ""
+    max_waiting: int = 0
+    max_ack_pending: int = 0
+    flow_control: bool = False
+    headers_only: bool = False
+    max_batch: int = 0
+    max_expires: float = 0
+    max_bytes: int = 0
+    deliver_subject: str = ""
+    deliver_group: str = ""
+    idle_heartbeat: float = 0
+    inactive_threshold: float = 0
+    num_replicas: int = 0
+    mem_storage: bool = False
+    direct: bool = False
+    sourcing: bool = False
+    metadata: dict[str, str] = {}
+    pause_until: str | None = None
+    priority_groups: list[str] = []
+    priority_policy: api.PriorityPolicy = api.PriorityPolicy.NONE
+    priority_timeout: float = 0
+
+
+class StreamSourceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """State of a mirror or source. seq: last sequence of the origin that was copied. active: seconds since
+    the last message, -1 when there was none."""
+
+    name: str
+    external: api.ExternalStream | None
+    lag: int
+    seq: int
+    active: float
+    error: api.ApiError | None
+    filter_subject: str
+    subject_transforms: list[api.SubjectTransform]
+
+
+class StreamInfo(msgspec.Struct, kw_only=True):
+    """Configuration and state of a stream."""
+
+    config: StreamConfig
+    created: str
+    state: api.StreamState
+    domain: str
+    cluster: api.ClusterInfo | None
+    mirror: StreamSourceInfo | None
+    sources: list[StreamSourceInfo]
+    alternates: list[api.StreamAlternate]
+    ts: str
+
+
+class ConsumerInfo(msgspec.Struct, kw_only=True):
+    """Configuration and state of a consumer. pause_remaining: seconds, 0 when it is not paused."""
+
+    stream_name: str
+    name: str
+    created: str
+    config: ConsumerConfig
+    delivered: api.SequenceInfo
+    ack_floor: api.SequenceInfo
+    num_ack_pending: int
+    num_redelivered: int
+    num_waiting: int
+    num_pending: int
+    cluster: api.ClusterInfo | None
+    push_bound: bool
+    paused: bool
+    pause_remaining: float
+    ts: str
+    priority_groups: list[api.PriorityGroupState]
+
+
+class ConsumerPause(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to a pause or a resume. pause_remaining: seconds."""
+
+    paused: bool
+    pause_until: str
+    pause_remaining: float
+
+
+Config = TypeVar("Config", StreamConfig, ConsumerConfig)
+
+
+def make_config(kind: type[Config], settings: dict[str, Any], base: Config | None = None) -> Config:
+    """A configuration of `base` (or the defaults) with `settings` over it.
+
+    settings: field names and values; timedelta, datetime and plain text for enums are converted. Raises
+    MisuseError for a name that the configuration does not have, and for a value that does not fit.
+    """
+    for name in settings:
+        if name not in kind.__struct_fields__:
+            advice = hint(name, kind.__struct_fields__, CONFIG)
+            raise MisuseError(f"{kind.__name__} has no setting {name!r}{advice}")
+    values = msgspec.to_builtins(base) if base is not None else {}
+    for name, value in settings.items():
+        values[name] = plain_value(value)
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise MisuseError(f"{kind.__name__}: {error}") from None
+
+
+def plain_value(value: Any) -> Any:
+    """What JSON holds for `value`: seconds for a timedelta, RFC3339 for a datetime, dicts for structs."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise MisuseError(f"{value!r} has no time zone; use datetime.now(UTC) or the like")
+        return format_time((value - _EPOCH) // _MICROSECOND * 1000)
+    if isinstance(value, list | tuple):
+        return [plain_value(one) for one in value]
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
+    return value
+
+
+# --- to the wire -----------------------------------------------------------------------------------
+
+
+def to_ns(seconds: float | timedelta, name: str = "duration") -> int:
+    """Seconds or a timedelta as whole nanoseconds.
+
+    Raises MisuseError for what is no duration, and for more than 292 years: probably nanoseconds were meant.
+    """
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        raise MisuseError(f"{name} is {seconds!r}; it is a number of seconds or a timedelta")
+    # Compared as seconds: a float near its largest becomes infinite when multiplied.
+    if abs(seconds) > INT64_MAX / NS_PER_S:
+        raise MisuseError(
+            f"{name} is {seconds!r} seconds, more than 292 years; durations are not nanoseconds"
+        )
+    return seconds * NS_PER_S if isinstance(seconds, int) else round(seconds * NS_PER_S)
+
+
+@overload
+def to_wire(config: StreamConfig) -> api.StreamConfig: ...
+@overload
+def to_wire(config: ConsumerConfig) -> api.ConsumerConfig: ...
+def to_wire(config: StreamConfig | ConsumerConfig) -> api.StreamConfig | api.ConsumerConfig:
+    """The wire struct. Raises MisuseError for a duration or another value that the wire does not carry."""
+    fields = {name: getattr(config, name) for name in config.__struct_fields__}
+    for name in _DURATIONS & fields.keys():
+        value = fields[name]
+        fields[name] = [to_ns(one, name) for one in value] if name == "backoff" else to_ns(value, name)
+    limits = fields.get("consumer_limits")
+    if limits is not None:
+        ns = to_ns(limits.inactive_threshold, "consumer_limits.inactive_threshold")
+        fields["consumer_limits"] = api.StreamConsumerLimits(
+            inactive_threshold=ns, max_ack_pending=limits.max_ack_pending
+        )
+    values = {name: plain_value(value) for name, value in fields.items()}
+    try:
+        if isinstance(config, StreamConfig):
+            return msgspec.convert(values, api.StreamConfig)
+        return msgspec.convert(values, api.ConsumerConfig)
+    except msgspec.ValidationError as error:
+        raise MisuseError(f"{type(config).__name__}: {error}") from None
+
+
+# --- from the wire ---------------------------------------------------------------------------------
+
+
+def _seconds(ns: int) -> float:
+    """Whole seconds stay ints, so that they print as they were written; negative values mean "never"."""
+    if ns < 0:
+        return ns
+    whole, rest = divmod(ns, NS_PER_S)
+    return whole if not rest else ns / NS_PER_S
+
+
+def _fields(struct: msgspec.Struct, names: tuple[str, ...]) -> dict[str, Any]:
+    """The named fields of a wire struct, durations in seconds."""
+    fields = {name: getattr(struct, name) for name in names}
+    for name in _DURATIONS & fields.keys():
+        value = fields[name]
+        fields[name] = [_seconds(one) for one in value] if name == "backoff" else _seconds(value)
+    return fields
+
+
+def stream_config(config: api.StreamConfig) -> StreamConfig:
+    """The client's view of a wire struct, as for the functions below."""
+    fields = _fields(config, StreamConfig.__struct_fields__)
+    limits = StreamConsumerLimits.__struct_fields__
+    fields["consumer_limits"] = StreamConsumerLimits(**_fields(config.consumer_limits, limits))
+    return StreamConfig(**fields)
+
+
+def consumer_config(config: api.ConsumerConfig) -> ConsumerConfig:
+    return ConsumerConfig(**_fields(config, ConsumerConfig.__struct_fields__))
+
+
+def _source_info(info: api.StreamSourceInfo) -> StreamSourceInfo:
+    return StreamSourceInfo(**_fields(info, StreamSourceInfo.__struct_fields__))
+
+
+def stream_info(info: api.StreamInfo) -> StreamInfo:
+    fields = {name: getattr(info, name) for name in StreamInfo.__struct_fields__}
+    fields["config"] = stream_config(info.config)
+    fields["mirror"] = _source_info(info.mirror) if info.mirror is not None else None
+    fields["sources"] = [_source_info(one) for one in info.sources]
+    return StreamInfo(**fields)
+
+
+def consumer_info(info: api.ConsumerInfo) -> ConsumerInfo:
+    fields = {name: getattr(info, name) for name in ConsumerInfo.__struct_fields__}
+    fields["config"] = consumer_config(info.config)
+    fields["pause_remaining"] = _seconds(info.pause_remaining)
+    return ConsumerInfo(**fields)
+
+
+def consumer_pause(answer: api.ConsumerPauseResponse) -> ConsumerPause:
+    return ConsumerPause(
+        paused=answer.paused,
+        pause_until=answer.pause_until or "",
+        pause_remaining=_seconds(answer.pause_remaining),
+    )
