@@ -58,6 +58,28 @@ def test_without_the_right_credentials_nothing_is_possible(nats_server_factory: 
     assert reasons(server) == ["Authentication Failure"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("first", [b"P", b"h", b"S", b"+", b"\x00"])
+def test_who_has_not_logged_in_is_refused_at_the_first_byte_of_anything_else(
+    kind: str, first: bytes, tmp_path: Path
+) -> None:
+    """Waiting for the rest of a PUB would let strangers fill memory with payloads."""
+    with running_conf(kind, "authorization { user: a, password: b }", tmp_path) as port, Wire(port) as wire:
+        wire.send(first)
+        assert wire.rest() == VIOLATION
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_may_not_be_the_user_without_credentials_is_refused_at_the_first_byte(
+    kind: str, tmp_path: Path
+) -> None:
+    user = "{ user: a, password: b, allowed_connection_types: [ WEBSOCKET ] }"
+    conf = f"authorization {{ users: [ {user} ] }}\nno_auth_user: a\n"
+    with running_conf(kind, conf, tmp_path) as port, Wire(port) as wire:
+        wire.send(b"PUB a 1\r\nx\r\n")
+        assert wire.rest() == VIOLATION
+
+
 def test_a_publish_before_connect_reaches_nobody(nats_server_factory: Factory) -> None:
     server = nats_server_factory(user="a", password="b")
     with Wire(server.port) as other:

@@ -426,3 +426,29 @@ def test_messages_repeat_their_subject_as_one_object() -> None:
     assert subjects == [b"long.subject"] * 3
     assert len({id(subject) for subject in subjects}) == 1
     assert parser.stopped_op != OP_MSG
+
+
+@pytest.mark.parametrize("verb", [b"P", b"HPUB a 4 4\r\n", b"SUB a 1\r\n", b"+OK\r\n", b"\x16\x03", b"\n"])
+def test_until_connect_any_other_verb_ends_at_its_first_byte(verb: bytes) -> None:
+    parser = FrameParser()
+    parser.connect_only = True
+    parser.feed(verb[:1])
+    frame = parser.next_frame()
+    assert frame is not None
+    assert (frame.op, parser.error) == (Op.OP_ERROR, ParseError.ERROR_NO_CONNECT)
+
+
+def test_until_connect_that_is_read_as_ever_and_then_everything() -> None:
+    parser = FrameParser()
+    parser.connect_only = True
+    for byte in b"connect {}\r\n":
+        assert parser.next_frame() is None
+        parser.feed(bytes([byte]))
+    frame = parser.next_frame()
+    assert frame is not None
+    assert frame.op == Op.OP_CONNECT
+    parser.connect_only = False
+    parser.feed(b"PUB a 1\r\nx\r\n")
+    frame = parser.next_frame()
+    assert frame is not None
+    assert (frame.op, frame.payload) == (Op.OP_PUB, b"x")

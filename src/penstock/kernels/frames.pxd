@@ -23,6 +23,7 @@ cpdef enum ParseError:
     ERROR_MALFORMED = 2             # bad arguments of a known verb: close without -ERR
     ERROR_CONTROL_LINE = 3          # -ERR 'maximum control line exceeded'
     ERROR_PAYLOAD = 4               # -ERR 'Maximum Payload Violation'
+    ERROR_NO_CONNECT = 5            # connect_only, and the line is no CONNECT: -ERR 'Authorization Violation'
 
 # One parsed frame. Pointers reach into the parser's buffer and die at the next get_buffer/feed.
 cdef struct Frame:
@@ -47,6 +48,7 @@ cdef class FrameParser:
     cdef Py_ssize_t exports     # live views handed out by get_buffer
     cdef public size_t max_control_line
     cdef public size_t max_payload
+    cdef public bint connect_only   # until the peer has shown who it is, nothing but CONNECT is taken
     cdef readonly int error     # ParseError
     # Next frame into f, or OP_NEED_MORE, or OP_ERROR. The one call the hot loops make.
     cdef int next(self, Frame* f) except -1

@@ -31,6 +31,7 @@ class ParseError(IntEnum):
     ERROR_MALFORMED = 2
     ERROR_CONTROL_LINE = 3
     ERROR_PAYLOAD = 4
+    ERROR_NO_CONNECT = 5
 
 OP_NEED_MORE: Final = Op.OP_NEED_MORE
 OP_PUB: Final = Op.OP_PUB
@@ -51,6 +52,7 @@ ERROR_UNKNOWN_OPERATION: Final = ParseError.ERROR_UNKNOWN_OPERATION
 ERROR_MALFORMED: Final = ParseError.ERROR_MALFORMED
 ERROR_CONTROL_LINE: Final = ParseError.ERROR_CONTROL_LINE
 ERROR_PAYLOAD: Final = ParseError.ERROR_PAYLOAD
+ERROR_NO_CONNECT: Final = ParseError.ERROR_NO_CONNECT
 
 class PyFrame:
     """One frame. SUB has its queue group in `reply` (also as `queue`); CONNECT and INFO their JSON and -ERR
@@ -78,12 +80,14 @@ class FrameParser:
 
     max_control_line -- largest argument part of a control line, bytes (a client reading INFO sets it high).
     max_payload -- largest header and payload together, bytes; 0 = unlimited.
+    connect_only -- every line but CONNECT is ERROR_NO_CONNECT, known by its first byte.
     error -- a ParseError; once it is not ERROR_NONE the parser stays stopped.
     stopped_op -- the Op at which next_batch() stopped.
     """
 
     max_control_line: int
     max_payload: int
+    connect_only: bool
     def __init__(self, max_control_line: int = 4096, max_payload: int = 0) -> None: ...
     @property
     def error(self) -> int: ...

@@ -12,8 +12,9 @@ while a view of it is alive or it is pinned (`exports` > 0); after an error the 
 a stream of bytes parses to doesn't depend on how it was cut into reads.
 
 Verbs are checked as soon as their bytes are there, as the official server does: rubbish is refused without
-waiting for a line end. A control line ends with LF, the CR before it is optional; a CR anywhere else among
-arguments is refused, so that it can't be smuggled into a subject.
+waiting for a line end, and with connect_only every verb but CONNECT is, by its first byte: a peer that may
+not publish must not fill memory with a payload. A control line ends with LF, the CR before it is optional; a
+CR anywhere else among arguments is refused, so that it can't be smuggled into a subject.
 
 Rejected: a state machine over single bytes (memchr and whole-line parsing measured three times as fast);
 keeping the parsed arguments of a frame that waits for its body (its control line is parsed once more when
@@ -320,6 +321,8 @@ cdef class FrameParser:
         cdef int op
         cdef size_t verb_len = 0
         f.op = OP_NEED_MORE
+        if self.connect_only and line[0] != c'C' and line[0] != c'c':
+            return self.fail(f, ERROR_NO_CONNECT)
         if eol == NULL:
             if match_verb(line, n, False, &verb_len) == OP_ERROR:
                 return self.fail(f, ERROR_UNKNOWN_OPERATION)

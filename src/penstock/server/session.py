@@ -105,8 +105,7 @@ class Session:
             return
         loop = asyncio.get_running_loop()
         if self.authenticator.required:
-            # Until CONNECT nothing may be published; the check is gone once credentials were accepted.
-            self.inlet.publish_check = self._refuse_publish
+            self.inlet.parser.connect_only = True  # as long as nobody knows who it is
             timeout_ns = server.auth_timeout_ns_of(self.connection.kind)
             if server.options.tls is not None:
                 timeout_ns += server.options.tls.timeout_ns  # the handshake has time of its own
@@ -120,8 +119,8 @@ class Session:
 
     def _welcome(self, identity: Identity | None) -> None:
         """Lets in who needs no CONNECT, unless it has to show that it comes through a proxy."""
-        if identity is not None and identity.proxy_required:
-            self.inlet.publish_check = self._refuse_publish
+        if identity is None or identity.proxy_required:
+            self.inlet.parser.connect_only = True
         else:
             self._identify(identity)
 
@@ -137,9 +136,6 @@ class Session:
         while op != Op.OP_NEED_MORE and self.connection.close_reason is None:
             if op == Op.OP_ERROR:
                 self._on_broken_protocol()
-                return
-            if self.identity is None and op != Op.OP_CONNECT:
-                self._refuse_login("")
                 return
             handler = _HANDLERS.get(op)
             if handler is None:
@@ -366,6 +362,7 @@ class Session:
         self._move_to(identity.account)
         self.server.inhabitants.move(self, identity.account)
         self.identity = identity
+        self.inlet.parser.connect_only = False
         self.sink.brief = self.sink.detail = None
         self.trace_parents()
         self._restrict(identity.permissions)
@@ -569,12 +566,6 @@ class Session:
         who = f' - User "{user}"' if user else ""
         self.server.log.error(f"{self.name} - authentication error{who}")
         self.refuse("Authorization Violation", reason)
-
-    def _refuse_publish(self, subject: bytes) -> bool:
-        """The inlet's check while credentials are missing."""
-        if self.state is not State.CLOSED:
-            self._refuse_login("")
-        return False
 
     # -- timers
 
