@@ -74,7 +74,7 @@ def _version() -> int:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        own = version("penstock")
+        own = version("penstock-nats")
     except PackageNotFoundError:
         own = "not installed"
     from penstock.server.identity import VERSION

@@ -81,7 +81,7 @@ def archive(
                 [entry.totals.rows for entry in done.entries],
                 "messages",
             )
-        _finish(console, facts, page, report)
+        _finish(facts, page, report)
 
 
 @app.command()
@@ -104,7 +104,7 @@ def replay(
             spark, path, stream, _options(servers, option), subject=subject, where=where, parallel=parallel
         )
         facts = {"archive": path, "stream": stream, "messages": done.rows}
-        _finish(console, facts, _report(f"Replay into {stream}").facts(facts), report)
+        _finish(facts, _report(f"Replay into {stream}").facts(facts), report)
 
 
 @app.command("dead-letters")
@@ -128,8 +128,7 @@ def dead_letters(
     with _spark(master) as (spark, console):
         found = {name: table.toPandas() for name, table in analyse(spark, stream, options).items()}
         for name in ("by_reason", "by_subject"):
-            text = found[name].to_string(index=False) if len(found[name]) else f"{name}: none"
-            console.print(text, soft_wrap=True)
+            _print(found[name].to_string(index=False) if len(found[name]) else f"{name}: none")
         facts: dict[str, object] = {"stream": stream, "letters": int(found["by_reason"]["letters"].sum())}
         if redrive:
             done = run(spark, stream, options, where=where, remove=remove, console=console)
@@ -140,7 +139,7 @@ def dead_letters(
             page.table("By reason", found["by_reason"]).table("By subject", found["by_subject"])
             hours = found["by_hour"]
             page.bars("By hour", [str(hour) for hour in hours["hour"]], list(hours["letters"]), "letters")
-        _finish(console, facts, page, report)
+        _finish(facts, page, report)
 
 
 @app.command()
@@ -166,8 +165,8 @@ def stats(
         if found.latencies is not None:
             tables["Latency, ms"] = found.latencies.toPandas()
         for name, table in tables.items():
-            console.print(f"[bold]{name}[/]")
-            console.print(table.to_string(index=False) if len(table) else "none", soft_wrap=True)
+            _print(name)
+            _print(table.to_string(index=False) if len(table) else "none")
         facts = {"stream": stream, **totals}
         page = None
         if report is not None:
@@ -179,7 +178,7 @@ def stats(
             page.bars("Top subjects", list(subjects["subject"]), list(subjects["messages"]), "messages")
             for name, table in tables.items():
                 page.table(name, table)
-        _finish(console, facts, page, report)
+        _finish(facts, page, report)
 
 
 @app.command()
@@ -217,7 +216,7 @@ def enrich(
             "stream": stream, "into": into, "micro-batches": done.batches, "messages read": done.read,
             "too late to be joined": done.late,
         }  # fmt: skip
-        _finish(console, facts, _report(f"{stream} into {into}").facts(facts), report)
+        _finish(facts, _report(f"{stream} into {into}").facts(facts), report)
 
 
 def _options(servers: str, given: list[str] | None) -> dict[str, str]:
@@ -238,13 +237,13 @@ def _report(title: str) -> Report:
 
 @contextmanager
 def _spark(master: str) -> Iterator[tuple[SparkSession, Console]]:
-    """A session, and a console. In a session that is there already, it stays."""
+    """A Spark session, and a console on stderr for progress. An existing session is left running."""
     from rich.console import Console
 
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise PenstockError("pipelines run on Spark: pip install penstock[pipelines]") from None
+        raise PenstockError('pipelines run on Spark: pip install "penstock-nats[pipelines]"') from None
     from penstock.spark import ensure_compiled_spark, ensure_java
 
     console = Console(stderr=True)
@@ -265,8 +264,13 @@ def _spark(master: str) -> Iterator[tuple[SparkSession, Console]]:
         spark.stop()
 
 
-def _finish(console: Console, facts: dict[str, object], page: Report | None, report: Path | None) -> None:
+def _print(text: str) -> None:
+    """One piece of the result. Results go to stdout, so that they can be piped; progress goes to stderr."""
+    sys.stdout.write(f"{text}\n")
+
+
+def _finish(facts: dict[str, object], page: Report | None, report: Path | None) -> None:
     for name, value in facts.items():
-        console.print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
+        _print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
     if page is not None and report is not None:
-        console.print(f"written: {page.write(report)}")
+        _print(f"written: {page.write(report)}")

@@ -1,6 +1,6 @@
 """An HTML page about what a pipeline did: facts, tables, charts; one file without anything to load.
 
-Charts are drawn by matplotlib (`pip install penstock[pipelines]`) and put into the page as SVG.
+Charts are drawn by matplotlib (`pip install "penstock-nats[pipelines]"`) and put into the page as SVG.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _figure(height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MisuseError("reports are drawn by matplotlib: pip install penstock[pipelines]") from None
+        raise MisuseError('reports are drawn by matplotlib: pip install "penstock-nats[pipelines]"') from None
     return Figure(figsize=(9, height))
 
 
