@@ -99,7 +99,7 @@ def replay(
     """An archive into a stream: each message once, however often it is run."""
     from penstock.spark.pipelines.replay import replay as run
 
-    with _spark(master) as (spark, console):
+    with _spark(master) as (spark, _console):
         done = run(
             spark, path, stream, _options(servers, option), subject=subject, where=where, parallel=parallel
         )
@@ -156,7 +156,7 @@ def stats(
     """Rates, top subjects, gaps and latencies of a stream."""
     from penstock.spark.pipelines.stats import statistics
 
-    with _spark(master) as (spark, console):
+    with _spark(master) as (spark, _console):
         found = statistics(
             spark, stream, _options(servers, option), window=window, top=top, latency_header=latency_header
         )
@@ -207,7 +207,7 @@ def enrich(
         if len(parts) != 3 or not all(parts):
             raise typer.BadParameter(f"{text!r}: write a subject filter, a key field, a time field")
         sides.append(Side(*parts))
-    with _spark(master) as (spark, console):
+    with _spark(master) as (spark, _console):
         done = run(
             spark, stream, into, _options(servers, option), left=sides[0], right=sides[1], subject=subject,
             checkpoint=checkpoint, within=within, late=late, outer=outer,
