@@ -12,6 +12,7 @@ import pytest
 from penstock.jetstream.limits import SECOND_NS
 from penstock.kernels.dispatch import ServiceSink, publish
 from penstock.kernels.sinks import Sink, Subscription
+from penstock.protocol.api import StorageType
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
 
@@ -358,10 +359,10 @@ def test_one_tick_takes_a_slice_of_what_a_small_chunk_expands_to() -> None:
     other = EngineHarness()
     subject = begun(other, answer)
     heard = other.messages(subject, data)
-    sizes = [other.engine.transfers.used(other.engine.transfers.configs()[0].storage)]
+    sizes = [other.engine.transfers.used(StorageType.FILE)]
     while not heard:
         other.tick()
-        sizes.append(other.engine.transfers.used(other.engine.transfers.configs()[0].storage))
+        sizes.append(other.engine.transfers.used(StorageType.FILE))
     assert len(sizes) > 5 and max(b - a for a, b in itertools.pairwise(sizes)) < 600_000
     assert json.loads(send(other, subject, b""))["state"]["messages"] == 40
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from penstock.errors import ConfigError, JetStreamApiError
+from penstock.jetstream.claims import bounded
 from penstock.jetstream.limits import (
     AGE_MIN_NS,
     DESCRIPTION_MAX,
@@ -20,10 +21,12 @@ from penstock.jetstream.limits import (
     REPLICAS_MAX,
     SECOND_NS,
     SEQ_MAX,
+    SUBJECTS_MAX,
     EngineConfig,
 )
 from penstock.jetstream.stream import origins
 from penstock.jetstream.stream.renaming import implied_republish
+from penstock.kernels.grammar import overlaps_any
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
 from penstock.protocol.api import (
@@ -313,7 +316,7 @@ def _with_renaming(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
         raise codes.PEDANTIC.exception(err="republish source can not be empty")
     if pedantic and republish.dest != config.republish.dest:
         raise codes.PEDANTIC.exception(err="implicit republish based on subject transform")
-    if any(subjects.overlaps(republish.dest, subject) for subject in config.subjects):
+    if overlaps_any(config.subjects, republish.dest):
         raise refuse("stream configuration for republish destination forms a cycle")
     try:
         if republish.dest:
@@ -326,12 +329,15 @@ def _with_renaming(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
 
 _NO_ACK_AREAS = (
     # (subjects, exception, text): a stream on the API's own subjects would answer requests with pub acks.
-    (("$JS.>", "$JSC.>", "$NRG.>"), "$JS.EVENT.>", "jetstream api"),
-    (("$SYS.>",), "$SYS.ACCOUNT.>", "system api"),
+    (["$JS.>", "$JSC.>", "$NRG.>"], "$JS.EVENT.>", "jetstream api"),
+    (["$SYS.>"], "$SYS.ACCOUNT.>", "system api"),
 )
 
 
 def _check_subjects(config: StreamConfig) -> None:
+    count = len(config.subjects)
+    if count > SUBJECTS_MAX:
+        raise refuse(f"the stream has {count} subjects, at most {SUBJECTS_MAX} are allowed")
     for subject in config.subjects:
         if not subjects.is_valid_filter(subject):
             raise refuse("invalid subject")
@@ -340,10 +346,10 @@ def _check_subjects(config: StreamConfig) -> None:
         if subject == ">":
             raise refuse("capturing all subjects requires no-ack to be true")
         for areas, allowed, name in _NO_ACK_AREAS:
-            inside = any(subjects.overlaps(subject, area) for area in areas)
-            if inside and not subjects.is_subset(subject, allowed):
+            if overlaps_any(areas, subject) and not subjects.is_subset(subject, allowed):
                 raise refuse(f"subjects that overlap with {name} require no-ack to be true")
-    pair = subjects.any_overlap(config.subjects)
+    with bounded(refuse):
+        pair = subjects.any_overlap(config.subjects)
     if pair is not None:
         raise refuse(f'subject "{pair[0]}" overlaps with "{pair[1]}"')
 

@@ -28,6 +28,7 @@ from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api import ApiService
 from penstock.jetstream.api.waiting import WaitingRequests
 from penstock.jetstream.capacity import Capacity
+from penstock.jetstream.claims import SubjectClaims, bounded
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.interest import InterestWatch
 from penstock.jetstream.consumer.turns import Turns
@@ -44,7 +45,6 @@ from penstock.jetstream.transfers import Transfers
 from penstock.kernels.sinks import DirtyList, Sink
 from penstock.kernels.subjects import SubscriptionIndex
 from penstock.protocol import error_codes as codes
-from penstock.protocol import subjects
 from penstock.protocol.api import ApiStats, PersistMode, StreamConfig, StreamConfigRequest
 from penstock.protocol.transforms import Below
 from penstock.store.interface import AccountStore, StreamStore
@@ -77,6 +77,7 @@ class JetStream:
         self.clock = clock
         self.new_id = new_id
         self.streams: dict[str, Stream] = {}
+        self.claims = SubjectClaims()  # of the streams, and of those that are being restored
         self.offline: dict[str, str] = {}  # streams that could not be opened, and why
         self.advisories = Advisories(index, clock=clock, new_id=new_id, domain=config.domain)
         self.api_stats = ApiStats(level=config.api_level)
@@ -171,6 +172,7 @@ class JetStream:
             if stream.consumers or not is_restored:  # a backup without consumers waits for new ones
                 stream.needs.review()
         self.streams[name] = stream
+        self.claims.hold(name, stream.config.subjects)
         stream.expire(now)
         stream.subscribe(self.index)
         self.sourcing.follow(stream)
@@ -485,6 +487,7 @@ class JetStream:
         stream = self._new_stream(config, store, now)
         stream.number_from_first()
         self.streams[config.name] = stream
+        self.claims.hold(config.name, config.subjects)
         stream.subscribe(self.index)
         self.sourcing.follow(stream)
         self.touch_stream(stream)
@@ -514,6 +517,7 @@ class JetStream:
         except StoreError as error:
             log.error("stream %s: its new configuration can not be written: %s", stream.name, error)
             raise codes.STREAM_UPDATE.exception(err=str(error)) from error
+        self.claims.hold(config.name, config.subjects)
         stream.subscribe(self.index)
         self.sourcing.follow(stream)
         self.touch_stream(stream)
@@ -527,6 +531,7 @@ class JetStream:
         self.sourcing.forget(stream)
         stream.atomic.drop()
         del self.streams[name]
+        self.claims.release(name)
         self.capacity.forget(stream)
         for table in (self._unwritten, self._changed, self._failing):
             table.pop(name, None)
@@ -589,9 +594,6 @@ class JetStream:
             raise codes.STREAM_UPDATE.exception(err=err)
 
     def _check_overlap(self, config: StreamConfig) -> None:
-        for other in [*(stream.config for stream in self.streams.values()), *self.transfers.configs()]:
-            if other.name == config.name:
-                continue
-            for subject in other.subjects:
-                if any(subjects.overlaps(subject, wanted) for wanted in config.subjects):
-                    raise codes.STREAM_SUBJECT_OVERLAP.exception(stream=config.name)
+        with bounded(stream_config.refuse):
+            if self.claims.collide(config.name, config.subjects):
+                raise codes.STREAM_SUBJECT_OVERLAP.exception(stream=config.name)

@@ -85,21 +85,23 @@ def make(
 
 def _present(engine: JetStream, origin: Stream, stream: Stream, inflow: Inflow) -> Consumer | None:
     """The one it has. Its name says whether it was the origin's only source when it was made."""
+    named = origin.consumers.get(consumer_name(engine, stream, inflow))
+    if named is not None and _is_for(named, stream, inflow):
+        return named
+    found = [one for one in origin.consumers.values() if _is_for(one, stream, inflow)]
+    if not found:
+        return None  # as for each of a thousand new sources: the names of all others would be a million
     others = [one for one in stream.inflows if one is not inflow and one.source.name == origin.name]
     taken = {consumer_name(engine, stream, other) for other in others}
-    found = [
-        one for one in origin.consumers.values() if one.name not in taken and _is_for(one, stream, inflow)
-    ]
-    name = consumer_name(engine, stream, inflow)
-    return min(found, key=lambda one: (one.name != name, one.name), default=None)
+    return min((one for one in found if one.name not in taken), key=lambda one: one.name, default=None)
 
 
 def _is_for(consumer: Consumer, stream: Stream, inflow: Inflow) -> bool:
     about = "mirror" if inflow.is_mirror else "src"
     metadata = consumer.config.metadata or {}
-    filters = [one.decode() for one in inflow.filters]
-    is_its_own = consumer.is_driven and metadata.get(f"_nats.{about}.stream") == stream.name
-    return is_its_own and filters_of(consumer.config) == filters
+    if not consumer.is_driven or metadata.get(f"_nats.{about}.stream") != stream.name:
+        return False
+    return filters_of(consumer.config) == [one.decode() for one in inflow.filters]
 
 
 def retire_orphans(engine: JetStream) -> None:

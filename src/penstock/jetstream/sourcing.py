@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.jetstream")
 
 SLICE_BYTES = 512 * 1024  # of copies a tick
+LOOK_BYTES = 16 * 1024  # what a look at an origin counts as: it may make a consumer there
 RETRY_NS = 2 * SECOND_NS  # after a refusal
 HEARTBEAT_NS = SECOND_NS  # an origin within the server counts as heard from this often
 CAUGHT_UP = 10  # messages that a mirror may lack and still answer for its origin
@@ -264,7 +265,7 @@ class Sourcing:
                 return
             del self._due[reader]
             if not len(reader.inflow.batch) and self._may_read(reader, now):
-                left -= self._read(reader, now, left)
+                left -= LOOK_BYTES + self._read(reader, now, left)
 
     def _may_read(self, reader: Reader, now: int) -> bool:
         """After a refusal it waits."""

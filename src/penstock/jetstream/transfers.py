@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import StoreError
 from penstock.kernels.sinks import Sink
-from penstock.protocol.api import StorageType, StreamConfig
+from penstock.protocol.api import StorageType
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
@@ -39,10 +39,7 @@ class Transfers:
     def add_restore(self, restore: Restore) -> None:
         """A restore begins."""
         self._restores[restore.name] = restore
-
-    def configs(self) -> list[StreamConfig]:
-        """Of the streams that are being restored."""
-        return [restore.config for restore in self._restores.values()]
+        self._engine.claims.hold(restore.name, restore.config.subjects)
 
     def is_restoring(self, name: str) -> bool:
         """Is a stream of that name being restored?"""
@@ -67,6 +64,8 @@ class Transfers:
     def _drop_done(self, restore: Restore) -> None:
         if restore.is_done and self._restores.get(restore.name) is restore:
             del self._restores[restore.name]
+            if restore.name not in self._engine.streams:
+                self._engine.claims.release(restore.name)
 
     def next_deadline(self) -> int | None:
         """When (ns) somebody has waited long enough; None when nobody waits."""

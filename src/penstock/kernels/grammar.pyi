@@ -15,5 +15,8 @@ def filter_matches(f: bytes, subject: bytes) -> bool:
 def filters_overlap(a: bytes, b: bytes) -> bool:
     """Is there a subject that both filters match? Raises ValueError for what is no filter."""
 
+def overlaps_any(filters: list[str], f: str) -> bool:
+    """Has one of these filters a subject in common with `f`? All of them are valid ones."""
+
 def filter_is_subset(a: bytes, b: bytes) -> bool:
     """Does b match everything that a matches? Raises ValueError for what is no filter."""

@@ -8,6 +8,7 @@ as the official server has it.
 Rejected: splitting into lists of tokens first (an allocation a call; two pointers walk both at once).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.string cimport memcmp
 
 
@@ -182,6 +183,19 @@ def filters_overlap(bytes a not None, bytes b not None):
     return overlap(
         PyBytes_AS_STRING(a), <size_t>PyBytes_GET_SIZE(a), PyBytes_AS_STRING(b), <size_t>PyBytes_GET_SIZE(b)
     )
+
+
+def overlaps_any(list filters not None, str f not None):
+    """Has one of these filters a subject in common with `f`? All of them are valid ones."""
+    cdef const char* p
+    cdef const char* q
+    cdef Py_ssize_t n, m
+    q = PyUnicode_AsUTF8AndSize(f, &m)
+    for one in filters:
+        p = PyUnicode_AsUTF8AndSize(<str?>one, &n)
+        if overlap(p, <size_t>n, q, <size_t>m):
+            return True
+    return False
 
 
 def filter_is_subset(bytes a not None, bytes b not None):

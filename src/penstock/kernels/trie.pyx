@@ -107,17 +107,30 @@ cdef void node_free(Node* node) noexcept nogil:
     free(node)
 
 
-cdef Node* first_child(Node* node) noexcept nogil:
-    cdef size_t i
-    if node.star != NULL:
-        return node.star
-    if node.tail != NULL:
-        return node.tail
-    if node.children != NULL and node.children.count:
-        for i in range(node.children.capacity):
-            if node.children.slots[i] != NULL:
-                return node.children.slots[i]
-    return NULL
+cdef inline bint is_bare(Node* node) noexcept nogil:
+    """Has it neither a state nor children?"""
+    return (
+        node.state == NULL and node.star == NULL and node.tail == NULL
+        and (node.children == NULL or node.children.count == 0)
+    )
+
+
+cdef Node* take_child(Node* node) noexcept nogil:
+    """Takes some child off a node that is being freed; NULL when it has none.
+
+    A table gives its slots away from its end and forgets them, so that all of them are looked at once: starting at its
+    beginning for each child is quadratic.
+    """
+    cdef Node* child = node.star
+    if child != NULL:
+        node.star = NULL
+        return child
+    child = node.tail
+    node.tail = NULL
+    while child == NULL and node.children != NULL and node.children.capacity:
+        node.children.capacity -= 1
+        child = node.children.slots[node.children.capacity]
+    return child
 
 
 cdef void unlink(Node* node) noexcept nogil:
@@ -139,11 +152,9 @@ cdef void trie_free(Node* root) noexcept nogil:
     cdef Node* node = root
     cdef Node* child
     while node != NULL:         # bottom up, without recursion: filters may be deep
-        child = first_child(node)
+        child = take_child(node)
         if child == NULL:
             child = node.parent
-            if child != NULL:
-                unlink(node)
             node_free(node)
         node = child
 
@@ -189,7 +200,7 @@ cdef Node* trie_node(Node* root, const char* f, size_t n, uint64_t seed, bint cr
 
 cdef void trie_prune(Node* node) noexcept nogil:
     cdef Node* parent
-    while node.parent != NULL and node.state == NULL and first_child(node) == NULL:
+    while node.parent != NULL and is_bare(node):
         parent = node.parent
         unlink(node)
         node_free(node)

@@ -7,6 +7,7 @@ token and `>`, as the last token, for one or more. The kernels hold the same rul
 from __future__ import annotations
 
 from penstock.errors import InvalidSubjectError
+from penstock.kernels.filterset import any_covered, overlapping_pair
 
 STREAM_NAME_MAX = 255
 _FORBIDDEN = frozenset(" \t\r\n\f\0")
@@ -74,12 +75,14 @@ def is_subset(subset: str, superset: str) -> bool:
 
 
 def any_overlap(filters: list[str]) -> tuple[str, str] | None:
-    """The first two filters of a list that overlap, or None."""
-    for i, one in enumerate(filters):
-        for other in filters[i + 1 :]:
-            if overlaps(one, other):
-                return one, other
-    return None
+    """The first two (valid) filters of a list that overlap, or None. Raises WorkLimitError for too many."""
+    pair = overlapping_pair([one.encode() for one in filters])
+    return (filters[pair[0]], filters[pair[1]]) if pair is not None else None
+
+
+def any_subset(filters: list[str]) -> bool:
+    """Does one of these (valid) filters match everything that another does? Raises WorkLimitError."""
+    return len(filters) > 1 and any_covered([one.encode() for one in filters])
 
 
 def check_subject(subject: str) -> str:

@@ -16,7 +16,6 @@ from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE, SUBJECTS_PAGE
 from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.streamlog import StoredMessage
 from penstock.protocol import error_codes as codes
-from penstock.protocol import subjects
 from penstock.protocol.api import (
     TYPE_PREFIX,
     ClusterInfo,
@@ -232,12 +231,8 @@ def _origin_fields(engine: JetStream, stream: Stream, now: int) -> dict[str, Any
 def _page(engine: JetStream, request: ApiRequest, limit: int) -> tuple[list[Stream], int, int]:
     """A page of streams in order of names: (streams, offset, total)."""
     body = request.body(StreamNamesRequest)
-    chosen = [
-        stream
-        for _, stream in sorted(engine.streams.items())
-        if not body.subject
-        or any(subjects.overlaps(body.subject, subject) for subject in stream.config.subjects)
-    ]
+    wanted = engine.claims.names_overlapping(body.subject) if body.subject else engine.streams
+    chosen = [engine.streams[name] for name in sorted(wanted) if name in engine.streams]
     offset = min(max(0, body.offset), len(chosen))
     return chosen[offset : offset + limit], offset, len(chosen)
 

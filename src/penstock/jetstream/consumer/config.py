@@ -14,9 +14,11 @@ import re
 from msgspec import structs
 
 from penstock.errors import JetStreamApiError, MisuseError
+from penstock.jetstream.claims import bounded
 from penstock.jetstream.config import LEVEL_KEY, REQUIRED_LEVEL_KEY, VERSION_KEY
 from penstock.jetstream.consumer.letters import METADATA_KEY, subject_of
-from penstock.jetstream.limits import DESCRIPTION_MAX, METADATA_MAX, NAME_MAX, EngineConfig
+from penstock.jetstream.limits import DESCRIPTION_MAX, METADATA_MAX, NAME_MAX, SUBJECTS_MAX, EngineConfig
+from penstock.kernels.grammar import overlaps_any
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
 from penstock.protocol.api import (
@@ -249,7 +251,7 @@ def _check_push(config: ConsumerConfig, stream: StreamConfig) -> None:
         raise codes.CONSUMER_DELIVER_TO_WILDCARDS.exception()
     if not subjects.is_valid_subject(config.deliver_subject):
         raise codes.CONSUMER_INVALID_DELIVER_SUBJECT.exception()
-    if any(subjects.overlaps(subject, config.deliver_subject) for subject in stream.subjects):
+    if overlaps_any(stream.subjects, config.deliver_subject):
         raise codes.CONSUMER_DELIVER_CYCLE.exception()
     if config.max_waiting:
         raise codes.CONSUMER_PUSH_MAX_WAITING.exception()
@@ -297,10 +299,12 @@ def _check_filters(config: ConsumerConfig) -> None:
     if not all(config.filter_subjects):
         raise codes.CONSUMER_EMPTY_FILTER.exception()
     filters = filters_of(config)
+    if len(filters) > SUBJECTS_MAX:
+        raise refuse(f"the consumer has {len(filters)} filter subjects, at most {SUBJECTS_MAX} are allowed")
     if not all(subjects.is_valid_filter(one) for one in filters):
         raise codes.STREAM_INVALID_CONFIG.exception(err="invalid subject")
-    for i, one in enumerate(filters):
-        if any(subjects.is_subset(one, other) for j, other in enumerate(filters) if i != j):
+    with bounded(refuse):
+        if subjects.any_subset(filters):
             raise codes.CONSUMER_OVERLAPPING_SUBJECT_FILTERS.exception()
 
 

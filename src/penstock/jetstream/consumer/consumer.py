@@ -443,6 +443,7 @@ class Consumer:
         if other_filters:
             self._wiring().wait(self, False)
             self.pump.set_filters([one.encode() for one in filters])
+            self._wiring().claim(self)
             self._needs_changed()
         self._configure_pump()
         self.redelivery.configure(rules.ack_waits_ns(config), config.max_deliver, now)

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.jetstream.claims import ALL, SubjectClaims
+from penstock.jetstream.consumer.config import filters_of
 from penstock.jetstream.consumer.letters import REPLY_PREFIX
 from penstock.kernels.acksink import AckSink
 from penstock.kernels.dispatch import ServiceSink
 from penstock.kernels.pump import Pump, ready, take_news
 from penstock.kernels.sinks import Sink, Subscription
+from penstock.protocol.api import RetentionPolicy
 from penstock.protocol.ids import short_hash
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ class ConsumerWiring:
 
     def __init__(self, engine: JetStream, stream_name: str) -> None:
         self._engine = engine
+        self.claims = SubjectClaims()  # what the consumers of a work queue take
         self._consumers: dict[str, Consumer] = {}
         self._waiting: dict[Pump, Consumer] = {}
         self._news: list[Pump] = []  # where those with filters report
@@ -53,6 +57,14 @@ class ConsumerWiring:
                 self._engine.index.insert(subscription)
         self._consumers[consumer.name] = consumer
         self._acks.add(consumer.name.encode(), consumer.acks)
+        self.claim(consumer)
+
+    def claim(self, consumer: Consumer) -> None:
+        """A consumer of a work queue takes messages for itself, unless it reads for a mirror or source."""
+        config = consumer.config
+        of_work_queue = consumer.stream.config.retention is RetentionPolicy.WORKQUEUE
+        if of_work_queue and not (config.direct or config.sourcing):
+            self.claims.hold(consumer.name, filters_of(config) or [ALL])
 
     def remove(self, consumer: Consumer) -> None:
         """Nothing comes to it any more."""
@@ -60,6 +72,7 @@ class ConsumerWiring:
         if self._consumers.get(consumer.name) is not consumer:
             return
         del self._consumers[consumer.name]
+        self.claims.release(consumer.name)
         self._acks.remove(consumer.name.encode())
         if not self._consumers:
             for subscription in self._subscriptions:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.jetstream.consumer.config import filters_of
+from penstock.jetstream.claims import bounded
+from penstock.jetstream.consumer.config import filters_of, refuse
 from penstock.protocol import error_codes as codes
-from penstock.protocol import subjects
 from penstock.protocol.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolicy
 
 if TYPE_CHECKING:
@@ -32,17 +32,12 @@ def check(stream: Stream, config: ConsumerConfig, name: str) -> None:
             raise codes.CONSUMER_WQ_REQUIRES_EXPLICIT_ACK.exception()
         if config.deliver_policy is not DeliverPolicy.ALL:
             raise codes.CONSUMER_WQ_CONSUMER_NOT_DELIVER_ALL.exception()
-    others = [
-        other.config
-        for other in stream.consumers.values()
-        if other.name != name and not (other.config.direct or other.config.sourcing)
-    ]
-    if not others:
+    claims = stream.wiring.claims if stream.wiring is not None else None
+    if claims is None or not claims.has_others(name):
         return
     filters = filters_of(config)
     if not filters:
         raise codes.CONSUMER_WQ_MULTIPLE_UNFILTERED.exception()
-    for other in others:
-        taken = filters_of(other)
-        if not taken or any(subjects.overlaps(one, wanted) for one in taken for wanted in filters):
+    with bounded(refuse):
+        if claims.collide(name, filters):
             raise codes.CONSUMER_WQ_CONSUMER_NOT_UNIQUE.exception()

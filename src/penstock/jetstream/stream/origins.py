@@ -7,12 +7,16 @@ as its list of errors says (10032); that server takes the sequence.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from msgspec import structs
 
-from penstock.errors import ConfigError, MisuseError
+from penstock.errors import ConfigError, JetStreamApiError, MisuseError
+from penstock.jetstream.claims import bounded
+from penstock.jetstream.limits import SOURCES_MAX, TRANSFORMS_MAX
 from penstock.kernels.dispatch import SubjectMapper
+from penstock.kernels.filterset import FilterSet
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers, subjects
 from penstock.protocol.api import ApiError, StreamConfig, StreamSource
@@ -21,6 +25,7 @@ from penstock.protocol.ids import short_hash
 from penstock.protocol.transforms import Below, Transform
 
 API_PREFIX = "$JS.API"
+PREFIXED_MAX = 10_000  # comparisons of delivery prefixes with subjects of origins
 ALL = ">"
 
 Lookup = Callable[[str], StreamConfig | None]
@@ -95,6 +100,7 @@ def start_ns(source: StreamSource) -> int:
 
 def check_alone(config: StreamConfig) -> None:
     """Refuses (JetStreamApiError) what a configuration says about origins, whatever streams there are."""
+    _check_counts(config)
     if config.mirror is not None:
         _check_mirror(config, config.mirror)
     if config.sources:
@@ -102,6 +108,15 @@ def check_alone(config: StreamConfig) -> None:
     for source in _origins(config):
         if source.consumer is not None:
             raise _refuse("a durable consumer for a mirror or source is not supported by this server version")
+
+
+def _check_counts(config: StreamConfig) -> None:
+    count = len(config.sources)
+    if count > SOURCES_MAX:
+        raise _refuse(f"the stream has {count} sources, at most {SOURCES_MAX} are allowed")
+    count = sum(len(origin.subject_transforms) for origin in _origins(config))
+    if count > TRANSFORMS_MAX:
+        raise _refuse(f"the origins have {count} subject transforms, at most {TRANSFORMS_MAX} are allowed")
 
 
 def _check_mirror(config: StreamConfig, mirror: StreamSource) -> None:
@@ -119,7 +134,9 @@ def _check_mirror(config: StreamConfig, mirror: StreamSource) -> None:
     if config.subject_delete_marker_ttl > 0:
         raise _refuse("subject delete markers forbidden on mirrors")
     _check_transforms(mirror, codes.MIRROR_INVALID_SUBJECT_FILTER, codes.MIRROR_INVALID_TRANSFORM_DESTINATION)
-    if subjects.any_overlap([transform.src or ALL for transform in mirror.subject_transforms]) is not None:
+    with bounded(_refuse):
+        pair = subjects.any_overlap([transform.src or ALL for transform in mirror.subject_transforms])
+    if pair is not None:
         raise codes.MIRROR_OVERLAPPING_SUBJECT_FILTERS.exception()
     if mirror.external is None and not subjects.is_valid_name(mirror.name):
         raise codes.MIRROR_INVALID_STREAM_NAME.exception()
@@ -144,9 +161,8 @@ def _check_sources(config: StreamConfig) -> None:
         _check_transforms(
             source, codes.SOURCE_INVALID_SUBJECT_FILTER, codes.SOURCE_INVALID_TRANSFORM_DESTINATION
         )
-        filters = [transform.src or ALL for transform in source.subject_transforms]
-        for at, one in enumerate(filters):
-            if any(subjects.is_subset(one, other) for other in filters[:at] + filters[at + 1 :]):
+        with bounded(_refuse):
+            if subjects.any_subset([transform.src or ALL for transform in source.subject_transforms]):
                 raise codes.SOURCE_OVERLAPPING_SUBJECT_FILTERS.exception()
         _check_consumer(source, codes.SOURCE_DURABLE_CONSUMER_CFG_INVALID.exception)
         _check_start(source)
@@ -208,20 +224,23 @@ def check_among(config: StreamConfig, find: Lookup, *, pedantic: bool) -> Stream
 
 
 def _check_external(config: StreamConfig, find: Lookup) -> None:
-    taken = [
-        subject
-        for origin in _origins(config)
-        if origin.external is None
-        for subject in getattr(find(origin.name), "subjects", ())
-    ]
     external = [origin.external for origin in _origins(config) if origin.external is not None]
-    for prefix in [one.deliver for one in external if one.deliver]:
+    local = {origin.name for origin in _origins(config) if origin.external is None}
+    # What a prefix is put before has more tokens, so that only a filter with a tail can match both.
+    tailed = [one for name in local for one in getattr(find(name), "subjects", ()) if one.endswith(">")]
+    prefixes = dict.fromkeys(one.deliver for one in external if one.deliver)
+    if len(tailed) * len(prefixes) > PREFIXED_MAX:
+        raise _refuse(
+            f"{len(prefixes)} delivery prefixes are too many to be compared with {len(tailed)} subjects of"
+            " origins: use fewer prefixes"
+        )
+    for prefix in prefixes:
         if not subjects.is_valid_subject(prefix):
             raise codes.STREAM_INVALID_EXTERNAL_DELIVERY_SUBJ.exception(prefix=prefix)
-        for subject in taken:
+        for subject in tailed:
             if subjects.overlaps(subject, f"{prefix}.{subject}"):
                 raise codes.STREAM_EXTERNAL_DEL_PREFIX_OVERLAPS.exception(prefix=prefix, subject=subject)
-    for prefix in [one.api for one in external if one.api]:
+    for prefix in dict.fromkeys(one.api for one in external if one.api):
         if not subjects.is_valid_subject(prefix):
             raise _refuse(f'stream external api prefix "{prefix}" must be a valid subject without wildcards')
         if subjects.overlaps(prefix, API_PREFIX):
@@ -229,11 +248,18 @@ def _check_external(config: StreamConfig, find: Lookup) -> None:
 
 
 def _check_circles(config: StreamConfig, find: Lookup) -> None:
-    """Messages may not come back to where they came from, by whatever streams between."""
-    waiting, visited = [config], set[str]()
+    """Messages may not come back to where they came from, by whatever streams between.
+
+    Each stream is visited once: the last one of a circle to be visited leads to one visited before it. A
+    visit for each stream that leads there doubles the work with each layer of streams that share origins.
+    """
+    waiting, visited = deque([config]), set[str]()
     while waiting:
-        one = waiting.pop(0)
+        one = waiting.popleft()
+        if one.name in visited:
+            continue
         visited.add(one.name)
+        taken: FilterSet | None = None
         for origin in _origins(one):
             if origin.external is not None:
                 continue
@@ -241,13 +267,19 @@ def _check_circles(config: StreamConfig, find: Lookup) -> None:
                 found = find(origin.name)
                 if found is not None:
                     waiting.append(found)
-            elif origin is one.mirror or _may_return(one, origin):
-                raise _refuse("detected cycle")
+                continue
+            taken = taken if taken is not None else _set_of(one.subjects)
+            wanted = [origin.filter_subject.encode()] if origin.filter_subject else []
+            with bounded(_refuse):
+                if origin is one.mirror or not wanted or taken.overlaps(wanted):
+                    raise _refuse("detected cycle")
 
 
-def _may_return(config: StreamConfig, source: StreamSource) -> bool:
-    wanted = source.filter_subject
-    return not wanted or any(subjects.overlaps(subject, wanted) for subject in config.subjects)
+def _set_of(filters: list[str]) -> FilterSet:
+    made = FilterSet()
+    for one in filters:
+        made.add(one.encode(), None)
+    return made
 
 
 def _origins(config: StreamConfig) -> Iterator[StreamSource]:
@@ -256,5 +288,5 @@ def _origins(config: StreamConfig) -> Iterator[StreamSource]:
     yield from config.sources
 
 
-def _refuse(text: str) -> Exception:
+def _refuse(text: str) -> JetStreamApiError:
     return codes.STREAM_INVALID_CONFIG.exception(err=text)

@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import JetStreamApiError, MisuseError
 from penstock.jetstream.stream import ttl
+from penstock.kernels.grammar import overlaps_any
 from penstock.kernels.ingest import scan_headers
 from penstock.kernels.streamlog import StoredMessage, StreamLog
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.durations import NS_PER_S, parse_time
 from penstock.protocol.schedules import Occurrence, format_occurrence, load_zone, next_occurrence
-from penstock.protocol.subjects import is_valid_subject, overlaps
+from penstock.protocol.subjects import is_valid_subject
 
 if TYPE_CHECKING:
     from penstock.jetstream.stream.stream import Stream
@@ -138,8 +139,7 @@ def _is_subject(subject: bytes) -> bool:
 
 
 def _is_taken(stream: Stream, subject: bytes) -> bool:
-    text = subject.decode("utf-8", "replace")
-    return any(overlaps(wanted, text) for wanted in stream.config.subjects)
+    return overlaps_any(stream.config.subjects, subject.decode("utf-8", "replace"))
 
 
 def _rolled_up(header: bytes) -> bytes:

@@ -442,16 +442,16 @@ class Stream:
 
     def subscribe(self, index: SubscriptionIndex) -> None:
         """Takes the messages of its subjects from now on (again, after an update changed them)."""
-        wanted = [subject.encode() for subject in self.config.subjects]
-        for subscription in [s for s in self._subscriptions if s.subject not in wanted]:
-            index.remove(subscription)
-            self._subscriptions.remove(subscription)
-        present = {subscription.subject for subscription in self._subscriptions}
+        wanted = dict.fromkeys(subject.encode() for subject in self.config.subjects)
+        present = {subscription.subject: subscription for subscription in self._subscriptions}
+        for subject, subscription in present.items():
+            if subject not in wanted:
+                index.remove(subscription)
         for subject in wanted:
             if subject not in present:
-                subscription = Subscription(self.sink, subject)
-                index.insert(subscription)
-                self._subscriptions.append(subscription)
+                present[subject] = Subscription(self.sink, subject)
+                index.insert(present[subject])
+        self._subscriptions = [present[subject] for subject in wanted]
 
     def is_wanted(self, subject: bytes) -> bool:
         """Is a message of this subject stored? Not by an interest stream when no consumer takes it."""

@@ -1,0 +1,65 @@
+"""Requests that name thousands of subjects, on both servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.conf_servers import running_as_configured
+from tests.support.nats_servers import KINDS
+from tests.support.rawnats import RawNats
+
+COUNT = 4000
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawNats]:
+    folder: Path = tmp_path_factory.mktemp("work")
+    with running_as_configured(request.param, "jetstream {}", folder) as port:
+        client = RawNats(port)
+        yield client
+        client.close()
+
+
+def create(client: RawNats, name: str, subjects: list[str], **config: Any) -> dict[str, Any]:
+    client.request(f"$JS.API.STREAM.DELETE.{name}")
+    return client.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": subjects, **config})
+
+
+def test_thousands_of_subjects_are_a_stream_unless_two_of_them_overlap(client: RawNats) -> None:
+    many = [f"many.{n}" for n in range(COUNT)]
+    answer = create(client, "MANY", many)
+    assert answer["config"]["subjects"] == many
+    error = create(client, "OTHER", ["other", f"many.{COUNT - 1}"])["error"]
+    assert (error["code"], error["err_code"]) == (400, 10065)
+    error = create(client, "MANY", [*many, "b", "many.*", "b"])["error"]
+    assert (error["code"], error["err_code"]) == (500, 10052)
+    assert error["description"] == 'subject "many.0" overlaps with "many.*"'
+
+
+def test_thousands_of_filters_are_a_consumer_unless_one_covers_another(client: RawNats) -> None:
+    create(client, "S", ["s.>"])
+    many = [f"s.{n}" for n in range(COUNT)]
+
+    def consumer(filters: list[str]) -> dict[str, Any]:
+        config = {"durable_name": "C", "ack_policy": "explicit", "filter_subjects": filters}
+        return client.request("$JS.API.CONSUMER.DURABLE.CREATE.S.C", {"stream_name": "S", "config": config})
+
+    assert consumer([*many, "s.*"])["error"]["err_code"] == 10138
+    assert consumer([*many, "s.7"])["error"]["err_code"] == 10138
+    assert consumer([*many, "*.x.y", "s.*.y.z"])["config"]["filter_subjects"][:-2] == many
+
+
+def test_origins_shared_in_layers_are_no_circle(client: RawNats) -> None:
+    for side in "xy":
+        create(client, f"L0{side}", [f"layer.{side}"])
+    for layer in range(1, 5):
+        below = [{"name": f"L{layer - 1}{side}"} for side in "xy"]
+        for side in "xy":
+            assert "error" not in create(client, f"L{layer}{side}", [], sources=below)
+    circle = {"name": "L0x", "subjects": ["layer.x"], "sources": [{"name": "L4y"}]}
+    error = client.request("$JS.API.STREAM.UPDATE.L0x", circle)["error"]
+    assert (error["err_code"], error["description"]) == (10052, "detected cycle")
