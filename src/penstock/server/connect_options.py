@@ -53,6 +53,12 @@ _TYPES: dict[str, type] = {
 }
 
 
+_SECRET = {"password", "auth_token", "sig", "proxy_sig", "jwt"}
+PUBLIC: dict[str, type] = {name: kind for name, kind in _TYPES.items() if name not in _SECRET}
+"""Types of the fields that logs may show, by their names in CONNECT."""
+PUBLIC["tls_required"] = bool
+
+
 def parse_connect(payload: bytes, before: ConnectOptions) -> ConnectOptions:
     """The options after a CONNECT.
 
@@ -74,6 +80,9 @@ def parse_connect(payload: bytes, before: ConnectOptions) -> ConnectOptions:
         if value is None:
             continue
         if type(value) is not kind:
-            raise ProtocolError(f"CONNECT with {wire_name} = {value!r}, expected {kind.__name__}")
+            # Without the value: it may be a secret, and logs show this.
+            raise ProtocolError(
+                f"CONNECT with a {type(value).__name__} as {wire_name}, expected {kind.__name__}"
+            )
         changes[field] = value
     return structs.replace(before, **changes)

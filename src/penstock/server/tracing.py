@@ -14,7 +14,7 @@ connection that isn't traced pays one comparison a message.
 from __future__ import annotations
 
 import unicodedata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.kernels.dispatch import Tracer
 
@@ -73,10 +73,21 @@ def quoted(data: bytes) -> str:
 
 
 def redacted(payload: bytes) -> str:
-    """A CONNECT as logs may show it: without secrets."""
-    import re
+    """A CONNECT as logs may show it.
 
-    text = payload.decode("utf-8", "replace")
-    return re.sub(
-        r'("(?:pass|auth_token|jwt|sig|proxy_sig)"\s*:\s*)"(?:[^"\\]|\\.)*"', r'\1"[REDACTED]"', text
-    )
+    Only fields that are known to hold no secret are shown, and only with values of their type: a password may
+    be misspelt, a number, in a list, or cut off. Of what is no JSON object nothing is.
+    """
+    import msgspec
+
+    from penstock.server.connect_options import PUBLIC
+
+    try:
+        found = msgspec.json.decode(payload, type=dict[str, Any])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return f"{len(payload)} bytes that are no JSON object"
+    shown = {
+        name: value if value is None or type(value) is PUBLIC.get(name) else "[REDACTED]"
+        for name, value in found.items()
+    }
+    return msgspec.json.encode(shown).decode()
