@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import socket
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.server.logs import FromLogging, LineWriter, ServedLog, opened
+from penstock.server.logs import FromLogging, LineWriter, ServedLog, escaped, opened
+from penstock.server.logspool import QUEUE_BYTES, Spool, Writer
 from penstock.server.options import Options
 from penstock.server.syslog import SyslogWriter, address_of
 from tests.support.nats_servers import KINDS
@@ -20,6 +24,10 @@ from tests.support.rawnats import RawNats
 from tests.support.wire import wait_until
 
 BACKUP = re.compile(r"server\.log\.\d{4}(\.\d\d){5}\.\d{9}")
+
+
+def say(writer: Writer, label: str, text: str) -> None:
+    writer.write([writer.line(label, text, "server")])
 
 
 def backups(directory: Path) -> list[str]:
@@ -70,14 +78,14 @@ def test_a_syslog_that_goes_and_comes_back_gets_later_lines(kind: str) -> None:
             syslog.listen()
         writer = SyslogWriter(f"{kind}://127.0.0.1:{port}")
         reader = syslog.accept()[0] if kind == "tcp" else syslog
-        writer("WRN", "first")
+        say(writer, "WRN", "first")
         assert reader.recv(65536).endswith(b": first\n")
         if kind == "tcp":
             reader.close()
             for _ in range(
                 3
             ):  # the first of them may be lost: nobody has told yet that the other side is gone
-                writer("ERR", "second")
+                say(writer, "ERR", "second")
             with syslog.accept()[0] as again:
                 assert again.recv(65536).endswith(b": second\n")
         writer.close()
@@ -88,10 +96,10 @@ def test_a_syslog_that_is_gone_costs_nothing(monkeypatch: pytest.MonkeyPatch) ->
         writer = SyslogWriter(f"tcp://127.0.0.1:{syslog.getsockname()[1]}")
         syslog.accept()[0].close()
     for _ in range(3):
-        writer("INF", "x")
+        say(writer, "INF", "x")
     tried: list[str] = []
     monkeypatch.setattr(writer, "_connected", lambda: tried.append("again"))
-    writer("INF", "y")
+    say(writer, "INF", "y")
     assert tried == []
     writer.close()
 
@@ -101,7 +109,7 @@ def test_a_local_syslog_is_named_by_its_path(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as syslog:
         syslog.bind(str(path))
         writer = SyslogWriter(f"unix://{path}")
-        writer("FTL", "the end\n")
+        say(writer, "FTL", "the end")
         assert re.fullmatch(rb"<2>.*: the end\n", syslog.recv(65536))
         writer.close()
 
@@ -131,14 +139,14 @@ def test_a_file_that_can_not_be_moved_grows_to_twice_its_size_first(
 
     monkeypatch.setattr("os.rename", fail)
     for _ in range(30):
-        writer("INF", "x" * 60)
+        say(writer, "INF", "x" * 60)
     monkeypatch.undo()
     text = Path(path).read_text()
     assert text.count("Unable to rotate the log") == 2
     assert "next rotation at size 2000" in text
     assert "next rotation at size 4000" in text
     for _ in range(30):
-        writer("INF", "x" * 60)
+        say(writer, "INF", "x" * 60)
     assert len(backups(tmp_path)) >= 1
     writer.close()
 
@@ -150,7 +158,7 @@ def test_other_files_beside_the_log_are_left_alone(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     writer = LineWriter(opened(str(path)), path=str(path), size_limit=50, files_max=1)
     for _ in range(10):
-        writer("INF", "x" * 60)
+        say(writer, "INF", "x" * 60)
     writer.close()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(["server.log", *others])
 
@@ -184,3 +192,146 @@ def test_what_other_floors_say_names_them(tmp_path: Path) -> None:
     log.close()
     line = json.loads(path.read_text())
     assert (line["level"], line["component"], line["text"]) == ("WRN", "store", "a torn tail")
+
+
+def test_an_error_with_a_traceback_is_one_line_for_each_of_its(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    log = ServedLog(Options(log_file=str(path), logtime=False))
+    try:
+        raise ValueError("two\nlines")
+    except ValueError as error:
+        log.log.failure("it failed:\nbadly", error)
+        info = (ValueError, error, error.__traceback__)
+        FromLogging(log).handle(logging.LogRecord("penstock.store", logging.ERROR, "", 0, "again", (), info))
+    log.close()
+    lines = path.read_text().splitlines()
+    assert {line.split("] ", 1)[1].split("]")[0] for line in lines} == {"[ERR"}
+    texts = [line.split("[ERR] ")[1] for line in lines]
+    assert texts[0] == "it failed:\\nbadly"
+    assert texts.count("Traceback (most recent call last):") == 2
+    assert texts.count("lines") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain é 漢字 \U0001f600", "plain é 漢字 \U0001f600"),
+        ("a\r\n\tb", "a\\r\\n\\tb"),
+        ("\x00\x1b[31m\x7f\x9b", "\\u0000\\u001b[31m\\u007f\\u009b"),
+        ("\u2028\u202e\ufeff", "\\u2028\\u202e\\ufeff"),
+        ("\ud800\U000e0041", "\\ud800\\udb40\\udc41"),
+    ],
+)
+def test_what_does_not_show_is_escaped(text: str, shown: str) -> None:
+    assert escaped(text) == shown
+
+
+class Pipe:
+    """A writer that waits until the test lets it go on."""
+
+    waits = True
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
+        self.written: list[bytes] = []
+        self.is_broken = False
+        self.is_closed = threading.Event()
+
+    def line(self, label: str, text: str, component: str) -> bytes:
+        return text.encode()
+
+    def write(self, lines: Sequence[bytes]) -> int:
+        self.begun.release()
+        assert self.go_on.acquire(timeout=20)
+        if self.is_broken:
+            return len(lines)
+        self.written += lines
+        return 0
+
+    def reopened(self) -> Writer:
+        return self
+
+    def close(self) -> None:
+        self.is_closed.set()
+
+
+def test_lines_that_can_not_be_kept_are_counted_in_their_place() -> None:
+    pipe = Pipe()
+    spool = Spool(pipe)
+    big = b"x" * (QUEUE_BYTES // 2)
+    spool.put(b"first")
+    assert pipe.begun.acquire(timeout=20)
+    for line in (big, b"second", big, b"third", big):
+        spool.put(line)  # the last two don't fit
+    for _ in range(2):
+        pipe.go_on.release()
+        assert pipe.begun.acquire(timeout=20)
+    spool.put(b"later")
+    for _ in range(9):
+        pipe.go_on.release()
+    spool.close()
+    assert pipe.is_closed.is_set()
+    lost = [line for line in pipe.written if b"lost" in line]
+    assert lost == [b"2 log lines were lost: they could not be written"]
+    assert [line for line in pipe.written if len(line) < 10] == [b"first", b"second", b"third", b"later"]
+    assert pipe.written.index(b"third") < pipe.written.index(lost[0]) < pipe.written.index(b"later")
+
+
+def test_lines_that_could_not_be_written_are_counted_until_one_can() -> None:
+    pipe = Pipe()
+    pipe.is_broken = True
+    spool = Spool(pipe)
+    for text in (b"a", b"b", b"c"):
+        spool.put(text)
+        assert pipe.begun.acquire(timeout=20)
+        pipe.is_broken = text != b"c"
+        pipe.go_on.release()
+    for _ in range(9):
+        pipe.go_on.release()
+    spool.close()
+    assert pipe.written == [b"c", b"2 log lines were lost: they could not be written"]
+
+
+def test_closing_does_not_wait_for_a_reader_that_never_comes() -> None:
+    pipe = Pipe()
+    spool = Spool(pipe)
+    spool.put(b"x")
+    spool.close(grace_s=0.01)
+    assert not pipe.is_closed.is_set()
+    spool.put(b"y")
+    pipe.go_on.release()
+    assert pipe.is_closed.wait(20)
+    assert pipe.written == [b"x"]
+
+
+def test_a_full_disk_loses_lines_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "server.log"
+    log = ServedLog(Options(log_file=str(path), logtime=False))
+    log.log.info("before")
+
+    def fail(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.write", fail)
+    log.log.info("lost")
+    log.log.info("lost as well")
+    monkeypatch.undo()
+    log.log.info("after")
+    log.close()
+    told = [line.split("] ", 1)[1] for line in path.read_text().splitlines()]
+    assert told == [
+        "[INF] before",
+        "[WRN] 2 log lines were lost: they could not be written",
+        "[INF] after",
+    ]
+
+
+def test_a_named_pipe_is_opened_again_only_when_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    log = ServedLog(Options(log_file=str(path), logtime=False))
+    os.close(reader)
+    with pytest.raises(OSError, match="No such device"):
+        log.reopen()
+    log.close()

@@ -31,6 +31,7 @@ EXIT_FAILED = 1
 def serve(arguments: list[str], program: str = "penstock serve") -> int:
     """Runs a server until SIGINT or SIGTERM; returns the exit status."""
     gc.disable()  # until it is ready: a tenth of the start-up time would go into looking at fresh imports
+    _end_on_interrupt()
     try:
         found = flags.parse(arguments)
         told = _told_only(found, program)
@@ -54,6 +55,18 @@ def serve(arguments: list[str], program: str = "penstock serve") -> int:
         )
         return EXIT_OK
     return _run(options, partial(options_of, found))
+
+
+def _end_on_interrupt() -> None:
+    """Lets SIGINT end the process at once, as long as no server answers signals.
+
+    Python's own handler would raise KeyboardInterrupt wherever the process happens to be, and print where.
+    """
+    import signal
+    import threading
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _told_only(found: dict[str, Any], program: str) -> str:
@@ -156,6 +169,7 @@ def _run(options: Options, load: Callable[[], Options]) -> int:
     try:
         return _run_loop(options, served, load)
     finally:
+        _end_on_interrupt()
         served.close()
 
 
@@ -221,11 +235,7 @@ async def _wait(server: Server, ended: asyncio.Event, log: logs.Log) -> int:
 
 def _on_loop_error(log: logs.Log, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """What escaped a callback: a bug, or a disk that failed. The connection or server concerned is closed."""
-    import traceback
-
-    error = context.get("exception")
-    told = "".join(traceback.format_exception(error)) if error is not None else ""
-    log.error(f"{context.get('message', 'unhandled error')}\n{told}".rstrip())
+    log.failure(context.get("message", "unhandled error"), context.get("exception"))
 
 
 def _greet(server: Server, options: Options, log: logs.Log) -> None:

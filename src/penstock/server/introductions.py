@@ -48,12 +48,21 @@ def log_name(session: Session) -> str:
     options, identity = session.options, session.identity
     if options.lang or options.version or options.name:
         parts = [f"v{options.version}" if options.version else "", options.lang, options.name]
-        found += f' - "{":".join(part for part in parts if part)}"'
+        found += f' - "{quoted_text(":".join(part for part in parts if part))}"'
     if identity is not None and identity.user:
         kinds = (("nkey:", options.nkey), ("user:", options.user), ("jwt:", options.jwt))
         kind = next((kind for kind, given in kinds if given), "")  # a token has no name
-        found += f' - "{identity.account}/{kind}{identity.user}"'
+        found += f' - "{quoted_text(f"{identity.account}/{kind}{identity.user}")}"'
     return found
+
+
+def quoted_text(text: str) -> str:
+    """A peer's text as it may stand between quotes in a log line, where it can't end them."""
+    if text.isprintable() and '"' not in text and "\\" not in text:
+        return text
+    from penstock.server.tracing import quoted  # few names need it
+
+    return quoted(text.encode("utf-8", "surrogatepass"))
 
 
 def new_nonce() -> str:

@@ -290,7 +290,7 @@ def _ports_file(server: Server, fresh: Options) -> Prepared:
 
 def _log_file(served: logs.ServedLog, fresh: Options) -> Callable[[], object]:
     try:
-        writer = logs.writer_of(fresh)
+        writer = logs.writer_of(fresh, wait=False)
     except OSError as error:
         where = fresh.log_file or error.filename or fresh.remote_syslog or "the syslog"
         raise ConfigError(f"can not open {where}: {error.strerror or error}") from error

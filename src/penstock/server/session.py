@@ -29,7 +29,7 @@ from penstock.net.connection import Connection
 from penstock.net.reasons import CloseReason
 from penstock.server.auth import Authenticator, Identity
 from penstock.server.connect_options import ConnectOptions, parse_connect
-from penstock.server.introductions import credentials_of, log_name, new_nonce
+from penstock.server.introductions import credentials_of, log_name, new_nonce, quoted_text
 
 if TYPE_CHECKING:
     from penstock.routing.permissions import Permissions
@@ -563,7 +563,7 @@ class Session:
     def _refuse_login(self, user: str, reason: CloseReason = CloseReason.AUTHENTICATION_FAILURE) -> None:
         if user and self.identity is None:
             self.options = structs.replace(self.options, user=user)  # what AUTH.ERR shows
-        who = f' - User "{user}"' if user else ""
+        who = f' - User "{quoted_text(user)}"' if user else ""
         self.server.log.error(f"{self.name} - authentication error{who}")
         self.refuse("Authorization Violation", reason)
 

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 
 from penstock.errors import ConfigError
 
@@ -45,10 +46,10 @@ def address_of(url: str) -> tuple[str, str | tuple[str, int]]:
 
 
 class SyslogWriter:
-    """Sends each line at once; takes a label ("INF") and a text, like logs.LineWriter.
+    """Sends each line by itself; called by a thread, because sending and connecting may take a while.
 
     A line that can't be sent is sent once more over a new socket and then lost, and so are those of the next
-    PAUSE_S: a server neither stops nor waits because its log can't be written.
+    PAUSE_S.
 
     Args:
         url: where the syslog is; "" = on this machine.
@@ -58,6 +59,8 @@ class SyslogWriter:
         ConfigError: the URL is none.
     """
 
+    waits = True
+
     def __init__(self, url: str) -> None:
         self.url = url
         self._tag = f"{os.path.basename(sys.argv[0]) or 'penstock'}[{os.getpid()}]"
@@ -65,37 +68,43 @@ class SyslogWriter:
         self._socket = self._connected()
         self._silent_until = 0.0  # of time.monotonic()
 
-    def __call__(self, label: str, text: str, component: str = "") -> None:
-        if time.monotonic() < self._silent_until:
-            return
-        line = self._line(label, text).encode("utf-8", "replace")
-        try:
-            self._socket.sendall(line)
-        except OSError:
-            self._again(line)
+    def line(self, label: str, text: str, component: str = "") -> bytes:
+        if not self.url:
+            now = time.strftime("%b %e %H:%M:%S")
+            line = f"<{DAEMON | _SEVERITY[label]}>{now} {self._tag}: {text}\n"
+        else:
+            now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            now = f"{now[:-5]}Z" if now.endswith("+0000") else f"{now[:-2]}:{now[-2:]}"
+            line = f"<{_SEVERITY[label]}>{now} {self._host} {self._tag}: {text}\n"
+        return line.encode("utf-8", "replace")
 
-    def reopen(self) -> None:
-        """There is no file that could be opened anew."""
+    def write(self, lines: Sequence[bytes]) -> int:
+        return sum(not self._send(line) for line in lines)
+
+    def reopened(self) -> SyslogWriter:
+        return SyslogWriter(self.url)
 
     def close(self) -> None:
         self._socket.close()
 
-    def _again(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> bool:
+        if time.monotonic() < self._silent_until:
+            return False
+        try:
+            self._socket.sendall(line)
+        except OSError:
+            return self._send_again(line)
+        return True
+
+    def _send_again(self, line: bytes) -> bool:
         try:
             self._socket.close()
             self._socket = self._connected()
             self._socket.sendall(line)
         except OSError:
             self._silent_until = time.monotonic() + PAUSE_S
-
-    def _line(self, label: str, text: str) -> str:
-        text = text.rstrip("\n")
-        if not self.url:
-            now = time.strftime("%b %e %H:%M:%S")
-            return f"<{DAEMON | _SEVERITY[label]}>{now} {self._tag}: {text}\n"
-        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        now = f"{now[:-5]}Z" if now.endswith("+0000") else f"{now[:-2]}:{now[-2:]}"
-        return f"<{_SEVERITY[label]}>{now} {self._host} {self._tag}: {text}\n"
+            return False
+        return True
 
     def _connected(self) -> socket.socket:
         if self.url:
