@@ -11,8 +11,10 @@ from penstock.jetstream import origin_consumer
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.engine import JetStream
 from penstock.kernels.dispatch import publish
+from penstock.store.background import AtOnce
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
+from tests.unit.test_engine_durability import syncing_engine
 from tests.unit.test_mirrors import make, payloads, settle
 
 
@@ -104,3 +106,48 @@ def test_a_sync_that_ends_while_the_consumer_of_an_origin_is_made_does_not_distu
     js.create("OF_O", "oo", sources=[{"name": "O"}])
     settle(js)
     assert payloads(js, "OF_X") == [b"x"]
+
+
+def test_a_sync_that_ends_before_publishes_are_written_lets_nobody_copy_them(tmp_path: Path) -> None:
+    later, store, js = syncing_engine(tmp_path)
+    js.create("O", "o")
+    js.create("S", "s", sources=[{"name": "O"}])
+    js.tick()
+    later.drain()
+    publish(js.index, b"s", b"", b"", b"own")
+    js.tick()
+    publish(js.index, b"o", b"", b"", b"original")
+    publish(js.index, b"$JS.API.INFO", b"_INBOX", b"", b"")  # what came before a request is applied for it
+    later.drain()
+    js.engine.apply(js.now)
+    assert payloads(js, "O") == [b"original"] and payloads(js, "S") == [b"own"]
+    for _ in range(3):
+        js.tick()
+        later.drain()
+    assert payloads(js, "S") == [b"own", b"original"]
+    js.engine.close()
+    store.close()
+
+
+def test_row_174_a_sync_that_ends_before_copies_are_written_leaves_their_originals(tmp_path: Path) -> None:
+    later, store, js = syncing_engine(tmp_path)
+    js.create("O", "o", retention="workqueue")
+    js.create("S", "s", sources=[{"name": "O"}])
+    js.tick()
+    later.drain()
+    for subject, synced in ((b"s", None), (b"o", 1), (b"o", 0)):
+        publish(js.index, subject, b"", b"", b"x")
+        js.tick()
+        if synced is not None:
+            AtOnce().run(*later.waiting.pop(synced))
+    publish(js.index, b"$JS.API.INFO", b"_INBOX", b"", b"")
+    assert len(payloads(js, "S")) == 2  # its own and a copy, which is not written
+    later.drain()
+    js.tick()
+    assert js.engine.streams["S"].syncing and len(payloads(js, "O")) == 2
+    for _ in range(4):
+        js.tick()
+        later.drain()
+    assert len(payloads(js, "S")) == 3 and payloads(js, "O") == []
+    js.engine.close()
+    store.close()

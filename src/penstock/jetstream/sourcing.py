@@ -89,7 +89,7 @@ class LocalReader:
     def read(self, now: int, enough: int) -> int:
         inflow = self.inflow
         origin = self._engine.streams.get(inflow.source.name)
-        if origin is None or origin.syncing or origin.write_failure is not None:
+        if origin is None or not origin.is_kept:
             return 0
         if origin is not self._origin:
             self._begin(origin)
@@ -155,7 +155,7 @@ class LocalReader:
                     "stream %s: its consumer of %s can not be kept: %s", self.stream.name, origin.name, error
                 )
                 return
-        if not self.stream.syncing and self.stream.write_failure is None:
+        if self.stream.is_kept:
             origin_consumer.settle(self._consumer, self.inflow, now)
 
 

@@ -155,6 +155,16 @@ class Stream:
     def is_memory(self) -> bool:
         return self.config.storage is StorageType.MEMORY
 
+    @property
+    def is_kept(self) -> bool:
+        """Does everything that was stored last: written, and synced where acks wait for it?
+
+        No copy of a message may exist before that, nor may an origin let a message go before that of its
+        copy. Publishes that came before a request are applied outside a tick, and a sync of another stream
+        can end before they are written.
+        """
+        return self.kept_seq == self.log.last_seq and not self.syncing and self.write_failure is None
+
     # --- publishes -----------------------------------------------------------------------------
 
     def apply_pending(self, now: int) -> None:
