@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from penstock.kernels.dispatch import publish
+from penstock.protocol import headers
+from penstock.protocol.durations import format_time
 from penstock.store.background import AtOnce
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
@@ -271,4 +273,26 @@ def test_a_purge_makes_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.M
     js = EngineHarness(store.account("$G"))
     state = js.state("A")
     assert (state["messages"], state["last_seq"]) == (1, last)
+    store.close()
+
+
+def test_what_a_schedule_makes_while_its_stream_is_synced_waits_for_a_sync_of_its_own(tmp_path: Path) -> None:
+    later, store, js = syncing_engine(tmp_path)
+    js.create("A", "a.*", allow_msg_schedules=True, republish={"src": "a.made", "dest": "out"})
+    at = format_time(js.now + SECOND)
+    header = headers.build([(headers.SCHEDULE, f"@at {at}"), (headers.SCHEDULE_TARGET, "a.made")])
+    publish(js.index, b"a.s", b"", header, b"x")
+    js.tick()
+    later.drain()
+    publish(js.index, b"a.other", b"", b"", b"y")
+    js.tick()
+    heard = js.listen(b"out")
+    js.now += 2 * SECOND
+    js.engine.on_time(js.now)
+    later.drain()
+    assert heard == []
+    js.tick()
+    later.drain()
+    assert [payload for _, _, payload in heard] == [b"x"]
+    js.engine.close()
     store.close()

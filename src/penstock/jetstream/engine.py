@@ -221,14 +221,16 @@ class JetStream:
 
     def apply(self, now: int) -> None:
         """Applies publishes, then consumers' acks."""
-        dirty = [*self.group.take_ready(), *cast("list[Stream]", self.dirty_streams.take())]
-        for stream in dirty:
+        ready = dict.fromkeys(self.group.take_ready())
+        for stream in [*ready, *cast("list[Stream]", self.dirty_streams.take())]:
             if self.streams.get(stream.name) is not stream:
                 continue  # deleted in this very tick
             if stream.syncing:
                 self.group.hold(stream)
                 continue
             stream.refuse_all = stream.write_failure or self.capacity.refusal(stream)
+            if stream in ready and (stream.next_deadline() or now + 1) <= now:
+                stream.expire(now)  # came while it was synced
             stream.apply_pending(now)
             self._note_stream(stream)
         for consumer in cast("list[Consumer]", self.dirty_consumers.take()):
@@ -332,7 +334,9 @@ class JetStream:
     def on_time(self, now: int) -> None:
         """Does what is due at `now`: expiries, redeliveries, heartbeats, the periodic sync."""
         for thing in self._deadlines.take_due(now):
-            if isinstance(thing, Stream):
+            if isinstance(thing, Stream) and thing.syncing:
+                self.group.hold(thing)  # what time stores must not leave with the sync that is under way
+            elif isinstance(thing, Stream):
                 thing.refuse_all = thing.write_failure or self.capacity.refusal(thing)
                 thing.expire(now)
                 self._touch(thing)
