@@ -18,10 +18,11 @@ THREADS = 2
 
 
 class SimBackground:
-    """See store.background.Background."""
+    """See store.background.Background. told: called when a result came back."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[], None] = lambda: None) -> None:
         self.random = Random(1)
+        self._told = told
         self._waiting: list[tuple[Work[Any], Done[Any]]] = []
         self._back: list[Callable[[], None]] = []  # the work is done, and nobody was told
 
@@ -52,6 +53,7 @@ class SimBackground:
             self.work()
         if self._back:
             self._back.pop(self.random.randrange(len(self._back)))()
+            self._told()
 
     def drain(self) -> None:
         while not self.is_idle:

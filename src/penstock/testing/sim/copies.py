@@ -13,11 +13,18 @@ be others' on both sides.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.protocol import headers
-from penstock.protocol.api import DiscardPolicy, RetentionPolicy, StreamSource, StreamSourceInfo
+from penstock.protocol.api import (
+    DiscardPolicy,
+    RetentionPolicy,
+    StreamConfig,
+    StreamSource,
+    StreamSourceInfo,
+)
 from penstock.testing.sim.faults import Violation, require
 from penstock.testing.sim.features import Feature
 from penstock.testing.sim.origins import Source, copied_header, key_of, renamed, source_in, takes
@@ -27,6 +34,8 @@ if TYPE_CHECKING:
     from penstock.jetstream.stream.inflow import Inflow
     from penstock.jetstream.stream.stream import Stream
     from penstock.testing.sim.world import World
+
+_ROLLS_UP = re.compile(b"^(Nats-Rollup|Nats-Schedule-Next): ", re.MULTILINE)
 
 Position = tuple[int, str]  # the last sequence of an origin, and which incarnation of it
 
@@ -50,6 +59,7 @@ class Copies(Feature):
         self._last_seq = 0  # of the stream, at the last look
         self._ids_unseen: set[bytes] = set()  # message ids of copies that came and went between two looks
         self._placed = 0  # a mirror was purged up to there, which its origin may not have come to
+        self._config_before = record.config  # when the last tick ended: copies went by it until an update
         self._configure()
 
     # --- new messages
@@ -105,8 +115,16 @@ class Copies(Feature):
         self._upto[about.key] = (about.seq, about.ident)
         self._came.add((about.key, about.seq, about.ident))
 
+    def end_tick(self, now: int, *, faulty: bool) -> None:
+        self._config_before = self.record.config
+
     def _is_copy(self, held: Held, source: StreamSource, original: Held, ident: str) -> bool:
-        config = self.record.config
+        configs = (self.record.config, self._config_before)
+        return any(self._is_copy_by(config, held, source, original, ident) for config in configs)
+
+    def _is_copy_by(
+        self, config: StreamConfig, held: Held, source: StreamSource, original: Held, ident: str
+    ) -> bool:
         is_mirror = config.mirror is not None
         wanted = copied_header(source, original, ident, is_mirror=is_mirror)
         found = held.header
@@ -126,11 +144,15 @@ class Copies(Feature):
         """These copies were stored since the last look, or may have been."""
         config = self.record.config
         may = config.allow_rollup_hdrs and not config.deny_purge
-        self._rollups = [held for held in found.values() if may and headers.ROLLUP.encode() in held.header]
+        self._rollups = [held for held in found.values() if may and _ROLLS_UP.search(held.header)]
 
     def rolls_up(self, held: Held) -> bool:
-        """Did a copy take an older message away?"""
+        """Did a copy take an older message away? Also one that a schedule made for the last time."""
         for one in self._rollups:
+            ends = headers.value_of(one.header, headers.SCHEDULE_NEXT) == b"purge"
+            scheduler = headers.value_of(one.header, headers.SCHEDULER) or b""
+            if ends and one.seq > held.seq and scheduler.decode() == held.subject:
+                return True
             value = headers.value_of(one.header, headers.ROLLUP)
             if one.seq > held.seq and (value == b"all" or (value == b"sub" and one.subject == held.subject)):
                 return True
@@ -274,6 +296,11 @@ class Copies(Feature):
         if record.config.mirror is not None:
             kept = dict.fromkeys(self._sources, (record.last_seq, ""))
         self._upto, self._before = kept, dict(kept)
+        # What the crash took back has to come once more.
+        for key, seq, ident in list(self._came):
+            upto, upto_ident = kept.get(key, (0, ""))
+            if seq > upto and ident == upto_ident:
+                self._came.remove((key, seq, ident))
         self._last_seq = record.last_seq
         record.kept = record.kept._replace(sources=dict(kept))
         self._may_be_ahead |= damaged or (power and not world.always)

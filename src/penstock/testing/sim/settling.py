@@ -21,29 +21,38 @@ if TYPE_CHECKING:
 
 
 def note_settled(world: World, record: StreamRecord, in_flight: set[tuple[str, str]]) -> None:
-    """Which messages interest or work queue retention may remove now."""
+    """Which messages interest or work queue retention may remove now. What was settled when the last tick
+    ended may go, also where a request takes away the consumer that was done with it."""
+    if any(stream == record.name for stream, _ in in_flight):
+        record.settled = set(record.live)  # its consumers come and go in this tick
+    else:
+        record.settled = record.settled_before | _settled(world, record)
+
+
+def _settled(world: World, record: StreamRecord) -> set[int]:
     present = world.engine.streams[record.name].consumers
     known = [one for key, one in world.consumers.items() if key[0] == record.name and key[1] in present]
     driven = [one for one in present.values() if one.is_driven]
-    if any(stream == record.name or (driven and stream in TARGETS) for stream, _ in in_flight):
-        record.settled = set(record.live)  # its consumers come and go in this tick
-        return
     if record.config.retention is RetentionPolicy.WORKQUEUE:
-        record.settled = {
+        return {
             seq for seq, held in record.live.items()
             if any(one.may_let_go(held) for one in known)
             or any(_has_kept(world, one, held, unwanted=False) for one in driven)
         }  # fmt: skip
-        return
-    record.settled = {
+    return {
         seq for seq, held in record.live.items()
         if all(one.is_done_with(held) for one in known)
         and all(_has_kept(world, one, held, unwanted=True) for one in driven)
     }  # fmt: skip
 
 
-def note_kept(world: World) -> None:
-    """Between two ticks: what copies may be made of, and what was made of them, as far as that lasts."""
+def note_kept(world: World, *, is_over: bool) -> None:
+    """What copies may be made of, what was made of them, and what is settled by that, as far as it lasts.
+
+    is_over: a tick ended; of what was settled before, only what went already counts. Else the next one began,
+    with requests that were handled before it, or work in the background ended within it: what was settled may
+    still go.
+    """
     world.origins.follow(world)
     for name in TARGETS:
         record, stream = world.streams.get(name), world.engine.streams.get(name)
@@ -52,6 +61,12 @@ def note_kept(world: World) -> None:
         is_late = stream.write_failure is not None or name in world.engine._unwritten
         if not is_late and not (world.always and stream.syncing):
             record.copies.wrote(stream)
+    for name, record in world.streams.items():
+        if name in world.engine.streams and record.config.retention is not RetentionPolicy.LIMITS:
+            log, before = world.engine.streams[name].log, record.settled | record.settled_before
+            if is_over:
+                before = {seq for seq in before if log.next_seq(seq) != seq}
+            record.settled_before = before | _settled(world, record)
 
 
 def check_driven(world: World) -> None:

@@ -142,6 +142,7 @@ class StreamRecord:
         self.published: dict[int, Publish] = {}  # in this tick
         self.tags: set[int] = set()  # of everything that was ever published to it
         self.settled: set[int] = set()  # sequences that interest or work queue retention may remove
+        self.settled_before: set[int] = set()  # ... since the last tick ended
         self.left_otherwise: set[int] = set()  # what went for other reasons than an ack
         self.came_back: set[int] = set()  # with a crash, that took back their removal
         self.limits_changed = False
@@ -559,6 +560,7 @@ class StreamRecord:
         self.config = stream.config
         self.live = read_log(log, 1, damaged=self.damaged) if found is None else found
         self.left_otherwise |= self.ever.keys() - self.live.keys()
+        self.settled_before = set()
         self.last_seq = log.last_seq
         self._bytes = sum(held.size for held in self.live.values())
         self.ever = {seq: tag for seq, tag in self.ever.items() if seq <= self.last_seq}

@@ -17,7 +17,7 @@ def check_all(world: World) -> None:
     if world.has_copies:
         world.pass_time(0)  # copies may be too old from the start
     world.tick(whole=True)
-    note_kept(world)
+    note_kept(world, is_over=False)
     # What an interest stream delivers to those that don't ack goes after the write of its tick.
     world.look(written=False)
     for record in world.streams.values():

@@ -78,9 +78,10 @@ class World:
         self.always = always
         self.lazy = lazy
         self._pace = random.choice([0.05, 0.5])  # of work in the background
-        self.background = SimBackground()
+        self.background = SimBackground(self._on_finished)
         self._key = key
         self.has_copies = has_copies
+        self._is_up = False  # the server runs, and is not in recovery
         self._is_open = False  # the tick has not ended: streams are on their way to the disk
         self._syncs: list[tuple[StreamRecord, Picture]] = []  # what a sync that is under way brings there
         self._sync_faults = 0
@@ -128,12 +129,13 @@ class World:
         self.index.insert(Subscription(ServiceSink(self.batches.on_atomic_answer), b"_IN.b.*"))
         self.index.insert(Subscription(ServiceSink(self.batches.on_fast_answer), b"_IN.f.>"))
         self.index.insert(Subscription(ServiceSink(self._on_republished), f"{PREFIX}.>".encode()))
+        self._is_up = False
         self._answers.clear()
         self._confirmations.clear()
         self._bound.clear()
         self.publishes.clear()
         self.in_flight.clear()
-        self.background = SimBackground()
+        self.background = SimBackground(self._on_finished)
         self._syncs.clear()
         self._is_open = False
         with self._log:
@@ -154,6 +156,7 @@ class World:
                 wake=self._wake,
             )  # fmt: skip
             self.engine.recover(self.now)
+        self._is_up = True
 
     def crash(self, *, power: bool) -> None:
         """The process, or the machine, dies now."""
@@ -266,7 +269,7 @@ class World:
         self._awake = False
         self._was_faulty = self.faulty()
         self._finish_work(0.5)
-        note_kept(self)
+        note_kept(self, is_over=False)
         with self._log:
             engine.apply(self.now)
             self._phase("apply")
@@ -278,7 +281,7 @@ class World:
             engine.deliver(self.now)
             self._phase("deliver")
         self._finish_work(0.5)
-        note_kept(self)
+        note_kept(self, is_over=True)
 
     def _finish_work(self, rate: float) -> None:
         """Results of work in the background come back."""
@@ -293,6 +296,12 @@ class World:
                 for record, picture in self._syncs:
                     record.was_synced(picture)
             self._syncs.clear()
+
+    def _on_finished(self) -> None:
+        """A result came back, maybe within a tick, while a request waited for the disk: what reached the disk
+        may be copied, and removed, in that same tick."""
+        if self._is_up:
+            note_kept(self, is_over=False)
 
     def _phase(self, phase: str) -> None:
         if self.lazy and self.disk.random.random() < self._pace:
