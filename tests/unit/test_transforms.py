@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
+from penstock.kernels.grammar import fnv1a_32
 from penstock.protocol.subjects import is_valid_subject
-from penstock.protocol.transforms import Transform, fnv1a_32
+from penstock.protocol.transforms import (
+    ARGUMENTS_MAX,
+    DESTINATION_MAX,
+    FUNCTIONS_MAX,
+    NO_SUBJECT,
+    RESULT_MAX,
+    FirstMatch,
+    SourceFilter,
+    Transform,
+)
 
 
 def lowest(n: int) -> int:
@@ -104,13 +116,13 @@ def test_a_partition_is_the_official_servers(
 
 
 def test_fnv1a_gives_its_published_test_vectors() -> None:
-    assert fnv1a_32(b"") == 0x811C9DC5
-    assert fnv1a_32(b"a") == 0xE40C292C
-    assert fnv1a_32(b"foobar") == 0xBF9CF968
+    assert fnv1a_32([b""]) == 0x811C9DC5
+    assert fnv1a_32([b"a"]) == 0xE40C292C
+    assert fnv1a_32([b"foobar"]) == 0xBF9CF968
 
 
 def test_a_literal_source_is_partitioned_by_the_whole_subject_whatever_the_indexes() -> None:
-    assert applied("a.b", "{{partition(100,7)}}", "a.b") == str(fnv1a_32(b"a.b") % 100)
+    assert applied("a.b", "{{partition(100,7)}}", "a.b") == str(fnv1a_32([b"a.b"]) % 100)
 
 
 def test_random_asks_for_numbers_below_its_size_and_says_that_it_does() -> None:
@@ -262,7 +274,7 @@ def test_a_partition_is_in_its_range_and_stays(tokens: list[str], size: int) -> 
     again = Transform(stars, f"{{{{partition({size},2,1)}}}}").apply(subject, lowest)
     assert first == again
     assert 0 <= int(first) < size
-    assert int(first) == fnv1a_32((tokens[1] + tokens[0]).encode()) % size
+    assert int(first) == fnv1a_32([(tokens[1] + tokens[0]).encode()]) % size
     unrelated = b".".join([*subject.split(b".")[:2], *[b"other"] * (len(tokens) - 2)])
     assert Transform(stars, f"{{{{partition({size},2,1)}}}}").apply(unrelated, lowest) == first
 
@@ -283,3 +295,74 @@ def test_any_text_near_a_function_is_read_or_refused_with_a_reason(destination: 
         assert error.message  # noqa: PT017 - either outcome is right
     else:
         assert b" " not in transform.apply(b"a.x.b.y", lowest)
+
+
+def test_a_destination_has_a_greatest_length_and_number_of_functions_and_arguments() -> None:
+    assert Transform("a", "b" * DESTINATION_MAX)
+    assert refusal("a", "b" * (DESTINATION_MAX + 1)) == f"it is longer than {DESTINATION_MAX} bytes"
+    assert refusal("a", "ä" * (DESTINATION_MAX // 2 + 1)) == f"it is longer than {DESTINATION_MAX} bytes"
+    assert Transform("a.*", "b" + ".$1" * FUNCTIONS_MAX)
+    assert refusal("a.*", "b" + ".$1" * (FUNCTIONS_MAX + 1)) == f"it has more than {FUNCTIONS_MAX} functions"
+    assert Transform("a.*", "{{partition(10%s)}}" % (",1" * (ARGUMENTS_MAX - 1)))
+    token = "{{partition(10%s)}}" % (",1" * ARGUMENTS_MAX)
+    assert refusal("a.*", token) == f"{MANY} in {token}"
+    assert refusal("a.*", "{{partition(10%s)}}" % (",1" * 30_000)).startswith("it is longer")
+
+
+SHAPES = ("x", "$1", "{{split(1,-)}}", "{{slicefromleft(1,1)}}", "{{partition(9,1)}}", "{{left(1,3)}}")
+
+
+@given(
+    token=st.text("ab-", min_size=1, max_size=9).map(lambda text: text * 70),
+    shapes=st.lists(st.sampled_from(SHAPES), min_size=1, max_size=FUNCTIONS_MAX),
+    has_tail=st.booleans(),
+)
+def test_a_result_is_whole_or_there_is_none(token: str, shapes: list[str], has_tail: bool) -> None:
+    tail = ".>" if has_tail else ""
+    rest = ".end." + token if has_tail else ""
+    whole = ".".join([applied("s.*", shape, f"s.{token}") for shape in shapes]) + rest
+    result = Transform("s.*" + tail, ".".join(shapes) + tail).apply(f"s.{token}{rest}".encode(), lowest)
+    assert result == (whole.encode() if len(whole) <= RESULT_MAX else NO_SUBJECT)
+
+
+def test_a_result_that_would_be_too_long_is_not_made() -> None:
+    grown = Transform("a.*", ".".join(["{{split(1,)}}"] * FUNCTIONS_MAX))
+    size = RESULT_MAX // (2 * FUNCTIONS_MAX)
+    assert len(grown.apply(b"a." + b"x" * size, lowest)) == 2 * FUNCTIONS_MAX * size - 1
+    assert grown.apply(b"a." + b"x" * (size + 1), lowest) == NO_SUBJECT
+    asked: list[bytes] = []
+    part = grown._parts[0]
+    grown._parts = [lambda *args: asked.append(args[1]) or part(*args)] * FUNCTIONS_MAX  # type: ignore[func-returns-value]
+    assert grown.apply(b"a." + b"x" * 4000, lowest) == NO_SUBJECT
+    assert len(asked) == 1 + RESULT_MAX // 8000
+
+
+def seconds(transform: Transform, subject: bytes) -> float:
+    found = []
+    for _ in range(3):
+        start = time.process_time()
+        for _ in range(20):
+            transform.apply(subject, lowest)
+        found.append(time.process_time() - start)
+    return min(found)
+
+
+def test_a_partition_of_many_tokens_costs_little_more_than_looking_at_them() -> None:
+    """Hashed byte by byte in Python, it takes forty times as long."""
+    token = b"x" * 4000
+    subject = b"a." + token
+    hashed = Transform("a.*", "{{partition(10%s)}}" % (",1" * (ARGUMENTS_MAX - 1)))
+    split = Transform("a.*", "{{split(1,)}}")
+    assert seconds(hashed, subject) < 10 * seconds(split, subject)
+
+
+sources = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3).map(".".join)
+
+
+@given(
+    st.lists(sources | sources.map("{}.>".format) | st.just(">"), max_size=8),
+    st.lists(st.sampled_from(["a", "b", ""]), min_size=1, max_size=4).map(".".join),
+)
+def test_the_first_filter_is_found_as_by_asking_one_after_the_other(drawn: list[str], subject: str) -> None:
+    plain = [place for place, one in enumerate(drawn) if SourceFilter(one).matches(subject.encode())]
+    assert FirstMatch(drawn).find(subject.encode()) == (plain[0] if plain else None)

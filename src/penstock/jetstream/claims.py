@@ -19,7 +19,7 @@ class SubjectClaims:
     """Names, each with the filters it claims."""
 
     def __init__(self) -> None:
-        self._set = FilterSet()
+        self._set: FilterSet[str] = FilterSet()
         self._filters: dict[str, list[bytes]] = {}
 
     def hold(self, name: str, filters: Iterable[str]) -> None:
@@ -45,7 +45,7 @@ class SubjectClaims:
     def names_overlapping(self, subject: str) -> set[str]:
         """Those that claim a subject which this filter matches; none for what is no filter."""
         try:
-            return {str(name) for name in self._set.owners_overlapping(subject.encode(), work_max=2**63)}
+            return self._set.owners_overlapping(subject.encode(), work_max=2**63)
         except ValueError:
             return set()
 

@@ -46,6 +46,7 @@ cdef extern from *:
 cdef enum:
     ALLOWED_MAX = 1024              # decisions of publish_check that are remembered
     MAPPED_MAX = 4096               # decisions of a SubjectMapper that are remembered
+    MAPPED_SIZE_MAX = 4096          # bytes of both subjects of one that is: a transform makes 32 KiB of a few
     STALL_THRESHOLD = 8 << 20       # bytes
     AHEAD = 32                      # publishes whose lookups wait for memory together
 
@@ -381,7 +382,7 @@ cdef class SubjectMapper:
         mapped, fixed = self.decide(subject)
         if has_space(mapped):
             raise ValueError(f"{subject!r} can't become {mapped!r}: subjects hold no whitespace")
-        if fixed:
+        if fixed and len(subject) + len(mapped) <= MAPPED_SIZE_MAX:
             if len(self.decided) >= MAPPED_MAX:
                 self.decided.clear()
             self.decided[subject] = mapped

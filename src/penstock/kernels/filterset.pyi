@@ -1,6 +1,9 @@
 """Sets of filters that are compared with other filters without comparing pairs."""
 
 from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Owner = TypeVar("Owner", bound=Hashable)
 
 WORK_MAX: int
 """Nodes that a question may pass: about 20 ms."""
@@ -8,7 +11,7 @@ WORK_MAX: int
 class WorkLimitError(ValueError):
     """The filters are too many, with too many wildcards, to be compared at once."""
 
-class FilterSet:
+class FilterSet(Generic[Owner]):
     """Filters, each with its owners. Whatever is no filter raises ValueError.
 
     work_max -- how many nodes of the trie a call may pass; beyond that it raises WorkLimitError.
@@ -17,22 +20,22 @@ class FilterSet:
     def __len__(self) -> int:
         """Different filters."""
 
-    def add(self, f: bytes, owner: Hashable) -> None:
+    def add(self, f: bytes, owner: Owner) -> None:
         """Adds a filter; the same owner of the same filter counts once."""
 
-    def discard(self, f: bytes, owner: Hashable) -> None:
+    def discard(self, f: bytes, owner: Owner) -> None:
         """Takes the filter of an owner out, if it is there."""
 
-    def overlaps(self, filters: list[bytes], *, besides: Hashable = None, work_max: int = ...) -> bool:
+    def overlaps(self, filters: list[bytes], *, besides: Owner | None = None, work_max: int = ...) -> bool:
         """Has one of `filters` a subject in common with a filter that has another owner than `besides`?"""
 
     def covers(self, f: bytes, *, work_max: int = ...) -> bool:
         """Does one filter of the set match everything that `f` matches?"""
 
-    def owners_overlapping(self, f: bytes, *, work_max: int = ...) -> set[Hashable]:
+    def owners_overlapping(self, f: bytes, *, work_max: int = ...) -> set[Owner]:
         """The owners of the filters that have a subject in common with `f`."""
 
-    def owners_matching(self, subject: bytes) -> list[Hashable]:
+    def owners_matching(self, subject: bytes) -> list[Owner]:
         """The owners of the filters that match a subject; to `*` and `>`, an empty token is one as well."""
 
 def overlapping_pair(filters: list[bytes], *, work_max: int = ...) -> tuple[int, int] | None:

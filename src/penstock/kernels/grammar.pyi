@@ -18,5 +18,8 @@ def filters_overlap(a: bytes, b: bytes) -> bool:
 def overlaps_any(filters: list[str], f: str) -> bool:
     """Has one of these filters a subject in common with `f`? All of them are valid ones."""
 
+def fnv1a_32(tokens: list[bytes]) -> int:
+    """The 32-bit FNV-1a hash of these bytes one after the other, which partitions subjects."""
+
 def filter_is_subset(a: bytes, b: bytes) -> bool:
     """Does b match everything that a matches? Raises ValueError for what is no filter."""

@@ -9,6 +9,7 @@ Rejected: splitting into lists of tokens first (an allocation a call; two pointe
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport uint32_t
 from libc.string cimport memcmp
 
 
@@ -196,6 +197,18 @@ def overlaps_any(list filters not None, str f not None):
         if overlap(p, <size_t>n, q, <size_t>m):
             return True
     return False
+
+
+def fnv1a_32(list tokens not None):
+    """The 32-bit FNV-1a hash of these bytes one after the other, which partitions subjects."""
+    cdef uint32_t value = 2166136261
+    cdef const unsigned char* p
+    cdef Py_ssize_t i
+    for token in tokens:
+        p = <const unsigned char*>PyBytes_AS_STRING(<bytes?>token)
+        for i in range(PyBytes_GET_SIZE(token)):
+            value = (value ^ p[i]) * <uint32_t>16777619
+    return value
 
 
 def filter_is_subset(bytes a not None, bytes b not None):

@@ -9,13 +9,16 @@ function, everything else is literal; a `>` at the end stands for what the sourc
 name the source's `*` tokens by their number, from 1.
 
 Invariants: a destination is read once, when the Transform is made, so `apply` only joins bytes and can't
-fail; the same subject always becomes the same one unless `is_random`.
+fail; the same subject always becomes the same one unless `is_random`. What `apply` costs is bounded, because
+a client can choose destination and subject: a destination has at most DESTINATION_MAX bytes, FUNCTIONS_MAX
+functions and ARGUMENTS_MAX arguments of each; a result has at most RESULT_MAX bytes, or there is none.
 
 What it does is what the official server (2.15) does, in its order of checks and its error texts. That
 includes: a number below 1 names the subject's first token; `split` leaves an empty token where a token begins
 with two delimiters, or holds nothing else. Such a subject is no valid one and reaches nobody, there as here.
-The one thing it accepts and this doesn't is an empty destination (a mapping to it crashes it at the first
-message); where the API lets a destination be empty, that means "no transform", which the caller knows.
+What it accepts and this doesn't: what is above those limits, and an empty destination (a mapping to it
+crashes it at the first message); where the API lets a destination be empty, that means "no transform", which
+the caller knows.
 
 Rejected: regular expressions and templates at run time (a list of functions over the split tokens is
 shorter and ten times as fast); an exception of its own (a transform is always configuration).
@@ -24,9 +27,11 @@ shorter and ten times as fast); an exception of its own (a transform is always c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.errors import ConfigError
+from penstock.kernels.filterset import FilterSet
+from penstock.kernels.grammar import fnv1a_32
 from penstock.protocol.subjects import is_valid_filter
 
 Below = Callable[[int], int]
@@ -49,8 +54,15 @@ ONLY_WILDCARD = _PREFIX + "the only mapping function allowed for import transfor
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 UINT32_MASK = 2**32 - 1
-FNV_OFFSET = 2166136261
-FNV_PRIME = 16777619
+
+DESTINATION_MAX = 4096  # bytes
+FUNCTIONS_MAX = 64  # of a destination, `$1` among them
+ARGUMENTS_MAX = 64  # of one function
+RESULT_MAX = 32 * 1024  # bytes of the subject a destination makes
+NO_SUBJECT = b""
+"""What a subject becomes whose result would be too long: nobody can subscribe to it."""
+
+_NUMBER_MAX = 10  # digits of what `partition` and `random` make
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FUNCTION = re.compile(r"\{\{\s*([A-Za-z]+)\s*\((.*)\)\s*\}\}", re.ASCII)
@@ -97,12 +109,12 @@ class Transform:
         ConfigError: source or destination is not valid; the message has the official server's text.
     """
 
-    __slots__ = ("_parts", "destination", "filter", "is_random", "source")
+    __slots__ = ("_parts", "_short", "destination", "filter", "is_random", "source")
 
     def __init__(self, source: str, destination: str, *, strict: bool = False) -> None:
         self.source = source or ">"
         self.destination = destination
-        parsed = [_Token(text) for text in _tokens(destination)]
+        parsed = _parsed(destination)
         self.filter = SourceFilter(self.source)
         stars, has_tail = self.filter.stars, self.filter.has_tail
         texts = [token.text for token in parsed]
@@ -118,23 +130,53 @@ class Transform:
         if has_tail:
             parts.append(_tail(self.filter.size - 1))
         self._parts = parts
+        self._short = _short(parsed, has_tail=has_tail)
         self.is_random = any(token.name == "random" for token in parsed)
 
     def apply(self, subject: bytes, below: Below) -> bytes:
-        """What a subject that the source matches becomes. `below` is used by `random` only."""
+        """What a subject that the source matches becomes; NO_SUBJECT above RESULT_MAX bytes. `below` is used
+        by `random` only."""
         tokens = subject.split(b".")
+        if len(subject) > self._short:
+            return self._apply_long(tokens, subject, below)
         return b".".join([part(tokens, subject, below) for part in self._parts])
+
+    def _apply_long(self, tokens: list[bytes], subject: bytes, below: Below) -> bytes:
+        """The same for a subject that may make a long one: it stops where that is too long."""
+        found: list[bytes] = []
+        size = -1  # as many dots as parts, but one
+        for part in self._parts:
+            text = part(tokens, subject, below)
+            size += 1 + len(text)
+            if size > RESULT_MAX:
+                return NO_SUBJECT
+            found.append(text)
+        return b".".join(found)
 
     def __repr__(self) -> str:
         return f"Transform({self.source!r}, {self.destination!r})"
 
 
-def fnv1a_32(data: bytes) -> int:
-    """The 32-bit FNV-1a hash, which `partition` divides."""
-    value = FNV_OFFSET
-    for byte in data:
-        value = ((value ^ byte) * FNV_PRIME) & UINT32_MASK
-    return value
+class FirstMatch:
+    """Many source filters: which is the first that matches a subject? Costs little more than one of them."""
+
+    __slots__ = ("_filters", "_set")
+
+    def __init__(self, sources: Iterable[str]) -> None:
+        self._filters: list[SourceFilter] = []
+        self._set: FilterSet[int] = FilterSet()
+        for place, source in enumerate(sources):
+            self._filters.append(SourceFilter(source))
+            self._set.add(source.encode(), place)
+
+    def find(self, subject: bytes) -> int | None:
+        """Its place; None when none matches."""
+        places = self._set.owners_matching(subject)
+        if not places:
+            return None
+        tokens = subject.split(b".")
+        # The set lets `*` stand for an empty token.
+        return min((place for place in places if self._filters[place].matches_tokens(tokens)), default=None)
 
 
 # --- reading a destination
@@ -150,6 +192,23 @@ def _tokens(destination: str) -> list[str]:
         if i and tokens[i - 1] == ">":
             raise ConfigError(f"{INVALID_TRANSFORM} in {token}")
     return tokens
+
+
+def _parsed(destination: str) -> list[_Token]:
+    if len(destination.encode("utf-8", "surrogatepass")) > DESTINATION_MAX:
+        raise ConfigError(f"{_PREFIX}it is longer than {DESTINATION_MAX} bytes")
+    parsed = [_Token(text) for text in _tokens(destination)]
+    if sum(bool(token.name) for token in parsed) > FUNCTIONS_MAX:
+        raise ConfigError(f"{_PREFIX}it has more than {FUNCTIONS_MAX} functions")
+    return parsed
+
+
+def _short(tokens: list[_Token], *, has_tail: bool) -> int:
+    """The bytes a subject may have so that the result can not be too long: `split` and the like put a dot
+    behind each byte at most."""
+    fixed = sum(_NUMBER_MAX if token.name else len(token.text.encode()) for token in tokens) + len(tokens)
+    copies = sum(token.name not in ("", "random", "partition") for token in tokens) + has_tail
+    return (RESULT_MAX - fixed) // (2 * copies) if copies else RESULT_MAX
 
 
 def _looks_like_function(token: str) -> bool:
@@ -179,7 +238,10 @@ class _Token:
             if match is None or reader is None:
                 raise self.fail(UNKNOWN_FUNCTION)
             self.name = _canonical(match[1])
-            reader(self, re.split(r",\s*", match[2]))
+            arguments = re.split(r",\s*", match[2])
+            if len(arguments) > ARGUMENTS_MAX:
+                raise self.fail(TOO_MANY_ARGUMENTS)
+            reader(self, arguments)
 
     def fail(self, text: str, suffix: str = "") -> ConfigError:
         return ConfigError(f"{text} in {self.text}{suffix}")
@@ -319,15 +381,13 @@ def _random(size: int) -> Part:
 def _partition(size: int, places: list[int]) -> Part:
     if size == 0:
         return _literal(b"0")
-    return lambda tokens, subject, below: (
-        b"%d" % (fnv1a_32(b"".join([tokens[place] for place in places])) % size)
-    )
+    return lambda tokens, subject, below: b"%d" % (fnv1a_32([tokens[place] for place in places]) % size)
 
 
 def _partition_of_subject(size: int) -> Part:
     if size == 0:
         return _literal(b"0")
-    return lambda tokens, subject, below: b"%d" % (fnv1a_32(subject) % size)
+    return lambda tokens, subject, below: b"%d" % (fnv1a_32([subject]) % size)
 
 
 def _of_token(place: int, shape: Callable[[bytes], bytes] | None) -> Part:

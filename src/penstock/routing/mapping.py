@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from penstock.errors import ConfigError
 from penstock.protocol.subjects import is_valid_filter
-from penstock.protocol.transforms import Below, SourceFilter, Transform
+from penstock.protocol.transforms import Below, FirstMatch, Transform
 
 WEIGHT_MAX = 100
 DROPPED = b""
@@ -103,7 +103,6 @@ class WeightedChoice:
     """
 
     def __init__(self, mapping: SubjectMapping, cluster: str = "") -> None:
-        self.source = SourceFilter(mapping.source)
         scoped = [d for d in mapping.destinations if cluster and d.cluster == cluster]
         chosen = scoped or [d for d in mapping.destinations if not d.cluster]
         shares = [(d.weight, Outcome(Transform(mapping.source, d.subject))) for d in chosen]
@@ -141,6 +140,7 @@ class Mappings:
     def __init__(self, mappings: Iterable[SubjectMapping], cluster: str = "") -> None:
         by_source = {mapping.source: mapping for mapping in mappings}
         self._choices = [WeightedChoice(mapping, cluster) for mapping in by_source.values()]
+        self._first = FirstMatch(by_source)
 
     def decide(self, subject: bytes, below: Below) -> tuple[bytes, bool]:
         """What becomes of a publish.
@@ -152,9 +152,9 @@ class Mappings:
         Returns:
             The subject to route, DROPPED for none; and whether it is always this one.
         """
-        tokens = subject.split(b".")
-        for choice in self._choices:
-            if choice.source.matches_tokens(tokens):
-                outcome = choice.choose(below(WEIGHT_MAX) if choice.is_random else 0)
-                return outcome.subject(subject, below), not choice.is_random
-        return subject, True
+        place = self._first.find(subject)
+        if place is None:
+            return subject, True
+        choice = self._choices[place]
+        outcome = choice.choose(below(WEIGHT_MAX) if choice.is_random else 0)
+        return outcome.subject(subject, below), not choice.is_random

@@ -22,7 +22,7 @@ from penstock.protocol import headers, subjects
 from penstock.protocol.api import ApiError, StreamConfig, StreamSource
 from penstock.protocol.durations import parse_time
 from penstock.protocol.ids import short_hash
-from penstock.protocol.transforms import Below, Transform
+from penstock.protocol.transforms import Below, FirstMatch, Transform
 
 API_PREFIX = "$JS.API"
 PREFIXED_MAX = 10_000  # comparisons of delivery prefixes with subjects of origins
@@ -80,12 +80,14 @@ def mapper_of(source: StreamSource, below: Below) -> SubjectMapper | None:
     transforms = [Transform(one.src, one.dest) for one in source.subject_transforms if one.dest]
     if not transforms:
         return None
+    first = FirstMatch(transform.source for transform in transforms)
 
     def decide(subject: bytes) -> tuple[bytes, bool]:
-        for transform in transforms:
-            if transform.filter.matches(subject):
-                return transform.apply(subject, below) or subject, not transform.is_random
-        return subject, True
+        place = first.find(subject)
+        if place is None:
+            return subject, True
+        transform = transforms[place]
+        return transform.apply(subject, below) or subject, not transform.is_random
 
     return SubjectMapper(decide)
 
@@ -259,7 +261,7 @@ def _check_circles(config: StreamConfig, find: Lookup) -> None:
         if one.name in visited:
             continue
         visited.add(one.name)
-        taken: FilterSet | None = None
+        taken: FilterSet[None] | None = None
         for origin in _origins(one):
             if origin.external is not None:
                 continue
@@ -275,8 +277,8 @@ def _check_circles(config: StreamConfig, find: Lookup) -> None:
                     raise _refuse("detected cycle")
 
 
-def _set_of(filters: list[str]) -> FilterSet:
-    made = FilterSet()
+def _set_of(filters: list[str]) -> FilterSet[None]:
+    made: FilterSet[None] = FilterSet()
     for one in filters:
         made.add(one.encode(), None)
     return made
