@@ -106,11 +106,16 @@ def test_bad_create_requests_are_refused(js: EngineHarness, body: Any, err_code:
     assert js.engine.streams == {}
 
 
-def test_unknown_requests_get_a_system_response(js: EngineHarness) -> None:
-    answer = js.api("FOO.BAR")
-    assert (answer["type"], refused(answer)) == (T + "system_response", (400, 10003, "bad request"))
-    assert js.api("STREAM.INFO")["error"]["err_code"] == 10003
-    assert js.api("STREAM.INFO.A.B")["error"]["err_code"] == 10003
+@pytest.mark.parametrize("subject", ["FOO.BAR", "STREAM.INFO", "STREAM.INFO.A.B"])
+def test_unknown_requests_are_met_with_silence(js: EngineHarness, subject: str) -> None:
+    assert js.messages(f"$JS.API.{subject}") == []
+
+
+@pytest.mark.parametrize("subject", ["CONSUMER.MSG.NEXT.A", "CONSUMER.MSG.NEXT.A.B.C", "DIRECT.GET"])
+def test_unknown_pulls_and_direct_gets_have_no_responders(js: EngineHarness, subject: str) -> None:
+    [(_, header, payload)] = js.messages(f"$JS.API.{subject}")
+    assert header.startswith(b"NATS/1.0 503\r\n")
+    assert payload == b""
 
 
 @pytest.mark.parametrize("verb", ["INFO", "DELETE", "PURGE", "MSG.GET", "MSG.DELETE"])
@@ -195,6 +200,7 @@ def test_purges_by_filter_sequence_and_keep(js: EngineHarness) -> None:
         "purged": 0,
     }
     assert refused(js.api("STREAM.PURGE.B", {"seq": 3, "keep": 2})) == (400, 10003, "bad request")
+    assert js.api("STREAM.PURGE.B", b"{x")["error"]["err_code"] == 10025
     assert js.api("STREAM.PURGE.B", b"x")["error"]["err_code"] == 10025
     assert js.state("B")["messages"] == 5
 

@@ -22,7 +22,7 @@ from penstock.kernels.sinks import Sink, Subscription
 from penstock.protocol.api import AccountLimits
 from penstock.protocol.api.base import TYPE_PREFIX
 from penstock.protocol.durations import format_time
-from penstock.protocol.error_codes import BAD_REQUEST, NOT_ENABLED_FOR_ACCOUNT
+from penstock.protocol.error_codes import NOT_ENABLED_FOR_ACCOUNT
 from penstock.protocol.ids import NuidGenerator
 from penstock.protocol.status import no_responders_block
 from penstock.protocol.subjects import matches
@@ -339,12 +339,14 @@ def refuse_requests(account: Account) -> Subscription:
             return
         text = subject.decode("utf-8", "surrogateescape")
         found = API_TABLE.find(text.removeprefix("$JS.API.").split("."))
-        if found is not None and not found[0].json_errors:
+        if found is None:
+            return  # silence, as for unknown subjects of an account with JetStream
+        endpoint = found[0]
+        if not endpoint.json_errors:
             account.publish(reply, b"", header=no_responders_block(text))
             return
-        kind = found[0].response if found is not None else "system_response"
-        error = NOT_ENABLED_FOR_ACCOUNT if found is not None else BAD_REQUEST
-        account.publish(reply, msgspec.json.encode({"type": TYPE_PREFIX + kind, "error": error}))
+        refused = {"type": TYPE_PREFIX + endpoint.response, "error": NOT_ENABLED_FOR_ACCOUNT}
+        account.publish(reply, msgspec.json.encode(refused))
 
     return account.subscribe_service(b"$JS.API.>", refuse)
 

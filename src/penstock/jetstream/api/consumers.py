@@ -123,7 +123,7 @@ def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
 def pause(engine: JetStream, request: ApiRequest) -> ConsumerPauseResponse:
     """CONSUMER.PAUSE: no deliveries until pause_until; without one, or with one that is over, it goes on."""
     consumer = _consumer_of(engine, request)
-    body = request.body(ConsumerPauseRequest)
+    body = request.optional_body(ConsumerPauseRequest)
     asked = structs.replace(consumer.config, pause_until=body.pause_until)
     consumer.update(rules.checked(asked, consumer.stream.config, engine.config), request.now)
     until = rules.pause_until_ns(consumer.config)
@@ -190,14 +190,14 @@ def _consumer_of(engine: JetStream, request: ApiRequest) -> Consumer:
 
 
 def _expect_empty(request: ApiRequest) -> None:
-    if request.payload.strip() not in (b"", b"{}"):
+    if not request.is_empty:
         raise codes.NOT_EMPTY_REQUEST.exception()
 
 
 def _page(engine: JetStream, request: ApiRequest, size: int) -> tuple[list[Consumer], int, int]:
     stream = engine.stream(request.args[0])
     consumers = [consumer for _, consumer in sorted(stream.consumers.items())]
-    offset = min(max(0, request.body(PagedRequest).offset), len(consumers))
+    offset = min(max(0, request.optional_body(PagedRequest).offset), len(consumers))
     return consumers[offset : offset + size], offset, len(consumers)
 
 

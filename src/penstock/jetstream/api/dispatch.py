@@ -3,7 +3,7 @@
 An Endpoint names the verbs of its subject (`STREAM.MSG.GET`), how many tokens follow them, the response
 type and the handler. A handler returns the response struct, or None when it has answered by itself or
 nothing is to be said; it refuses by raising JetStreamApiError, which becomes the `error` of the endpoint's
-response type. Requests to subjects of no endpoint get error 10003 as a `system_response` (api/service.py).
+response type. Requests to subjects of no endpoint are met with silence (api/service.py).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from penstock.kernels.sinks import Sink
@@ -46,6 +47,27 @@ class ApiRequest(Struct):
         if unknown is not None:
             raise codes.INVALID_JSON.exception(err=f'json: unknown field "{unknown}"')
         return value
+
+    def optional_body(self, kind: type[T], *, is_json: bool = False) -> T:
+        """The same where a body is optional: what does not begin like an object or array counts as absent.
+
+        The official server (2.15) does this for lists, names, info, purge and pause. is_json: text that is no
+        JSON at all is refused like in `body`.
+        """
+        if self.payload.lstrip()[:1] in (b"{", b"["):
+            return self.body(kind)
+        if is_json and self.payload:
+            try:
+                msgspec.json.decode(self.payload)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise codes.INVALID_JSON.exception(err=str(error)) from None
+        return kind()
+
+    @property
+    def is_empty(self) -> bool:
+        """Has it no payload, or an empty JSON object? For endpoints that refuse a body, or demand one."""
+        text = self.payload.strip()
+        return not self.payload or (text[:1] == b"{" and text[-1:] == b"}" and not text[1:-1].strip())
 
 
 ApiHandler = Callable[["JetStream", ApiRequest], Any]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.jetstream")
 
 PREFIX = "$JS.API."
-SYSTEM_RESPONSE = "system_response"
+NO_RESPONDERS = ("CONSUMER.MSG.NEXT", "DIRECT.GET")  # unknown subjects below these are answered with a 503
 
 TABLE = ApiTable(
     [
@@ -88,13 +88,21 @@ class ApiService:
         elif engine.is_routing:
             engine.defer(lambda: self._serve(endpoint, request))
         elif endpoint is None:
-            refused: Any = ErrorResponse(type=TYPE_PREFIX + SYSTEM_RESPONSE, error=codes.BAD_REQUEST)
-            engine.api_stats.total += 1
-            engine.api_stats.errors += 1
-            self._respond(request.reply, encode(refused))
+            self._meet_unknown(request)
         else:
             request.now = engine.clock()
             self._answer(endpoint, request)
+
+    def _meet_unknown(self, request: ApiRequest) -> None:
+        """A subject below the prefix that no endpoint has.
+
+        Silence, as the official server has it: another server behind a leaf node or in a cluster may be the
+        one that answers, and a refusal would reach the requester before its answer. Pulls and direct gets are
+        subscriptions of their own there, and what misses them has no responders.
+        """
+        if request.reply and request.subject.partition(".API.")[2].startswith(NO_RESPONDERS):
+            block = status.no_responders_block(request.subject)
+            publish(self._engine.index, request.reply, b"", block, b"")
 
     def _answer(self, endpoint: Endpoint, request: ApiRequest) -> None:
         engine = self._engine

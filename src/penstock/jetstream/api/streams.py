@@ -59,7 +59,7 @@ def update(engine: JetStream, request: ApiRequest) -> StreamUpdateResponse:
 
 def info(engine: JetStream, request: ApiRequest) -> StreamInfoResponse:
     """STREAM.INFO, with a page of subjects and their counts when a subjects_filter asks for them."""
-    body = request.body(StreamInfoRequest)
+    body = request.optional_body(StreamInfoRequest)
     stream = engine.stream(request.args[0])
     fields = _info(engine, stream, request.now, deleted=body.deleted_details)
     fields["cluster"] = ClusterInfo(leader=engine.config.server_name)
@@ -98,7 +98,7 @@ def listing(engine: JetStream, request: ApiRequest) -> StreamListResponse:
 
 def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
     """STREAM.DELETE."""
-    if request.payload.strip() not in (b"", b"{}"):
+    if not request.is_empty:
         raise codes.NOT_EMPTY_REQUEST.exception()
     engine.delete_stream(request.args[0])
     return SuccessResponse(type=TYPE_PREFIX + "stream_delete_response", success=True)
@@ -106,7 +106,8 @@ def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
 
 def purge(engine: JetStream, request: ApiRequest) -> StreamPurgeResponse:
     """STREAM.PURGE, all of it or what filter, seq and keep leave over."""
-    body = request.body(StreamPurgeRequest)
+    # Unlike there, text that is no JSON is refused: it would remove every message.
+    body = request.optional_body(StreamPurgeRequest, is_json=True)
     stream = engine.stream(request.args[0])
     if body.seq > 0 and body.keep > 0:
         raise codes.BAD_REQUEST.exception()
@@ -145,10 +146,10 @@ def get_message(engine: JetStream, request: ApiRequest) -> MsgGetResponse:
 
 def delete_message(engine: JetStream, request: ApiRequest) -> SuccessResponse:
     """STREAM.MSG.DELETE; no_erase leaves the bytes in the block."""
+    if request.is_empty:
+        raise codes.BAD_REQUEST.exception()
     body = request.body(MsgDeleteRequest)
     stream = engine.stream(request.args[0])
-    if body.seq <= 0:
-        raise codes.BAD_REQUEST.exception()
     stream.delete_message(body.seq, erase=not body.no_erase)
     try:
         engine.keep_change(stream)
@@ -230,7 +231,7 @@ def _origin_fields(engine: JetStream, stream: Stream, now: int) -> dict[str, Any
 
 def _page(engine: JetStream, request: ApiRequest, limit: int) -> tuple[list[Stream], int, int]:
     """A page of streams in order of names: (streams, offset, total)."""
-    body = request.body(StreamNamesRequest)
+    body = request.optional_body(StreamNamesRequest)
     wanted = engine.claims.names_overlapping(body.subject) if body.subject else engine.streams
     chosen = [engine.streams[name] for name in sorted(wanted) if name in engine.streams]
     offset = min(max(0, body.offset), len(chosen))

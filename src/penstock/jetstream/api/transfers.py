@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 class StrictRestoreRequest(StreamRestoreRequest, kw_only=True, forbid_unknown_fields=True):
     """One whose unknown fields are an error: a backup whose limits vanish is not the same stream."""
 
-    config: stream_config.StrictStreamConfigRequest
+    config: stream_config.StrictStreamConfigRequest = stream_config.StrictStreamConfigRequest()
 
 
 def snapshot(engine: JetStream, request: ApiRequest) -> StreamSnapshotResponse:
     """STREAM.SNAPSHOT: the chunks follow the response, to the deliver subject."""
     from penstock.jetstream.snapshot import Snapshot
 
-    if not request.payload.strip():
+    if request.is_empty:
         raise codes.BAD_REQUEST.exception()
     stream = engine.stream(request.args[0])
     body = request.body(StreamSnapshotRequest)
@@ -67,7 +67,7 @@ def restore(engine: JetStream, request: ApiRequest) -> StreamRestoreResponse:
     """STREAM.RESTORE: the response says where to send the chunks."""
     from penstock.jetstream.restore import Restore
 
-    if not request.payload.strip():
+    if request.is_empty:
         raise codes.BAD_REQUEST.exception()
     name = request.args[0]
     wanted: StreamConfigRequest = request.body(StrictRestoreRequest).config

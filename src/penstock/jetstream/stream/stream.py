@@ -361,7 +361,7 @@ class Stream:
             raise codes.STREAM_SEALED.exception()
         if self.config.deny_delete:
             raise codes.STREAM_MSG_DELETE_FAILED.exception(err="message delete not permitted")
-        if not self.log.remove(seq, erase):
+        if seq < 1 or not self.log.remove(seq, erase):
             raise codes.SEQUENCE_NOT_FOUND.exception(seq=seq)
 
     def state(self, *, deleted: bool = False) -> StreamState:

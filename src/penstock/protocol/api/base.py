@@ -110,11 +110,13 @@ def encode(value: Any) -> bytes:
 
 
 def decode(kind: type[T], data: bytes) -> T:
-    """`data` as a `kind`; empty data is `kind()`. What is no UTF-8 becomes U+FFFD, as it does officially.
+    """`data` as a `kind`; empty data and `null` are `kind()`, and what is no UTF-8 becomes U+FFFD.
+
+    Go's decoder does so too, and Rust's clients send `null` where they have no body.
 
     Raises DecodeError: "can not read `max_msgs`: expected int, got str", or for numbers of more than 64 bits.
     """
-    if not data:
+    if not data or data.strip() == b"null":
         data = b"{}"
     try:
         value = _decode(kind, data)
