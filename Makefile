@@ -23,7 +23,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz sim sim-bugs churn spark-kills kernel debug-kernels errors clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz scan sim sim-bugs churn spark-kills kernel debug-kernels errors clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ fuzz: setup $(STAMPS)/fuzz  ## every fuzzer for SECONDS=20 each
 		$(BIN)/python $$fuzzer -max_total_time=$(SECONDS) -artifact_prefix=build/fuzz/ \
 			build/fuzz/corpus/$$(basename $$fuzzer .py) || exit 1; \
 	done
+
+scan: setup  ## hostile input of all kinds: nothing may hold up the loop for 50 ms, escape or stop the server
+	$(BIN)/python -m tests.support.scan $(ARGS)
 
 sim: setup  ## the simulation: SEED=n replays one, SEEDS=1000 runs so many fresh ones
 	$(BIN)/python -m penstock.testing.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)

@@ -18,35 +18,21 @@ from __future__ import annotations
 
 import asyncio
 import resource
-import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import atheris
 from msgspec.structs import replace
+from peers import FakeTransport, Peer, turns
 from seeded import fuzz
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "src")]
-
-with atheris.instrument_imports(
-    include=[
-        "penstock.server",
-        "penstock.jetstream",
-        "penstock.net.connection",
-        "penstock.net.proxied",
-        "penstock.protocol",
-        "penstock.routing",
-    ]
-):
-    from penstock.net.connection import Connection
-    from penstock.net.proxied import ProxyLayer
-    from penstock.protocol.nkeys import KeyPair, Prefix
-    from penstock.protocol.proxied import V2_SIGNATURE
-    from penstock.server import logs
-    from penstock.server.directives import load
-    from penstock.server.options import JetStreamOptions, Options
-    from penstock.server.server import Server
+from penstock.protocol.nkeys import KeyPair, Prefix
+from penstock.protocol.proxied import V2_SIGNATURE
+from penstock.server import logs
+from penstock.server.directives import load
+from penstock.server.options import JetStreamOptions, Options
+from penstock.server.server import Server
 
 RAW, WITH_AUTHORIZATION, NEVER_READS, GOES_AT_ONCE, SEVERAL, ENDS_TICKS = 1, 2, 4, 8, 16, 32
 CONNECTIONS = 4
@@ -227,94 +213,6 @@ SEEDS = [
 ]
 
 
-class FakeTransport(asyncio.Transport):
-    """Takes what is written; with `reads` False it keeps it, as a socket whose peer doesn't read."""
-
-    def __init__(self, connection: Connection, *, reads: bool, waiting_max_bytes: int) -> None:
-        super().__init__({"peername": ("198.51.100.1", 4000)})
-        self.connection = connection
-        self.protocol: asyncio.BaseProtocol = connection
-        self.reads = reads
-        self.waiting_max_bytes = waiting_max_bytes
-        self.taken = bytearray()
-        self.waiting = 0
-        self.closing = False
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.protocol = protocol
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        return self.protocol
-
-    def write(self, data: Any) -> None:
-        if self.reads:
-            self.taken += data
-            return
-        self.waiting += len(data)
-        if self.waiting > self.waiting_max_bytes:
-            raise AssertionError(f"{self.waiting} bytes wait for a receiver that may have {MAX_PENDING}")
-        if self.waiting == len(data):
-            self.connection.pause_writing()
-
-    def get_write_buffer_size(self) -> int:
-        return self.waiting
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The limits are this fake's own."""
-
-    def pause_reading(self) -> None:
-        """Inputs are short: they are read to the end."""
-
-    def resume_reading(self) -> None:
-        """See pause_reading."""
-
-    def is_closing(self) -> bool:
-        return self.closing
-
-    def close(self) -> None:
-        self.closing = True
-
-    def abort(self) -> None:
-        self.closing = True
-
-
-class Peer:
-    """A connection of a server, driven by hand."""
-
-    def __init__(self, server: Server, *, reads: bool = True, ends_ticks: bool = False) -> None:
-        outer = server._accept()
-        connection = outer._connection if isinstance(outer, ProxyLayer) else outer
-        assert isinstance(connection, Connection)
-        self.connection = connection
-        limit = WAITING_MAX_BYTES if server.jetstream is None else GROWTH_MAX_BYTES
-        self.transport = FakeTransport(self.connection, reads=reads, waiting_max_bytes=limit)
-        self.transport.set_protocol(outer)
-        outer.connection_made(self.transport)
-        if ends_ticks:  # as with a plain socket
-            assert server._tick is not None
-            connection._inlet.trigger = server._tick.trigger
-
-    def receive(self, data: bytes) -> None:
-        """What arrives in one read, as far as the parser has room for it at a time."""
-        while data and not self.transport.closing:
-            reader = self.transport.get_protocol()
-            assert isinstance(reader, asyncio.BufferedProtocol)
-            view = memoryview(reader.get_buffer(len(data)))
-            size = min(len(view), len(data))
-            view[:size] = data[:size]
-            view.release()
-            reader.buffer_updated(size)
-            data = data[size:]
-
-    def go(self) -> None:
-        self.transport.get_protocol().connection_lost(None)
-
-    def take(self) -> bytes:
-        taken = bytes(self.transport.taken)
-        self.transport.taken.clear()
-        return taken
-
-
 class World:
     """A server, and clients that must not notice anything. Everything runs inside the loop."""
 
@@ -329,6 +227,7 @@ class World:
             self.server = Server(log=log, user="a", password=PASSWORD, **LIMITS, **proxied)
         else:
             self.server = Server(log=log, jetstream=STREAMS, **LIMITS)
+        self.waiting_max_bytes = WAITING_MAX_BYTES if self.server.jetstream is None else GROWTH_MAX_BYTES
         self.inputs = 0
 
     async def start(self) -> None:
@@ -336,7 +235,7 @@ class World:
         self.witnesses = [Peer(self.server) for _ in WITNESSES[self.kind]]
         for witness, user in zip(self.witnesses, WITNESSES[self.kind], strict=True):
             witness.receive(connect(user) + b"SUB witness.* 1\r\n")
-        await self.turn()
+        await turns()
         for witness in self.witnesses:
             witness.take()
         self.subscriptions = self.count()
@@ -348,33 +247,29 @@ class World:
     def count(self) -> int:
         return sum(len(account.index) for account in self.server.accounts.values())
 
-    async def turn(self) -> None:
-        """The loop goes round until the end of the tick has run, and what it scheduled."""
-        for _ in range(3):
-            await asyncio.sleep(0)
-
-    async def run(self, reads: list[tuple[int, bytes]], flags: int) -> None:
+    async def run(self, sent: list[tuple[int, bytes]], flags: int) -> None:
         """What arrives, and on which connection; one that was closed is made anew."""
         self.inputs += 1
         peers: dict[int, Peer] = {}
-        for number, data in reads:
+        for number, data in sent:
             peer = peers.get(number)
             if peer is None or peer.transport.closing:
                 if peer is not None:
                     peer.go()
-                never_reads = flags & NEVER_READS and number == 0
+                reads = not (flags & NEVER_READS and number == 0)
+                transport = partial(FakeTransport, reads=reads, waiting_max_bytes=self.waiting_max_bytes)
                 peer = peers[number] = Peer(
-                    self.server, reads=not never_reads, ends_ticks=bool(flags & ENDS_TICKS)
+                    self.server, transport=transport, ends_ticks=bool(flags & ENDS_TICKS)
                 )
             peer.receive(data)
             if not flags & GOES_AT_ONCE:
-                await self.turn()
+                await turns()
         for peer in peers.values():
             pending = peer.connection._inlet.parser.pending
             if pending > MAX_PAYLOAD + READ_AHEAD_BYTES:
                 raise AssertionError(f"the parser keeps {pending} bytes of a connection")
             peer.go()
-        await self.turn()
+        await turns()
         await self.check()
 
     async def check(self) -> None:
@@ -392,7 +287,7 @@ class World:
             if b"PING\r\n" in witness.take():
                 witness.receive(b"PONG\r\n")
             witness.receive(b"PUB witness.%d 2\r\nok\r\n" % self.inputs)
-            await self.turn()
+            await turns()
             expected = b"MSG witness.%d 1 2\r\nok\r\n" % self.inputs
             if (got := witness.take().replace(b"PING\r\n", b"")) != expected:
                 raise AssertionError(f"the witness got {got!r}, expected {expected!r}")
