@@ -1,13 +1,14 @@
 """The grammar of nats.conf: what the official server reads, and errors that say where."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.server.conf import Map, Node, parse
+from penstock.server.conf import Map, Node, parse, parse_file
 
 
 def values(tree: Map) -> dict[str, object]:
@@ -176,3 +177,47 @@ def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
     except ConfigError as error:
         refused = error
     assert refused is None or None not in (refused.file, refused.line, refused.column)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: " + "1" * 5000, "is out of the range"),
+        ("a: 9223372036854775808", "integer '9223372036854775808' is out of the range"),
+        ("a: " + "1" * 5000 + "KB", "is out of the range"),
+        ("a: " + "9" * 400 + ".5", "is out of the range"),
+        ("a: 2024-99-99T00:00:00Z", "expected Zulu formatted DateTime"),
+        ("a: " + "[" * 50_000, "more than 100 maps and arrays inside each other"),
+        ("a: " + "{b:" * 50_000, "more than 100 maps and arrays inside each other"),
+        ("include 'a\0b'", "error parsing include file"),
+    ],
+)
+def test_what_no_number_or_stack_holds_is_an_error_with_a_place(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse(text, "t.conf", environ={})
+    assert caught.value.line == 1
+
+
+def test_depth_of_a_variable_from_the_environment_counts_where_it_is_used() -> None:
+    environ = {"DEEP": "[" * 60 + "]" * 60}
+    assert parse("a: $DEEP", environ=environ)
+    with pytest.raises(ConfigError, match="more than 100 maps and arrays"):
+        parse("a: " + "[" * 60 + "$DEEP" + "]" * 60, environ=environ)
+
+
+def test_digits_of_other_scripts_are_no_number() -> None:
+    assert read("a: ١٢٣") == {"a": "١٢٣"}
+
+
+def test_a_file_that_is_no_text_is_a_configuration_error(tmp_path: Path) -> None:
+    path = tmp_path / "nats.conf"
+    path.write_bytes(b"port: 4222\nserver_name: \xff")
+    with pytest.raises(ConfigError, match="not UTF-8: byte 24 is 0xff"):
+        parse_file(str(path))
+
+
+def test_places_are_right_behind_texts_and_blocks_of_many_lines() -> None:
+    text = "a: 'x\ny'\nb: (\n one\n two\n)\n# c\n\n  d: [\n1\n2 }"
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "t.conf", environ={})
+    assert (caught.value.line, caught.value.column) == (11, 3)

@@ -14,6 +14,7 @@ used in several places, and unknown keys can only be told from variables at the 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -23,6 +24,8 @@ from datetime import UTC, datetime
 from penstock.errors import ConfigError
 
 INCLUDE_DEPTH_MAX = 32
+NESTING_MAX = 100  # maps and arrays inside each other; no directive needs ten
+INTEGER_DIGITS_MAX = 19  # of a signed number of 64 bits, as the official server holds integers in
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +72,22 @@ class Map:
         return ((key, self.where_of[key], node) for key, node in self.items.items())
 
 
-_INTEGER = re.compile(r"[+-]?\d+")
-_SIZED = re.compile(r"([+-]?\d+)([A-Za-z]{1,3})")
-_FLOAT = re.compile(r"[+-]?\d+\.\d+")
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_SIZED = re.compile(r"([+-]?[0-9]+)([A-Za-z]{1,3})")
+_FLOAT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _POWER = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 _BOOLEAN = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _ESCAPE = {"t": "\t", "n": "\n", "r": "\r", '"': '"', "\\": "\\"}
-_KEY_END = frozenset(" \t\r\n:={")
-_BARE_END = frozenset(" \t\r\n,;]}")
-_BLANK = frozenset(" \t\r")
+_KEY = re.compile(r"[^ \t\r\n:={]*")
+_BARE = re.compile(r"[^ \t\r\n,;\]}\\]*")
+_QUOTED = {"'": re.compile(r"[^']*"), '"': re.compile(r'[^"\\]*')}
+_BLANKS = re.compile(r"[ \t\r]*")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_BETWEEN_LINES = re.compile(r"[ \t\r\n;]*")
+_BETWEEN_ITEMS = re.compile(r"[ \t\r\n,;]*")
+_BETWEEN_VALUES = re.compile(r"[ \t\r\n,]*")
+_HASH = re.compile(r"\$2[aby]?\$")  # of bcrypt; no variable
 
 
 class _Reader:
@@ -92,22 +101,31 @@ class _Reader:
         environ: dict[str, str],
         open_file: Callable[[str], str],
         depth: int,
+        nesting: int = 0,
     ) -> None:
         self.text = text
         self.file = file
         self.at = 0
-        self.line = 1
-        self.line_start = 0
+        self._line = 1  # of the place `_placed`, up to which lines are counted
+        self._line_start = 0
+        self._placed = 0
         self.scopes = scopes
         self.environ = environ
         self.open_file = open_file
         self.depth = depth
+        self.nesting = nesting
         self.resolving: set[str] = set()
 
     # -- characters
 
     def where(self) -> Where:
-        return Where(self.file, self.line, self.at - self.line_start + 1)
+        """The current place. Lines are counted from the place before up to it: a text is read once."""
+        newlines = self.text.count("\n", self._placed, self.at)
+        if newlines:
+            self._line += newlines
+            self._line_start = self.text.rfind("\n", self._placed, self.at) + 1
+        self._placed = self.at
+        return Where(self.file, self._line, self.at - self._line_start + 1)
 
     def fail(self, text: str, where: Where | None = None) -> ConfigError:
         return (where or self.where()).error(text)
@@ -119,42 +137,45 @@ class _Reader:
     def advance(self) -> str:
         char = self.text[self.at]
         self.at += 1
-        if char == "\n":
-            self.line += 1
-            self.line_start = self.at
         return char
 
-    def skip(self, chars: frozenset[str]) -> None:
-        """Skips these characters and comments (a comment ends before its newline)."""
-        while self.at < len(self.text):
-            if self.text[self.at] in chars:
-                self.advance()
-            elif self.text[self.at] == "#" or self.text.startswith("//", self.at):
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            else:
+    def take(self, pattern: re.Pattern[str]) -> str:
+        """What this pattern, which matches everywhere, matches here."""
+        found = pattern.match(self.text, self.at)
+        assert found is not None
+        self.at = found.end()
+        return found[0]
+
+    def skip(self, pattern: re.Pattern[str]) -> None:
+        """Skips what the pattern matches, and comments (a comment ends before its newline)."""
+        text = self.text
+        while True:
+            self.take(pattern)
+            if not text.startswith(("#", "//"), self.at):
                 return
+            end = text.find("\n", self.at)
+            self.at = len(text) if end < 0 else end
 
     # -- items
 
     def document(self, into: Map) -> None:
         """The whole text: items, which may stand in one pair of braces."""
-        self.skip(frozenset(" \t\r\n"))
+        self.skip(_SPACE)
         if self.peek() == "{":
             self.advance()
             self.map_items(into)
-            self.skip(frozenset(" \t\r\n;,"))
+            self.skip(_BETWEEN_ITEMS)
             if self.peek():
                 raise self.fail(
                     f"expected the end of the file after the closing brace, found {self.peek()!r}"
                 )
             return
         while True:
-            self.skip(frozenset(" \t\r\n;"))
+            self.skip(_BETWEEN_LINES)
             if not self.peek():
                 return
             self.item(into, in_map=False)
-            self.skip(_BLANK)
+            self.skip(_BLANKS)
             if self.peek() == ",":
                 self.advance()
             elif self.peek() not in ("", "\n", ";"):
@@ -164,14 +185,14 @@ class _Reader:
         """Items up to and with the closing brace."""
         opened = self.where()
         while True:
-            self.skip(frozenset(" \t\r\n,;"))
+            self.skip(_BETWEEN_ITEMS)
             if not self.peek():
                 raise self.fail(f"the map opened at line {opened.line} is not closed: expected '}}'")
             if self.peek() == "}":
                 self.advance()
                 return
             self.item(into, in_map=True)
-            self.skip(_BLANK)
+            self.skip(_BLANKS)
             if self.peek() not in ("", "\n", ",", ";", "}"):
                 raise self.fail(f"expected a new line, ',', ';' or '}}' after a value, found {self.peek()!r}")
 
@@ -179,16 +200,14 @@ class _Reader:
         where = self.where()
         key = self.key()
         if key.lower() == "include" and self.peek() not in (":", "="):
-            self.skip(_BLANK)
+            self.skip(_BLANKS)
             if self.peek() not in (":", "=", "{"):
                 self.include(into, where)
                 return
-        anywhere = frozenset(" \t\r\n")
-        blanks = anywhere if in_map else _BLANK
-        self.skip(anywhere)  # before the separator, or a value without one, lines may end
+        self.skip(_SPACE)  # before the separator, or a value without one, lines may end
         if self.peek() and self.peek() in ":=":
             self.advance()
-            self.skip(blanks)
+            self.skip(_SPACE if in_map else _BLANKS)
         if self.peek() in ("", "\n", "}", "]", ",", ";"):
             raise self.fail(f'key "{key}" has no value', where)
         into.put(key, where, self.value())
@@ -196,12 +215,10 @@ class _Reader:
     def key(self) -> str:
         if self.peek() in ("'", '"'):
             return self.quoted(self.advance())
-        start = self.at
-        while self.at < len(self.text) and self.text[self.at] not in _KEY_END:
-            self.at += 1
-        if start == self.at:
+        key = self.take(_KEY)
+        if not key:
             raise self.fail(f"expected a key, found {self.peek()!r}")
-        return self.text[start : self.at]
+        return key
 
     def include(self, into: Map, where: Where) -> None:
         name = self.quoted(self.advance()) if self.peek() in ("'", '"') else self.bare()
@@ -210,11 +227,10 @@ class _Reader:
         path = os.path.join(os.path.dirname(self.file), name)
         try:
             text = self.open_file(path)
-        except OSError as error:
-            raise self.fail(
-                f"error parsing include file '{name}', {error.strerror}: {path}", where
-            ) from error
-        inner = _Reader(text, path, self.scopes, self.environ, self.open_file, self.depth + 1)
+        except (OSError, ValueError) as error:  # ValueError: no path, or no text
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise self.fail(f"error parsing include file '{name}', {why}: {path}", where) from error
+        inner = _Reader(text, path, self.scopes, self.environ, self.open_file, self.depth + 1, self.nesting)
         inner.document(into)
 
     # -- values
@@ -222,16 +238,8 @@ class _Reader:
     def value(self) -> Node:
         where = self.where()
         char = self.peek()
-        if char == "{":
-            self.advance()
-            block = Map()
-            self.scopes.append(block)
-            self.map_items(block)
-            self.scopes.pop()
-            return Node(block, where)
-        if char == "[":
-            self.advance()
-            return Node(self.array(), where)
+        if char in ("{", "["):
+            return Node(self.nested(self.advance()), where)
         if char in ("'", '"'):
             self.advance()
             return Node(self.quoted(char), where)
@@ -239,22 +247,40 @@ class _Reader:
             self.advance()
             return Node(self.block_text(where), where)
         word = self.bare()
-        if word.startswith("$") and not re.match(r"\$2[aby]?\$", word):
+        if word.startswith("$") and not _HASH.match(word):
             return self.variable(word[1:], where)
-        return Node(scalar(word), where)
+        try:
+            return Node(scalar(word), where)
+        except ValueError as error:
+            raise self.fail(str(error), where) from None
+
+    def nested(self, opening: str) -> Map | list[Node]:
+        """The map or array that was opened. Reading recurses: how deep is bounded here, not by the stack."""
+        if self.nesting >= NESTING_MAX:
+            raise self.fail(f"more than {NESTING_MAX} maps and arrays inside each other")
+        self.nesting += 1
+        if opening == "[":
+            found: Map | list[Node] = self.array()
+        else:
+            found = Map()
+            self.scopes.append(found)
+            self.map_items(found)
+            self.scopes.pop()
+        self.nesting -= 1
+        return found
 
     def array(self) -> list[Node]:
         opened = self.where()
         nodes: list[Node] = []
         while True:
-            self.skip(frozenset(" \t\r\n,"))
+            self.skip(_BETWEEN_VALUES)
             if not self.peek():
                 raise self.fail(f"the array opened at line {opened.line} is not closed: expected ']'")
             if self.peek() == "]":
                 self.advance()
                 return nodes
             nodes.append(self.value())
-            self.skip(_BLANK)
+            self.skip(_BLANKS)
             if self.peek() not in ("", "\n", ",", "]"):
                 raise self.fail(f"expected a new line, ',' or ']' after a value, found {self.peek()!r}")
 
@@ -263,12 +289,12 @@ class _Reader:
         where = self.where()
         parts: list[str] = []
         while True:
+            parts.append(self.take(_QUOTED[quote]))
             if not self.peek():
                 raise self.fail("unexpected end of the file in a string", where)
-            char = self.advance()
-            if char == quote:
+            if self.advance() == quote:
                 return "".join(parts)
-            parts.append(self.escape() if char == "\\" and quote == '"' else char)
+            parts.append(self.escape())
 
     def escape(self) -> str:
         if not self.peek():
@@ -285,27 +311,27 @@ class _Reader:
         return _ESCAPE[char]
 
     def bare(self) -> str:
-        parts: list[str] = []
-        while self.at < len(self.text) and self.text[self.at] not in _BARE_END:
-            char = self.advance()
-            parts.append(self.escape() if char == "\\" else char)
-        if not parts:
+        parts = [self.take(_BARE)]
+        while self.peek() == "\\":
+            self.advance()
+            parts += (self.escape(), self.take(_BARE))
+        word = "".join(parts)
+        if not word:
             raise self.fail(f"expected a value, found {self.peek()!r}")
-        return "".join(parts)
+        return word
 
     def block_text(self, where: Where) -> str:
         """Everything up to a line that is a closing parenthesis alone."""
         start = self.at
-        while True:
-            if not self.peek():
-                raise self.fail("the block is not closed: expected ')' alone on a line", where)
-            if self.advance() == "\n":
-                end = self.text.find("\n", self.at)
-                line = self.text[self.at : end if end >= 0 else len(self.text)]
-                if line.strip() == ")":
-                    text = self.text[start : self.at]
-                    self.at += line.index(")") + 1
-                    return text.strip("\n")
+        while (newline := self.text.find("\n", self.at)) >= 0:
+            self.at = newline + 1
+            end = self.text.find("\n", self.at)
+            line = self.text[self.at : end if end >= 0 else len(self.text)]
+            if line.strip() == ")":
+                text = self.text[start : self.at]
+                self.at += line.index(")") + 1
+                return text.strip("\n")
+        raise self.fail("the block is not closed: expected ')' alone on a line", where)
 
     def variable(self, name: str, where: Where) -> Node:
         for scope in reversed(self.scopes):
@@ -318,9 +344,9 @@ class _Reader:
         text = self.environ.get(name)
         if text is None:
             raise self.fail(f"variable reference for '{name}' on line {where.line} can not be found", where)
-        inner = _Reader(text, self.file, self.scopes, self.environ, self.open_file, self.depth)
+        inner = _Reader(text, self.file, self.scopes, self.environ, self.open_file, self.depth, self.nesting)
         inner.resolving = self.resolving | {name}
-        inner.skip(_BLANK)
+        inner.skip(_BLANKS)
         try:
             return Node(inner.value().value, where) if inner.peek() else Node("", where)
         except ConfigError as error:
@@ -328,25 +354,44 @@ class _Reader:
 
 
 def scalar(word: str) -> Scalar:
-    """What a bare word means: a boolean, an integer (with a size suffix), a float, a time, or itself."""
+    """What a bare word means: a boolean, an integer (with a size suffix), a float, a time, or itself.
+
+    Raises ValueError for a number out of range, and for a time that there is not.
+    """
     known = _BOOLEAN.get(word.lower())
     if known is not None:
         return known
     if _INTEGER.fullmatch(word):
-        return int(word)
+        return _integer(word, word)
     sized = _SIZED.fullmatch(word)
     if sized:
         suffix = sized[2].lower()
         power = _POWER.get(suffix[0])
         if power is not None and suffix[1:] == "":
-            return int(sized[1] + "000" * power)
+            return _integer(sized[1], word) * int(1000**power)
         if power is not None and suffix[1:] in ("b", "i", "ib"):
-            return int(sized[1]) << 10 * power
+            return _integer(sized[1], word) << 10 * power
     if _FLOAT.fullmatch(word):
-        return float(word)
+        if math.isinf(number := float(word)):
+            raise ValueError(f"float '{_short(word)}' is out of the range")
+        return number
     if _TIME.fullmatch(word):
-        return datetime.strptime(word, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+        try:
+            return datetime.strptime(word, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+        except ValueError:
+            raise ValueError(f"expected Zulu formatted DateTime, but got '{word}'") from None
     return word
+
+
+def _integer(digits: str, word: str) -> int:
+    """Raises ValueError for more than 64 bits; Python alone would take any, slowly, up to 4,300 digits."""
+    if len(digits.lstrip("+-0")) <= INTEGER_DIGITS_MAX and -(2**63) <= (number := int(digits)) < 2**63:
+        return number
+    raise ValueError(f"integer '{_short(word)}' is out of the range")
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= 100 else word[:100] + "..."
 
 
 def _read_text(path: str) -> str:
@@ -379,4 +424,10 @@ def parse(
 
 def parse_file(path: str) -> Map:
     """Reads a configuration file. Raises ConfigError, and OSError when the file itself can't be read."""
-    return parse(_read_text(path), path)
+    try:
+        text = _read_text(path)
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"not UTF-8: byte {error.start} is {error.object[error.start]:#04x}", file=path
+        ) from error
+    return parse(text, path)

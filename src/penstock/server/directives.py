@@ -31,7 +31,7 @@ NO_PROFILE = (
     "`py-spy record --pid <pid>` takes a profile of a running server"
 )
 
-_STORAGE_SIZE = re.compile(r"(\d+)([KMGT]?)")
+_STORAGE_SIZE = re.compile(r"([0-9]{1,19})([KMGT]?)")
 
 UNSUPPORTED = frozenset(
     """connect_error_reports default_js_domain feature_flags
@@ -105,7 +105,7 @@ def address(node: Node, name: str) -> tuple[str | None, int]:
     match = re.fullmatch(r"(\[[^\]]*\]|[^:]*):([^:]*)", word)
     if match is None:
         raise _fail(node, f'could not parse address string "{word}"; write it as "host:port"')
-    if not re.fullmatch(r"-?\d+", match[2]):
+    if not re.fullmatch(r"-?[0-9]{1,9}", match[2]):
         raise _fail(node, f'could not parse port "{match[2]}"')
     return match[1].strip("[]") or None, int(match[2])
 
