@@ -11,6 +11,7 @@ import pytest
 from penstock import errors
 from penstock.protocol import api
 from penstock.protocol import error_codes as codes
+from penstock.protocol.api import base
 
 # What nats-server 2.15.2 answered to a create with name and subjects (metadata left out).
 OFFICIAL_STREAM_CONFIG = json.loads(
@@ -181,3 +182,17 @@ def test_no_body_makes_anything_but_a_decode_error(body: bytes, message: str) ->
 
 def test_what_is_no_utf8_becomes_the_replacement_character() -> None:
     assert api.decode(api.StreamConfigRequest, b'{"name":"S","description":"\x8e"}').description == "\ufffd"
+
+
+def test_nulls_and_bad_utf8_are_put_up_with_in_bodies_of_a_bounded_size() -> None:
+    def read(body: bytes, size: int) -> api.StreamConfig:
+        return api.decode(api.StreamConfig, body % (b"x" * size))
+
+    null, bad = b'{"max_msgs":null,"description":"%s"}', b'{"name":"\xff","description":"%s"}'
+    for size in (10, base.REPAIR_MAX - 100):
+        assert read(null, size).max_msgs == 0
+        assert read(bad, size).name == "\ufffd"
+    with pytest.raises(api.DecodeError, match="can not read `max_msgs`: expected `int`, got `null`"):
+        read(null, base.REPAIR_MAX)
+    with pytest.raises(api.DecodeError, match="invalid UTF-8 in"):
+        read(bad, base.REPAIR_MAX)

@@ -31,6 +31,7 @@ from penstock.protocol.claims import (
     seconds_of,
 )
 from penstock.protocol.jwt import (
+    REPAIR_MAX,
     decode,
     decode64,
     decode_account,
@@ -45,6 +46,7 @@ from penstock.protocol.jwt import (
 )
 from penstock.protocol.user_templates import fill
 from tests.support.keys import OPERATOR, account_token, key, operator_token, user_token
+from tests.support.probes import signed
 
 # Made by the official tools in 2019: version 1, long before scoped keys and the like.
 V1_USER = (
@@ -311,3 +313,37 @@ def test_a_file_without_credentials_is_refused(text: str) -> None:
 def test_a_file_without_a_seed_is_refused() -> None:
     with pytest.raises(MisuseError, match="no nkey seed"):
         parse_seed("nothing")
+
+
+def with_claims(head: str, nats: str = "") -> str:
+    """A token signed by an account, whose claims begin with this text, then `nats` with that one."""
+    user = f'"iss":"{key("account", "A").public}","sub":"{key("user", "joe").public}"'
+    body = '"type":"user","version":2' + nats
+    return signed((f'{{{head}{user},"nats":{{{body}}}}}').encode(), key("account", "A")).decode()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        '"x":1e400,',
+        f'"x":{"1" * 5000},',
+        f'"x":{"[" * 500}{"]" * 500},',
+        '"x":[[],{}],',
+    ],
+)
+def test_what_no_claim_holds_is_skipped_whatever_it_is(head: str) -> None:
+    assert decode_user(with_claims(head)).subject == key("user", "joe").public
+
+
+def test_nulls_count_as_absent_in_claims_of_a_bounded_size() -> None:
+    assert decode_user(with_claims('"exp":null,', ',"subs":null,"tags":["a",null]')).nats.tags == ("a",)
+    with pytest.raises(MisuseError, match="with nulls or of version 1"):
+        decode_user(with_claims(f'"exp":null,"x":"{"x" * REPAIR_MAX}",'))
+
+
+@pytest.mark.parametrize(
+    "nats", [',"version":1e400', f',"version":{"1" * 5000}', ',"type":[]', ',"type":null']
+)
+def test_a_type_or_version_that_is_none_is_refused(nats: str) -> None:
+    with pytest.raises(MisuseError):
+        decode_user(with_claims("", nats))

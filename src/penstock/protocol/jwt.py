@@ -38,12 +38,15 @@ from penstock.protocol.claims import (
 from penstock.protocol.nkeys import KeyPair, is_public, verify
 
 TOKEN_BYTES_MAX = 1024 * 1024
+REPAIR_MAX = 256 * 1024  # bytes of claims that are rewritten before they are read: that takes much longer
 ALGORITHM = "ed25519-nkey"
 ALGORITHM_1 = "ed25519"
 _HEADER = b'{"typ":"JWT","alg":"ed25519-nkey"}'
 _ARMOUR = re.compile(r"-{3,}[^\n]*-{3,}\r?\n\s*([\w\-.=]+)\s*\r?\n-{3,}[^\n]*-{3,}")
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
 
+_NOTHING = msgspec.Raw(b"")
+Struct = TypeVar("Struct")
 Kind = TypeVar("Kind", OperatorClaims, AccountClaims, UserClaims, ActivationClaims)
 
 
@@ -78,9 +81,9 @@ def decode(token: str) -> AnyClaims:
     if len(parts) != 3:
         raise MisuseError("expected 3 chunks")
     _check_header(parts[0])
-    found = _json_object(parts[1])
-    kind, version = _kind(found)
-    claims = _claims(found, kind, version)
+    payload = decode64(parts[1])
+    kind, version = _kind(payload)
+    claims = _claims(payload, kind, version)
     signed = parts[1] if version <= 1 and kind in KINDS else f"{parts[0]}.{parts[1]}"
     if not verify(claims.issuer, signed.encode(), decode64(parts[2])):
         raise MisuseError(f"claim failed V{1 if version <= 1 else 2} signature verification")
@@ -173,31 +176,53 @@ def decode64(text: str) -> bytes:
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
+class _Header(msgspec.Struct):
+    typ: Any = None
+    alg: Any = None
+
+
+class _Head(msgspec.Struct):
+    """What says how to read claims; version 1 has its type outside `nats`."""
+
+    type: msgspec.Raw = _NOTHING
+    nats: msgspec.Raw = _NOTHING
+
+
+class _Body(msgspec.Struct):
+    type: msgspec.Raw = _NOTHING
+    version: msgspec.Raw = _NOTHING
+
+
 def _check_header(part: str) -> None:
-    header = _json_object(part)
-    kind, algorithm = header.get("typ"), header.get("alg")
-    if not isinstance(kind, str) or kind.upper() != "JWT":
-        raise MisuseError(f"not supported type {kind!r}")
-    if not isinstance(algorithm, str) or algorithm.lower() not in (ALGORITHM, ALGORITHM_1):
-        raise MisuseError(f"unexpected {algorithm!r} algorithm")
+    header = _read(decode64(part), _Header)
+    if not isinstance(header.typ, str) or header.typ.upper() != "JWT":
+        raise MisuseError(f"not supported type {_shown(header.typ)}")
+    if not isinstance(header.alg, str) or header.alg.lower() not in (ALGORITHM, ALGORITHM_1):
+        raise MisuseError(f"unexpected {_shown(header.alg)} algorithm")
 
 
-def _json_object(part: str) -> dict[str, Any]:
+def _shown(value: object) -> str:
+    return repr(value)[:100]
+
+
+def _read(data: bytes | msgspec.Raw, kind: type[Struct]) -> Struct:
+    """Raises MisuseError for what is no such JSON."""
     try:
-        return msgspec.json.decode(decode64(part), type=dict[str, Any])
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MisuseError(f"a JWT with bad JSON: {error}") from None
 
 
-def _kind(found: dict[str, Any]) -> tuple[str, int]:
-    """("user", 2); version 1 has its type outside `nats`."""
-    kind = found.get("type")
+def _kind(payload: bytes) -> tuple[str, int]:
+    """("user", 2). Only what says so is read: the rest is skipped, however large it is."""
+    head = _read(payload, _Head)
+    kind = _small(head.type, "")
     if isinstance(kind, str) and kind:
         return kind, 1
-    body = found.get("nats")
-    if not isinstance(body, dict):
+    if not bytes(head.nats).startswith(b"{"):
         return "generic", 0
-    kind, version = body.get("type", ""), body.get("version", 0)
+    body = _read(head.nats, _Body)
+    kind, version = _small(body.type, ""), _small(body.version, 0)
     if not isinstance(kind, str) or not isinstance(version, int):
         raise MisuseError("the type or version of these claims can't be read")
     if version > VERSION:
@@ -205,17 +230,44 @@ def _kind(found: dict[str, Any]) -> tuple[str, int]:
     return kind, version
 
 
-def _claims(found: dict[str, Any], kind: str, version: int) -> AnyClaims:
+def _small(raw: msgspec.Raw, absent: str | int) -> Any:
+    """A text or number; None for anything else."""
+    data = bytes(raw)
+    if not data:
+        return absent
+    return None if data.startswith((b"{", b"[")) else _read(raw, Any)
+
+
+def _claims(payload: bytes, kind: str, version: int) -> AnyClaims:
     struct = KINDS.get(kind, GenericClaims)
     if struct is not GenericClaims and version not in (1, VERSION):
         raise MisuseError(f"library supports version {VERSION} or less - received {version}")
+    is_old = version == 1 and struct is not GenericClaims
     try:
-        if version == 1 and struct is not GenericClaims:
-            found = _migrated(found, kind)
-        claims = msgspec.convert(_without_nulls(found), struct)
-    except (msgspec.ValidationError, RecursionError, AttributeError, TypeError) as error:
+        return _repaired(payload, struct, kind if is_old else "") if is_old else _decoded(payload, struct)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError, TypeError) as error:
         raise MisuseError(f"a JWT with bad claims: {error}") from None
-    return claims
+
+
+def _decoded(payload: bytes, struct: type[AnyClaims]) -> AnyClaims:
+    try:
+        return msgspec.json.decode(payload, type=struct)
+    except msgspec.ValidationError:
+        if b"null" not in payload:
+            raise
+    return _repaired(payload, struct, "")
+
+
+def _repaired(payload: bytes, struct: type[AnyClaims], old_kind: str) -> AnyClaims:
+    """Claims with nulls, or of version 1 (then `old_kind` is their kind)."""
+    if len(payload) > REPAIR_MAX:
+        raise msgspec.ValidationError(
+            f"{len(payload)} bytes with nulls or of version 1; the most is {REPAIR_MAX}"
+        )
+    found = msgspec.json.decode(payload, type=dict[str, Any])
+    if old_kind:
+        found = _migrated(found, old_kind)
+    return msgspec.convert(_without_nulls(found), struct)
 
 
 def _migrated(found: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -22,6 +22,9 @@ from penstock.errors import JetStreamApiError, ProtocolError
 
 TYPE_PREFIX = "io.nats.jetstream.api.v1."
 ZERO_TIME = "0001-01-01T00:00:00Z"  # how the official server writes "no time"
+REPAIR_MAX = 256 * 1024
+"""Bytes of JSON in which nulls and bad UTF-8 are put up with: to read it again without them takes many times
+as long as to read it, and a server has others to serve."""
 
 # Plain text and whole numbers; the aliases only say what they hold.
 Rfc3339 = str
@@ -114,7 +117,8 @@ def decode(kind: type[T], data: bytes) -> T:
 
     Go's decoder does so too, and Rust's clients send `null` where they have no body.
 
-    Raises DecodeError: "can not read `max_msgs`: expected int, got str", or for numbers of more than 64 bits.
+    Raises DecodeError: "can not read `max_msgs`: expected int, got str", or for numbers of more than 64 bits;
+    nulls and bad UTF-8 are errors above REPAIR_MAX bytes.
     """
     if not data or data.strip() == b"null":
         data = b"{}"
@@ -123,7 +127,9 @@ def decode(kind: type[T], data: bytes) -> T:
         if _LONG_NUMBER.search(data):
             _check_numbers(value)
         return value
-    except UnicodeDecodeError:
+    except UnicodeDecodeError as error:
+        if len(data) > REPAIR_MAX:
+            raise DecodeError(f"invalid UTF-8 in {len(data)} bytes: {error.reason}") from None
         return decode(kind, data.decode("utf-8", "replace").encode())
     except RecursionError:
         raise DecodeError("exceeded max depth") from None
@@ -137,7 +143,7 @@ def _decode(kind: type[T], data: bytes) -> T:
         value: T = decoder.decode(data)
         return value
     except msgspec.ValidationError as error:
-        if b"null" not in data:
+        if b"null" not in data or len(data) > REPAIR_MAX:
             raise DecodeError(_explain(error)) from None
     except msgspec.DecodeError as error:
         raise DecodeError(_explain(error)) from None
