@@ -39,6 +39,7 @@ from penstock.protocol.api import (
     StreamConfigRequest,
 )
 from penstock.protocol.durations import format_duration
+from penstock.protocol.numbers import natural
 from penstock.protocol.transforms import Transform
 
 LEVEL_KEY = "_nats.level"
@@ -148,7 +149,7 @@ def required_level(config: StreamConfig) -> int:
 def stored_level(config: StreamConfig) -> int:
     """The API level that a stored configuration says it requires: a later server may have written it."""
     text = config.metadata.get(REQUIRED_LEVEL_KEY, "0")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return natural(text) or 0
 
 
 def same(one: StreamConfig, other: StreamConfig) -> bool:

@@ -40,6 +40,7 @@ from penstock.protocol.api import (
 )
 from penstock.protocol.durations import format_time
 from penstock.protocol.ids import short_hash
+from penstock.protocol.numbers import natural
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
@@ -291,7 +292,7 @@ class ExternalReader:
             self._flow_replies.append(reply)
         else:
             last = headers.value_of(header, headers.LAST_CONSUMER) or b""
-            if last.isdigit() and int(last) > self._delivered:
+            if (natural(last) or 0) > self._delivered:
                 self._fail(None, now)
                 return
             stalled = headers.value_of(header, headers.CONSUMER_STALLED)

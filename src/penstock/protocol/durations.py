@@ -17,6 +17,7 @@ NS_PER_S = 1_000_000_000
 NS_PER_MINUTE = 60 * NS_PER_S
 NS_PER_HOUR = 3600 * NS_PER_S
 INT64_MAX = 2**63 - 1
+TEXT_MAX = 200  # characters of a duration
 
 ZERO_TIME = "0001-01-01T00:00:00Z"  # "no time", as the official server writes it
 
@@ -40,8 +41,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def parse_duration(text: str) -> int:
     """`"1m30s"` -> 90_000_000_000. A bare `0` is allowed, any other number needs a unit.
 
-    Raises MisuseError when `text` is no Go duration or does not fit 64 bits.
+    Raises MisuseError when `text` is no Go duration or does not fit 64 bits. One of more than TEXT_MAX
+    characters is none: it would take time that grows with them, and says nothing that fewer do not.
     """
+    if len(text) > TEXT_MAX:
+        raise MisuseError(f"{text[:40]!r}... is no duration: {len(text)} characters, the most is {TEXT_MAX}")
     sign, rest = 1, text
     if rest[:1] in ("+", "-"):
         sign, rest = (-1 if rest[0] == "-" else 1), rest[1:]

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import NamedTuple
 
 from penstock.errors import MisuseError, ProtocolError
+from penstock.protocol.numbers import natural
 
 VERSION_LINE = b"NATS/1.0\r\n"
 _VERSION = b"NATS/1.0"
@@ -200,6 +201,15 @@ def value_of(block: bytes, name: str) -> bytes | None:
     return block[start : end if end >= 0 else len(block)].strip(b" \t")
 
 
+def api_level_suffices(block: bytes, level: int) -> bool:
+    """Is the API level that a block requires, if any, at most `level`? What is no number never is."""
+    required = value_of(block, REQUIRED_API_LEVEL) if block else None
+    if required is None:
+        return True
+    number = natural(required)
+    return number is not None and number <= level
+
+
 def without(block: bytes, *names: str) -> bytes:
     """The block without these headers; b"" when none is left (and no status)."""
     for name in names:
@@ -239,9 +249,10 @@ def _needle(name: str) -> bytes:
 
 def _status_of(rest: str) -> tuple[int | None, str]:
     code, _, description = rest.strip(" ").partition(" ")
-    if not code.isascii() or not code.isdigit():
+    number = natural(code)
+    if number is None:
         return None, rest.strip(" ") if code else ""
-    return int(code), description.strip(" ")
+    return number, description.strip(" ")
 
 
 def _check(name: str, value: str) -> None:

@@ -46,6 +46,7 @@ _FIELDS: tuple[tuple[int, int, dict[str, int]], ...] = (
     (0, 6, _WEEKDAYS),
 )
 _NUMBER = re.compile(r"\+?[0-9]{1,9}", re.ASCII)
+PATTERN_MAX = 1000  # characters: more than six fields that list every value
 _YEARS_AHEAD = 5
 _YEAR_MAX = 9990
 _DAY = timedelta(days=1)
@@ -78,6 +79,8 @@ def next_occurrence(pattern: str, zone: tzinfo | None, after: int, now: int) -> 
 
     Raises MisuseError: no pattern, a zone where none may be, or a time that never comes.
     """
+    if len(pattern) > PATTERN_MAX:
+        raise MisuseError(f"a pattern of {len(pattern)} characters; the most is {PATTERN_MAX}")
     if pattern.startswith((_AT, _EVERY)) and zone is not None:
         raise MisuseError(f"{pattern!r} can't have a time zone")
     if pattern.startswith(_AT):

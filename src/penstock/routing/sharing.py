@@ -20,6 +20,7 @@ from enum import Enum
 from typing import Protocol
 
 from penstock.errors import ConfigError
+from penstock.protocol.numbers import natural
 from penstock.protocol.subjects import has_wildcard, is_subset, is_valid_filter, is_valid_subject, overlaps
 from penstock.protocol.transforms import Transform
 
@@ -165,13 +166,13 @@ def untokenized(subject: str) -> str:
 
 def wildcard_of(token: str) -> int:
     """n of a token `$n` or `{{wildcard(n)}}`; 0 for any other token."""
-    if token.startswith("$") and token[1:].isascii() and token[1:].isdigit():
-        return int(token[1:])
+    if token.startswith("$"):
+        return natural(token[1:]) or 0
     if token.startswith("{{") and token.endswith("}}"):
         name, _, argument = token[2:-2].strip().partition("(")
         number = argument.strip().removesuffix(")").strip()
-        if name.strip().lower() == "wildcard" and number.isascii() and number.isdigit():
-            return int(number)
+        if name.strip().lower() == "wildcard":
+            return natural(number) or 0
     return 0
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from penstock.errors import ConfigError
+from penstock.protocol.numbers import natural
 from penstock.routing.permissions import Entry, Permissions, ResponsePermission, SubjectPermission
 from penstock.server.conf import Map, Node
 from penstock.server.directives import (
@@ -231,8 +232,9 @@ def _trace(node: Node, name: str) -> MessageTrace:
 
 def _percent(node: Node, name: str) -> int:
     """A number, or one with `%`."""
-    if isinstance(node.value, str) and node.value.removesuffix("%").isdecimal():
-        return int(node.value.removesuffix("%"))
+    percent = natural(node.value.removesuffix("%")) if isinstance(node.value, str) else None
+    if percent is not None:
+        return percent
     return integer(node, name)
 
 

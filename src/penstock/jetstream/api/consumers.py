@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from penstock.errors import StoreError
-from penstock.jetstream.api.dispatch import ApiRequest, Endpoint, api_level_suffices
+from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
 from penstock.jetstream.consumer import config as rules
 from penstock.jetstream.consumer import work_queue
 from penstock.jetstream.consumer.consumer import Consumer
@@ -165,7 +165,7 @@ def next_messages(engine: JetStream, request: ApiRequest) -> None:
         if request.reply:
             publish(engine.index, request.reply, b"", no_responders_block(request.subject), b"")
         return
-    if request.header and not api_level_suffices(request.header, engine.config.api_level):
+    if request.header and not headers.api_level_suffices(request.header, engine.config.api_level):
         consumer.send_status(request.reply, REQUIRED_API_LEVEL.block())
         return
     consumer.request_messages(request.reply, request.payload, request.now)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.errors import JetStreamApiError
-from penstock.jetstream.api.dispatch import ApiRequest, Endpoint, api_level_suffices
+from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
 from penstock.jetstream.api.streams import find_message, is_contradictory, start_seq, time_of
 from penstock.jetstream.limits import MULTI_LAST_MAX
 from penstock.jetstream.stream.stream import Stream
@@ -54,7 +54,7 @@ def get(engine: JetStream, request: ApiRequest) -> None:
         publish(engine.index, request.reply, b"", status.no_responders_block(request.subject), b"")
         return
     try:
-        if not api_level_suffices(request.header, engine.config.api_level):
+        if not headers.api_level_suffices(request.header, engine.config.api_level):
             raise _Refused(status.REQUIRED_API_LEVEL)
         if len(request.args) > 1:
             body = _body(request) if request.payload else MsgGetRequest()

@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from penstock.kernels.sinks import Sink
 from penstock.protocol import error_codes as codes
-from penstock.protocol import headers
 from penstock.protocol.api import DecodeError, decode, unknown_field
 
 if TYPE_CHECKING:
@@ -88,12 +87,6 @@ class Endpoint(Struct, frozen=True):
     handler: ApiHandler
     audited: bool = True
     json_errors: bool = True
-
-
-def api_level_suffices(header: bytes, level: int) -> bool:
-    """Is the level that a request's header requires, if any, at most `level`? What is no number never is."""
-    required = headers.value_of(header, headers.REQUIRED_API_LEVEL) if header else None
-    return required is None or (required.isdigit() and int(required) <= level)
 
 
 class ApiTable:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import JetStreamApiError, StoreError
 from penstock.jetstream.api import account, consumers, direct, streams, transfers
-from penstock.jetstream.api.dispatch import ApiRequest, ApiTable, Endpoint, api_level_suffices
+from penstock.jetstream.api.dispatch import ApiRequest, ApiTable, Endpoint
 from penstock.jetstream.api.waiting import Queue, queue_of
 from penstock.kernels.directget import DirectGets
 from penstock.kernels.dispatch import publish
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.protocol import error_codes as codes
-from penstock.protocol import status
+from penstock.protocol import headers, status
 from penstock.protocol.api import TYPE_PREFIX, ApiError, ErrorResponse, encode
 
 if TYPE_CHECKING:
@@ -108,7 +108,9 @@ class ApiService:
         engine = self._engine
         failed = False
         try:
-            if endpoint.json_errors and not api_level_suffices(request.header, engine.config.api_level):
+            if endpoint.json_errors and not headers.api_level_suffices(
+                request.header, engine.config.api_level
+            ):
                 raise codes.REQUIRED_API_LEVEL.exception()
             response = endpoint.handler(engine, request)
         except JetStreamApiError as error:

@@ -37,6 +37,7 @@ from penstock.protocol.durations import (
     parse_time,
     parse_time_or_zero,
 )
+from penstock.protocol.numbers import natural
 
 ACK_WAIT_NS = 30 * NS_PER_S
 MAX_ACK_PENDING = 1000
@@ -147,12 +148,12 @@ def ack_waits_ns(config: ConsumerConfig) -> list[int]:
 
 def sample_percent(config: ConsumerConfig) -> int:
     """Of how many in a hundred acks a metric is made."""
-    return min(int(config.sample_freq.removesuffix("%")), 100) if config.sample_freq else 0
+    return min(natural(config.sample_freq.removesuffix("%")) or 0, 100)
 
 
 def key_token(config: ConsumerConfig) -> int:
     """Key-shared delivery: which token of the subject is the key, from 1; 0 without."""
-    return int(config.metadata.get(KEY_TOKEN, "0"))
+    return natural(config.metadata.get(KEY_TOKEN, "0")) or 0
 
 
 def inactive_threshold_ns(config: ConsumerConfig) -> int:
@@ -349,7 +350,7 @@ def _check_start(config: ConsumerConfig) -> None:
 def _check_texts(config: ConsumerConfig) -> None:
     if len(config.description.encode()) > DESCRIPTION_MAX:
         raise codes.CONSUMER_DESCRIPTION_TOO_LONG.exception(max=DESCRIPTION_MAX)
-    if config.sample_freq and not config.sample_freq.removesuffix("%").isdigit():
+    if config.sample_freq and natural(config.sample_freq.removesuffix("%")) is None:
         text = f'strconv.Atoi: parsing "{config.sample_freq.removesuffix("%")}": invalid syntax'
         raise codes.CONSUMER_INVALID_SAMPLING.exception(err=text)
     size = sum(len(key.encode()) + len(value.encode()) for key, value in config.metadata.items())
@@ -414,7 +415,7 @@ def _check_key_token(config: ConsumerConfig) -> None:
     text = config.metadata.get(KEY_TOKEN)
     if text is None:
         return
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= KEY_TOKEN_MAX):
+    if not 1 <= (natural(text) or 0) <= KEY_TOKEN_MAX:
         raise refuse(f"{KEY_TOKEN} {text!r} is no place of a subject token: 1 to {KEY_TOKEN_MAX}")
     if config.ack_policy is not AckPolicy.EXPLICIT:
         raise refuse(f"{KEY_TOKEN} needs ack policy explicit: the next message of a key waits for the ack")

@@ -20,6 +20,7 @@ from penstock.kernels.pump import Pump, ready, take_news
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.protocol.api import RetentionPolicy
 from penstock.protocol.ids import short_hash
+from penstock.protocol.numbers import natural
 
 if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer import Consumer
@@ -112,5 +113,6 @@ class ConsumerWiring:
     ) -> None:
         tokens = subject.decode("utf-8", "replace").split(".")
         consumer = self._consumers.get(tokens[3]) if len(tokens) == 5 else None
-        if consumer is not None and tokens[4].isdigit() and origin is None:  # clients have no say in it
-            consumer.letters.on_answer(int(tokens[4]), payload)
+        number = natural(tokens[4]) if consumer is not None else None
+        if consumer is not None and number is not None and origin is None:  # clients have no say in it
+            consumer.letters.on_answer(number, payload)

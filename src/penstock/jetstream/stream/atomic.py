@@ -114,7 +114,7 @@ class AtomicBatches:
         header = message.header
         required = headers.value_of(header, headers.REQUIRED_API_LEVEL)
         if required:
-            if not (required.isdigit() and int(required) <= self._stream.api_level):
+            if not headers.api_level_suffices(header, self._stream.api_level):
                 self._tell(batch, UNSUPPORTED)
                 raise codes.REQUIRED_API_LEVEL.exception()
             header = headers.without(header, headers.REQUIRED_API_LEVEL)

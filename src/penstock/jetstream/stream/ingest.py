@@ -150,8 +150,7 @@ def as_stored(header: bytes) -> bytes:
 
 
 def _check_api_level(stream: Stream, header: bytes) -> None:
-    required = headers.value_of(header, headers.REQUIRED_API_LEVEL)
-    if required is not None and not (required.isdigit() and int(required) <= stream.api_level):
+    if not headers.api_level_suffices(header, stream.api_level):
         raise codes.REQUIRED_API_LEVEL.exception()
 
 

@@ -22,6 +22,7 @@ from penstock.protocol import headers, subjects
 from penstock.protocol.api import ApiError, StreamConfig, StreamSource
 from penstock.protocol.durations import parse_time
 from penstock.protocol.ids import short_hash
+from penstock.protocol.numbers import natural
 from penstock.protocol.transforms import Below, FirstMatch, Transform
 
 API_PREFIX = "$JS.API"
@@ -61,10 +62,11 @@ def header_line(source: StreamSource, ident: str) -> tuple[bytes, bytes, bytes]:
 def read_header(value: bytes) -> tuple[str, int, str]:
     """(index name, sequence, identity) of a `Nats-Stream-Source`; ("", 0, "") when it is none."""
     fields = value.decode("utf-8", "surrogateescape").split(" ")
-    if len(fields) < 4 or not (fields[1].isascii() and fields[1].isdigit()):
+    seq = natural(fields[1]) if len(fields) >= 4 else None
+    if seq is None:
         return "", 0, ""
     ident = fields[5] if len(fields) > 5 else ""
-    return f"{fields[0]} {fields[2]} {fields[3]}", int(fields[1]), ident
+    return f"{fields[0]} {fields[2]} {fields[3]}", seq, ident
 
 
 def filters_of(source: StreamSource) -> list[bytes]:
