@@ -165,7 +165,7 @@ class FileStreamStore:
         self._memory_consumers.clear()
         self._forget()
         self.undeleted.add(self.name)
-        remove_directory(self._disk, self._directory)
+        remove_directory(self._disk, self._directory, META)
         self.undeleted.discard(self.name)
 
     def consumer_names(self) -> list[str]:
@@ -192,7 +192,7 @@ class FileStreamStore:
     def create_consumer(self, name: str, meta: bytes, memory: bool = False) -> ConsumerStore:
         directory = self._consumer_directory(name)
         if name in self._undeleted:
-            remove_directory(self._disk, directory, sync_name=False)
+            remove_directory(self._disk, directory, META, sync_name=False)
             self._undeleted.discard(name)
         if name in self._memory_consumers or self._disk.exists(directory / META):
             raise StoreError(f"stream {self.name!r} keeps a consumer {name!r} already", path=str(directory))
@@ -249,7 +249,7 @@ class FileAccountStore:
     def create_stream(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
         directory = self._directory(name)
         if name in self._undeleted:
-            remove_directory(self._disk, directory)
+            remove_directory(self._disk, directory, META)
             self._undeleted.discard(name)
         if name in self._memory or self._disk.exists(directory / META):
             raise StoreError(f"account {self.name!r} keeps a stream {name!r} already", path=str(directory))

@@ -180,12 +180,17 @@ def make_directory(disk: Disk, path: Path, *, sync_name: bool = True) -> None:
         sync_directory(disk, made.parent)
 
 
-def remove_directory(disk: Disk, path: Path, *, sync_name: bool = True) -> None:
-    """Removes a tree so that a crash leaves it whole or out of sight. Raises StoreWriteError."""
+def remove_directory(disk: Disk, path: Path, meta: str, *, sync_name: bool = True) -> None:
+    """Removes an asset's tree so that a crash leaves it whole or out of sight. Raises StoreWriteError.
+
+    meta: the name of the file without which a directory is no asset. With `sync_name`, power loss does not
+    bring the asset back.
+    """
     hidden = path.with_name(f".deleted-{path.name}")
     try:
         if disk.exists(hidden):
-            disk.remove_tree(hidden)
+            sync_directory(disk, path.parent)  # it may have failed when the name was hidden
+            _remove_hidden(disk, hidden, meta)
         disk.rename(path, hidden)
     except FileNotFoundError:
         return
@@ -193,14 +198,24 @@ def remove_directory(disk: Disk, path: Path, *, sync_name: bool = True) -> None:
         raise StoreWriteError(f"cannot remove the directory: {error.strerror}", path=str(path)) from error
     if sync_name:
         sync_directory(disk, path.parent)
+    with contextlib.suppress(OSError):  # swept at the next start
+        _remove_hidden(disk, hidden, meta)
+
+
+def _remove_hidden(disk: Disk, hidden: Path, meta: str) -> None:
+    """Its meta goes first. Power loss may take back the name that hides the tree and not the removals in it:
+    without meta the rest is no asset, while a meta without the rest is one that lost its state."""
+    disk.unlink(hidden / meta)
     disk.remove_tree(hidden)
 
 
 def sweep_deleted(disk: Disk, directory: Path) -> None:
-    """Removes what a crash left of remove_directory()."""
-    for name in names_in(disk, directory):
-        if name.startswith(".deleted-"):
-            disk.remove_tree(directory / name)
+    """Removes what a crash left of remove_directory(). Raises StoreWriteError."""
+    hidden = [directory / name for name in names_in(disk, directory) if name.startswith(".deleted-")]
+    if hidden:
+        sync_directory(disk, directory)  # the process may have been killed before it did
+    for path in hidden:
+        disk.remove_tree(path)
 
 
 class OpenFiles:

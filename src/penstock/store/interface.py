@@ -82,8 +82,11 @@ class ConsumerStore(Protocol):
     def close(self) -> None:
         """Writes what is buffered and lets go. Closing twice is fine."""
 
-    def delete(self) -> None:
-        """Forgets the consumer, files and all."""
+    def delete(self, *, sync: bool = False) -> None:
+        """Forgets the consumer, files and all. Raises StoreWriteError.
+
+        Power loss does not bring it back with `sync`; without, it may come back whole.
+        """
 
 
 class StreamStore(Protocol):

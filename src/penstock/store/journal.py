@@ -374,12 +374,12 @@ class FileConsumerStore:
             self._closed = True
             self._files.forget(self._journal)
 
-    def delete(self) -> None:
+    def delete(self, *, sync: bool = False) -> None:
         self._files.background.drain()
         self._pending.clear()
         self._unsynced.clear()
         self._closed = True
         self._files.forget(self._journal)
         self.undeleted.add(self.name)
-        remove_directory(self._disk, self._directory, sync_name=False)
+        remove_directory(self._disk, self._directory, META, sync_name=sync)
         self.undeleted.discard(self.name)

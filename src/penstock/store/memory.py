@@ -53,7 +53,7 @@ class MemoryConsumerStore:
     def close(self) -> None:
         """Nothing to let go."""
 
-    def delete(self) -> None:
+    def delete(self, *, sync: bool = False) -> None:
         if self._owner.get(self.name) is self:
             del self._owner[self.name]
 

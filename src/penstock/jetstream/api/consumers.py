@@ -116,7 +116,8 @@ def info(engine: JetStream, request: ApiRequest) -> ConsumerInfoResponse:
 def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
     """CONSUMER.DELETE."""
     _expect_empty(request)
-    _consumer_of(engine, request).retire()
+    # With sync_always the answer promises what the disk has. A consumer that came back would deliver again.
+    _consumer_of(engine, request).retire(sync=engine.config.sync_always)
     return SuccessResponse(type=TYPE_PREFIX + "consumer_delete_response", success=True)
 
 

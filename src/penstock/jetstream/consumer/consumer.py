@@ -561,26 +561,26 @@ class Consumer:
             self._leave()
             self.store.close()
 
-    def retire(self) -> None:
-        """Ends for good and leaves its stream."""
+    def retire(self, *, sync: bool = False) -> None:
+        """Ends for good and leaves its stream. sync: power loss does not bring it back."""
         self.engine.forget_consumer(self)
         self.stream.consumers.pop(self.name, None)
         try:
-            self.delete()
+            self.delete(sync=sync)
         except StoreError as error:
             log.error("consumer %s: its files can not be removed: %s", self.name, error)
         if self.stream.consumer_left(is_direct=self.config.direct):
             self.engine.touch_stream(self.stream)
         self.engine.advisories.consumer_action(self.stream.name, self.name, "delete")
 
-    def delete(self) -> None:
-        """Ends for good: waiting requests are told, what was kept is forgotten."""
+    def delete(self, *, sync: bool = False) -> None:
+        """Ends for good: waiting requests are told, what was kept is forgotten. sync: see retire()."""
         if self.closed:
             return
         if self.pull is not None:
             self.pull.end_all(CONSUMER_DELETED)
         self._leave()
-        self.store.delete()
+        self.store.delete(sync=sync)
 
     def _leave(self) -> None:
         self.closed = True
