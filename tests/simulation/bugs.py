@@ -18,7 +18,7 @@ from penstock.jetstream.engine import JetStream
 from penstock.jetstream.stream import counter, stream
 from penstock.jetstream.stream.fast import FastIngest
 from penstock.jetstream.stream.renaming import make_mapper
-from penstock.jetstream.stream.schedules import MessageSchedules
+from penstock.jetstream.stream.schedules import MessageSchedules, Produced
 from penstock.jetstream.stream.stream import Stream
 from penstock.kernels import records
 from penstock.kernels.dispatch import SubjectMapper
@@ -225,6 +225,33 @@ def schedules_forgotten_in_a_crash(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MessageSchedules, "recover", lambda schedules: None)
 
 
+def schedule_happens_once(patch: pytest.MonkeyPatch) -> None:
+    """A schedule that repeats happens for the first time only."""
+    take_due = MessageSchedules.take_due
+
+    def once(schedules: MessageSchedules, now: int) -> list[Produced]:
+        produced = take_due(schedules, now)
+        for one in produced:
+            schedules._due.pop(one.scheduler, None)
+        return produced
+
+    patch.setattr(MessageSchedules, "take_due", once)
+
+
+def batch_taken_by_a_full_disk(patch: pytest.MonkeyPatch) -> None:
+    """Messages of atomic batches are taken while every publish is refused."""
+    apply_one = Stream._apply_one
+
+    def taken(to: Stream, subject: bytes, reply: bytes, header: bytes, *rest: Any) -> None:
+        refusal = to.refuse_all
+        if headers.value_of(header, headers.BATCH_ID):
+            to.refuse_all = None
+        apply_one(to, subject, reply, header, *rest)
+        to.refuse_all = refusal
+
+    patch.setattr(Stream, "_apply_one", taken)
+
+
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (ack_before_write, "acked means kept", 10),
     (lost_tombstone, "no resurrection", 3),
@@ -241,4 +268,6 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (schedules_forgotten_in_a_crash, "schedules", 61),
     (acked_before_the_sync, "acked means kept", 76),
     (frame_begun_again, "acked means kept", 36),
+    (schedule_happens_once, "schedules", 15),
+    (batch_taken_by_a_full_disk, "atomic", 8),
 ]

@@ -30,6 +30,17 @@ class Arrival(NamedTuple):
     answer: int  # number of the inbox that waits for the answer; 0: none
 
 
+class Applied(NamedTuple):
+    """An arrival that the server applied at `now` (ns). refusing: it refused all publishes to the stream.
+
+    A tick that waits for the disk spans several of the server's, and the disk may fail in some of them.
+    """
+
+    arrival: Arrival
+    now: int
+    refusing: bool
+
+
 class AtomicBatch:
     """One batch, as its publisher and as a server without faults sees it."""
 
@@ -74,21 +85,28 @@ class AtomicRecord:
     def __init__(self, record: StreamRecord) -> None:
         self._record = record
         self.batches: list[AtomicBatch] = []  # which their publishers have not ended
-        self.arrivals: list[Arrival] = []  # since the last tick
+        self.arrivals: list[Arrival] = []  # which the server has not applied
+        self._applied: list[Applied] = []  # since the last tick
         self.answers: dict[int, bytes] = {}
         self._whole: list[list[Publish]] = []  # batches that were stored, while something of them is there
         self._reads: list[set[int]] = []  # tags, one set for each time somebody read everything
 
-    def end_tick(self, now: int, *, faulty: bool, refusing: bool) -> None:
-        """The tick is over: everything that arrived was decided and answered. refusing: by a refusal."""
+    def applied(self, now: int, *, refusing: bool) -> None:
+        """The server applied what arrived. refusing: it refused every publish to the stream."""
+        self._applied += [Applied(arrival, now, refusing) for arrival in self.arrivals]
+        self.arrivals.clear()
+
+    def end_tick(self, now: int, *, faulty: bool) -> None:
+        """The tick is over: everything that arrived was decided and answered."""
         record = self._record
-        arrivals, self.arrivals = self.arrivals, []
+        require(not self.arrivals, "progress", f"{record.name}: {self.arrivals} were not applied")
+        applied, self._applied = self._applied, []
         answers, self.answers = self.answers, {}
         committed: list[list[Publish]] = []
-        for arrival in arrivals:
+        for arrival, at, refusing in applied:
             batch = arrival.batch
             batch.uncertain |= faulty or record.limits_changed
-            came_to = "refused" if refusing else batch.take(arrival, now)
+            came_to = "refused" if refusing else batch.take(arrival, at)
             answer = answers.pop(arrival.answer, None)
             staged = list(batch.staged)
             if came_to == "commit" and self._is_stored(staged):
@@ -100,7 +118,7 @@ class AtomicRecord:
             elif self._check_answer(arrival, came_to, staged, answer, now, stored=staged in committed):
                 committed.append(staged)
         require(not answers, "answers", f"{record.name}: nobody waited for {answers}")
-        self._check_nothing_else(arrivals, committed)
+        self._check_nothing_else([one.arrival for one in applied], committed)
         self._whole += committed
         self._check_reads()
         self._forget()
@@ -184,6 +202,8 @@ class AtomicRecord:
         for one in batch:
             if one.tag in present:
                 there = True
+            elif record.copies is not None and record.copies.rolled_up(one.subject):
+                continue
             elif (not by_size or there) and (config.max_msgs_per_subject <= 0 or one.subject not in newest):
                 return False
         return True
@@ -236,8 +256,8 @@ class AtomicRecord:
             if kept and lost:
                 raise Violation("atomic", f"{self._record.name}: {kept} came back and {lost} did not")
         committed: list[list[Publish]] = []
-        for arrival in self.arrivals:
-            if arrival.batch.take(arrival, now) == "commit":
+        for arrival, at, refusing in self._applied:
+            if not refusing and arrival.batch.take(arrival, at) == "commit":
                 batch = list(arrival.batch.staged)
                 if self._check_whole(batch, seq_of, found):
                     committed.append(batch)
@@ -246,7 +266,7 @@ class AtomicRecord:
 
     def _check_nothing_else_found(self, seq_of: dict[int, int], committed: list[list[Publish]]) -> None:
         whole = {one.tag for batch in committed for one in batch}
-        for batch in [*self.batches, *(arrival.batch for arrival in self.arrivals)]:
+        for batch in [*self.batches, *(one.arrival.batch for one in self._applied)]:
             for one in batch.sent:
                 if one.tag in seq_of and one.tag not in whole and not self._knows(one):
                     raise Violation("atomic", f"{batch.id}: {one.tag} came back, and was not committed")
@@ -261,6 +281,7 @@ class AtomicRecord:
         for batch in self.batches:
             batch.is_open = False
         self.arrivals.clear()
+        self._applied.clear()
         self.answers.clear()
         self._reads.clear()
         self._forget()

@@ -29,6 +29,7 @@ class BatchBook:
         self._numbers = itertools.count(1)
         self._inboxes: dict[int, AtomicRecord] = {}
         self._fast: dict[str, FastRecord] = {}
+        self._died_at = 0  # ns
 
     def of(self, record: StreamRecord) -> StreamBatches:
         """Those of a stream; none of them was begun before it was created."""
@@ -56,19 +57,31 @@ class BatchBook:
 
     # --- what the world does
 
-    def end_tick(self, record: StreamRecord, now: int, *, faulty: bool, refusing: bool) -> None:
+    def applied(self, record: StreamRecord, now: int, *, refusing: bool) -> None:
+        """The server applied what arrived for a stream, or refused all of it."""
+        batches = self._streams.get(record.name)
+        if batches is not None and batches.record is record:
+            batches.atomic.applied(now, refusing=refusing)
+
+    def end_tick(self, record: StreamRecord, now: int, *, faulty: bool) -> None:
         """A stream's tick is over, and its record has looked at the log."""
         batches = self._streams.get(record.name)
         if batches is not None and batches.record is record:
-            batches.atomic.end_tick(now, faulty=faulty, refusing=refusing)
+            batches.atomic.end_tick(now, faulty=faulty)
             batches.fast.end_tick(now, faulty=faulty)
+
+    def died(self, now: int) -> None:
+        """The server dies. It may have applied everything by now: time goes by before it starts again."""
+        self._died_at = now
+        for batches in self._streams.values():
+            batches.atomic.applied(now, refusing=False)
 
     def judge(self, record: StreamRecord, found: dict[int, Held], now: int, *, power: bool) -> None:
         """After a crash, before the record takes over what was found."""
         batches = self._streams.get(record.name)
         if batches is not None and batches.record is record:
             batches.atomic.judge(found, now, power=power)
-            batches.fast.judge(found, now, power=power)
+            batches.fast.judge(found, self._died_at, power=power)
 
     def crashed(self, *, damaged: bool) -> None:
         """Nobody waits for answers any more. damaged: bits of the files were flipped."""

@@ -55,6 +55,8 @@ class Copies(Feature):
         self._came: set[tuple[str, int, str]] = set()  # everything that was: of which source, sequence, ident
         self._claimed: dict[str, Position] = {}  # how far the server says it is, with all of that written
         self._rollups: list[Held] = []  # copies at the last look that take older messages away
+        self._rollups_of_tick: list[Held] = []  # the same since the last tick
+        self._tick_from = 0  # the last sequence before it
         self._may_be_ahead = False  # power loss without syncs
         self._last_seq = 0  # of the stream, at the last look
         self._ids_unseen: set[bytes] = set()  # message ids of copies that came and went between two looks
@@ -117,6 +119,8 @@ class Copies(Feature):
 
     def end_tick(self, now: int, *, faulty: bool) -> None:
         self._config_before = self.record.config
+        self._rollups_of_tick.clear()
+        self._tick_from = self.record.last_seq
 
     def _is_copy(self, held: Held, source: StreamSource, original: Held, ident: str) -> bool:
         configs = (self.record.config, self._config_before)
@@ -145,18 +149,15 @@ class Copies(Feature):
         config = self.record.config
         may = config.allow_rollup_hdrs and not config.deny_purge
         self._rollups = [held for held in found.values() if may and _ROLLS_UP.search(held.header)]
+        self._rollups_of_tick += [held for held in self._rollups if held.seq > self._tick_from]
 
     def rolls_up(self, held: Held) -> bool:
-        """Did a copy take an older message away? Also one that a schedule made for the last time."""
-        for one in self._rollups:
-            ends = headers.value_of(one.header, headers.SCHEDULE_NEXT) == b"purge"
-            scheduler = headers.value_of(one.header, headers.SCHEDULER) or b""
-            if ends and one.seq > held.seq and scheduler.decode() == held.subject:
-                return True
-            value = headers.value_of(one.header, headers.ROLLUP)
-            if one.seq > held.seq and (value == b"all" or (value == b"sub" and one.subject == held.subject)):
-                return True
-        return False
+        """Did a copy take an older message away?"""
+        return any(one.seq > held.seq and _takes_away(one, held.subject) for one in self._rollups)
+
+    def rolled_up(self, subject: str) -> bool:
+        """May a copy have taken away a message of the subject that came in the same tick?"""
+        return any(_takes_away(one, subject) for one in self._rollups_of_tick)
 
     # --- nothing is passed over
 
@@ -286,6 +287,8 @@ class Copies(Feature):
         """After a crash: the record took over what was found."""
         self._configure()
         record, world = self.record, self._world
+        self._rollups_of_tick.clear()
+        self._tick_from = record.last_seq
         kept = {} if power and not world.always else dict(record.base.sources)
         for held in record.live.values():
             about = source_in(held) if record.config.mirror is None else None
@@ -334,3 +337,13 @@ class Copies(Feature):
 
     def _may_take(self, source: StreamSource, held: Held) -> bool:
         return any(takes(one, held) for one in self._variants(source))
+
+
+def _takes_away(one: Held, subject: str) -> bool:
+    """Does it take away older messages of the subject? The last message of a schedule takes the schedule."""
+    if headers.value_of(one.header, headers.SCHEDULE_NEXT) == b"purge":
+        scheduler = headers.value_of(one.header, headers.SCHEDULER) or b""
+        if scheduler.decode() == subject:
+            return True
+    value = headers.value_of(one.header, headers.ROLLUP)
+    return value == b"all" or (value == b"sub" and one.subject == subject)

@@ -170,6 +170,7 @@ def left_at_once(record: StreamRecord, publish: Publish) -> bool:
         or record.limits_changed
         or bool(record.asked)
         or any(one.rollup for one in record.published.values())
+        or (record.copies is not None and record.copies.rolled_up(publish.subject))
     )
 
 
@@ -255,12 +256,12 @@ class FastRecord:
 
     # --- crashes
 
-    def judge(self, found: dict[int, Held], now: int, *, power: bool) -> None:
+    def judge(self, found: dict[int, Held], died_at: int, *, power: bool) -> None:
         """After a crash, before the stream's record takes over what was found."""
         record = self._record
         at_of = {held.tag: seq for seq, held in found.items() if held.tag}
         for batch in self.batches:
-            walk = Walk(batch, None, now)
+            walk = Walk(batch, None, died_at)
             for arrival in self.arrivals:
                 if arrival.batch is batch:
                     walk.take(arrival)

@@ -45,7 +45,10 @@ def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None
                 known.limits_changed = True
             if known.config.retention is not RetentionPolicy.LIMITS:
                 note_settled(world, known, in_flight)
-            world.batches.judge(known, read_log(stream.log, 1), world.now, power=power)
+            there = read_log(stream.log, 1)
+            if known.copies is not None:
+                known.copies.note_rollups(there)
+            world.batches.judge(known, there, world.now, power=power)
             known.judge(stream, world.now, power=power, always=world.always)
         for one in known.features:
             one.recovered(world.now, power=power or is_new, damaged=world.damaged)
@@ -55,7 +58,8 @@ def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None
     world.batches.crashed(damaged=world.damaged)
     _judge_consumers(world, in_flight, power=power)
     found = engine.streams.get(LETTERS)
-    world.letters.crashed(found, world.streams, world.consumers, lossy=power and not world.always)
+    lossy = (power and not world.always) or world.flipped
+    world.letters.crashed(found, world.streams, world.consumers, lossy=lossy)
     world.doubtful.clear()
     world.half_updated.clear()
     world.half_removed.clear()
@@ -102,6 +106,9 @@ def _meet_consumers(world: World, *, strict: bool) -> None:
         for consumer in stream.consumers.values():
             if (name, consumer.name) not in world.consumers and not consumer.is_driven:
                 may = not strict or (name, consumer.name) in world.half_removed
+                # A consumer that expired may come back with the power: no client was told that it is gone.
+                promised = (name, consumer.name, consumer.created) in world.removed
+                may = may and not (promised and world.always and not world.damaged)
                 require(may, "no resurrection", f"consumer {name} > {consumer.name} is back")
                 world.meet_unknown(name, consumer.name).was_removed = True
 

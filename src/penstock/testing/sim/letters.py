@@ -27,8 +27,8 @@ class LetterBook:
 
     def __init__(self) -> None:
         self._stored: dict[bytes, int] = {}  # by message id
-        self._repeatable: set[bytes] = set()  # of them: power loss took back what their consumers noted
-        self._lossy = False  # power loss: sequences may have been used again
+        self._repeatable: set[bytes] = set()  # of them: a crash took back what their consumers noted
+        self._lossy = False  # messages were lost: sequences may have been used again
         self._looked_upto = 0
 
     def look(self, stream: Stream, streams: Streams, consumers: Consumers) -> None:
@@ -41,7 +41,8 @@ class LetterBook:
         self._looked_upto = log.last_seq
 
     def crashed(self, stream: Stream | None, streams: Streams, consumers: Consumers, *, lossy: bool) -> None:
-        """After a crash: what is there is what counts. lossy: what was not synced may be gone."""
+        """After a crash: what is there is what counts. lossy: what was not synced may be gone, or what came
+        behind a bit that flipped."""
         self._stored.clear()
         self._looked_upto = 0
         self._lossy |= lossy

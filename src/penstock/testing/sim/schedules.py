@@ -21,13 +21,12 @@ CRON_S = 5
 
 
 class Schedule(NamedTuple):
-    """One that is there. due: ns. recovered: when the server found it after a crash, which it may go on from.
-    sure: False when it may have happened without a trace."""
+    """One that is there. due: ns. since: when (ns) it may have happened without a trace, or the server found
+    it after a crash; it may count its next time from then."""
 
     held: Held
     due: int
-    recovered: int = 0
-    sure: bool = True
+    since: int = 0
 
 
 def schedule_headers(name: str, now: int, random: Random, *, ttls: bool) -> list[tuple[str, str]]:
@@ -71,12 +70,17 @@ class Schedules(Feature):
         self._known: dict[str, Schedule] = {}  # by subject
         self._produced: set[int] = set()  # sequences
         self._faulty_at = 0
+        self._looked_upto = 0  # sequence
 
     def looked(self, before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
         if self.record.config.allow_msg_schedules:
             self._follow(fresh)
-            rolled = any(one.rollup == "all" for one in self.record.published.values())
-            self._prune(sure=not rolled and not self.record.asked)
+            self._known = {
+                subject: one._replace(since=now) if self._may_be_unseen(one, fresh) else one
+                for subject, one in self._known.items()
+                if one.held.seq in self.record.live
+            }
+        self._looked_upto = self.record.last_seq
 
     def _follow(self, fresh: dict[int, Held]) -> None:
         for held in fresh.values():
@@ -108,13 +112,15 @@ class Schedules(Feature):
         require(due > known.due and due >= held.ts, "schedules", f"{where}: the next is at {following}")
         self._known[scheduler] = known._replace(due=due)
 
-    def _prune(self, *, sure: bool) -> None:
-        live = self.record.live
-        self._known = {
-            subject: one._replace(sure=one.sure and sure)
-            for subject, one in self._known.items()
-            if one.held.seq in live
-        }
+    def _may_be_unseen(self, one: Schedule, fresh: dict[int, Held]) -> bool:
+        """May what it made have gone before the record looked? A purge or a roll-up takes it, and where there
+        is a limit per subject, the next message of the target: another schedule may have the same one."""
+        record = self.record
+        if record.asked or any(publish.rollup == "all" for publish in record.published.values()):
+            return True
+        target = stored_subject(record.config, _value(one.held, headers.SCHEDULE_TARGET))
+        newest = max((seq for seq, held in fresh.items() if held.subject == target), default=0)
+        return any(seq not in fresh for seq in range(self._looked_upto + 1, newest))
 
     def end_tick(self, now: int, *, faulty: bool) -> None:
         if faulty:
@@ -126,8 +132,8 @@ class Schedules(Feature):
             return
         limited = config.max_msgs > 0 or config.max_bytes > 0 or config.retention.value != "limits"
         for subject, one in self._known.items():
-            late = (now - max(one.due, one.recovered + CRON_S * NS_PER_S)) / NS_PER_S
-            if one.sure and not limited and late * NS_PER_S > LATE_NS:
+            late = (now - max(one.due, one.since + CRON_S * NS_PER_S)) / NS_PER_S
+            if not limited and late * NS_PER_S > LATE_NS:
                 raise Violation("schedules", f"{self.record.name}: {subject} is {late} s late")
 
     def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
@@ -143,6 +149,7 @@ class Schedules(Feature):
                 if known is not None:  # else it was published with the tick that the crash ended
                     require(held.ts >= known.due, "schedules", f"{held} came too early, due {known.due}")
         before, self._known = self._known, {}
+        self._looked_upto = self.record.last_seq
         self._produced = set(new)
         for held in live.values():
             scheduler = _value(held, headers.SCHEDULER)
@@ -151,7 +158,7 @@ class Schedules(Feature):
                 past = before.get(held.subject)
                 kept = fits and past is not None and past.held.seq == held.seq
                 self._known[held.subject] = (
-                    past if kept and past is not None else Schedule(held, _first_due(held), recovered=now)
+                    past if kept and past is not None else Schedule(held, _first_due(held), since=now)
                 )
             elif scheduler in self._known and _value(held, headers.SCHEDULE_NEXT) != "purge":
                 due = parse_time(_value(held, headers.SCHEDULE_NEXT))

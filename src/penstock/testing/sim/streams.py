@@ -484,8 +484,6 @@ class StreamRecord:
             must |= {seq: self.live[seq] for seq in self.acked if seq in self.live}
         missing = [held for seq, held in must.items() if found.get(seq) != held]
         self.base = base
-        if self.copies is not None:
-            self.copies.note_rollups(found)
         self._judge_found(found, base)
         unexplained = [held for held in missing if not self.may_be_missing(held, found, now, power=power)]
         if unexplained:
@@ -570,6 +568,8 @@ class StreamRecord:
         for held in self.live.values():
             if held.tag:
                 self._note(held)
+            else:
+                self.ever.pop(held.seq, None)  # a marker of the recovery, where a publish was not written
         lost = frozenset(range(1, self.last_seq + 1)) - self.live.keys()
         self.kept = Picture(self.live, self.last_seq, lost)
         self.end_tick()

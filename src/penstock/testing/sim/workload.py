@@ -369,7 +369,9 @@ def create_consumer(world: World, random: Random) -> None:
 def delete_consumer(world: World, random: Random) -> None:
     record = any_consumer(world, random)
     if record is not None and random.random() < 0.5:
-        world.api(f"CONSUMER.DELETE.{record.stream}.{record.name}", b"", record.key)
+        answer = world.api(f"CONSUMER.DELETE.{record.stream}.{record.name}", b"", record.key)
+        if answer.get("success") and not world.faulty():
+            world.removed.add((*record.key, record.created))
 
 
 def pause_consumer(world: World, random: Random) -> None:

@@ -96,6 +96,9 @@ class World:
         self.in_flight: set[tuple[str, str]] = set()  # what requests of this tick create, delete, update
         self.doubtful: set[str] = set()  # names of streams whose creation or deletion failed half-way
         self.half_removed: set[tuple[str, str]] = set()  # consumers whose files the disk may have kept
+        self.removed: set[tuple[str, str, int]] = (
+            set()
+        )  # consumers whose end was promised, with their creation
         self.half_updated: set[str] = set()  # of those whose update did: it may hold after a restart
         self.flipped = False  # a bit was flipped since the last recovery
         self.damaged = False  # ... or before: whatever is gone may be
@@ -163,6 +166,7 @@ class World:
         self.crashes += 1
         self.say(f"{'POWER LOSS' if power else 'KILL'} after {self.disk.ops} operations on the disk")
         self.kill_phase = None
+        self.batches.died(self.now)
         for record in self.streams.values():
             for one in record.features:
                 one.crashed()
@@ -272,6 +276,7 @@ class World:
         note_kept(self, is_over=False)
         with self._log:
             engine.apply(self.now)
+            self._note_applied()
             self._phase("apply")
             engine.write()
             self.look()
@@ -364,9 +369,8 @@ class World:
                 raise Violation("answers", f"publish {waiting.tag} to {waiting.stream} was not answered")
         self.publishes.clear()
         self.in_flight.clear()
-        for name, record in self.streams.items():
-            refusing = name in engine.streams and engine.streams[name].refuse_all is not None
-            self.batches.end_tick(record, self.now, faulty=self.faulty(), refusing=refusing)
+        for record in self.streams.values():
+            self.batches.end_tick(record, self.now, faulty=self.faulty())
             for one in record.features:
                 one.end_tick(self.now, faulty=self.faulty())
             record.end_tick()
@@ -429,15 +433,24 @@ class World:
             to.published[one.tag] = one
             to.tags.add(one.tag)
         self.commands += 1
+        self._route(subject.encode(), inbox, header, payload)
+
+    def _route(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        """A client's message reaches the server, which may apply what came before to answer it."""
         with self._log:
-            publish(self.index, subject.encode(), inbox, header, payload)
+            publish(self.index, subject, reply, header, payload)
+        self._note_applied()
+
+    def _note_applied(self) -> None:
+        for name, stream in self.engine.streams.items():
+            if name in self.streams and not stream.sink.batch.size:
+                self.batches.applied(self.streams[name], self.now, refusing=stream.refuse_all is not None)
 
     def read(self, subject: bytes, body: bytes) -> set[int] | None:
         """A direct get of several messages: their tags, or None when it was refused."""
         self._read.clear()
         self.commands += 1
-        with self._log:
-            publish(self.index, subject, b"_IN.r.1", b"", body)
+        self._route(subject, b"_IN.r.1", b"", body)
         if not self._read or not self._read[-1][0].startswith(b"NATS/1.0 204"):
             return None
         return {tag_in(header, payload) for header, payload in self._read[:-1] if not is_produced(header)}
@@ -452,8 +465,7 @@ class World:
         self.in_flight.update(intents)
         self.commands += 1
         self.now += not self._is_open  # no two things are created at the same time
-        with self._log:
-            publish(self.index, b"$JS.API." + request.encode(), inbox, b"", payload)
+        self._route(b"$JS.API." + request.encode(), inbox, b"", payload)
         kept = set(self.in_flight)
         self.tick(whole=True)
         answer = json.loads(self._answers.pop(inbox, b"{}"))
@@ -488,16 +500,14 @@ class World:
                 number = next(self._ids)
                 inbox = b"_IN.c.%d" % number
                 self._confirmations[number] = (record, seqs)
-        with self._log:
-            publish(self.index, reply.encode(), inbox, b"", body)
+        self._route(reply.encode(), inbox, b"", body)
 
     def pull(self, stream: str, name: str, body: dict[str, Any]) -> None:
         """A pull request."""
         inbox = b"_IN.d.%d" % next(self._ids)
         self.commands += 1
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}".encode()
-        with self._log:
-            publish(self.index, subject, inbox, b"", json.dumps(body).encode())
+        self._route(subject, inbox, b"", json.dumps(body).encode())
 
     def meet(self, stream: str, name: str, answer: dict[str, Any]) -> ConsumerRecord:
         """A consumer was created, or updated."""
