@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from penstock import faults
 from penstock.testing.sim.runner import fresh_seed
 
 # Installed, the package registers the plugin by itself; run from the source tree it doesn't.
@@ -26,6 +28,21 @@ SIM_FIRST = os.environ.setdefault("SIM_FIRST", str(fresh_seed()))
 def pytest_report_header() -> str:
     """Says which seeds this run draws, so that the whole run can be repeated."""
     return f"simulation: fresh seeds from {SIM_FIRST} (repeat them with SIM_FIRST={SIM_FIRST})"
+
+
+@pytest.fixture(autouse=True)
+def noted_faults() -> Iterator[list[BaseException]]:
+    """Exceptions that the product contained: a test fails on those that it did not take out of the list."""
+    noted: list[BaseException] = []
+
+    def watch(where: str, error: BaseException) -> None:
+        if error not in noted:
+            noted.append(error)
+
+    with faults.watch(watch):
+        yield noted
+    for error in noted:
+        raise AssertionError("the product contained an exception that no test expects") from error
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,8 +15,8 @@ from penstock.server.tick import Tick
 
 
 class FakeHandle:
-    def __init__(self, loop: FakeLoop, delay_s: float, callback: Callable[..., Any]) -> None:
-        self.loop, self.delay_s, self.callback = loop, delay_s, callback
+    def __init__(self, loop: FakeLoop, delay_s: float, callback: Callable[..., Any], *args: Any) -> None:
+        self.loop, self.delay_s, self.callback, self.args = loop, delay_s, callback, args
 
     def cancel(self) -> None:
         self.loop.timers.remove(self)
@@ -32,8 +32,8 @@ class FakeLoop:
     def call_soon(self, callback: Callable[[], Any]) -> None:
         self.soon.append(callback)
 
-    def call_later(self, delay_s: float, callback: Callable[[], Any]) -> FakeHandle:
-        handle = FakeHandle(self, delay_s, callback)
+    def call_later(self, delay_s: float, callback: Callable[..., Any], *args: Any) -> FakeHandle:
+        handle = FakeHandle(self, delay_s, callback, *args)
         self.timers.append(handle)
         return handle
 
@@ -47,7 +47,7 @@ class FakeLoop:
         """The one timer's time has come."""
         (handle,) = self.timers
         self.timers.clear()
-        handle.callback()
+        handle.callback(*handle.args)
 
 
 class FakeEngine:
@@ -57,10 +57,11 @@ class FakeEngine:
         self.steps = steps
         self.deadline: int | None = None
         self.fails_at = ""
+        self.error: BaseException = LookupError("no")
 
     def _do(self, step: str) -> None:
         if step == self.fails_at:
-            raise OSError(5, "the disk lied")
+            raise self.error
         self.steps.append(step)
 
     def apply(self, now: int) -> None:
@@ -76,10 +77,15 @@ class FakeEngine:
         self._do("deliver")
 
     def next_deadline(self) -> int | None:
+        if self.fails_at == "next_deadline":
+            raise self.error
         return self.deadline
 
     def on_time(self, now: int) -> None:
         self._do(f"on_time {now}")
+
+    def begin_again(self) -> None:
+        self._do("begin_again")
 
 
 class Owner:
@@ -145,13 +151,13 @@ def test_a_read_that_comes_alone_after_one_that_did_ends_the_tick_itself(world: 
     assert world.loop.soon == []
 
 
-def test_an_engine_that_fails_within_a_read_stops_everything_as_in_a_scheduled_tick(world: World) -> None:
+def test_what_is_no_exception_stops_everything_within_a_read_too(world: World) -> None:
     world.add_engine()
     world.tick.trigger.read(lambda: world.sink.write(b"x"))
     world.loop.turn()
     world.steps.clear()
-    world.engine.fails_at = "write"
-    with pytest.raises(OSError, match="the disk lied"):
+    world.engine.fails_at, world.engine.error = "write", KeyboardInterrupt("stop")
+    with pytest.raises(KeyboardInterrupt, match="stop"):
         world.tick.trigger.read(world.tick.schedule)
     assert world.steps == ["apply"]
     assert len(world.failures) == 1
@@ -204,17 +210,63 @@ def test_flush_tells_whether_a_receiver_is_congested(world: World) -> None:
     assert world.tick.flush() is True
 
 
-def test_no_ack_leaves_when_its_record_could_not_be_written(world: World) -> None:
+@pytest.mark.parametrize("step", ["apply", "write", "acknowledge", "deliver"])
+def test_an_engine_that_raises_has_no_further_step_in_this_tick_and_the_others_do(
+    world: World, step: str, noted_faults: list[BaseException]
+) -> None:
     world.add_engine()
-    world.engine.fails_at = "write"
+    others: list[str] = []
+    world.tick.add(FakeEngine(others))
+    world.loop.turn()
+    world.steps.clear()
+    others.clear()
+    world.engine.fails_at = step
+    world.sink.write(b"x")
     world.tick.schedule()
-    with pytest.raises(OSError, match="the disk lied"):
-        world.loop.turn()
-    assert world.steps == ["apply"]
-    assert len(world.failures) == 1
+    world.loop.turn()
+    order = ["apply", "write", "acknowledge", "deliver"]
+    assert world.steps == [*order[: order.index(step)], "begin_again", "flush b'x'"]
+    assert others == order
+    assert world.failures == [] and noted_faults == [world.engine.error]
+    noted_faults.clear()
+    world.steps.clear()
+    world.engine.fails_at = ""
+    world.loop.fire()  # it has another tick, although nobody asks for one
+    world.loop.turn()
+    assert world.steps == order
+
+
+@pytest.mark.parametrize("step", ["on_time 1000", "next_deadline"])
+def test_a_timer_that_raises_in_one_engine_comes_for_the_others(
+    world: World, step: str, noted_faults: list[BaseException]
+) -> None:
+    other = FakeEngine([])
+    world.tick.add(world.engine)
+    world.tick.add(other)
+    world.engine.fails_at = step
+    other.deadline = 2_000
+    world.loop.turn()
+    for timer in tuple(world.loop.timers):
+        timer.callback(*timer.args)
+    assert "on_time 1000" in other.steps
+    assert set(noted_faults) == {world.engine.error}
+    noted_faults.clear()
+
+
+def test_a_tick_that_fails_itself_is_run_again(world: World, noted_faults: list[BaseException]) -> None:
+    world.add_engine()
+    world.tick.run_engines = _fails  # type: ignore[method-assign]
     world.tick.schedule()
-    world.loop.turn()  # sessions still get their -ERR and goodbyes, but no engine runs again
-    assert world.steps == ["apply"]
+    world.loop.turn()
+    del world.tick.run_engines
+    assert world.steps == [] and len(noted_faults) == 1
+    noted_faults.clear()
+    world.loop.fire()
+    assert world.steps[:4] == ["apply", "write", "acknowledge", "deliver"]
+
+
+def _fails(now: int) -> None:
+    raise LookupError("no")
 
 
 def test_the_timer_follows_the_earliest_deadline(world: World) -> None:

@@ -340,6 +340,8 @@ def _check_subjects(config: StreamConfig) -> None:
     if count > SUBJECTS_MAX:
         raise refuse(f"the stream has {count} subjects, at most {SUBJECTS_MAX} are allowed")
     for subject in config.subjects:
+        if subjects.is_too_long(subject):
+            raise refuse(f"subject is too long, maximum allowed is {subjects.FILTER_MAX} bytes")
         if not subjects.is_valid_filter(subject):
             raise refuse("invalid subject")
         if config.no_ack:

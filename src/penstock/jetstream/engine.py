@@ -22,6 +22,7 @@ from typing import Any, cast
 
 import msgspec
 
+from penstock import faults
 from penstock.errors import StoreError, StoreWriteError
 from penstock.jetstream import config as stream_config
 from penstock.jetstream.advisories import Advisories
@@ -32,11 +33,13 @@ from penstock.jetstream.claims import SubjectClaims, bounded
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.interest import InterestWatch
 from penstock.jetstream.consumer.turns import Turns
+from penstock.jetstream.containment import Containment
 from penstock.jetstream.deadlines import Deadlines, earliest
 from penstock.jetstream.groupcommit import GroupCommit
 from penstock.jetstream.indexing import SubjectIndexing
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import EngineConfig
+from penstock.jetstream.opening import Opening
 from penstock.jetstream.sourcing import Sourcing
 from penstock.jetstream.stream.origins import check_among
 from penstock.jetstream.stream.overflow import Overflow
@@ -50,6 +53,8 @@ from penstock.protocol.transforms import Below
 from penstock.store.interface import AccountStore, StreamStore
 
 log = logging.getLogger("penstock.jetstream")
+
+AGAIN_NS = 100_000_000  # until the next tick at the latest, after a step that failed
 
 
 class JetStream:
@@ -105,109 +110,64 @@ class JetStream:
         self._sync_due: int | None = None
         self._failing: dict[str, Stream] = {}  # streams whose last write failed
         self._retry_due: int | None = None
+        self.containment = Containment(self)
+        self._stream_failed = self.containment.stream_failed
+        self._consumer_failed = self.containment.consumer_failed
+        self._may_send = True  # what was applied was written since a step failed
+        self._again: list[Consumer] = []  # to be looked at in the next tick
+        self._again_due: int | None = None
         self.interest = InterestWatch(index)
         self.turns = Turns()
         self.indexing = SubjectIndexing(wake)
         self.transfers = Transfers(self)
         self.sourcing = Sourcing(self)
+        self._opening = Opening(self)
         self._api = ApiService(self)
 
     # --- life ----------------------------------------------------------------------------------
 
     def recover(self, now: int) -> None:
-        """Opens every stored stream with its consumers, then answers requests.
-
-        A stream that can't be opened is offline: its files stay as they are, requests about it are refused
-        with the reason, and the others work.
-        """
-        for name in self.stores.stream_names():
-            try:
-                self._recover_stream(name, now)
-            except (StoreError, msgspec.DecodeError) as error:
-                log.error("stream %s is offline, its files stay as they are: %s", name, error)
-                self.offline[name] = str(error)
-        self.sourcing.recover()
+        """Opens every stored stream with its consumers, then answers requests. See opening.py."""
+        self._opening.recover(now)
+        faults.contain(self.sourcing.recover, self.containment.work_failed)
         self._api.start()
-
-    def _recover_stream(self, name: str, now: int) -> None:
-        store = self.stores.open_stream(name)
-        meta = msgspec.json.decode(store.meta, type=StreamMeta)
-        if meta.restoring:
-            log.warning("stream %s: its restore did not come to an end, what came of it is removed", name)
-            store.delete()
-            return
-        level = stream_config.stored_level(meta.config)
-        if level > self.config.api_level:
-            raise StoreError(
-                f"unsupported - required API level: {level}, current API level: {self.config.api_level}"
-            )
-        self._open_stream(store, meta, now)
 
     def adopt(self, store: StreamStore) -> Stream:
         """A stream with messages and consumers becomes one of the account's; its store is open."""
-        meta = msgspec.json.decode(store.meta, type=StreamMeta)
-        stream = self._open_stream(store, meta, self.clock(), is_restored=True)
+        stream = self._opening.adopt(store)
         self.advisories.stream_action(stream.name, "create")
-        return stream
-
-    def _open_stream(
-        self, store: StreamStore, meta: StreamMeta, now: int, *, is_restored: bool = False
-    ) -> Stream:
-        name = meta.config.name
-        stream = self._new_stream(meta.config, store, meta.created)
-        stream.recover(now)
-        left_out = False
-        for consumer_name in store.consumer_names():
-            try:
-                consumer = Consumer.recover(self, stream, store.open_consumer(consumer_name), now)
-            except (StoreError, msgspec.DecodeError) as error:
-                log.error("consumer %s of stream %s is left out: %s", consumer_name, name, error)
-                left_out = True
-                continue
-            stream.consumers[consumer.name] = consumer
-            self.touch_consumer(consumer)
-        if stream.needs is not None:
-            # An ack may have been written whose removal was not; what a lost consumer needs is unknown.
-            stream.needs.held = left_out
-            if stream.consumers or not is_restored:  # a backup without consumers waits for new ones
-                stream.needs.review()
-        self.streams[name] = stream
-        self.claims.hold(name, stream.config.subjects)
-        stream.expire(now)
-        stream.subscribe(self.index)
-        self.sourcing.follow(stream)
-        self.touch_stream(stream)
         return stream
 
     def end_pulls(self) -> None:
         """The server is about to stop: tells everybody whose pull request waits."""
         for stream in list(self.streams.values()):
             for consumer in list(stream.consumers.values()):
-                consumer.end_pulls()
+                faults.contain(consumer.end_pulls, self.containment.work_failed)
 
     def close(self) -> None:
         """Takes no more messages, writes what is left and closes every store."""
-        self._api.stop()
-        self.transfers.stop()
-        self.sourcing.stop()
-        for stream in self.streams.values():
-            stream.unsubscribe(self.index)
-        for stream in self.streams.values():
-            self._finish_sync(stream)
+        failed = self.containment.work_failed
+        for stop in (self._api.stop, self.transfers.stop, self.sourcing.stop):
+            faults.contain(stop, failed)
+        for stream in list(self.streams.values()):
+            faults.contain(stream.unsubscribe, failed, self.index)
+        for stream in list(self.streams.values()):
+            faults.contain(self._finish_sync, self._stream_failed, stream)
         self.apply(self.clock())
         self.write()
-        for stream in self.streams.values():
-            self._finish_sync(stream)
+        for stream in list(self.streams.values()):
+            faults.contain(self._finish_sync, self._stream_failed, stream)
         self.acknowledge()
         for stream in self.streams.values():
             stream.atomic.drop()
-            closers = [*(consumer.close for consumer in stream.consumers.values()), stream.store.close]
-            for close in closers:
-                try:
-                    close()
-                except StoreError as error:
-                    log.error("stream %s: closing it failed: %s", stream.name, error)
+            for close in (*(consumer.close for consumer in stream.consumers.values()), stream.store.close):
+                faults.contain(close, partial(self._closing_failed, stream))
         self.streams.clear()
+
+    def _closing_failed(self, stream: Stream, error: Exception) -> None:
+        if not isinstance(error, StoreError):
+            faults.note(f"closing stream {stream.name}", error)
+        log.error("stream %s: closing it failed: %s", stream.name, error)
 
     def _finish_sync(self, stream: Stream) -> None:
         """Waits for a sync that is under way."""
@@ -219,65 +179,106 @@ class JetStream:
 
     # --- the tick ------------------------------------------------------------------------------
 
+    # Each step is contained as a whole, and in it the work on each stream and consumer: containment.py.
+
     def apply(self, now: int) -> None:
         """Applies publishes, then consumers' acks."""
+        faults.contain(self._apply, self.containment.step_failed, now)
+
+    def _apply(self, now: int) -> None:
         ready = dict.fromkeys(self.group.take_ready())
         for stream in [*ready, *cast("list[Stream]", self.dirty_streams.take())]:
-            if self.streams.get(stream.name) is not stream:
-                continue  # deleted in this very tick
-            if stream.syncing:
-                self.group.hold(stream)
-                continue
-            stream.refuse_all = stream.write_failure or self.capacity.refusal(stream)
-            if stream in ready and (stream.next_deadline() or now + 1) <= now:
-                stream.expire(now)  # came while it was synced
-            stream.apply_pending(now)
-            self._note_stream(stream)
-        for consumer in cast("list[Consumer]", self.dirty_consumers.take()):
-            consumer.apply(now)
-            self._active[consumer] = None
-            self._remove_settled(consumer)
+            if self.streams.get(stream.name) is stream:  # else deleted or set aside in this very tick
+                faults.contain(self._apply_stream, self._stream_failed, stream, now, stream in ready)
+        again, self._again = self._again, []
+        for consumer in [*again, *cast("list[Consumer]", self.dirty_consumers.take())]:
+            faults.contain(self._apply_consumer, self._consumer_failed, consumer, now)
         while self._deferred:
-            self._deferred.pop(0)()
+            faults.contain(self._deferred.pop(0), self.containment.work_failed)
+
+    def _apply_stream(self, stream: Stream, now: int, was_held: bool) -> None:
+        if stream.syncing:
+            self.group.hold(stream)
+            return
+        stream.refuse_all = stream.write_failure or self.capacity.refusal(stream)
+        if was_held and (stream.next_deadline() or now + 1) <= now:
+            stream.expire(now)  # came while it was synced
+        stream.apply_pending(now)
+        self._note_stream(stream)
+
+    def _apply_consumer(self, consumer: Consumer, now: int) -> None:
+        consumer.apply(now)
+        self._active[consumer] = None
+        self._remove_settled(consumer)
 
     def write(self) -> None:
         """Hands what is new to the operating system; with sync_always to the disk."""
+        faults.contain(self._write, self.containment.step_failed)
+
+    def _write(self) -> None:
         unwritten, self._unwritten = self._unwritten, {}
         for stream in unwritten.values():
             if stream.syncing:
                 self._unwritten[stream.name] = stream  # time changed it: nobody waits for that
             else:
-                self._write_stream(stream)
-        for consumer in self._active:
-            self._write_consumer(consumer)
+                faults.contain(self._write_stream, self._stream_failed, stream)
+        for consumer in list(self._active):
+            faults.contain(self._write_consumer, self._consumer_failed, consumer)
         if self._unsynced and self._sync_due is None:
             self._sync_due = self.clock() + self.config.sync_interval_ns
+        self._may_send = True
 
     def acknowledge(self) -> None:
         """Sends pub acks and confirmations of consumer acks. Only after `write`."""
+        if self._may_send:
+            faults.contain(self._acknowledge, self.containment.step_failed)
+
+    def _acknowledge(self) -> None:
         self.is_routing = True
         try:
-            self.overflow.answer(self.index, self.clock())
-            for stream in self._changed.values():
+            faults.contain(self._answer_overflow, self.containment.work_failed)
+            for stream in list(self._changed.values()):
                 if not stream.syncing:
-                    stream.acknowledge(self.index)
-            for consumer in self._active:
+                    faults.contain(self._acknowledge_stream, self._stream_failed, stream)
+            for consumer in list(self._active):
                 if consumer not in self._lagging:
-                    consumer.confirm()
+                    faults.contain(self._confirm, self._consumer_failed, consumer)
         finally:
             self.is_routing = False
 
+    def _answer_overflow(self) -> None:
+        self.overflow.answer(self.index, self.clock())
+
+    def _acknowledge_stream(self, stream: Stream) -> None:
+        stream.acknowledge(self.index)
+
+    def _confirm(self, consumer: Consumer) -> None:
+        consumer.confirm()
+
     def deliver(self, now: int) -> None:
         """Lets consumers with work send messages, and writes what they noted about it."""
+        if self._may_send:
+            faults.contain(self._deliver_all, self.containment.step_failed, now)
+
+    def _deliver_all(self, now: int) -> None:
         changed, self._changed = self._changed, {}
         active, self._active = self._active, {}
         for stream in changed.values():
-            if stream.wiring is not None and stream.write_failure is None and not stream.syncing:
-                active.update(dict.fromkeys(stream.wiring.with_news()))
+            if stream.write_failure is None and not stream.syncing:
+                active.update(dict.fromkeys(self._with_news(stream)))
         self._deliver(list(active), now)
-        self.sourcing.advance(changed, now)
-        self.transfers.advance(now)
-        self.indexing.advance()
+        for advance in (partial(self.sourcing.advance, changed), self.transfers.advance):
+            faults.contain(advance, self.containment.work_failed, now)
+        faults.contain(self.indexing.advance, self.containment.work_failed)
+
+    def _with_news(self, stream: Stream) -> list[Consumer]:
+        """The consumers that waited for what the stream now holds."""
+        if stream.wiring is None:
+            return []
+        return faults.contain(stream.wiring.with_news, partial(self._news_failed, stream)) or []
+
+    def _news_failed(self, stream: Stream, error: Exception) -> None:
+        self._stream_failed(error, stream)
 
     def _deliver(self, consumers: list[Consumer], now: int) -> None:
         share = self.turns.share(len(consumers))
@@ -286,17 +287,33 @@ class JetStream:
             for consumer in self.turns.in_order(consumers):
                 if consumer.stream.syncing:
                     self.group.hold_consumer(consumer)
-                    continue
-                consumer.deliver(now, share)
-                self._write_consumer(consumer)
-                if self._remove_settled(consumer):  # without acks, a delivery settles
-                    self.wake()
-                self._deadlines.set(consumer, consumer.next_deadline())
+                else:
+                    faults.contain(self._deliver_one, self._consumer_failed, consumer, now, share)
         finally:
             self.is_routing = False
 
+    def _deliver_one(self, consumer: Consumer, now: int, share: int) -> None:
+        consumer.deliver(now, share)
+        self._write_consumer(consumer)
+        if self._remove_settled(consumer):  # without acks, a delivery settles
+            self.wake()
+        self._deadlines.set(consumer, consumer.next_deadline())
+
+    def begin_again(self) -> None:
+        """A step failed as a whole, and who has work is not known any more: the next tick looks at
+        everything, and nothing leaves before that was written."""
+        self._may_send = False
+        self.group.ready = list(self.streams.values())
+        for stream in self.streams.values():
+            self._unwritten[stream.name] = self._changed[stream.name] = stream
+            self._again += stream.consumers.values()
+        self._again_due = self.clock() + AGAIN_NS
+
     def synced(self, stream: Stream, error: StoreWriteError | None, held: list[Consumer]) -> None:
         """A sync in the background is done: what the stream's tick held back of acks and deliveries."""
+        faults.contain(self._synced, self._stream_failed, stream, error, held)
+
+    def _synced(self, stream: Stream, error: StoreWriteError | None, held: list[Consumer]) -> None:
         if error is not None:
             self._failed_to_write(stream, error)
         else:
@@ -306,7 +323,7 @@ class JetStream:
             stream.acknowledge(self.index)
         finally:
             self.is_routing = False
-        news = stream.wiring.with_news() if stream.wiring is not None and error is None else []
+        news = self._with_news(stream) if error is None else []
         self._deliver([one for one in dict.fromkeys([*held, *news]) if not one.closed], self.clock())
         self.sourcing.advance([stream.name], self.clock())
         if stream.name in self._unwritten:
@@ -328,23 +345,22 @@ class JetStream:
 
     def next_deadline(self) -> int | None:
         """When (ns) `on_time` wants to be called; None when nothing waits for time."""
-        others = earliest(self.transfers.next_deadline(), self.sourcing.next_deadline())
+        others = earliest(self.transfers.next_deadline(), self.sourcing.next_deadline(), self._again_due)
         return earliest(self._deadlines.earliest(), self._sync_due, self._retry_due, others)
 
     def on_time(self, now: int) -> None:
         """Does what is due at `now`: expiries, redeliveries, heartbeats, the periodic sync."""
+        faults.contain(self._on_time, self.containment.step_failed, now)
+
+    def _on_time(self, now: int) -> None:
+        self._again_due = None
         for thing in self._deadlines.take_due(now):
-            if isinstance(thing, Stream) and thing.syncing:
-                self.group.hold(thing)  # what time stores must not leave with the sync that is under way
-            elif isinstance(thing, Stream):
-                thing.refuse_all = thing.write_failure or self.capacity.refusal(thing)
-                thing.expire(now)
-                self._touch(thing)
+            if isinstance(thing, Stream):
+                faults.contain(self._stream_on_time, self._stream_failed, thing, now)
             else:
-                thing.on_time(now)
-                self.touch_consumer(thing)
-        self.transfers.on_time(now)
-        self.sourcing.on_time(now)
+                faults.contain(self._consumer_on_time, self._consumer_failed, thing, now)
+        for on_time in (self.transfers.on_time, self.sourcing.on_time):
+            faults.contain(on_time, self.containment.work_failed, now)
         if self._sync_due is not None and self._sync_due <= now:
             self._sync_due = None
             self._sync()
@@ -354,6 +370,18 @@ class JetStream:
                 self._touch(stream)
             for consumer in self._lagging:
                 self.touch_consumer(consumer)
+
+    def _stream_on_time(self, stream: Stream, now: int) -> None:
+        if stream.syncing:
+            self.group.hold(stream)  # what time stores must not leave with the sync that is under way
+            return
+        stream.refuse_all = stream.write_failure or self.capacity.refusal(stream)
+        stream.expire(now)
+        self._touch(stream)
+
+    def _consumer_on_time(self, consumer: Consumer, now: int) -> None:
+        consumer.on_time(now)
+        self.touch_consumer(consumer)
 
     def touch_stream(self, stream: Stream) -> None:
         """A request changed the stream: it is written, all its consumers look at it in this tick."""
@@ -441,8 +469,11 @@ class JetStream:
         for name in unsynced:
             stream = self.streams.get(name)
             if stream is not None:
-                stream.store.start_sync(partial(self._synced_now_and_then, name))
-                stream.store.rest()
+                faults.contain(self._sync_stream, self._stream_failed, stream)
+
+    def _sync_stream(self, stream: Stream) -> None:
+        stream.store.start_sync(partial(self._synced_now_and_then, stream.name))
+        stream.store.rest()
 
     def _synced_now_and_then(self, name: str, error: StoreWriteError | None) -> None:
         if error is None:
@@ -488,12 +519,19 @@ class JetStream:
         except StoreError as error:
             log.error("stream %s can not be created: %s", config.name, error)
             raise codes.STREAM_CREATE.exception(err=str(error)) from error
-        stream = self._new_stream(config, store, now)
-        stream.number_from_first()
-        self.streams[config.name] = stream
-        self.claims.hold(config.name, config.subjects)
-        stream.subscribe(self.index)
-        self.sourcing.follow(stream)
+        try:
+            stream = self.streams[config.name] = self.new_stream(config, store, now)
+            self.claims.hold(config.name, config.subjects)
+            stream.number_from_first()
+            stream.subscribe(self.index)
+            self.sourcing.follow(stream)
+        except Exception:
+            half_made = self.streams.get(config.name)
+            if half_made is not None:
+                self.containment.take_out(half_made)
+            self.claims.release(config.name)
+            store.delete()  # a restart must not meet what can't be opened
+            raise
         self.touch_stream(stream)
         self.advisories.stream_action(stream.name, "create")
         return stream
@@ -516,40 +554,57 @@ class JetStream:
         self._check_consumer_limits(stream, config)
         self._check_overlap(config)
         self.capacity.check(config, stream)
-        try:
-            stream.update(config, now)
-        except StoreError as error:
-            log.error("stream %s: its new configuration can not be written: %s", stream.name, error)
-            raise codes.STREAM_UPDATE.exception(err=str(error)) from error
-        self.claims.hold(config.name, config.subjects)
-        stream.subscribe(self.index)
-        self.sourcing.follow(stream)
+        with self.containment.changing(stream):
+            try:
+                stream.update(config, now)
+            except StoreError as error:
+                log.error("stream %s: its new configuration can not be written: %s", stream.name, error)
+                raise codes.STREAM_UPDATE.exception(err=str(error)) from error
+            self.claims.hold(config.name, config.subjects)
+            stream.subscribe(self.index)
+            self.sourcing.follow(stream)
         self.touch_stream(stream)
         self.advisories.stream_action(stream.name, "modify")
         return stream
 
     def delete_stream(self, name: str) -> None:
-        """Removes a stream with its messages and consumers. Raises JetStreamApiError 10059, 10050."""
-        stream = self.stream(name)
-        stream.unsubscribe(self.index)
-        self.sourcing.forget(stream)
-        stream.atomic.drop()
-        del self.streams[name]
-        self.claims.release(name)
-        self.capacity.forget(stream)
-        for table in (self._unwritten, self._changed, self._failing):
-            table.pop(name, None)
-        self._deadlines.set(stream, None)
-        for consumer in list(stream.consumers.values()):
-            self.forget_consumer(consumer)
-            consumer.delete()
-        stream.consumers.clear()
+        """Removes a stream with its messages and consumers, also one that is offline.
+
+        Raises JetStreamApiError 10059, 10050.
+        """
         try:
-            stream.store.delete()
+            if name in self.offline:
+                self.stores.delete_stream(name)
+                del self.offline[name]
+                self.claims.release(name)
+            else:
+                self._delete_stream(self.stream(name))
         except StoreError as error:
             log.error("stream %s: its files can not be removed: %s", name, error)
             raise codes.STREAM_DELETE.exception(err=str(error)) from error
         self.advisories.stream_action(name, "delete")
+
+    def _delete_stream(self, stream: Stream) -> None:
+        stream.unsubscribe(self.index)
+        self.sourcing.forget(stream)
+        stream.atomic.drop()
+        self.drop_stream(stream)
+        self.claims.release(stream.name)
+        for consumer in list(stream.consumers.values()):
+            self.forget_consumer(consumer)
+            consumer.delete()
+        stream.consumers.clear()
+        stream.store.delete()
+
+    def drop_stream(self, stream: Stream) -> None:
+        """A stream goes away: no more turns and deadlines for it."""
+        self._deadlines.set(stream, None)
+        self.group.drop(stream)
+        if self.streams.get(stream.name) is stream:
+            del self.streams[stream.name]
+            self.capacity.forget(stream)
+        for table in (self._unwritten, self._changed, self._failing, self._unsynced):
+            table.pop(stream.name, None)
 
     def _among_others(self, config: StreamConfig, request: StreamConfigRequest) -> StreamConfig:
         def find(name: str) -> StreamConfig | None:
@@ -558,13 +613,27 @@ class JetStream:
 
         return check_among(config, find, pedantic=request.pedantic)
 
+    def delete_offline_consumer(self, stream: Stream, name: str, *, sync: bool) -> None:
+        """Removes what is kept of a consumer that does not work; what only that one needed goes with it.
+
+        Raises StoreWriteError. sync: power loss does not bring it back.
+        """
+        stream.store.delete_consumer(name, sync=sync)
+        del stream.offline[name]
+        if stream.needs is not None and not stream.offline:
+            stream.needs.held = False
+            stream.consumer_left(is_direct=False)
+        self.touch_stream(stream)
+        self.advisories.consumer_action(stream.name, name, "delete")
+
     def forget_consumer(self, consumer: Consumer) -> None:
         """A consumer goes away: no more turns and deadlines for it."""
         self._active.pop(consumer, None)
         self._lagging.pop(consumer, None)
         self._deadlines.set(consumer, None)
 
-    def _new_stream(self, config: StreamConfig, store: Any, created: int) -> Stream:
+    def new_stream(self, config: StreamConfig, store: Any, created: int) -> Stream:
+        """A stream over its store, which nothing reaches yet."""
         stream = Stream(
             config,
             store,

@@ -20,6 +20,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.limits import SECOND_NS
+from penstock.jetstream.stream.origins import deliver_subject
 from penstock.kernels.copying import DeliverySink
 from penstock.kernels.dispatch import ServiceSink, publish
 from penstock.kernels.sinks import Sink, Subscription
@@ -134,9 +135,8 @@ class ExternalReader:
     def _ask(self, now: int) -> None:
         source, inflow = self.inflow.source, self.inflow
         assert source.external is not None
-        kind = "M" if inflow.is_mirror else "S"
-        prefix = source.external.deliver.rstrip(".") or "$JS"
-        config = self._config(f"{prefix}.{kind}.{self._engine.new_id()}")
+        to = deliver_subject(source.external.deliver, self._engine.new_id(), is_mirror=inflow.is_mirror)
+        config = self._config(to)
         subject = f"{source.external.api or '$JS.API'}.CONSUMER.CREATE.{source.name}"
         if config.filter_subject:
             subject += f".{config.name}.{config.filter_subject}"

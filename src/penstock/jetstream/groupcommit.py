@@ -75,9 +75,11 @@ class GroupCommit:
         failed: list[StoreWriteError] = []
 
         def done(error: StoreWriteError | None) -> None:
+            if not stream.syncing:
+                return  # it was dropped meanwhile
             stream.syncing = False
-            self._engine.overflow.bound(stream, self._engine.config, is_held=False)
             self.count -= 1
+            self._engine.overflow.bound(stream, self._engine.config, is_held=False)
             if self._starting:
                 failed.extend([error] if error is not None else [])
             else:
@@ -103,7 +105,19 @@ class GroupCommit:
         if stream in self._waiting:
             del self._waiting[stream]
             self.ready.append(stream)
+        self._release_requests()
+
+    def _release_requests(self) -> None:
         if not self.count:
-            for request in engine.requests.take(self):
-                engine.defer(request)
-        engine.wake()
+            for request in self._engine.requests.take(self):
+                self._engine.defer(request)
+        self._engine.wake()
+
+    def drop(self, stream: Stream) -> None:
+        """The stream goes away: nobody waits for its sync any longer."""
+        self._waiting.pop(stream, None)
+        self._consumers = {one: None for one in self._consumers if one.stream is not stream}
+        if stream.syncing:
+            stream.syncing = False
+            self.count -= 1
+            self._release_requests()

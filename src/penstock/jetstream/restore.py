@@ -315,6 +315,10 @@ class Restore:
             if one:
                 self._answer(one, encode(response))
 
+    def fail(self, why: str) -> None:
+        """Ends it: whoever waits is told why."""
+        self._fail(why, b"")
+
     def on_time(self, now: int) -> None:
         """Nothing came for too long."""
         if not self.is_done and not self._syncing and now >= self.deadline:

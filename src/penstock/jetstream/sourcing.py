@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from penstock import faults
 from penstock.errors import StoreError
 from penstock.jetstream import origin_consumer
 from penstock.jetstream.deadlines import Deadlines
@@ -189,6 +191,7 @@ class Sourcing:
         self._by_origin: dict[str, list[Reader]] = {}
         self._due: dict[Reader, None] = {}  # readers that have to look at their origin
         self._refused: dict[Reader, ApiError] = {}  # readers that wait because their stream refused
+        self._failed: dict[Reader, ApiError] = {}  # readers that raised: they are stopped
         self._told: dict[Reader, ApiError] = {}  # the last refusal of each that the log has
         self._deadlines: Deadlines[Reader] = Deadlines()
         self._is_reading = False
@@ -219,9 +222,9 @@ class Sourcing:
         self._due[reader] = None
         self._engine.wake()
 
-    def forget(self, stream: Stream) -> None:
-        """The stream is gone."""
-        self._drop(self._readers.pop(stream.name, ()))
+    def forget(self, stream: Stream, *, for_good: bool = True) -> None:
+        """The stream is gone; not for good: it is offline, and reads on after a restart."""
+        self._drop(self._readers.pop(stream.name, ()), for_good=for_good)
 
     def stop(self) -> None:
         """Reads nothing more."""
@@ -231,7 +234,8 @@ class Sourcing:
 
     def _drop(self, readers: Iterable[Reader], *, for_good: bool = True) -> None:
         for reader in readers:
-            reader.stop(for_good=for_good)
+            faults.contain(partial(reader.stop, for_good=for_good), partial(self._note, reader))
+            self._failed.pop(reader, None)
             self._due.pop(reader, None)
             self._refused.pop(reader, None)
             self._told.pop(reader, None)
@@ -264,8 +268,31 @@ class Sourcing:
                 self._engine.wake()  # the others have their turn in the next tick
                 return
             del self._due[reader]
-            if not len(reader.inflow.batch) and self._may_read(reader, now):
-                left -= LOOK_BYTES + self._read(reader, now, left)
+            if reader not in self._failed:
+                left -= faults.contain(self._read_one, self._reader_failed, reader, now, left) or 0
+
+    def _read_one(self, reader: Reader, now: int, enough: int) -> int:
+        """Returns what that takes of the tick's slice."""
+        if len(reader.inflow.batch) or not self._may_read(reader, now):
+            return 0
+        return LOOK_BYTES + self._read(reader, now, enough)
+
+    def _reader_failed(self, error: Exception, reader: Reader, *_: object) -> None:
+        """It reads no more: a restart, or another configuration of the stream, makes it try again."""
+        why = faults.told(self._note(reader, error))
+        self._failed[reader] = codes.STREAM_GENERAL.format(err=why)
+        self._deadlines.set(reader, None)
+        faults.contain(partial(reader.stop, for_good=False), partial(self._note, reader))
+
+    def _note(self, reader: Reader, error: Exception) -> str:
+        return faults.note(f"source {reader.inflow.source.name} of stream {reader.stream.name}", error)
+
+    def failures(self) -> list[tuple[str, str]]:
+        """Streams with an origin that is read no more, and why."""
+        return [
+            (reader.stream.name, f"{reader.inflow.source.name} is read no more: {error.description}")
+            for reader, error in self._failed.items()
+        ]
 
     def _may_read(self, reader: Reader, now: int) -> bool:
         """After a refusal it waits."""
@@ -298,16 +325,21 @@ class Sourcing:
     def on_time(self, now: int) -> None:
         """Tries again what was refused, and lets readers act."""
         for reader in self._deadlines.take_due(now):
-            if self._refused.pop(reader, None) is not None:
-                reader.inflow.refusal = None
-                reader.again()
-            self._due[reader] = None
+            faults.contain(self._reader_on_time, self._reader_failed, reader)
+
+    def _reader_on_time(self, reader: Reader) -> None:
+        if self._refused.pop(reader, None) is not None:
+            reader.inflow.refusal = None
+            reader.again()
+        self._due[reader] = None
 
     # --- what others ask -----------------------------------------------------------------------
 
     def infos(self, stream: Stream, now: int) -> tuple[StreamSourceInfo | None, list[StreamSourceInfo]]:
         """What a stream's info says about its mirror, and about its sources."""
-        infos = [_info(reader, now) for reader in self._readers.get(stream.name, ())]
+        infos = [
+            _info(reader, now, self._failed.get(reader)) for reader in self._readers.get(stream.name, ())
+        ]
         return (infos[0], []) if stream.config.mirror is not None else (None, infos)
 
     def mirror_of(self, name: str) -> Stream | None:
@@ -322,7 +354,7 @@ class Sourcing:
         return None
 
 
-def _info(reader: Reader, now: int) -> StreamSourceInfo:
+def _info(reader: Reader, now: int, failure: ApiError | None) -> StreamSourceInfo:
     inflow, source = reader.inflow, reader.inflow.source
     return StreamSourceInfo(
         name=source.name,
@@ -330,7 +362,7 @@ def _info(reader: Reader, now: int) -> StreamSourceInfo:
         lag=reader.lag(),
         seq=0 if inflow.is_mirror else inflow.seq,
         active=reader.active_ns(now),
-        error=reader.error(),
+        error=failure or reader.error(),
         filter_subject=source.filter_subject,
         subject_transforms=source.subject_transforms,
     )

@@ -9,8 +9,10 @@ Invariant: a name that is being restored is taken, and so are its subjects, from
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock import faults
 from penstock.errors import StoreError
 from penstock.kernels.sinks import Sink
 from penstock.protocol.api import StorageType
@@ -52,14 +54,35 @@ class Transfers:
     def advance(self, now: int) -> None:
         """One slice of each. After the engine's write: what it sends is written."""
         for snapshot in list(self._snapshots.values()):
-            if snapshot.advance(now):
-                self._engine.wake()
-            if snapshot.is_done:
-                del self._snapshots[snapshot.id]
+            faults.contain(self._advance_snapshot, self._snapshot_failed, snapshot, now)
         for restore in list(self._restores.values()):
-            if restore.advance(now):
-                self._engine.wake()
-            self._drop_done(restore)
+            faults.contain(self._advance_restore, self._restore_failed, restore, now)
+
+    def _advance_snapshot(self, snapshot: Snapshot, now: int) -> None:
+        if snapshot.advance(now):
+            self._engine.wake()
+        if snapshot.is_done:
+            del self._snapshots[snapshot.id]
+
+    def _advance_restore(self, restore: Restore, now: int) -> None:
+        if restore.advance(now):
+            self._engine.wake()
+        self._drop_done(restore)
+
+    def _snapshot_failed(self, error: Exception, snapshot: Snapshot, *_: object) -> None:
+        """It raised: it sends nothing more, and its client's wait ends by its own timeout."""
+        faults.note(f"snapshot {snapshot.id}", error)
+        self._snapshots.pop(snapshot.id, None)
+        faults.contain(snapshot.stop, self._engine.containment.work_failed)
+
+    def _restore_failed(self, error: Exception, restore: Restore, *_: object) -> None:
+        """It raised: its client is told, and what there is of the stream is removed."""
+        why = faults.told(faults.note(f"restore of stream {restore.name}", error))
+        if self._restores.get(restore.name) is restore:
+            del self._restores[restore.name]
+            if restore.name not in self._engine.streams:
+                self._engine.claims.release(restore.name)
+        faults.contain(restore.fail, self._engine.containment.work_failed, why)
 
     def _drop_done(self, restore: Restore) -> None:
         if restore.is_done and self._restores.get(restore.name) is restore:
@@ -76,16 +99,22 @@ class Transfers:
 
     def on_time(self, now: int) -> None:
         """Gives up what is due. `advance` comes next."""
-        for snapshot in self._snapshots.values():
-            snapshot.on_time(now)
+        for snapshot in list(self._snapshots.values()):
+            faults.contain(snapshot.on_time, partial(self._late_snapshot_failed, snapshot), now)
         for restore in list(self._restores.values()):
-            restore.on_time(now)
-            self._drop_done(restore)
+            faults.contain(self._restore_on_time, self._restore_failed, restore, now)
+
+    def _late_snapshot_failed(self, snapshot: Snapshot, error: Exception, now: int) -> None:
+        self._snapshot_failed(error, snapshot)
+
+    def _restore_on_time(self, restore: Restore, now: int) -> None:
+        restore.on_time(now)
+        self._drop_done(restore)
 
     def stop(self) -> None:
         """The engine stops: nothing half restored stays."""
         for snapshot in self._snapshots.values():
-            snapshot.stop()
+            faults.contain(snapshot.stop, self._engine.containment.work_failed)
         for restore in self._restores.values():
             try:
                 restore.abandon()

@@ -29,6 +29,8 @@ from penstock.kernels.republish cimport Republisher
 from penstock.kernels.sinks cimport Message, Sink, Subscription, is_closed
 from penstock.kernels.streamlog cimport StreamLog
 
+from penstock.faults import note
+
 cdef enum:
     SEQ_END = 0x1000000000000       # 2**48: no record has a sequence from there on
     NUMBER_MAX = 20
@@ -291,12 +293,15 @@ cdef class DeliverySink(Sink):
     cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
         if is_closed(sub):
             return 0
-        self.callback(
-            PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len),
-            PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b"",
-            PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len),
-            PyBytes_FromStringAndSize(m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len)),
-        )
+        try:
+            self.callback(
+                PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len),
+                PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b"",
+                PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len),
+                PyBytes_FromStringAndSize(m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len)),
+            )
+        except Exception as error:
+            note("delivery of an external origin", error)
         return 1
 
 

@@ -30,4 +30,5 @@ cdef class DirectGets(ServiceSink):
     cdef bytes not_found
     cdef Answers answers
     cdef bint answering         # a reply led back here
+    cdef int try_answer(self, const char* p, size_t n, const Message* m) except -1
     cdef int answer(self, const char* p, size_t n, const Message* m) except -1

@@ -23,6 +23,8 @@ from penstock.kernels.sinks cimport Message, Sink, Subscription, is_closed
 from penstock.kernels.streamlog cimport StreamLog
 from penstock.kernels.subjects cimport SubscriptionIndex
 
+from penstock.faults import note
+
 cdef enum:
     VERB_SIZE = 11                  # "DIRECT.GET."
     ADDED_MAX = 220                 # bytes of added names and numbers, without subject and stream
@@ -214,11 +216,19 @@ cdef class DirectGets(ServiceSink):
         if (
             m.subject_len > prefix + VERB_SIZE and memcmp(p, b"DIRECT.GET.", VERB_SIZE) == 0
             and m.reply_len and not m.header_len and not is_closed(sub) and not self.answering
-            and self.answer(p + VERB_SIZE, m.subject_len - prefix - VERB_SIZE, m)
+            and self.try_answer(p + VERB_SIZE, m.subject_len - prefix - VERB_SIZE, m)
         ):
             sub.interest.delivered += 1
             return 1
         return ServiceSink.deliver(self, sub, m, origin)
+
+    cdef int try_answer(self, const char* p, size_t n, const Message* m) except -1:
+        """The same; 0 as well when it raises: the callback then tells the requester what is wrong."""
+        try:
+            return self.answer(p, n, m)
+        except Exception as error:
+            note("direct get", error)
+            return 0
 
     cdef int answer(self, const char* p, size_t n, const Message* m) except -1:
         """Answers a request to `<stream>` or `<stream>.<subject>`: 1, or 0 when that is for the callback."""

@@ -45,6 +45,7 @@ cdef class ClientSink(Sink):
     cdef public Tracer tracer           # None, or what is told of messages that come and go
     cdef public bytes brief, detail     # None, or what services in other accounts are told of it (imports.pyx)
     cdef int mark_dirty(self) except -1
+    cdef int tell_auto_unsubscribe(self, Subscription sub) except -1
     cdef int encoded(self, size_t body_len, Sink origin) except -1
     cdef bint send(self) except -1
     # Is it the guard alone that keeps the message from this receiver?
@@ -99,6 +100,8 @@ cdef class Inlet:
     cdef int run(self) except -1
     cdef int take_ahead(self, PublishFrame* ahead, Sought* sought, int* op) except -1
     cdef int publish_ahead(self, const PublishFrame* ahead, Sought* sought, int count) except -1
+    cdef int publish_some(self, const PublishFrame* ahead, Sought* sought, int i, int count) except -1
+    cdef int fail(self, const Frame* f, object error) except -1
     cdef int work(self) except -1
     cdef int publish_frame(self, const Frame* f, Sought* sought) except -1
     cdef bint is_allowed(self, const Message* m) except -1

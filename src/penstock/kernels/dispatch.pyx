@@ -8,7 +8,13 @@ service called from there may do what it likes with other connections.
 A publish is treated as the official server (2.15) does, in this order: count it, map its subject, refuse
 subjects and replies that are reserved, ask publish_check, write +OK (verbose), route, answer 503 when nobody took it.
 
-Rejected: handing PUB frames to Python when pedantic or verbose are on (the answers are two fixed texts);
+Python code that a sink or an inlet calls may raise what no code foresaw (faults.py). It costs what it was called
+for: a service's message, a receiver's copy, a publish. Everybody else gets theirs. What calls kernels from the
+middle of a tick relies on it: a stream's acks must not stop at a service that raises.
+
+Rejected: one boundary around each delivery (entering it costs a twentieth of a delivery between two clients,
+which runs no Python code at all); handing PUB frames to Python when pedantic or verbose are on (the answers are
+two fixed texts);
 counting the 503 as a delivery (the official server doesn't either: UNSUB max is about messages).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -26,6 +32,8 @@ from penstock.kernels.sinks cimport (
 from penstock.kernels.subjects cimport MatchResult, SubscriptionIndex
 from penstock.kernels.ticks cimport TickTrigger
 from penstock.kernels.traceheaders cimport asks_for_trace
+
+from penstock.faults import note as note_fault, told
 
 cdef extern from *:
     """
@@ -70,7 +78,11 @@ cdef class DeliveryGuard:
         subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
         known = self.decided.get(subject)
         if known is None:
-            known = bool(self.may_receive(subject))
+            try:
+                known = bool(self.may_receive(subject))
+            except Exception as error:
+                note_fault(f"permission of a receiver for {ascii(subject)}", error)
+                return False
             if len(self.decided) >= ALLOWED_MAX:
                 self.decided.clear()
             self.decided[subject] = known
@@ -78,7 +90,10 @@ cdef class DeliveryGuard:
 
     cdef int note_reply(self, const Message* m) except -1:
         if self.on_reply is not None and m.reply_len:
-            self.on_reply(PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len))
+            try:
+                self.on_reply(PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len))
+            except Exception as error:
+                note_fault("reply that a receiver may use", error)
         return 0
 
 
@@ -93,14 +108,17 @@ cdef class Tracer:
         self.tell = tell
 
     cdef int note(self, bint received, bytes sid, const Message* m) except -1:
-        self.tell(
-            received,
-            PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len),
-            sid,
-            PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b"",
-            PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.body_len),
-            <Py_ssize_t>m.header_len,
-        )
+        try:
+            self.tell(
+                received,
+                PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len),
+                sid,
+                PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b"",
+                PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.body_len),
+                <Py_ssize_t>m.header_len,
+            )
+        except Exception as error:
+            note_fault("line of a trace", error)
         return 0
 
 
@@ -148,9 +166,16 @@ cdef class ClientSink(Sink):
         self.encoded(body_len, origin)
         if sub.most and sub.interest.delivered >= sub.most:
             sub.mark(INTEREST_CLOSED, True)
-            if self.owner is not None:
-                self.owner.on_auto_unsubscribe(sub)
+            self.tell_auto_unsubscribe(sub)
         return 1
+
+    cdef int tell_auto_unsubscribe(self, Subscription sub) except -1:
+        if self.owner is not None:
+            try:
+                self.owner.on_auto_unsubscribe(sub)
+            except Exception as error:
+                note_fault("subscription that had its maximum", error)
+        return 0
 
     cdef int deliver_to(self, Interest* interest, const Message* m, Sink origin) except -1:
         if interest.flags or self.guard is not None or self.tracer is not None or (
@@ -209,7 +234,10 @@ cdef class ClientSink(Sink):
         if self.drain_waiters:
             waiters, self.drain_waiters = self.drain_waiters, {}
             for callback in waiters:
-                callback()
+                try:
+                    callback()
+                except Exception as error:
+                    note_fault("going on after a receiver was slow", error)
 
     cdef bint send(self) except -1:
         """Hands `out` to the socket; True when that took it all and nothing is left to do.
@@ -236,7 +264,11 @@ cdef class ClientSink(Sink):
         return True
 
     cdef bint flush(self) except -1:
-        return False if self.send() else self.owner.flush()
+        try:
+            return False if self.send() else self.owner.flush()
+        except Exception as error:
+            self.owner.fail(error)      # what it holds would never leave: the connection ends
+            return False
 
     def take(self):
         """What is to be sent; the sink is clean afterwards and will mark itself anew."""
@@ -248,7 +280,7 @@ cdef class ServiceSink(Sink):
     """A Python callable as a sink: callback(subject, reply, header, payload, origin).
 
     reply and header are b"" when absent, origin is the publisher's Sink or None. before() runs first.
-    What either raises ends the routing of this message and comes out of process() or publish().
+    What either raises is noted as a fault, and costs this message only: who routes it goes on.
     """
 
     def __init__(self, callback, before=None):
@@ -266,9 +298,12 @@ cdef class ServiceSink(Sink):
             m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len)
         )
         sub.interest.delivered += 1
-        if self.before is not None:
-            self.before()
-        self.callback(subject, reply, header, payload, origin)
+        try:
+            if self.before is not None:
+                self.before()
+            self.callback(subject, reply, header, payload, origin)
+        except Exception as error:
+            note_fault(f"service for {ascii(subject)}", error)
         return 1
 
 
@@ -342,18 +377,21 @@ cpdef int publish(
 
 cdef int answer_no_responders(SubscriptionIndex index, ClientSink sink, const Message* m) except -1:
     """The 503 status to the publisher's own subscription to the reply, if it has one."""
+    return answer_status(
+        index, sink, m,
+        b"NATS/1.0 503\r\nNats-Subject: "
+        + PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
+        + b"\r\n\r\n",
+    )
+
+
+cdef int answer_status(SubscriptionIndex index, ClientSink sink, const Message* m, bytes header) except -1:
+    """A header block without a message to the publisher's own subscription to the reply, if it has one."""
     cdef MatchResult result = index.lookup(m.reply, m.reply_len)
     cdef Subscription sub
-    cdef bytes header
-    cdef size_t n
+    cdef size_t n = <size_t>PyBytes_GET_SIZE(header)
     for sub in result.plain:
         if sub.sink is sink and not is_closed(sub):
-            header = (
-                b"NATS/1.0 503\r\nNats-Subject: "
-                + PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
-                + b"\r\n\r\n"
-            )
-            n = <size_t>PyBytes_GET_SIZE(header)
             put_msg(
                 sink.out, m.reply, m.reply_len, PyBytes_AS_STRING(sub.sid),
                 <size_t>PyBytes_GET_SIZE(sub.sid), NULL, 0, PyBytes_AS_STRING(header), n, n,
@@ -525,18 +563,33 @@ cdef class Inlet:
         return count
 
     cdef int publish_ahead(self, const PublishFrame* ahead, Sought* sought, int count) except -1:
-        """Routes what was taken. When the sink closes or something is raised, what comes after that publish,
-        the frame that ended the taking too, is as if it had never been taken."""
+        """Routes what was taken. When the sink closes, what comes after that publish, the frame that ended the
+        taking too, is as if it had never been taken."""
         cdef int i = 0
-        cdef bint whole = False
+        while i < count and not self.sink.closed:
+            i = self.publish_some(ahead, sought, i, count)
+        if self.sink.closed:
+            self.parser.go_back(ahead[i].start)
+        return 0
+
+    cdef int publish_some(self, const PublishFrame* ahead, Sought* sought, int i, int count) except -1:
+        """Routes from the i-th on; returns how far it got: behind the one that raised, or to the end."""
         try:
             while i < count and not self.sink.closed:
                 i += 1
                 self.publish_frame(&ahead[i - 1].frame, &sought[i - 1])
-            whole = not self.sink.closed
-        finally:
-            if not whole:
-                self.parser.go_back(ahead[i].start)
+        except Exception as error:
+            self.fail(&ahead[i - 1].frame, error)
+        return i
+
+    cdef int fail(self, const Frame* f, object error) except -1:
+        """Routing a publish raised: it reaches nobody else, and who waits for an answer is told why."""
+        cdef Message m
+        cdef bytes subject = PyBytes_FromStringAndSize(f.subject, <Py_ssize_t>f.subject_len)
+        fault = note_fault(f"publish to {ascii(subject)}", error)
+        if f.reply_len and self.sink.headers and self.index is not None:
+            m.reply, m.reply_len = f.reply, f.reply_len
+            answer_status(self.index, self.sink, &m, f"NATS/1.0 500 {told(fault)}\r\n\r\n".encode())
         return 0
 
     cdef int publish_frame(self, const Frame* f, Sought* sought) except -1:

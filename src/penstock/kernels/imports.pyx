@@ -32,6 +32,8 @@ from penstock.kernels.grammar cimport filter_matches, has_wildcard, token_end
 from penstock.kernels.sinks cimport INTEREST_CLOSED, Message, Sink, Subscription, is_closed
 from penstock.kernels.subjects cimport AwaitedReplies, MatchResult, SubscriptionIndex
 
+from penstock.faults import note
+
 cdef enum:
     TEXT = -1               # a piece that is text
     TAIL = -2               # a piece that is the rest of the source
@@ -205,7 +207,11 @@ cdef class ImportSink(Sink):
         self.body = OutBuffer()
 
     cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
-        return self.pass_on(sub, m, origin, False)
+        try:
+            return self.pass_on(sub, m, origin, False)
+        except Exception as error:
+            note(f"import of {ascii(sub.subject)}", error)
+            return 0
 
     cdef int pass_on(self, Subscription sub, const Message* m, Sink origin, bint chained) except -1:
         """chained: another import led here."""
@@ -359,7 +365,10 @@ cdef class ReplySink(Sink):
             shown.subject, shown.subject_len = inner.subject, inner.subject_len
         if self.measurement is not None:
             measurement, self.measurement = self.measurement, None
-            measurement.answered(origin)
+            try:
+                measurement.answered(origin)
+            except Exception as error:
+                note("measurement of a service", error)
         taken = route_imported(self.index, &shown, &inner, origin)
         if taken == 0 and back is not None:
             self.asking.close(back, REPLY_UNDELIVERED)

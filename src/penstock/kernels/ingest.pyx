@@ -34,6 +34,8 @@ from penstock.kernels.staging cimport StagedBatches
 from penstock.kernels.streamlog cimport StreamLog
 from penstock.kernels.subjects cimport SubscriptionIndex
 
+from penstock.faults import note
+
 cdef extern from "<string.h>" nogil:
     void* memmem(const void* haystack, size_t n, const void* needle, size_t m)
 
@@ -110,7 +112,12 @@ cdef class StreamSink(Sink):
                 return 0
             self.batch.put(m)
         else:
-            subject = self.mapper.map(PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len))
+            subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
+            try:
+                subject = self.mapper.map(subject)
+            except Exception as error:          # who publishes may be a stream's tick: it must go on
+                note(f"subject transform of a stream, for {ascii(subject)}", error)
+                return 0
             renamed = m[0]
             renamed.subject = PyBytes_AS_STRING(subject)
             renamed.subject_len = <size_t>PyBytes_GET_SIZE(subject)

@@ -84,14 +84,12 @@ cdef class Needs:
             self.watch(pump)
 
     def watch(self, Pump pump):
-        subscriptions = []
-        for f in pump.filters:
-            subscription = Subscription(self.sink, f)
+        # Known before the index can refuse one: unwatch() then takes back what was inserted.
+        subscriptions = self.subscriptions[pump] = [Subscription(self.sink, f) for f in pump.filters]
+        for subscription in subscriptions:
             self.index.insert(subscription)
-            subscriptions.append(subscription)
         if not subscriptions:
             self.unfiltered += 1
-        self.subscriptions[pump] = subscriptions
 
     def unwatch(self, Pump pump):
         subscriptions = self.subscriptions.pop(pump)

@@ -22,6 +22,8 @@ from libc.stdint cimport uint64_t
 
 from penstock.kernels.sinks cimport DirtyList, Sink
 
+from penstock.faults import note
+
 cdef enum:
     GRANT = 32
     MUCH = 1 << 20
@@ -114,6 +116,9 @@ cdef class TickTrigger:
         cdef list taken = self.dirty_sinks.take()
         cdef Py_ssize_t i
         for i in range(len(taken)):
-            if (<Sink?>taken[i]).flush():
-                congested = True
+            try:
+                if (<Sink?>taken[i]).flush():
+                    congested = True
+            except Exception as error:          # the others' turn comes all the same
+                note("flush of a sink", error)
         return congested

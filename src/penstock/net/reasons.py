@@ -30,6 +30,7 @@ class CloseReason(StrEnum):
     SERVER_SHUTDOWN = "Server Shutdown"
     NO_RESPONDERS_REQUIRES_HEADERS = "No Responders Requires Headers"
     KICKED = "Kicked"
+    INTERNAL_ERROR = "Internal Error"  # of this server
 
     @property
     def is_refused_login(self) -> bool:

@@ -1,7 +1,8 @@
 """Subject grammar in plain Python: for configuration, the client and whatever is not a hot path.
 
-A subject is tokens between dots: none empty, no whitespace, no NUL. In a filter `*` stands for one whole
-token and `>`, as the last token, for one or more. The kernels hold the same rules for hot paths.
+A subject is tokens between dots: none empty, no whitespace, no NUL, FILTER_MAX bytes at most. In a filter `*`
+stands for one whole token and `>`, as the last token, for one or more. The kernels hold the same rules for
+hot paths.
 """
 
 from __future__ import annotations
@@ -10,16 +11,24 @@ from penstock.errors import InvalidSubjectError
 from penstock.kernels.filterset import any_covered, overlapping_pair
 
 STREAM_NAME_MAX = 255
+FILTER_MAX = 1 << 15  # bytes of a subject or filter: what the index of subscriptions takes
 _FORBIDDEN = frozenset(" \t\r\n\f\0")
 _FORBIDDEN_IN_NAMES = frozenset(" \t\r\n\f\0.*>/\\")
 
 
 def is_valid_filter(subject: str) -> bool:
     """May one subscribe to it?"""
-    if not subject or not _FORBIDDEN.isdisjoint(subject):
+    if not subject or is_too_long(subject) or not _FORBIDDEN.isdisjoint(subject):
         return False
     tokens = subject.split(".")
     return all(tokens) and ">" not in tokens[:-1]
+
+
+def is_too_long(subject: str) -> bool:
+    """Does it exceed FILTER_MAX? The index refuses such a filter, so no configuration may hold one."""
+    if len(subject) * 4 <= FILTER_MAX:
+        return False
+    return len(subject.encode("utf-8", "surrogateescape")) > FILTER_MAX
 
 
 def is_valid_subject(subject: str) -> bool:

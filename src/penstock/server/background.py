@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from penstock import faults
 from penstock.errors import StoreError
 from penstock.store.background import Done, T, Work
 
@@ -34,6 +35,9 @@ class LoopBackground:
                 done(future.result(), None)
             elif isinstance(error, (OSError, StoreError)):
                 done(None, error)
+            elif isinstance(error, Exception):
+                # Who waits for it must not wait for ever: as if the disk had refused.
+                done(None, StoreError(faults.told(faults.note("work in the background", error))))
             else:
                 raise error
 
@@ -47,7 +51,7 @@ class LoopBackground:
     def _finish(self, future: Future[Any]) -> None:
         finish = self._waiting.pop(future, None)
         if finish is not None:  # drain() was not first
-            finish()
+            faults.contain(finish, _finish_failed)
 
     def drain(self) -> None:
         while self._waiting:
@@ -59,3 +63,7 @@ class LoopBackground:
         """Does what is left, and ends the threads."""
         self.drain()
         self._threads.shutdown()
+
+
+def _finish_failed(error: Exception) -> None:
+    faults.note("what follows from work in the background", error)

@@ -139,7 +139,7 @@ class Crossings:
         try:
             told = headers.value_of(header, headers.REQUEST_INFO) or b""
             about = msgspec.json.decode(told, type=dict[str, Any])
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self._describe(origin, share)
         about["svc"] = importer
         if share:

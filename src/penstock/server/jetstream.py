@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock import faults
 from penstock.errors import ServerError, StoreError
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api.service import TABLE as API_TABLE
@@ -59,6 +60,7 @@ class JetStreamService:
         self._tick = tick
         self._new_id = NuidGenerator(_random_below)
         self.engines: dict[str, JetStream] = {}
+        self.failed: dict[str, str] = {}  # accounts whose JetStream could not be started, and why
         self._limits: dict[str, AccountJetStream] = {}  # of the accounts that have an engine
         self._inflight = Inflight()
         self._requests = WaitingRequests(self._dropped)
@@ -77,7 +79,7 @@ class JetStreamService:
             self._store = self._open_store()
             started_ns = server.clock()
             for name, limits in server.jetstream_accounts().items():
-                self._open(name, limits)
+                faults.contain(self._open, self._opening_failed, name, limits)
         except StoreError as error:
             raise ServerError(f"can not start JetStream: {error}") from error
         self._refusals: dict[str, Subscription] = {}
@@ -115,12 +117,14 @@ class JetStreamService:
     def close(self) -> None:
         """Writes what is left and closes the store. A disk that fails here is told; all else still closes."""
         for closing in (*self.engines.values(), self._store):
-            try:
-                closing.close()
-            except (StoreError, OSError) as error:
-                self._server.log.error(f"not everything could be written while stopping: {error}")
+            faults.contain(closing.close, self._closing_failed)
         if self._background is not None:
             self._background.close()
+
+    def _closing_failed(self, error: Exception) -> None:
+        if not isinstance(error, (StoreError, OSError)):
+            faults.note("closing the store", error)
+        self._server.log.error(f"not everything could be written while stopping: {error}")
 
     def stored_accounts(self) -> list[str]:
         """Names of the accounts that have something stored."""
@@ -167,20 +171,14 @@ class JetStreamService:
             refusal = self._refusals.pop(name, None)
             if refusal is not None:
                 self._server.account(name).unsubscribe(refusal)
-            try:
-                self._open(name, limits)
-            except StoreError as error:
-                self._server.log.error(f'JetStream of account "{name}" can not be started: {error}')
+            faults.contain(self._open, self._opening_failed, name, limits)
         self._refuse_others()
 
     def _end(self, name: str) -> None:
         engine = self.engines.pop(name)
         del self._limits[name]
         engine.end_pulls()
-        try:
-            engine.close()
-        except (StoreError, OSError) as error:
-            self._server.log.error(f"not everything of account {name} could be written: {error}")
+        faults.contain(engine.close, self._closing_failed)
         self._tick.remove(engine)
 
     def _refuse_others(self) -> None:
@@ -230,7 +228,16 @@ class JetStreamService:
         )
         engine.recover(server.clock())
         self.engines[account], self._limits[account] = engine, limits
+        self.failed.pop(account, None)
         self._tick.add(engine)
+
+    def _opening_failed(self, error: Exception, account: str, limits: AccountJetStream) -> None:
+        """One account's store can't be read at all: that account has no JetStream, the others do."""
+        why = str(error)
+        if not isinstance(error, (StoreError, OSError)):
+            why = faults.told(faults.note(f"JetStream of account {account}", error))
+        self._server.log.error(f'JetStream of account "{account}" can not be started: {why}')
+        self.failed[account] = why
 
     def _config(self, account: str, limits: AccountJetStream) -> EngineConfig:
         server = self._server

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import structs
 
+from penstock import faults
 from penstock.errors import MisuseError, ServerError
 from penstock.server.pages.base import Options, Page, Refused, in_pieces
 from penstock.server.pages.table import PAGES, Entry
@@ -162,6 +163,8 @@ class Monitor:
                 return _text(str(refused), refused.status)
             except MisuseError as error:
                 return _text(str(error), 400)
+            except Exception as error:  # noqa: BLE001 -- like faults.contain(), of what waits
+                return _fault(path, error)
             return _json(page)
 
         return answer
@@ -186,7 +189,10 @@ class Monitor:
             assert isinstance(families, list)
             return families
 
-        families = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(gather(), self._loop))
+        try:
+            families = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(gather(), self._loop))
+        except Exception as error:  # noqa: BLE001 -- like faults.contain(), of what waits
+            return _fault("/metrics", error)
         return Response(metrics.encode(families), headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _index(self, request: Request) -> Response:
@@ -211,6 +217,10 @@ def _text(text: str, status: int) -> Response:
     from starlette.responses import PlainTextResponse
 
     return PlainTextResponse(text, status)
+
+
+def _fault(path: str, error: Exception) -> Response:
+    return _text(faults.told(faults.note(f"page {path}", error)), 500)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

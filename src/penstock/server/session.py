@@ -17,10 +17,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from penstock import faults
 from penstock.errors import ProtocolError
 from penstock.kernels.dispatch import Inlet
 from penstock.kernels.frames import Op, ParseError, PyFrame
@@ -94,6 +96,9 @@ class Session:
     # -- from the connection
 
     def connected(self) -> None:
+        faults.contain(self._connected, self.fail)
+
+    def _connected(self) -> None:
         server = self.server
         self.name = log_name(self)
         server.log.debug(f"{self.name} - Client connection created")
@@ -103,17 +108,16 @@ class Session:
         if not server.admit(self):
             self.refuse("maximum connections exceeded", CloseReason.MAX_CONNECTIONS)
             return
-        loop = asyncio.get_running_loop()
         if self.authenticator.required:
             self.inlet.parser.connect_only = True  # as long as nobody knows who it is
             timeout_ns = server.auth_timeout_ns_of(self.connection.kind)
             if server.options.tls is not None:
                 timeout_ns += server.options.tls.timeout_ns  # the handshake has time of its own
-            self._auth_timer = loop.call_later(timeout_ns / 1e9, self._on_auth_timeout)
+            self._auth_timer = self._call_later(timeout_ns / 1e9, self._on_auth_timeout)
         else:
             self._welcome(self.authenticator.check(credentials_of(self, self.options)))
         first_ping_s = min(FIRST_PING_S, server.ping_interval_ns_of(self.connection.kind) / 1e9)
-        self._ping_timer = loop.call_later(
+        self._ping_timer = self._call_later(
             first_ping_s * (1 + FIRST_PING_JITTER * server.random()), self._on_ping_timer
         )
 
@@ -132,6 +136,9 @@ class Session:
 
     def control(self, op: int) -> None:
         """Works through what has arrived, from a control frame on."""
+        faults.contain(self._control, self.fail, op)
+
+    def _control(self, op: int) -> None:
         process = self.inlet.process
         while op != Op.OP_NEED_MORE and self.connection.close_reason is None:
             if op == Op.OP_ERROR:
@@ -152,10 +159,22 @@ class Session:
         self.server.log.info(f"{self.name} - Slow Consumer: write deadline exceeded, {waiting} bytes wait")
 
     def closed(self, reason: CloseReason) -> None:
-        self._shut()
+        for end in (self._shut, partial(self._tell_closed, reason), self._drop_subscriptions):
+            faults.contain(end, self._end_failed)
+
+    def _tell_closed(self, reason: CloseReason) -> None:
         self.server.log.debug(f"{self.name} - Client connection closed: {reason}")
         self.server.session_closed(self, reason)
-        self._drop_subscriptions()
+
+    def fail(self, error: Exception, *_: object) -> None:
+        """What this client sent, or asked for, made our own code raise: the connection ends, and no other."""
+        fault = faults.note(f"connection {self.name or self.cid}", error)
+        faults.contain(self.error, self._end_failed, f"Internal Error, fault {fault}")
+        faults.contain(self.close, self._end_failed, CloseReason.INTERNAL_ERROR)
+        self.connection.abort(CloseReason.INTERNAL_ERROR)  # unless it closes already
+
+    def _end_failed(self, error: Exception, *_: object) -> None:
+        faults.note(f"end of connection {self.name or self.cid}", error)
 
     # -- from the kernels
 
@@ -300,7 +319,7 @@ class Session:
         def decided(identity: Identity | None) -> None:
             self._waiting = False
             if self.connection.close_reason is None:
-                decide(identity)
+                faults.contain(decide, self.fail, identity)
             if not self._waiting and self.connection.close_reason is None:
                 self.connection.release()
                 self.control(self.inlet.process())
@@ -406,7 +425,7 @@ class Session:
             self._expiry_timer = None
         if expires_ns:
             delay_s = max(0.0, (expires_ns - self.server.clock()) / 1e9)
-            self._expiry_timer = asyncio.get_running_loop().call_later(delay_s, self._on_expired)
+            self._expiry_timer = self._call_later(delay_s, self._on_expired)
 
     def _on_expired(self) -> None:
         self._expiry_timer = None
@@ -592,7 +611,10 @@ class Session:
             self.trace("->> [PING]")
             self.send(PING)
         interval_s = self.server.ping_interval_ns_of(self.connection.kind) / 1e9
-        self._ping_timer = asyncio.get_running_loop().call_later(interval_s, self._on_ping_timer)
+        self._ping_timer = self._call_later(interval_s, self._on_ping_timer)
+
+    def _call_later(self, delay_s: float, work: Callable[[], object]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(delay_s, faults.contain, work, self.fail)
 
     def _shut(self) -> None:
         self.state = State.CLOSED

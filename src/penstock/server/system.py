@@ -22,10 +22,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from penstock import faults
 from penstock.errors import MisuseError
 from penstock.kernels.sinks import Sink
 from penstock.net.reasons import CloseReason
@@ -144,14 +145,15 @@ class SystemService:
     def _answer(
         self, account: Account, make: Callable[[bytes, bytes, Sink | None], Page | Steps | int | None]
     ) -> Callable[..., None]:
+        def failed(error: Exception, *request: object) -> None:
+            self._reply(account, cast(bytes, request[1]), self._error(error))
+
         def serve(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
-            if not reply:
-                return
-            try:
-                made = make(subject, payload, origin)
-            except (msgspec.DecodeError, MisuseError) as error:
-                self._reply(account, reply, self._error(error))
-                return
+            if reply:
+                faults.contain(answer, failed, subject, reply, payload, origin)
+
+        def answer(subject: bytes, reply: bytes, payload: bytes, origin: Sink | None) -> None:
+            made = make(subject, payload, origin)
             if made is None:
                 return
             if isinstance(made, (dict, int)):
@@ -171,7 +173,7 @@ class SystemService:
 
         try:
             page = await in_pieces(steps)
-        except MisuseError as error:
+        except Exception as error:  # noqa: BLE001 -- like faults.contain(), of what waits
             self._reply(account, reply, self._error(error))
             return
         self._reply(account, reply, {"server": self.describe()} | ({"data": page} if page else {}))
@@ -190,8 +192,12 @@ class SystemService:
         return {"server": self.describe(), "data": made} if isinstance(made, dict) else made
 
     def _error(self, error: Exception) -> Page:
+        """Why a request can not be answered: by its own fault, or by one of ours."""
         code = 400 if isinstance(error, msgspec.DecodeError) else 500
-        return {"server": self.describe(), "error": {"code": code, "description": str(error)}}
+        text = str(error)
+        if not isinstance(error, (msgspec.DecodeError, MisuseError)):
+            text = faults.told(faults.note("request to the system account", error))
+        return {"server": self.describe(), "error": {"code": code, "description": text}}
 
     def _user_info(self, subject: bytes, payload: bytes, origin: Sink | None) -> Page | None:
         session = getattr(origin, "owner", None)
@@ -205,7 +211,7 @@ class SystemService:
         make = self._server_page(name)
 
         def answer(subject: bytes, payload: bytes, origin: Sink | None) -> Page | Steps | None:
-            if name != "IDZ" and not self._is_meant(_decoded(payload, _Filter)):
+            if name != "IDZ" and not self._is_meant(decoded(payload, _Filter)):
                 return None
             return make(subject, payload, origin)
 
@@ -243,7 +249,7 @@ class SystemService:
                 requests = server.monitor.requests if server.monitor is not None else {}
                 return self._enveloped(table.varz(server, requests))
             entry = table.PAGES[name.lower()]
-            return self._enveloped(entry.make(server, _decoded(payload, entry.options)))
+            return self._enveloped(entry.make(server, decoded(payload, entry.options)))
 
         return make
 
@@ -252,7 +258,7 @@ class SystemService:
         from penstock.server.pages.healthz import HealthzOptions, healthz
 
         try:
-            page, status = healthz(self._server, _decoded(payload, HealthzOptions)), 200
+            page, status = healthz(self._server, decoded(payload, HealthzOptions)), 200
         except Refused as refused:
             page, status = refused.page or {}, refused.status
         return {"server": self.describe(), "data": {**page, "status_code": status}}
@@ -269,12 +275,12 @@ class SystemService:
 
         server, replace = self._server, msgspec.structs.replace
         if name == "CONNZ":
-            return connz.connz(server, replace(_decoded(payload, connz.ConnzOptions), acc=account))
+            return connz.connz(server, replace(decoded(payload, connz.ConnzOptions), acc=account))
         if name == "SUBSZ":
-            asked = replace(_decoded(payload, subsz.SubszOptions), account=account, subscriptions=True)
+            asked = replace(decoded(payload, subsz.SubszOptions), account=account, subscriptions=True)
             return subsz.subsz(server, asked)
         if name == "JSZ":
-            return jsz.account_jsz(server, replace(_decoded(payload, jsz.JszOptions), account=account))
+            return jsz.account_jsz(server, replace(decoded(payload, jsz.JszOptions), account=account))
         if name == "LEAFZ":
             return self._enveloped(remotes.leafz(server, remotes.RemotesOptions()))
         if name == "INFO":
@@ -283,7 +289,7 @@ class SystemService:
             if account not in server.accounts:
                 raise MisuseError(f"Account {account} does not exist")
             return self._advisory("account_connections", **accounts.account_stat(server, account))
-        options = _decoded(payload, accounts.AccountStatzOptions)
+        options = decoded(payload, accounts.AccountStatzOptions)
         if account != "PING":
             options = replace(options, accounts=[account])
         return self._enveloped(accounts.accstatz(server, options))
@@ -449,6 +455,11 @@ def describe_client(session: Session) -> Page:
     return {key: value for key, value in about.items() if value not in ("", 0, [])}
 
 
-def _decoded(payload: bytes, kind: type[Any]) -> Any:
+def decoded(payload: bytes, kind: type[Any]) -> Any:
     """Options in a body; no body = the defaults. Raises msgspec.DecodeError (ValidationError is one)."""
-    return msgspec.json.decode(payload, type=kind) if payload.strip() else kind()
+    try:
+        return msgspec.json.decode(payload, type=kind) if payload.strip() else kind()
+    except RecursionError:
+        raise msgspec.DecodeError("exceeded max depth") from None
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"invalid UTF-8: {error.reason}") from None

@@ -24,6 +24,7 @@ from penstock.kernels.dispatch import ClientSink
 from penstock.net.reasons import CloseReason
 from penstock.protocol.subjects import has_wildcard, is_subset, is_valid_filter
 from penstock.server.directives import NO_PROFILE
+from penstock.server.system import decoded
 
 if TYPE_CHECKING:
     from penstock.kernels.sinks import Subscription
@@ -54,7 +55,7 @@ def reload(server: Server, payload: bytes) -> Generator[None, None, Page]:
 
 
 def kick(server: Server, payload: bytes) -> Page:
-    session = server.sessions.get(_decoded(payload, _Cid).cid)
+    session = server.sessions.get(decoded(payload, _Cid).cid)
     if session is None:
         raise MisuseError("no such client or leafnode id")
     session.close(CloseReason.KICKED)
@@ -63,7 +64,7 @@ def kick(server: Server, payload: bytes) -> Page:
 
 def lame_duck(server: Server, payload: bytes) -> Page:
     """One client gets INFO with `ldm`; when it goes is its own affair."""
-    session = server.sessions.get(_decoded(payload, _Cid).cid)
+    session = server.sessions.get(decoded(payload, _Cid).cid)
     if session is None:
         raise MisuseError("no such client id")
     if session.options.protocol < 1 or session.identity is None:
@@ -76,7 +77,7 @@ def lame_duck(server: Server, payload: bytes) -> Page:
 
 def num_subscribers(server: Server, payload: bytes) -> int | None:
     """None, and no answer, where the account has no connections: servers of it elsewhere will answer."""
-    asked = _decoded(payload, _Subscribers)
+    asked = decoded(payload, _Subscribers)
     account = server.accounts.get(asked.acc)
     if account is None or not any(
         session.identity is not None and session.identity.account == asked.acc
@@ -116,10 +117,6 @@ def _count(account: Account, subject: str, queue: bytes) -> int:
 
 def _is_clients(subscription: Subscription) -> bool:
     return isinstance(subscription.sink, ClientSink)
-
-
-def _decoded(payload: bytes, kind: type[Any]) -> Any:
-    return msgspec.json.decode(payload, type=kind) if payload.strip() else kind()
 
 
 CONTROLS: dict[str, Callable[[Server, bytes], Any]] = {"RELOAD": reload, "KICK": kick, "LDM": lame_duck}

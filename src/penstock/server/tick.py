@@ -21,7 +21,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock import faults
 from penstock.kernels.ticks import TickTrigger
+
+AGAIN_S = 0.1  # until what failed outside of any stream and consumer has its next tick
 
 
 class Engine(Protocol):
@@ -33,6 +36,7 @@ class Engine(Protocol):
     def deliver(self, now: int) -> None: ...
     def next_deadline(self) -> int | None: ...
     def on_time(self, now: int) -> None: ...
+    def begin_again(self) -> None: ...
 
 
 class Tick:
@@ -41,8 +45,9 @@ class Tick:
     Args:
         loop: the event loop.
         clock: now, ns since the epoch.
-        on_failure: told of an exception that escaped an engine; the server stops on it, because what is
-            stored can't be relied on any more.
+        on_failure: told of what escaped an engine and is no Exception; the server stops on it. An engine
+            contains exceptions itself (jetstream/containment.py); one that escapes all the same costs that
+            engine the rest of its tick, and the other accounts nothing.
     """
 
     def __init__(
@@ -72,16 +77,13 @@ class Tick:
         self._engines.remove(engine)
 
     def run_engines(self, now: int) -> None:
-        """Steps 1 to 4."""
-        engines = self._engines
+        """Steps 1 to 4. An engine that fails in one of them has none of those that follow: acks of what was
+        not written must not leave."""
+        engines = [one for one in self._engines if faults.contain(_apply, self._engine_failed, one, now)]
+        engines = [one for one in engines if faults.contain(_write, self._engine_failed, one)]
+        engines = [one for one in engines if faults.contain(_acknowledge, self._engine_failed, one)]
         for engine in engines:
-            engine.apply(now)
-        for engine in engines:
-            engine.write()
-        for engine in engines:
-            engine.acknowledge()
-        for engine in engines:
-            engine.deliver(now)
+            faults.contain(_deliver, self._engine_failed, engine, now)
 
     def settle(self) -> None:
         """Does at once what waits for the end of this tick."""
@@ -98,6 +100,9 @@ class Tick:
             self._timer = None
 
     def _run(self) -> None:
+        faults.contain(self._end, self._end_failed)
+
+    def _end(self) -> None:
         trigger = self.trigger
         try:
             if trigger.begin() and self._engines and not self._failed:
@@ -107,9 +112,28 @@ class Tick:
             trigger.done()
         trigger.flush()
 
+    def _end_failed(self, error: Exception) -> None:
+        """The tick itself failed, and what it left undone nobody asks for again: another one does."""
+        faults.note("end of a tick", error)
+        self._loop.call_later(AGAIN_S, self._again)
+
+    def _again(self) -> None:
+        self.schedule()
+        self._run()  # what schedule() asks for may be what failed
+
+    def _engine_failed(self, error: Exception, engine: Engine, *_: object) -> None:
+        faults.note("JetStream of an account", error)
+        faults.contain(_begin_again, self._engine_lost, engine)
+        self._loop.call_later(AGAIN_S, self.schedule)
+
+    def _engine_lost(self, error: Exception, engine: Engine) -> None:
+        faults.note("JetStream of an account, in beginning again", error)
+
     def _run_engines_or_fail(self) -> None:
         try:
             self.run_engines(self._clock())
+        except Exception:
+            raise  # _end_failed
         except BaseException as error:  # acks of this tick must not leave
             self._fail(error)
             raise
@@ -118,7 +142,7 @@ class Tick:
         """Sets the one timer to the earliest deadline of all engines."""
         at = 0
         for engine in self._engines:
-            due = engine.next_deadline()
+            due = faults.contain(_next_deadline, self._engine_failed, engine)
             if due is not None and (not at or due < at):
                 at = due
         if at == self._timer_ns and self._timer is not None:
@@ -133,15 +157,49 @@ class Tick:
 
     def _on_timer(self) -> None:
         self._timer = None
-        now = self._clock()
         try:
-            for engine in self._engines:
-                engine.on_time(now)
+            faults.contain(self._all_on_time, self._end_failed)
         except BaseException as error:
             self._fail(error)
             raise
         self.schedule()
 
+    def _all_on_time(self) -> None:
+        now = self._clock()
+        for engine in self._engines:
+            faults.contain(_on_time, self._engine_failed, engine, now)
+
     def _fail(self, error: BaseException) -> None:
         self._failed = True
         self._on_failure(error)
+
+
+def _apply(engine: Engine, now: int) -> bool:
+    engine.apply(now)
+    return True
+
+
+def _write(engine: Engine) -> bool:
+    engine.write()
+    return True
+
+
+def _acknowledge(engine: Engine) -> bool:
+    engine.acknowledge()
+    return True
+
+
+def _deliver(engine: Engine, now: int) -> None:
+    engine.deliver(now)
+
+
+def _on_time(engine: Engine, now: int) -> None:
+    engine.on_time(now)
+
+
+def _next_deadline(engine: Engine) -> int | None:
+    return engine.next_deadline()
+
+
+def _begin_again(engine: Engine) -> None:
+    engine.begin_again()

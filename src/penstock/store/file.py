@@ -158,6 +158,11 @@ class FileStreamStore:
         if self._owner.get(self.name) is self:
             del self._owner[self.name]
 
+    def abandon(self) -> None:
+        for consumer in self._consumers.values():
+            consumer.abandon()
+        self._forget()
+
     def delete(self) -> None:
         self._files.background.drain()
         for consumer in list(self._consumers.values()):
@@ -183,6 +188,14 @@ class FileStreamStore:
         consumer = self._consumers[name] = FileConsumerStore.open(directory, self._files)
         consumer.undeleted = self._undeleted
         return consumer
+
+    def delete_consumer(self, name: str, *, sync: bool = False) -> None:
+        if self._memory_consumers.pop(name, None) is None:
+            path = list_assets(self._files, self._directory / "consumers", META).get(name)
+            if path is not None:
+                self._files.background.drain()
+                remove_directory(self._disk, path, META, sync_name=sync)
+                self._consumers_changed = True
 
     def open_positions(self) -> ConsumerStore:
         if self._disk.exists(self._consumer_directory(POSITIONS) / META):
@@ -271,6 +284,13 @@ class FileAccountStore:
         except (StoreError, OSError):
             self._undeleted.add(name)  # the next try removes what there is of it
             raise
+
+    def delete_stream(self, name: str) -> None:
+        if self._memory.pop(name, None) is None:
+            path = list_assets(self._files, self._streams_directory, META).get(name)
+            if path is not None:
+                self._files.background.drain()
+                remove_directory(self._disk, path, META)
 
     def _directory(self, name: str) -> Path:
         return self._streams_directory / quote_name(name)

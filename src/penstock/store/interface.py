@@ -82,6 +82,9 @@ class ConsumerStore(Protocol):
     def close(self) -> None:
         """Writes what is buffered and lets go. Closing twice is fine."""
 
+    def abandon(self) -> None:
+        """Lets go as it is: nothing is written any more. For a consumer whose state is doubtful."""
+
     def delete(self, *, sync: bool = False) -> None:
         """Forgets the consumer, files and all. Raises StoreWriteError.
 
@@ -134,6 +137,10 @@ class StreamStore(Protocol):
     def close(self) -> None:
         """Writes what is new, syncs and lets go. Closing twice is fine."""
 
+    def abandon(self) -> None:
+        """Lets go as it is: nothing is written any more, and the files stay. For a stream whose log is
+        doubtful."""
+
     def delete(self) -> None:
         """Forgets the stream with its messages and consumers, files and all."""
 
@@ -142,6 +149,9 @@ class StreamStore(Protocol):
 
     def open_consumer(self, name: str) -> ConsumerStore:
         """A kept consumer. Raises StoreError when there is none of this name."""
+
+    def delete_consumer(self, name: str, *, sync: bool = False) -> None:
+        """Forgets a kept consumer that isn't open, as ConsumerStore.delete() does. Raises StoreWriteError."""
 
     def open_positions(self) -> ConsumerStore:
         """Where the stream notes how far it got with its sources: kept like a consumer, but none of them."""
@@ -168,6 +178,9 @@ class AccountStore(Protocol):
 
     def create_stream(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
         """A new stream. Raises StoreError when the name is taken, StoreWriteError when the disk refuses."""
+
+    def delete_stream(self, name: str) -> None:
+        """Forgets a kept stream that isn't open, files and all. Raises StoreWriteError."""
 
     def close(self) -> None:
         """Closes every open stream."""

@@ -374,6 +374,10 @@ class FileConsumerStore:
             self._closed = True
             self._files.forget(self._journal)
 
+    def abandon(self) -> None:
+        self._closed = True
+        self._files.forget(self._journal)
+
     def delete(self, *, sync: bool = False) -> None:
         self._files.background.drain()
         self._pending.clear()

@@ -53,6 +53,9 @@ class MemoryConsumerStore:
     def close(self) -> None:
         """Nothing to let go."""
 
+    def abandon(self) -> None:
+        """Nothing to let go."""
+
     def delete(self, *, sync: bool = False) -> None:
         if self._owner.get(self.name) is self:
             del self._owner[self.name]
@@ -99,6 +102,9 @@ class MemoryStreamStore:
     def close(self) -> None:
         """Nothing to let go."""
 
+    def abandon(self) -> None:
+        """Nothing to let go."""
+
     def delete(self) -> None:
         if self._owner.get(self.name) is self:
             del self._owner[self.name]
@@ -111,6 +117,9 @@ class MemoryStreamStore:
             return self._consumers[name]
         except KeyError:
             raise StoreError(f"stream {self.name!r} keeps no consumer {name!r}") from None
+
+    def delete_consumer(self, name: str, *, sync: bool = False) -> None:
+        self._consumers.pop(name, None)
 
     def open_positions(self) -> MemoryConsumerStore:
         if POSITIONS in self._consumers:
@@ -147,6 +156,9 @@ class MemoryAccountStore:
         stream = MemoryStreamStore(self._streams, name, meta, block_size=self._block_size)
         self._streams[name] = stream
         return stream
+
+    def delete_stream(self, name: str) -> None:
+        self._streams.pop(name, None)
 
     def close(self) -> None:
         """Nothing to let go."""

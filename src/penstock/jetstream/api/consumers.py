@@ -104,7 +104,8 @@ def list_infos(engine: JetStream, request: ApiRequest) -> ConsumerListResponse:
     """CONSUMER.LIST, in pages of 256."""
     page, offset, total = _page(engine, request, LIST_PAGE)
     infos = [consumer.info(request.now) for consumer in page]
-    return ConsumerListResponse(total=total, offset=offset, limit=LIST_PAGE, consumers=infos)
+    offline = dict(engine.stream(request.args[0]).offline)
+    return ConsumerListResponse(total=total, offset=offset, limit=LIST_PAGE, consumers=infos, offline=offline)
 
 
 def info(engine: JetStream, request: ApiRequest) -> ConsumerInfoResponse:
@@ -116,8 +117,13 @@ def info(engine: JetStream, request: ApiRequest) -> ConsumerInfoResponse:
 def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
     """CONSUMER.DELETE."""
     _expect_empty(request)
+    stream, name = engine.stream(request.args[0]), request.args[1]
     # With sync_always the answer promises what the disk has. A consumer that came back would deliver again.
-    _consumer_of(engine, request).retire(sync=engine.config.sync_always)
+    sync = engine.config.sync_always
+    if name in stream.offline:
+        engine.delete_offline_consumer(stream, name, sync=sync)
+    else:
+        _consumer_of(engine, request).retire(sync=sync)
     return SuccessResponse(type=TYPE_PREFIX + "consumer_delete_response", success=True)
 
 
@@ -126,7 +132,9 @@ def pause(engine: JetStream, request: ApiRequest) -> ConsumerPauseResponse:
     consumer = _consumer_of(engine, request)
     body = request.optional_body(ConsumerPauseRequest)
     asked = structs.replace(consumer.config, pause_until=body.pause_until)
-    consumer.update(rules.checked(asked, consumer.stream.config, engine.config), request.now)
+    config = rules.checked(asked, consumer.stream.config, engine.config)
+    with engine.containment.changing(consumer):
+        consumer.update(config, request.now)
     until = rules.pause_until_ns(consumer.config)
     paused = until > request.now
     return ConsumerPauseResponse(
@@ -139,7 +147,9 @@ def pause(engine: JetStream, request: ApiRequest) -> ConsumerPauseResponse:
 def reset(engine: JetStream, request: ApiRequest) -> ConsumerResetResponse:
     """CONSUMER.RESET: delivers again from a stream sequence on, or (empty body) from above the ack floor."""
     consumer = _consumer_of(engine, request)
-    seq = consumer.reset(request.body(ConsumerResetRequest).seq, request.now)
+    from_seq = request.body(ConsumerResetRequest).seq
+    with engine.containment.changing(consumer):
+        seq = consumer.reset(from_seq, request.now)
     return ConsumerResetResponse(**_fields(consumer.info(request.now)), reset_seq=seq)
 
 
@@ -153,7 +163,8 @@ def unpin(engine: JetStream, request: ApiRequest) -> ConsumerUnpinResponse:
     consumer = _consumer_of(engine, request)
     if group not in consumer.config.priority_groups:
         raise codes.CONSUMER_INVALID_PRIORITY_GROUP.exception()
-    consumer.pinning.unpin(group, "admin")
+    with engine.containment.changing(consumer):
+        consumer.pinning.unpin(group, "admin")
     return ConsumerUnpinResponse()
 
 
@@ -169,7 +180,8 @@ def next_messages(engine: JetStream, request: ApiRequest) -> None:
     if request.header and not headers.api_level_suffices(request.header, engine.config.api_level):
         consumer.send_status(request.reply, REQUIRED_API_LEVEL.block())
         return
-    consumer.request_messages(request.reply, request.payload, request.now)
+    with engine.containment.changing(consumer):
+        consumer.request_messages(request.reply, request.payload, request.now)
 
 
 # --- helpers -----------------------------------------------------------------------------------------------
@@ -186,8 +198,15 @@ def _consumer_of(engine: JetStream, request: ApiRequest) -> Consumer:
     stream = engine.stream(request.args[0])
     consumer = stream.consumers.get(request.args[1])
     if consumer is None:
+        _refuse_offline(stream, request.args[1])
         raise codes.CONSUMER_NOT_FOUND.exception(stream=stream.name)
     return consumer
+
+
+def _refuse_offline(stream: Stream, name: str) -> None:
+    """Raises JetStreamApiError 10195 about a consumer that failed, or could not be opened."""
+    if name in stream.offline:
+        raise codes.CONSUMER_OFFLINE_REASON.exception(err=stream.offline[name], stream=stream.name)
 
 
 def _expect_empty(request: ApiRequest) -> None:
@@ -224,6 +243,7 @@ def create_consumer(
     name = name or _unused_name(engine, stream)
     if not subjects.is_valid_name(name):
         raise codes.CONSUMER_BAD_DURABLE_NAME.exception()
+    _refuse_offline(stream, name)
     config = structs.replace(body.config, name=name)
     present = stream.consumers.get(name)
     if present is not None:  # pausing has its own request; an update neither pauses nor resumes
@@ -259,10 +279,11 @@ def _updated(present: Consumer, config: ConsumerConfig, action: ConsumerAction, 
     if action is ConsumerAction.CREATE:
         raise codes.CONSUMER_ALREADY_EXISTS.exception()
     work_queue.check(present.stream, config, present.name)
-    try:
-        present.update(config, now)
-    except StoreError as error:
-        raise codes.CONSUMER_STORE_FAILED.exception(err=str(error)) from error
+    with present.engine.containment.changing(present):
+        try:
+            present.update(config, now)
+        except StoreError as error:
+            raise codes.CONSUMER_STORE_FAILED.exception(err=str(error)) from error
     return present
 
 

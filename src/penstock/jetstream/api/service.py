@@ -3,7 +3,8 @@
 It is a ServiceSink, so whatever was published before a request is applied when the request runs, and the
 response leaves in the same tick, after what it tells about was written.
 
-Invariant: every request with a reply subject is answered exactly once, by its handler or from here.
+Invariant: every request with a reply subject is answered exactly once, by its handler or from here, whatever
+the handler raises.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from penstock import faults
 from penstock.errors import JetStreamApiError, StoreError
 from penstock.jetstream.api import account, consumers, direct, streams, transfers
 from penstock.jetstream.api.dispatch import ApiRequest, ApiTable, Endpoint
@@ -91,7 +93,7 @@ class ApiService:
             self._meet_unknown(request)
         else:
             request.now = engine.clock()
-            self._answer(endpoint, request)
+            faults.contain(self._answer, self._answer_fault, endpoint, request)
 
     def _meet_unknown(self, request: ApiRequest) -> None:
         """A subject below the prefix that no endpoint has.
@@ -137,6 +139,19 @@ class ApiService:
         self._respond(request.reply, text, request.answer_header)
         if endpoint.audited or failed:
             self._audit(request, text)
+
+    def _answer_fault(self, error: Exception, endpoint: Endpoint, request: ApiRequest) -> None:
+        """A handler raised what it never should: the requester is told, in the form it expects."""
+        text = faults.told(faults.note(f"request {request.subject!a}", error))
+        if endpoint.json_errors:
+            response = ErrorResponse(
+                type=TYPE_PREFIX + endpoint.response, error=codes.STREAM_GENERAL.format(err=text)
+            )
+            self._engine.api_stats.total += 1
+            self._engine.api_stats.errors += 1
+            self._respond(request.reply, encode(response))
+        else:
+            self._respond(request.reply, b"", status.Status(500, text).block())
 
     def _respond(self, reply: bytes, text: bytes, header: bytes = b"") -> None:
         if reply:

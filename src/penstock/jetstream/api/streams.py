@@ -111,11 +111,13 @@ def purge(engine: JetStream, request: ApiRequest) -> StreamPurgeResponse:
     stream = engine.stream(request.args[0])
     if body.seq > 0 and body.keep > 0:
         raise codes.BAD_REQUEST.exception()
-    purged = stream.purge(body.filter.encode() or None, body.seq, body.keep)
-    try:
-        engine.keep_change(stream)
-    except StoreWriteError as error:
-        raise codes.STREAM_PURGE_FAILED.exception(err=str(error)) from error
+    filter_subject = body.filter.encode() or None
+    with engine.containment.changing(stream):
+        purged = stream.purge(filter_subject, body.seq, body.keep)
+        try:
+            engine.keep_change(stream)
+        except StoreWriteError as error:
+            raise codes.STREAM_PURGE_FAILED.exception(err=str(error)) from error
     return StreamPurgeResponse(success=True, purged=purged)
 
 
@@ -150,11 +152,12 @@ def delete_message(engine: JetStream, request: ApiRequest) -> SuccessResponse:
         raise codes.BAD_REQUEST.exception()
     body = request.body(MsgDeleteRequest)
     stream = engine.stream(request.args[0])
-    stream.delete_message(body.seq, erase=not body.no_erase)
-    try:
-        engine.keep_change(stream)
-    except StoreWriteError as error:
-        raise codes.STREAM_MSG_DELETE_FAILED.exception(err=str(error)) from error
+    with engine.containment.changing(stream):
+        stream.delete_message(body.seq, erase=not body.no_erase)
+        try:
+            engine.keep_change(stream)
+        except StoreWriteError as error:
+            raise codes.STREAM_MSG_DELETE_FAILED.exception(err=str(error)) from error
     return SuccessResponse(type=TYPE_PREFIX + "stream_msg_delete_response", success=True)
 
 

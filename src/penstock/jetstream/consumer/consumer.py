@@ -58,6 +58,7 @@ from penstock.protocol.status import (
     BAD_REQUEST,
     CONSUMER_DELETED,
     CONSUMER_IS_PUSH_BASED,
+    LEADERSHIP_CHANGE,
     SERVER_SHUTDOWN,
     Status,
 )
@@ -139,11 +140,19 @@ class Consumer:
         self._configure_pump()
         self.pump.set_key_token(rules.key_token(config))
         self.redelivery.configure(rules.ack_waits_ns(config), config.max_deliver, now)
+        try:
+            self._join(filters)
+        except Exception:
+            self._leave()
+            raise
+
+    def _join(self, filters: list[bytes]) -> None:
+        """From now on acks and news of the stream reach it, and the stream keeps what it needs."""
         self._wiring().add(self)
         if any(has_wildcard(one) for one in filters):
-            engine.indexing.add(stream)
-        if stream.needs is not None:
-            stream.needs.add(self.pump, self.since)
+            self.engine.indexing.add(self.stream)
+        if self.stream.needs is not None:
+            self.stream.needs.add(self.pump, self.since)
 
     @classmethod
     def create(
@@ -154,14 +163,26 @@ class Consumer:
         start = start_of(config, stream.log, one_per_subject=one_per_subject)
         meta = ConsumerMeta(config, name, now, start.seq, start.resume_seq)
         store = stream.store.create_consumer(name, encode(meta), config.mem_storage or config.direct)
-        return cls(engine, stream, meta, store, now)
+        try:
+            return cls(engine, stream, meta, store, now)
+        except Exception:
+            store.delete()  # a restart must not meet what can't be opened
+            raise
 
     @classmethod
     def recover(cls, engine: JetStream, stream: Stream, store: ConsumerStore, now: int) -> Consumer:
         """The consumer a store holds. Raises StoreCorruptError when its state can't be read."""
-        meta = msgspec.json.decode(store.meta, type=ConsumerMeta)
-        consumer = cls(engine, stream, meta, store, now)
-        consumer.letters.resume()
+        try:
+            meta = msgspec.json.decode(store.meta, type=ConsumerMeta)
+            consumer = cls(engine, stream, meta, store, now)
+        except Exception:
+            store.abandon()
+            raise
+        try:
+            consumer.letters.resume()
+        except Exception:
+            consumer.abandon()
+            raise
         return consumer
 
     @property
@@ -560,6 +581,18 @@ class Consumer:
             self._recorder.write()
             self._leave()
             self.store.close()
+
+    def abandon(self) -> None:
+        """Stands still, and writes nothing: what is kept of it stays as it is."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            if self.pull is not None:
+                self.pull.end_all(LEADERSHIP_CHANGE)
+        finally:
+            self._leave()
+            self.store.abandon()
 
     def retire(self, *, sync: bool = False) -> None:
         """Ends for good and leaves its stream. sync: power loss does not bring it back."""

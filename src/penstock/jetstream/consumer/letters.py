@@ -32,7 +32,7 @@ import msgspec
 
 from penstock.kernels.dispatch import publish
 from penstock.protocol import headers
-from penstock.protocol.api import ConsumerConfig
+from penstock.protocol.api import ConsumerConfig, DecodeError, decode
 from penstock.protocol.durations import NS_PER_S, format_time
 from penstock.protocol.subjects import matches
 
@@ -179,8 +179,8 @@ class DeadLetters:
         if seq not in self._due:
             return 0
         try:
-            answer = msgspec.json.decode(payload, type=Answer)
-        except msgspec.DecodeError:
+            answer = decode(Answer, payload)
+        except DecodeError:
             answer = Answer(error={"description": f"{payload[:100]!r} is no pub ack"})
         if answer.error or not answer.seq:
             self._complain(f"was refused: {(answer.error or {}).get('description', 'no sequence')}")

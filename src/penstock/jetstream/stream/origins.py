@@ -21,13 +21,14 @@ from penstock.protocol import error_codes as codes
 from penstock.protocol import headers, subjects
 from penstock.protocol.api import ApiError, StreamConfig, StreamSource
 from penstock.protocol.durations import parse_time
-from penstock.protocol.ids import short_hash
+from penstock.protocol.ids import COUNTER_LEN, PREFIX_LEN, short_hash
 from penstock.protocol.numbers import natural
 from penstock.protocol.transforms import Below, FirstMatch, Transform
 
 API_PREFIX = "$JS.API"
 PREFIXED_MAX = 10_000  # comparisons of delivery prefixes with subjects of origins
 ALL = ">"
+ID_LEN = PREFIX_LEN + COUNTER_LEN
 
 Lookup = Callable[[str], StreamConfig | None]
 """The configuration of another stream of the account, by name."""
@@ -97,6 +98,11 @@ def mapper_of(source: StreamSource, below: Below) -> SubjectMapper | None:
 def start_ns(source: StreamSource) -> int:
     """opt_start_time in ns; 0 without one."""
     return parse_time(source.opt_start_time) if source.opt_start_time else 0
+
+
+def deliver_subject(prefix: str, consumer_id: str, *, is_mirror: bool) -> str:
+    """Where the consumer of an external origin delivers to; prefix: as configured, "" for the default."""
+    return f"{prefix.rstrip('.') or '$JS'}.{'M' if is_mirror else 'S'}.{consumer_id}"
 
 
 # --- checks --------------------------------------------------------------------------------------
@@ -239,7 +245,9 @@ def _check_external(config: StreamConfig, find: Lookup) -> None:
             " origins: use fewer prefixes"
         )
     for prefix in prefixes:
-        if not subjects.is_valid_subject(prefix):
+        # The subject that is listened to is longer than the prefix, and the index has a limit.
+        listened = deliver_subject(prefix, "x" * ID_LEN, is_mirror=True)
+        if not subjects.is_valid_subject(prefix) or subjects.is_too_long(listened):
             raise codes.STREAM_INVALID_EXTERNAL_DELIVERY_SUBJ.exception(prefix=prefix)
         for subject in tailed:
             if subjects.overlaps(subject, f"{prefix}.{subject}"):

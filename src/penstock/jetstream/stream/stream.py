@@ -116,6 +116,7 @@ class Stream:
         self.domain = domain
         self.api_level = api_level
         self.consumers: dict[str, Consumer] = {}
+        self.offline: dict[str, str] = {}  # consumers that could not be opened or failed, and why
         self.wiring: ConsumerWiring | None = None  # made with the first consumer
         self.needs: Needs | None = None  # of interest and work-queue streams: what consumers still need
         self.ids = MessageIds(config.duplicate_window)
@@ -519,6 +520,7 @@ class Stream:
             self.needs = None
         elif self.needs is None:
             self.needs = Needs(self.log, work_queue=self.config.retention is RetentionPolicy.WORKQUEUE)
+            self.needs.held = bool(self.offline)
             for consumer in self.consumers.values():
                 self.needs.add(consumer.pump, consumer.since)
 

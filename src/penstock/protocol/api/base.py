@@ -104,6 +104,8 @@ class PagedRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 _json_encoder = msgspec.json.Encoder()
 _json_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_items = msgspec.json.Decoder(list[msgspec.Raw])
 _head_decoder = msgspec.json.Decoder(ErrorResponse)
 
 
@@ -155,26 +157,30 @@ def _decode(kind: type[T], data: bytes) -> T:
 
 def unknown_field(value: Any, data: bytes) -> str | None:
     """The first field of the JSON object `data` that the struct decoded from it doesn't have, at any depth: a
-    misspelt limit or filter must not vanish. None when there is none."""
+    misspelt limit or filter must not vanish. None when there is none.
+
+    Only names are read. What an unknown field holds is skipped as decode() skips it: a number that no type
+    can hold must not become an error here.
+    """
     if not data.strip():
         return None
     try:
-        raw = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raw = msgspec.json.decode(data.decode("utf-8", "replace").encode())
-    return _unknown(value, raw)
+        return _unknown(value, msgspec.Raw(data))
+    except UnicodeDecodeError:
+        return _unknown(value, msgspec.Raw(data.decode("utf-8", "replace").encode()))
 
 
-def _unknown(value: Any, raw: Any) -> str | None:
-    if isinstance(value, msgspec.Struct) and isinstance(raw, dict):
-        for name, item in raw.items():
+def _unknown(value: Any, raw: msgspec.Raw) -> str | None:
+    kind = bytes(raw).lstrip()[:1]
+    if isinstance(value, msgspec.Struct) and kind == b"{":
+        for name, item in _members.decode(raw).items():
             if name not in value.__struct_encode_fields__:
-                return str(name)
+                return name
             found = _unknown(getattr(value, name, None), item)
             if found is not None:
                 return found
-    elif isinstance(value, list) and isinstance(raw, list):
-        for one, item in zip(value, raw, strict=False):
+    elif isinstance(value, list) and kind == b"[":
+        for one, item in zip(value, _items.decode(raw), strict=False):
             found = _unknown(one, item)
             if found is not None:
                 return found

@@ -13,6 +13,7 @@ import msgspec
 from penstock.server.pages.base import Options, Page, Query, Refused, flag
 
 if TYPE_CHECKING:
+    from penstock.jetstream.containment import Problem
     from penstock.server.server import Server
 
 
@@ -63,7 +64,36 @@ def healthz(server: Server, options: HealthzOptions) -> Page:
     fault = _missing(server, options) if server.jetstream is not None else None
     if fault is not None:
         raise _unhealthy(options, 404, fault)
+    broken = [] if options.js_enabled_only or options.js_server_only else _broken(server, options)
+    if broken:
+        raise _unhealthy(options, 503, *broken)
     return {"status": "ok"}
+
+
+def _broken(server: Server, options: HealthzOptions) -> list[_Fault]:
+    """Streams and consumers that are offline, of those that are asked about."""
+    if server.jetstream is None:
+        return []
+    found = [
+        _Fault("ACCOUNT", account, error=f'JetStream of account "{account}" does not work: {why}')
+        for account, why in server.jetstream.failed.items()
+        if options.account in ("", account)
+    ]
+    for account, engine in server.jetstream.engines.items():
+        if options.account not in ("", account):
+            continue
+        for one in engine.containment.problems():
+            if options.stream in ("", one.stream) and options.consumer in ("", one.consumer):
+                found.append(_fault_of(account, one))
+    return found
+
+
+def _fault_of(account: str, one: Problem) -> _Fault:
+    kind, what = "STREAM", f'stream "{one.stream}"'
+    if one.consumer:
+        kind, what = "CONSUMER", f'consumer "{one.consumer}" of {what}'
+    text = f'JetStream {what} of account "{account}" does not work: {one.why}'
+    return _Fault(kind, account, one.stream, one.consumer, text)
 
 
 def _missing(server: Server, options: HealthzOptions) -> _Fault | None:
@@ -77,10 +107,12 @@ def _missing(server: Server, options: HealthzOptions) -> _Fault | None:
     if not stream:
         return None
     found = engine.streams.get(stream)
+    if found is None and stream in engine.offline:
+        return None
     if found is None:
         text = f'JetStream stream "{stream}" not found on account "{account}"'
         return _Fault("STREAM", account, stream, error=text)
-    if consumer and consumer not in found.consumers:
+    if consumer and consumer not in found.consumers and consumer not in found.offline:
         text = f'JetStream consumer "{consumer}" not found for stream "{stream}" on account "{account}"'
         return _Fault("CONSUMER", account, stream, consumer, text)
     return None
@@ -90,7 +122,8 @@ def _bad(text: str) -> Refused:
     return Refused(text, 400, {"status": "error", "error": text})
 
 
-def _unhealthy(options: HealthzOptions, status: int, fault: _Fault) -> Refused:
+def _unhealthy(options: HealthzOptions, status: int, *faults: _Fault) -> Refused:
+    first = faults[0].error
     if options.details:
-        return Refused(fault.error, status, {"status": "error", "errors": [fault]})
-    return Refused(fault.error, status, {"status": "unavailable", "error": fault.error})
+        return Refused(first, status, {"status": "error", "errors": list(faults)})
+    return Refused(first, status, {"status": "unavailable", "error": first})

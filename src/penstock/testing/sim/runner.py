@@ -12,6 +12,7 @@ from collections.abc import Collection
 from random import Random
 from typing import NamedTuple
 
+from penstock import faults
 from penstock.store.keys import StoreKey
 from penstock.testing.sim import thorough, workload
 from penstock.testing.sim.batchwork import publish_atomic
@@ -66,6 +67,10 @@ class Outcome(NamedTuple):
         return self.failure.rule if isinstance(self.failure, Violation) else type(self.failure).__name__
 
 
+def _let_out(where: str, error: BaseException) -> None:
+    raise error
+
+
 class Run:
     """One seed. skip: steps to leave out."""
 
@@ -77,7 +82,7 @@ class Run:
         self.crash_rate = random.choice([0.02, 0.06, 0.12])
         self.power_rate = random.choice([0.0, 0.5, 0.5, 1.0])
         self.flip_rate = 0.3 if random.random() < 0.06 else 0.0
-        with known_secrets(seed):
+        with known_secrets(seed), faults.watch(_let_out):
             self.world = self._new_world(random)
 
     def _new_world(self, random: Random) -> World:
@@ -92,8 +97,8 @@ class Run:
         )
 
     def go(self) -> Outcome:
-        """Does all steps, and the end."""
-        with known_secrets(self.seed + 2):
+        """Does all steps, and the end. What the product would contain is a failure here."""
+        with known_secrets(self.seed + 2), faults.watch(_let_out):
             return self._go()
 
     def _go(self) -> Outcome:

@@ -1,0 +1,152 @@
+"""What an exception that no code foresaw stops: the one stream, consumer or source concerned (see faults.py).
+
+The engine works through streams and consumers with `faults.contain`: each step of a tick, each timer, each
+change a request makes, each recovery. What failed is given to one of the methods here, and the others go on.
+
+- A stream is set aside: its state in memory is doubtful, so it takes nothing, acknowledges nothing and writes
+  nothing any more. Its files stay as the last write left them, and a restart opens it from them.
+- A consumer is left out: the stream goes on without it. What it still needs is unknown, so nothing leaves an
+  interest or work-queue stream until it is deleted.
+- A step that failed as a whole left nobody's state doubtful: it only lost track of who has work. Everything
+  is looked at in the next tick, and no ack leaves before a write has succeeded.
+
+Whatever is set aside is offline: requests about it are refused with the reason, infos and healthz show it.
+
+Invariant: an ack leaves only for what a write that returned covers, whatever was raised before and after.
+Rejected: stopping the server (who finds a message that makes us raise could stop every account, after each
+restart again); trying a failed stream another time (its batch is half applied, and which half is unknown).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock import faults
+from penstock.errors import JetStreamApiError, StoreError
+from penstock.kernels.dispatch import publish
+from penstock.protocol import error_codes as codes
+
+if TYPE_CHECKING:
+    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.stream.stream import Stream
+
+FORESEEN = (JetStreamApiError, StoreError)
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something of an account that does not work. consumer: "" when it is the stream."""
+
+    stream: str
+    consumer: str
+    why: str
+
+
+class Containment:
+    """Of one engine."""
+
+    def __init__(self, engine: JetStream) -> None:
+        self._engine = engine
+
+    # --- what failed ---------------------------------------------------------------------------
+
+    def stream_failed(self, error: Exception, stream: Stream, *_: object) -> None:
+        """Work on a stream raised."""
+        self.set_aside(stream, faults.told(self._note(error, f"stream {stream.name}")))
+
+    def consumer_failed(self, error: Exception, consumer: Consumer, *_: object) -> None:
+        """Work on a consumer raised."""
+        stream = consumer.stream
+        fault = self._note(error, f"consumer {consumer.name} of stream {stream.name}")
+        self.leave_out(stream, consumer.name, faults.told(fault))
+        self._engine.forget_consumer(consumer)
+        if stream.consumers.get(consumer.name) is consumer:
+            del stream.consumers[consumer.name]
+        self._each(consumer.abandon)
+
+    def step_failed(self, error: Exception, *_: object) -> None:
+        """A step of a tick raised outside of every stream and consumer."""
+        self._note(error, "step of a tick")
+        self._engine.begin_again()
+
+    def work_failed(self, error: Exception, *_: object) -> None:
+        """Something raised that nobody waits for, and that leaves nothing behind."""
+        self._note(error, "work at the end of a tick")
+
+    @contextmanager
+    def changing(self, asset: Stream | Consumer) -> Iterator[None]:
+        """A request changes it. What is raised comes out; what was not foreseen leaves the asset doubtful."""
+        from penstock.jetstream.stream.stream import Stream
+
+        try:
+            yield
+        except FORESEEN:
+            raise
+        except Exception as error:
+            if isinstance(asset, Stream):
+                self.stream_failed(error, asset)
+            else:
+                self.consumer_failed(error, asset)
+            raise
+
+    # --- what becomes of it --------------------------------------------------------------------
+
+    def set_aside(self, stream: Stream, why: str) -> None:
+        """The stream is offline from now on: it lets everything go as it is, and writes nothing."""
+        self._engine.offline[stream.name] = why
+        self.take_out(stream)
+        self._each(partial(self._refuse_waiting, stream, why), stream.store.abandon)
+
+    def take_out(self, stream: Stream) -> None:
+        """Nothing reaches the stream any more, and nothing of it waits for a turn."""
+        engine = self._engine
+        consumers = list(stream.consumers.values())
+        self._each(
+            partial(engine.drop_stream, stream),
+            partial(stream.unsubscribe, engine.index),
+            partial(engine.sourcing.forget, stream, for_good=False),
+            *(partial(engine.forget_consumer, consumer) for consumer in consumers),
+            *(consumer.abandon for consumer in consumers),
+            stream.atomic.drop,
+        )
+
+    def leave_out(self, stream: Stream, consumer: str, why: str) -> None:
+        """A consumer does not work: its stream goes on, and keeps what the consumer may still need."""
+        stream.offline[consumer] = why
+        if stream.needs is not None:
+            stream.needs.held = True
+
+    def problems(self) -> list[Problem]:
+        """What does not work, for those who look after the server."""
+        engine = self._engine
+        found = [Problem(name, "", why) for name, why in sorted(engine.offline.items())]
+        for name, stream in sorted(engine.streams.items()):
+            found += [Problem(name, consumer, why) for consumer, why in sorted(stream.offline.items())]
+        return found + [Problem(stream, "", why) for stream, why in engine.sourcing.failures()]
+
+    # --- own -----------------------------------------------------------------------------------
+
+    def _note(self, error: Exception, what: str) -> str:
+        return faults.note(f"{what} of account {self._engine.config.account}", error)
+
+    def _each(self, *steps: Callable[[], object]) -> None:
+        """All of them, also when the state they find makes some raise."""
+        for step in steps:
+            faults.contain(step, self.work_failed)
+
+    def _refuse_waiting(self, stream: Stream, why: str) -> None:
+        """Publishers that wait for an ack are told that there is none: what they published may be stored."""
+        text = stream.refusal(codes.STREAM_OFFLINE_REASON.format(err=why))
+        replies = [reply for reply, _ in stream.acks.items()]
+        stream.acks.clear()
+        batch = stream.sink.take()
+        while (waiting := batch.take_one()) is not None:
+            replies.append(waiting[1])
+        for reply in replies:
+            if reply:
+                publish(self._engine.index, reply, b"", b"", text)

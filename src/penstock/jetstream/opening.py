@@ -1,0 +1,111 @@
+"""Streams and consumers come back from the store: at a start, and when a restore is whole.
+
+A stream that can't be opened, whatever the reason, is offline: its files stay as they are, requests about it
+are refused with the reason, and the others work. Likewise a consumer: its stream goes on without it. So no
+file and no configuration, of this version or an earlier one, keeps a server from starting.
+
+Invariant: what could not be opened is reached by nothing: it has no subscription, no turn and no deadline.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock import faults
+from penstock.errors import StoreError
+from penstock.jetstream import config as stream_config
+from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.stream.stream import Stream, StreamMeta
+from penstock.store.interface import StreamStore
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+
+log = logging.getLogger("penstock.jetstream")
+
+
+class Opening:
+    """Of one engine."""
+
+    def __init__(self, engine: JetStream) -> None:
+        self._engine = engine
+
+    def recover(self, now: int) -> None:
+        """Opens every stored stream with its consumers."""
+        for name in self._engine.stores.stream_names():
+            faults.contain(self._recover_stream, self._stream_failed, name, now)
+
+    def adopt(self, store: StreamStore) -> Stream:
+        """A restored stream becomes one of the account's. When it raises, nothing is left but the store."""
+        meta = msgspec.json.decode(store.meta, type=StreamMeta)
+        try:
+            return self._open_stream(store, meta, self._engine.clock(), is_restored=True)
+        except Exception:
+            half_open = self._engine.streams.get(meta.config.name)
+            if half_open is not None:
+                self._engine.containment.take_out(half_open)
+            self._engine.claims.release(meta.config.name)
+            raise
+
+    def _recover_stream(self, name: str, now: int) -> None:
+        store = self._engine.stores.open_stream(name)
+        try:
+            meta = msgspec.json.decode(store.meta, type=StreamMeta)
+            if meta.restoring:
+                log.warning("stream %s: its restore did not come to an end, what came of it is removed", name)
+                store.delete()
+                return
+            level, served = stream_config.stored_level(meta.config), self._engine.config.api_level
+            if level > served:
+                raise StoreError(f"unsupported - required API level: {level}, current API level: {served}")
+            self._open_stream(store, meta, now)
+        except Exception:
+            half_open = self._engine.streams.get(name)
+            if half_open is not None:
+                self._engine.containment.take_out(half_open)
+            store.abandon()
+            raise
+
+    def _stream_failed(self, error: Exception, name: str, now: int) -> None:
+        why = _reason(error, f"recovery of stream {name} of account {self._engine.config.account}")
+        log.error("stream %s is offline, its files stay as they are: %s", name, why)
+        self._engine.offline[name] = why
+
+    def _open_stream(
+        self, store: StreamStore, meta: StreamMeta, now: int, *, is_restored: bool = False
+    ) -> Stream:
+        engine = self._engine
+        # Known from now on: when it can't be opened, this tells what to take out again.
+        stream = engine.streams[meta.config.name] = engine.new_stream(meta.config, store, meta.created)
+        # Also of a stream that can't be opened: another one with its subjects would keep it from coming back.
+        engine.claims.hold(meta.config.name, meta.config.subjects)
+        stream.recover(now)
+        for name in store.consumer_names():
+            faults.contain(self._recover_consumer, self._consumer_failed, stream, name, now)
+        # An ack may have been written whose removal was not. A backup without consumers waits for new ones.
+        if stream.needs is not None and (stream.consumers or not is_restored):
+            stream.needs.review()
+        stream.expire(now)
+        stream.subscribe(engine.index)
+        engine.sourcing.follow(stream)
+        engine.touch_stream(stream)
+        return stream
+
+    def _recover_consumer(self, stream: Stream, name: str, now: int) -> None:
+        consumer = Consumer.recover(self._engine, stream, stream.store.open_consumer(name), now)
+        stream.consumers[consumer.name] = consumer
+        self._engine.touch_consumer(consumer)
+
+    def _consumer_failed(self, error: Exception, stream: Stream, name: str, now: int) -> None:
+        why = _reason(error, f"recovery of consumer {name} of stream {stream.name}")
+        log.error("consumer %s of stream %s is left out: %s", name, stream.name, why)
+        self._engine.containment.leave_out(stream, name, why)
+
+
+def _reason(error: Exception, where: str) -> str:
+    if isinstance(error, (StoreError, msgspec.DecodeError)):
+        return str(error)
+    return faults.told(faults.note(where, error))
