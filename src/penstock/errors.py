@@ -7,6 +7,7 @@
      ├─ StoreError                   the disk or what is on it
      │   ├─ StoreWriteError          a write or sync failed: the stream stops, what is stored stays
      │   ├─ StoreCorruptError        bytes on disk are not what was written (file and offset)
+     │   ├─ StoreFormatError         files of a newer penstock, or of another server: nothing is touched
      │   └─ StoreLockedError         another process uses the store directory
      ├─ ProtocolError                the peer broke the protocol: the connection closes
      ├─ ServerError                  an embedded or served server could not do what was asked
@@ -104,6 +105,10 @@ class StoreCorruptError(StoreError):
     def __init__(self, message: str, *, path: str | None = None, offset: int | None = None) -> None:
         self.offset = offset
         super().__init__(message if offset is None else f"at byte {offset}: {message}", path=path)
+
+
+class StoreFormatError(StoreError):
+    """The files are whole, and in a format that this version does not read: they stay as they are."""
 
 
 class StoreLockedError(StoreError):

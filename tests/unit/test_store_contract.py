@@ -245,7 +245,7 @@ def test_a_damaged_meta_is_told_with_its_file(tmp_path: Path) -> None:
     store.close()
     path = tmp_path / "jetstream" / "%24G" / "streams" / "S" / "meta"
     whole = path.read_bytes()
-    for damaged in (b"", b"penstock", whole[:-1], whole[:-1] + b"?", whole.replace(b" 1 ", b" x ")):
+    for damaged in (b"", b"penstock", whole[:-1], whole[:-1] + b"?", whole.replace(b" 2 ", b" x ")):
         path.write_bytes(damaged)
         store = FileStore(tmp_path)
         assert store.account("$G").stream_names() == ["S"]

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.errors import StoreCorruptError, StoreError
+from penstock.errors import StoreCorruptError, StoreError, StoreFormatError
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE, StoredMessage, StreamLog
 from penstock.store.blocks import block_path, fingerprint, index_path, map_file
@@ -176,6 +176,8 @@ class Doctor:
     def _examine(self, lost: LostAndFound | None) -> Report:
         self._report, self._lost = Report(), lost
         for account, name, directory in self.streams():
+            if self._is_newer(directory):
+                continue
             self._small_file(directory / META, lambda path: unpack_meta(self._files, path))
             self._blocks(directory / "msgs")
             for consumer in self._consumers(directory):
@@ -193,6 +195,19 @@ class Doctor:
             for entry in names
             if not entry.startswith(".") and self._disk.exists(at / entry / META)
         ]
+
+    def _is_newer(self, directory: Path) -> bool:
+        """Is the asset of a format that this version does not know? It is reported and left as it is: what
+        looks damaged to this version may be whole to the one that wrote it."""
+        try:
+            unpack_meta(self._files, directory / META)
+        except StoreFormatError as error:
+            text = str(error).removeprefix(f"{error.path}: ")
+            self._found(directory / META, None, text)
+            return True
+        except (StoreError, OSError):
+            return False  # whoever looks at it closer finds out
+        return False
 
     def _name_of(self, directory: Path) -> str:
         try:
@@ -438,6 +453,8 @@ class Doctor:
         return at
 
     def _consumer(self, directory: Path) -> None:
+        if self._is_newer(directory):
+            return
         self._small_file(directory / META, lambda path: unpack_meta(self._files, path))
         state = directory / STATE
         whole = self._small_file(state, lambda path: read_state(self._files, path))

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.errors import StoreError, StoreWriteError
+from penstock.errors import StoreError, StoreFormatError, StoreWriteError
 from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE, StreamLog
 from penstock.store.background import Background
 from penstock.store.blocks import BlockFiles
@@ -45,6 +45,7 @@ from penstock.store.recovery import recover_log
 logger = logging.getLogger("penstock.store")
 
 META = "meta"
+_OFFICIAL_META = "meta.inf"
 
 
 class FileStreamStore:
@@ -305,8 +306,9 @@ class FileStore:
 
     key: what it is encrypted with, if anything. background: who does what takes long; None: it is waited for.
 
-    Raises StoreLockedError when another process has it, StoreWriteError when it can't be made, StoreError
-    when it is encrypted and the key is not the right one.
+    Raises StoreLockedError when another process has it, StoreWriteError when it can't be made,
+    StoreFormatError when an official server's streams are in it, StoreError when it is encrypted and the key
+    is not the right one.
     """
 
     def __init__(
@@ -321,6 +323,7 @@ class FileStore:
         self._directory = Path(directory) / "jetstream"
         self._disk = disk
         make_directory(disk, self._directory)
+        refuse_official_streams(disk, self._directory)
         _sync_present_names(disk, self._directory.parent, self._directory)
         self._lock = disk.lock(self._directory)
         try:
@@ -360,6 +363,27 @@ class FileStore:
         self._accounts.clear()
         self._files.close()
         self._lock.release()
+
+
+def refuse_official_streams(disk: Disk, directory: Path) -> None:
+    """Raises StoreFormatError when `directory` holds streams that an official nats-server wrote.
+
+    Both servers keep them below `jetstream/<account>/streams/<stream>`; starting beside them would look like
+    an empty server, and its operator would look for lost messages.
+    """
+    for account in disk.names(directory):
+        streams = directory / account / "streams"
+        if not disk.exists(streams):
+            continue
+        found = [name for name in disk.names(streams) if disk.exists(streams / name / _OFFICIAL_META)]
+        if found:
+            named = ", ".join(sorted(found)[:3]) + (", ..." if len(found) > 3 else "")
+            raise StoreFormatError(
+                f"it holds streams of an official nats-server (account {account}: {named}), whose format "
+                "penstock does not read. Give penstock another store_dir and bring the streams over: "
+                "`nats account backup DIR` from the official server, `nats account restore DIR` here",
+                path=str(directory),
+            )
 
 
 def _sync_present_names(disk: Disk, *directories: Path) -> None:

@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from pathlib import Path
 
-from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
+from penstock.errors import StoreCorruptError, StoreError, StoreFormatError, StoreWriteError
 from penstock.kernels.records import xxh64_digest
 from penstock.store.background import AtOnce, Background
 from penstock.store.disk import LOCAL_DISK, Disk
@@ -26,6 +26,10 @@ OPEN_FILES_MAX = 256
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 _META_MAGIC = b"penstock"
+FORMAT = 2
+"""Version of the files of a stream and its consumers, in the first line of each meta file. A change to the
+format of any file beside a meta raises it, so that an older penstock leaves the stream alone. Since version 2
+the hash covers this line too; version 1 (penstock 0.1) is still read."""
 
 
 def quote_name(name: str) -> str:
@@ -82,24 +86,41 @@ def write_atomically(
 
 
 def pack_meta(name: str, meta: bytes) -> bytes:
-    """A meta file: one line with format, hash and name, then the meta as it was given."""
+    """A meta file: a line with format version and length of the name, the name, a hash of all, the meta."""
     raw = name.encode("utf-8", "surrogateescape")
-    head = _META_MAGIC + b" 1 %d\n" % len(raw) + raw + b"\n"
-    return head + b"%016x\n" % xxh64_digest(meta, xxh64_digest(raw)) + meta
+    line = _META_MAGIC + b" %d %d" % (FORMAT, len(raw))
+    return line + b"\n" + raw + b"\n" + b"%016x\n" % _meta_digest(FORMAT, line, raw, meta) + meta
+
+
+def _meta_digest(version: int, line: bytes, name: bytes, meta: bytes) -> int:
+    seed = 0 if version == 1 else xxh64_digest(line)
+    return xxh64_digest(meta, xxh64_digest(name, seed))
 
 
 def unpack_meta(files: OpenFiles, path: Path) -> tuple[str, bytes]:
-    """Name and meta of a meta file. Raises StoreCorruptError when it is damaged, FileNotFoundError."""
+    """Name and meta of a meta file.
+
+    Raises StoreCorruptError when it is damaged, StoreFormatError when it is whole and of a newer format (the
+    hash tells a newer version from a damaged digit), FileNotFoundError.
+    """
     data = files.read(path)
+    version = 0
     try:
         line, _, rest = data.partition(b"\n")
-        magic, version, length = line.split(b" ")
+        magic, number, length = line.split(b" ")
+        version = int(number)
         raw, rest = rest[: int(length)], rest[int(length) :]
         digest, meta = rest[1:17], rest[18:]
-        intact = (magic, version, rest[:1], rest[17:18]) == (_META_MAGIC, b"1", b"\n", b"\n")
-        intact = intact and int(digest, 16) == xxh64_digest(meta, xxh64_digest(raw))
+        intact = (magic, rest[:1], rest[17:18]) == (_META_MAGIC, b"\n", b"\n") and version >= 1
+        intact = intact and int(digest, 16) == _meta_digest(version, line, raw, meta)
     except ValueError:
         intact = False
+    if intact and version > FORMAT:
+        raise StoreFormatError(
+            f"written by a newer penstock (format {version}, this one reads up to {FORMAT}); start that "
+            "version, or restore a backup",
+            path=str(path),
+        )
     if not intact:
         raise StoreCorruptError(
             "its hash does not fit its bytes; restore the file, or move its directory away", path=str(path)
