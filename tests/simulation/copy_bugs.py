@@ -13,6 +13,8 @@ from penstock.jetstream.stream.inflow import Inflow
 from penstock.jetstream.stream.positions import SourcePositions
 from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.copying import settle_upto
+from penstock.kernels.streamlog import StreamLog
+from penstock.store.journal import FileConsumerStore
 
 
 def _read_on_from(off: int, patch: pytest.MonkeyPatch) -> None:
@@ -37,6 +39,18 @@ def source_one_too_late(patch: pytest.MonkeyPatch) -> None:
 def positions_not_noted(patch: pytest.MonkeyPatch) -> None:
     """How far a stream got with its sources is what its messages say, as long as they are there."""
     patch.setattr(SourcePositions, "note", lambda positions, inflows, log: None)
+
+
+def void_notes_come_back(patch: pytest.MonkeyPatch) -> None:
+    """That power loss made a note of a source's position void is not synced."""
+    read = SourcePositions._read
+
+    def unsynced(positions: SourcePositions, log: StreamLog) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(FileConsumerStore, "sync", lambda store: None)
+            read(positions, log)
+
+    patch.setattr(SourcePositions, "_read", unsynced)
 
 
 def mirrored_before_the_write(patch: pytest.MonkeyPatch) -> None:
@@ -87,6 +101,7 @@ COPY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (source_one_too_early, "exactly once", 3),
     (source_one_too_late, "gap", 62),
     (positions_not_noted, "exactly once", 53),
+    (void_notes_come_back, "exactly once", 20006690),
     (mirrored_before_the_write, "ahead", 1),
     (copied_when_another_sync_ends, "ahead", 20001814),
     (origin_let_go_before_the_write, "kept", 24),

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.jetstream import origin_consumer
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.engine import JetStream
+from penstock.jetstream.stream.positions import Note
+from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.dispatch import publish
+from penstock.protocol import headers
 from penstock.store.background import AtOnce
 from penstock.store.file import FileStore
+from penstock.testing.sim.disk import SimDisk
 from tests.support.engine import EngineHarness
 from tests.unit.test_engine_durability import syncing_engine
 from tests.unit.test_mirrors import make, payloads, settle
@@ -151,3 +157,30 @@ def test_row_174_a_sync_that_ends_before_copies_are_written_leaves_their_origina
     assert len(payloads(js, "S")) == 3 and payloads(js, "O") == []
     js.engine.close()
     store.close()
+
+
+def test_a_note_that_power_loss_made_void_does_not_come_back_with_the_next_power_loss() -> None:
+    disk = SimDisk(Random(1))
+
+    def started() -> Stream:
+        js = EngineHarness(FileStore("/store", disk=disk).account("$G"))
+        if "S" not in js.engine.streams:
+            js.create("S", "s", sources=[{"name": "O"}])
+        return js.engine.streams["S"]
+
+    notes = started().store.open_positions()
+    notes.append(msgspec.json.encode(Note(2, {"O > >": (2, "id")})))
+    notes.write()
+    notes.sync()
+    disk.lose_power(all_of_it=True)  # the two messages that it speaks of are not there
+    stream = started()
+    for seq in (3, 4):
+        header = headers.build([(headers.STREAM_SOURCE, f"O {seq} > > o id")])
+        stream.log.append(b"o", header, b"", seq)
+    stream.store.write()
+    msgs = Path("/store/jetstream/%24G/streams/S/msgs")
+    for name in disk.names(msgs):
+        disk.sync(disk.open(msgs / name))
+    disk.sync_directory(msgs)
+    disk.lose_power(all_of_it=True)
+    assert started().inflows[0].seq == 4

@@ -85,7 +85,9 @@ class SourcePositions:
             note = msgspec.json.decode(text, type=Note)
             if note.last_seq > log.last_seq:
                 # Power was lost: the messages it speaks of are not there, and never must it count again.
+                # Without the sync, the next power loss could bring it back beside others of these sequences.
                 self._journal.snapshot(msgspec.json.encode(Note(self._noted_seq, self._noted)))
+                self._journal.sync()
                 break
             self._noted.update(note.sources)
             self._noted_seq = note.last_seq
