@@ -289,26 +289,24 @@ class Copies(Feature):
         record, world = self.record, self._world
         self._rollups_of_tick.clear()
         self._tick_from = record.last_seq
-        kept = {} if power and not world.always else dict(record.base.sources)
+        is_lossy = power and not world.always
+        kept = {} if is_lossy else dict(record.base.sources)
         for held in record.live.values():
             about = source_in(held) if record.config.mirror is None else None
-            if about is not None:
-                seq, ident = kept.get(about.key, (0, ""))
-                if ident != about.ident or seq < about.seq:
-                    kept[about.key] = (about.seq, about.ident)
+            # The last one counts: of an origin that lost messages with the power, it may be a lower sequence.
+            if about is not None and (is_lossy or held.seq > record.base.last_seq):
+                kept[about.key] = (about.seq, about.ident)
         if record.config.mirror is not None:
             kept = dict.fromkeys(self._sources, (record.last_seq, ""))
         self._upto, self._before = kept, dict(kept)
-        # What the crash took back has to come once more.
-        for key, seq, ident in list(self._came):
-            upto, upto_ident = kept.get(key, (0, ""))
-            if seq > upto and ident == upto_ident:
-                self._came.remove((key, seq, ident))
         self._last_seq = record.last_seq
         record.kept = record.kept._replace(sources=dict(kept))
-        self._may_be_ahead |= damaged or (power and not world.always)
+        self._may_be_ahead |= damaged or is_lossy
         if not self._may_be_ahead:
             self._check_not_ahead()
+            # What the crash took back has to come once more.
+            for key, (upto, ident) in kept.items():
+                self._came -= {one for one in self._came if one[::2] == (key, ident) and one[1] > upto}
 
     def _check_not_ahead(self) -> None:
         record = self.record
