@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from penstock.routing.permissions import Entry, Permissions, SubjectPermission
 from penstock.server.options import User
-from penstock.server.reload import reload
 from penstock.testing import EmbeddedServer
 from tests.support.conf_servers import answers, login, received, running_conf
 from tests.support.rawnats import RawNats
+from tests.support.reloads import reload
 
 Factory = Callable[..., EmbeddedServer]
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4, prefix=b"2a")).decode()
@@ -206,7 +206,7 @@ def test_a_reload_holds_connected_clients_to_new_permissions(nats_server_factory
 
     async def change() -> bool:
         users = (User(name="u", password="u", permissions=narrow),)
-        return reload(server.server, lambda: replace(server.server.options, users=users))
+        return await reload(server.server, lambda: replace(server.server.options, users=users))
 
     assert server.run(change())
     refused = '-ERR \'Permissions Violation for Subscription to "drop" (sid "2")\''

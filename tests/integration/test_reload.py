@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import penstock
 from penstock.errors import ConfigError
 from penstock.routing.mapping import SubjectMapping
 from penstock.server import logs
@@ -24,12 +27,14 @@ from penstock.server.options import (
     User,
     WebsocketOptions,
 )
-from penstock.server.reload import changes, reload
+from penstock.server.reload import changes, take_over
+from penstock.server.server import Server
 from penstock.testing import EmbeddedServer
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.nats_servers import KINDS
 from tests.support.processes import served
 from tests.support.rawnats import RawNats
+from tests.support.reloads import reload
 from tests.support.wire import Wire, wait_until
 
 Factory = Callable[..., EmbeddedServer]
@@ -57,7 +62,7 @@ class Reloading:
     def load(self, load: Callable[[], Options]) -> bool:
         async def run() -> bool:
             self.lines.clear()
-            return reload(self.embedded.server, load)
+            return await reload(self.embedded.server, load)
 
         return self.embedded.run(run())
 
@@ -490,3 +495,25 @@ def test_hangup_reads_the_file_again_and_flags_still_win(tmp_path: Path) -> None
     finally:
         process.kill()
         process.wait()
+
+
+async def test_clients_are_served_while_a_configuration_is_read() -> None:
+    async with Server() as server:
+        served = threading.Event()
+
+        def load() -> Options:
+            assert served.wait(30), "nothing was served while the configuration was read"
+            return replace(server.options, max_payload=1000)
+
+        first = asyncio.create_task(take_over(server, load))
+        second = asyncio.create_task(take_over(server, lambda: replace(server.options, max_payload=2000)))
+        async with await penstock.connect(server.url) as client:
+            subscription = await client.subscribe("a")
+            await client.publish("a", b"x")
+            assert (await subscription.next(timeout=30)).data == b"x"
+        assert server.options.max_payload > 2000
+        served.set()
+        await first
+        assert server.options.max_payload == 1000
+        await second  # it waited for the first
+        assert server.options.max_payload == 2000

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from penstock.server import passwords
 from penstock.server.options import User
 from penstock.server.passwords import Passwords
-from penstock.server.reload import reload
 from penstock.testing import EmbeddedServer
 from tests.support.conf_servers import login
 from tests.support.rawnats import RawNats
+from tests.support.reloads import reload
 
 Factory = Callable[..., EmbeddedServer]
 SLOW = "$2a$slow"
@@ -75,7 +75,7 @@ class Newcomer:
 
 def reload_users(server: EmbeddedServer, users: tuple[User, ...]) -> None:
     async def change() -> bool:
-        return reload(server.server, lambda: replace(server.server.options, users=users))
+        return await reload(server.server, lambda: replace(server.server.options, users=users))
 
     assert server.run(change())
 

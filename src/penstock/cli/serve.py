@@ -214,10 +214,10 @@ async def _serve_until_signal(options: Options, served: logs.ServedLog, load: Ca
     return await _wait(server, ended, log)
 
 
-def _reload(server: Server, load: Callable[[], Options], served: logs.ServedLog) -> None:
+async def _reload(server: Server, load: Callable[[], Options], served: logs.ServedLog) -> None:
     from penstock.server import reload
 
-    reload.take_over(server, load, served)
+    await reload.take_over(server, load, served)
 
 
 async def _wait(server: Server, ended: asyncio.Event, log: logs.Log) -> int:

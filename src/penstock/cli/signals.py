@@ -103,6 +103,7 @@ def install(server: Server, ended: asyncio.Event, served: ServedLog) -> None:
     loop = asyncio.get_running_loop()
     log = served.log
     leaving: list[asyncio.Task[None]] = []
+    reloads: set[asyncio.Task[str]] = set()
 
     def interrupt() -> None:
         log.info('Trapped "interrupt" signal')
@@ -131,7 +132,9 @@ def install(server: Server, ended: asyncio.Event, served: ServedLog) -> None:
 
     def reload_options() -> None:
         log.info('Trapped "hangup" signal')
-        server.reload()
+        reload = loop.create_task(server.reload())
+        reloads.add(reload)
+        reload.add_done_callback(reloads.discard)
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGTERM, terminate)

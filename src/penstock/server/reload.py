@@ -16,6 +16,7 @@ way that only the log of that moment tells.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -46,29 +47,39 @@ LOG_FILE = frozenset(
 _NAMES = {"password": "authorization.password", "token": "authorization.token", "config_file": "config"}
 
 
-def take_over(server: Server, load: Callable[[], Options], served: logs.ServedLog | None = None) -> None:
+async def take_over(
+    server: Server, load: Callable[[], Options], served: logs.ServedLog | None = None
+) -> None:
     """Reads the configuration anew and applies it; what happened is in the log.
+
+    Reading takes a second for a file of a megabyte, so it is done in a thread: clients are served meanwhile.
+    Reloads wait for each other.
 
     Args:
         server: a server that runs.
-        load: gives the options as flags and file now say them; may raise ConfigError or OSError.
+        load: gives the options as flags and file now say them, in a thread; may raise ConfigError or OSError.
         served: where the log lines go; None when the host program keeps the log, whose file and form
             options then mean nothing.
 
     Raises:
         ConfigError: it is refused, and the server goes on with what it had.
     """
+    async with server.reloading:
+        try:
+            fresh = await asyncio.to_thread(load)
+        except (ConfigError, OSError) as error:
+            raise _refused(server, error) from error
+        adopt(server, fresh, served)
+
+
+def adopt(server: Server, fresh: Options, served: logs.ServedLog | None = None) -> None:
+    """Applies options that were read. Raises ConfigError: see `take_over`."""
     try:
-        fresh = load()
         changed = changes(server.options, fresh)
         _check(server, changed, fresh)
         prepared = _prepare(server, changed, fresh, served)
     except (ConfigError, ServerError, OSError) as error:
-        for line in str(error).splitlines():
-            server.log.error(f"Failed to reload server configuration: {line}")
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(str(error)) from error
+        raise _refused(server, error) from error
     server.options = fresh
     for commit in prepared:
         commit()
@@ -83,13 +94,11 @@ def take_over(server: Server, load: Callable[[], Options], served: logs.ServedLo
     server.log.info("Reloaded server configuration")
 
 
-def reload(server: Server, load: Callable[[], Options], served: logs.ServedLog | None = None) -> bool:
-    """The same; says whether the new options are in force."""
-    try:
-        take_over(server, load, served)
-    except ConfigError:
-        return False
-    return True
+def _refused(server: Server, error: Exception) -> ConfigError:
+    """Logs why, and is the exception to raise."""
+    for line in str(error).splitlines():
+        server.log.error(f"Failed to reload server configuration: {line}")
+    return error if isinstance(error, ConfigError) else ConfigError(str(error))
 
 
 def _check(server: Server, changed: list[str], fresh: Options) -> None:

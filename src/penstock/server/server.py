@@ -15,7 +15,7 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -121,7 +121,8 @@ class Server:
         self.monitor: Monitor | None = None
         self.encryption: Encryption | None = None
         self.websockets: Websockets | None = None
-        self.reload_from: Callable[[], None] | None = None  # reads and applies; may raise ConfigError
+        self.reload_from: Callable[[], Awaitable[None]] | None = None  # reads, applies; may raise ConfigError
+        self.reloading = asyncio.Lock()
         self.crossings: Crossings | None = None
         self.failed = False  # it stopped because what is stored can't be relied on
         self._next_cid = 1
@@ -390,14 +391,14 @@ class Server:
                 if session.options.protocol >= 1:
                     session.send(self.info_line(session))
 
-    def reload(self) -> str:
+    async def reload(self) -> str:
         """Reads the configuration anew and takes it over: see `reload`. Returns "" or why it is refused."""
         if self.reload_from is None:
             return (
                 "no configuration to read anew: the server is embedded in a program that gave it its options"
             )
         try:
-            self.reload_from()
+            await self.reload_from()
         except ConfigError as error:
             return str(error)
         return ""

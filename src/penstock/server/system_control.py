@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -45,13 +45,12 @@ class _Subscribers(msgspec.Struct, frozen=True):
     queue: str = ""
 
 
-def reload(server: Server, payload: bytes) -> Generator[None, None, Page]:
+async def reload(server: Server, payload: bytes) -> Page:
     """In a task of its own: what a reload changes must not change in the middle of the read that asks."""
-    refused = server.reload()
+    refused = await server.reload()
     if refused:
         raise MisuseError(refused)
     return {}
-    yield  # makes this a generator
 
 
 def kick(server: Server, payload: bytes) -> Page:

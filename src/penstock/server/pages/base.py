@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -49,10 +49,12 @@ class Refused(MisuseError):
         self.page = page
 
 
-async def in_pieces(steps: Page | Generator[None, None, T]) -> Page | T:
+async def in_pieces(steps: Page | Generator[None, None, T] | Coroutine[Any, Any, T]) -> Page | T:
     """Runs a page to its end; other work of the loop comes between its pieces."""
     if isinstance(steps, dict):
         return steps
+    if isinstance(steps, Coroutine):
+        return await steps
     while True:
         try:
             next(steps)

@@ -1,0 +1,19 @@
+"""Reloads of a server that the test has in its hands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.errors import ConfigError
+from penstock.server.options import Options
+from penstock.server.reload import take_over
+from penstock.server.server import Server
+
+
+async def reload(server: Server, load: Callable[[], Options]) -> bool:
+    """Are the options that `load` gives in force?"""
+    try:
+        await take_over(server, load)
+    except ConfigError:
+        return False
+    return True
