@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import MisuseError
 from penstock.protocol.claims import (
+    ENTRIES_MAX,
     Account,
     AccountClaims,
     Activation,
@@ -347,3 +348,13 @@ def test_nulls_count_as_absent_in_claims_of_a_bounded_size() -> None:
 def test_a_type_or_version_that_is_none_is_refused(nats: str) -> None:
     with pytest.raises(MisuseError):
         decode_user(with_claims("", nats))
+
+
+@pytest.mark.parametrize("field", ["tags", "src", "allowed_connection_types"])
+def test_lists_in_claims_have_a_bounded_number_of_entries(field: str) -> None:
+    def claims(count: int) -> str:
+        return with_claims("", f',"{field}":{json.dumps(["10.0.0.0/8"] * count)}')
+
+    assert len(getattr(decode_user(claims(ENTRIES_MAX)).nats, field)) == ENTRIES_MAX
+    with pytest.raises(MisuseError, match="Expected `array` of length <= 1024"):
+        decode_user(claims(ENTRIES_MAX + 1))

@@ -11,7 +11,7 @@ key has to have signed them is said by `ISSUERS`; reading and signing tokens is 
 from __future__ import annotations
 
 from ipaddress import ip_network
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -19,10 +19,13 @@ from penstock.protocol.nkeys import Prefix, is_public
 
 VERSION = 2
 NO_LIMIT = -1
+ENTRIES_MAX = 1024  # of a list in claims: each costs microseconds at every login, and others wait meanwhile
 ALL = "*"
 """In a list of revocations: every user."""
 
 ExportKind = Literal["stream", "service"]
+_Bounded = msgspec.Meta(max_length=ENTRIES_MAX)
+Texts = Annotated[tuple[str, ...], _Bounded]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,8 +38,8 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Permission(_Part, frozen=True):
     """Filters of one direction; no `allow` = everything. Those of `sub` may be "filter queue"."""
 
-    allow: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
+    allow: Texts = ()
+    deny: Texts = ()
 
 
 class ResponsePermission(_Part, frozen=True, omit_defaults=False):
@@ -68,9 +71,9 @@ class TimeRange(_Part, frozen=True):
 class UserLimits(Permissions, frozen=True):
     """What a user may do, and a scoped key may let its users do."""
 
-    src: tuple[str, ...] | str = ()
+    src: Texts | Annotated[str, msgspec.Meta(max_length=8 * ENTRIES_MAX)] = ()
     """Networks it may come from (CIDR), as a list or separated by commas; none = any."""
-    times: tuple[TimeRange, ...] = ()
+    times: Annotated[tuple[TimeRange, ...], _Bounded] = ()
     """When it may be connected; none = always."""
     times_location: str = ""
     """The IANA time zone of `times`; "" = the server's."""
@@ -80,7 +83,7 @@ class UserLimits(Permissions, frozen=True):
     bearer_token: bool = False
     """The token alone is enough: the user need not sign."""
     proxy_required: bool = False
-    allowed_connection_types: tuple[str, ...] = ()
+    allowed_connection_types: Texts = ()
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -95,7 +98,7 @@ class User(UserLimits, frozen=True):
 
     issuer_account: str = ""
     """The account, when one of its signing keys is the issuer."""
-    tags: tuple[str, ...] = ()
+    tags: Texts = ()
     type: Literal["user"] | msgspec.UnsetType = "user"
     version: int = VERSION
 
@@ -219,8 +222,8 @@ class WeightedMapping(_Part, frozen=True, omit_defaults=False):
 class ExternalAuthorization(_Part, frozen=True):
     """Who decides about this account's users instead of their tokens."""
 
-    auth_users: tuple[str, ...] = ()
-    allowed_accounts: tuple[str, ...] = ()
+    auth_users: Texts = ()
+    allowed_accounts: Texts = ()
     xkey: str = ""
 
 
@@ -232,20 +235,20 @@ class Trace(_Part, frozen=True):
 class Account(_Part, frozen=True):
     """The `nats` part of an account's claims."""
 
-    imports: tuple[Import, ...] = ()
-    exports: tuple[Export, ...] = ()
+    imports: Annotated[tuple[Import, ...], _Bounded] = ()
+    exports: Annotated[tuple[Export, ...], _Bounded] = ()
     limits: OperatorLimits = OperatorLimits()
-    signing_keys: tuple[str | Scope, ...] = ()
+    signing_keys: Annotated[tuple[str | Scope, ...], _Bounded] = ()
     revocations: dict[str, int] = {}
     """User key or `*`: what was issued until then (s since 1970) counts no more."""
     default_permissions: Permissions = Permissions()
-    mappings: dict[str, tuple[WeightedMapping, ...]] = {}
+    mappings: Annotated[dict[str, Annotated[tuple[WeightedMapping, ...], _Bounded]], _Bounded] = {}
     authorization: ExternalAuthorization = ExternalAuthorization()
     trace: Trace | None = None
     cluster_traffic: str = ""
     description: str = ""
     info_url: str = ""
-    tags: tuple[str, ...] = ()
+    tags: Texts = ()
     type: Literal["account"] | msgspec.UnsetType = "account"
     version: int = VERSION
 
@@ -266,14 +269,14 @@ class Account(_Part, frozen=True):
 class Operator(_Part, frozen=True):
     """The `nats` part of an operator's claims."""
 
-    signing_keys: tuple[str, ...] = ()
+    signing_keys: Texts = ()
     account_server_url: str = ""
-    operator_service_urls: tuple[str, ...] = ()
+    operator_service_urls: Texts = ()
     system_account: str = ""
     assert_server_version: str = ""
     strict_signing_key_usage: bool = False
     """The operator's own key signs nothing but itself."""
-    tags: tuple[str, ...] = ()
+    tags: Texts = ()
     type: Literal["operator"] | msgspec.UnsetType = "operator"
     version: int = VERSION
 
@@ -284,7 +287,7 @@ class Activation(_Part, frozen=True):
     subject: str = ""
     kind: ExportKind | msgspec.UnsetType = msgspec.UNSET
     issuer_account: str = ""
-    tags: tuple[str, ...] = ()
+    tags: Texts = ()
     type: Literal["activation"] | msgspec.UnsetType = "activation"
     version: int = VERSION
 

@@ -70,13 +70,13 @@ def parse_connect(payload: bytes, before: ConnectOptions) -> ConnectOptions:
         ProtocolError: no JSON object, or a field of the wrong type.
     """
     try:
-        found = msgspec.json.decode(payload, type=dict[str, Any])
+        found = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"CONNECT with bad JSON: {error}") from error
     changes: dict[str, Any] = {}
     for field, kind in _TYPES.items():
         wire_name = _WIRE_NAMES.get(field, field)
-        value = found.get(wire_name)
+        value = _scalar(wire_name, found.get(wire_name), kind)
         if value is None:
             continue
         if type(value) is not kind:
@@ -86,3 +86,20 @@ def parse_connect(payload: bytes, before: ConnectOptions) -> ConnectOptions:
             )
         changes[field] = value
     return structs.replace(before, **changes)
+
+
+_KINDS = {b"{": "dict", b"[": "list"}
+
+
+def _scalar(name: str, raw: msgspec.Raw | None, kind: type) -> Any:
+    """A field's value; None when it is not given. Raises ProtocolError for a map or list, without reading it:
+    values that mean nothing are never built, however large they are."""
+    if raw is None:
+        return None
+    data = bytes(raw)
+    if data[:1] in _KINDS:
+        raise ProtocolError(f"CONNECT with a {_KINDS[data[:1]]} as {name}, expected {kind.__name__}")
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"CONNECT with bad JSON: {error}") from error
