@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernels.archive import pack_messages, unpack_messages
+from penstock.errors import ProtocolError
+from penstock.kernels.archive import (
+    ENTRY_CUT,
+    ENTRY_LAST,
+    ENTRY_MORE,
+    pack_messages,
+    unpack_messages,
+)
 from penstock.kernels.streamlog import StreamLog
 from penstock.protocol.archive import END, Entry, pack_entry, take_entry
 from tests.reference import archive as model
@@ -47,10 +54,17 @@ def test_messages_come_back_as_they_were(drawn: list, enough: int, cuts: st.Data
     packed = model.pack(messages) + END
     at = cuts.draw(st.integers(0, len(packed)))
     log = StreamLog(4096)
-    taken, ended = unpack_messages(log, packed[:at], 0, 4096)
-    assert not ended or at == len(packed)
-    taken, ended = unpack_messages(log, packed, taken, 4096) if not ended else (taken, ended)
-    assert ended and taken == len(packed)
+    most = cuts.draw(st.integers(1, 30))
+    taken, total, end = 0, 0, ENTRY_CUT
+    for data in (packed[:at], bytearray(packed)):
+        while end != ENTRY_LAST:
+            taken, count, end = unpack_messages(log, data, taken, 4096, most)
+            assert count == most if end == ENTRY_MORE else count < most
+            total += count
+            if end == ENTRY_CUT:
+                break
+        assert end != ENTRY_MORE
+    assert (taken, total, end) == (len(packed), len(messages), ENTRY_LAST)
     assert live(log) == messages
     again, seq = b"", 1
     while seq:
@@ -72,7 +86,7 @@ def test_it_stops_at_the_last_sequence() -> None:
 
 def test_times_never_go_backwards() -> None:
     log = StreamLog()
-    unpack_messages(log, model.pack([(1, 5, b"s", b"", b""), (2, 3, b"s", b"", b"")]), 0, 10)
+    unpack_messages(log, model.pack([(1, 5, b"s", b"", b""), (2, 3, b"s", b"", b"")]), 0, 10, 5)
     assert log.last_ts == 5
 
 
@@ -92,7 +106,7 @@ def test_times_never_go_backwards() -> None:
 )
 def test_what_could_not_have_been_published_is_refused(packed: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        unpack_messages(StreamLog(), packed, 0, 4096)
+        unpack_messages(StreamLog(), packed, 0, 4096, 5)
 
 
 @given(st.text(min_size=1, max_size=40), st.integers(-(2**62), 2**62), st.binary(max_size=200))
@@ -100,5 +114,8 @@ def test_other_entries_come_back_as_they_were(name: str, time: int, payload: byt
     name = name.encode("utf-8", "replace").decode()
     entry = Entry(name, time, payload)
     packed = pack_entry(entry)
-    assert take_entry(packed + b"more", 0) == (entry, len(packed))
-    assert all(take_entry(packed[:cut], 0) is None for cut in range(len(packed)))
+    assert take_entry(packed + b"more", 0, 200) == (entry, len(packed))
+    assert all(take_entry(bytearray(packed[:cut]), 0, 200) is None for cut in range(len(packed)))
+    if payload:
+        with pytest.raises(ProtocolError, match=f"at most 1024 \\+ {len(payload) - 1} are allowed"):
+            take_entry(packed, 0, len(payload) - 1)

@@ -7,7 +7,12 @@ nobody sees the stream, and a start of the server removes it. So a restore is th
 A chunk is answered (with an empty message) when it was taken; an empty chunk ends the archive and is answered
 with the stream, or with error 10062, as is the chunk at which it fails.
 
-Invariants: no more than a chunk's worth is decompressed in one tick; what waits to be taken is bounded.
+What a restore does is counted as work: bytes, and for each chunk, entry and message what they cost beside
+their bytes. A few bytes may stand for megabytes, and a megabyte may be a quarter million chunks.
+
+Invariants: a turn ends once the work allowed is done, or with one compressed chunk (4 MiB at most) more; a
+byte is moved a fixed number of times, however the archive is cut; what is kept of chunks, entries and
+consumers counts as held (`held_bytes`), which transfers.py bounds over all restores.
 Rejected: collecting the archive in a file first (it needs the room twice).
 """
 
@@ -29,7 +34,7 @@ from penstock.jetstream.stream.stream import StreamMeta
 from penstock.kernels.acksnapshot import make_snapshot
 from penstock.kernels.ackstate import AckPolicy as KernelPolicy
 from penstock.kernels.ackstate import AckState
-from penstock.kernels.archive import unpack_messages
+from penstock.kernels.archive import ENTRY_CUT, ENTRY_LAST, unpack_messages
 from penstock.kernels.dispatch import ServiceSink, publish
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.protocol import archive
@@ -56,8 +61,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.jetstream")
 
 STALLED_NS = 5 * SECOND_NS
-SLICE_BYTES = 256 * 1024  # of the plain archive, after which others get their turn
 WAITING_MAX = 64 * 1024 * 1024  # bytes of chunks that were sent without waiting for the answers
+# Work, where a byte of the plain archive is 1, about 2 ns.
+CHUNK_WORK = 4096  # a chunk is taken, and answered
+BLOCK_WORK = 512  # a chunk of the compressed stream is read
+CONSUMER_WORK = 32 * 1024  # an entry of a consumer is read, or the consumer is made
+CONSUMER_BYTE_WORK = 8
+MESSAGE_WORK = 128
+# Memory beside the bytes of what is kept.
+RESTORE_SIZE = 64 * 1024
+CHUNK_SIZE = 256
+CONSUMER_SIZE_FACTOR = 4  # a consumer, once it is read, for each byte of its entry
 UINT32_MAX = 2**32 - 1
 RESPONSE_TYPE = TYPE_PREFIX + "stream_create_response"
 
@@ -83,13 +97,14 @@ class Restore:
         self._chunks: deque[tuple[bytes, bytes]] = deque()  # (bytes, reply) to be taken
         self._waiting = 0  # bytes of those
         self._end_reply: bytes | None = None  # the sender is done and waits for the result
-        self._answer_to = b""  # whose bytes are being taken
+        self._answer_to = b""  # the reply of the chunk that is being taken
         self._s2 = S2Reader()
-        self._plain = b""
+        self._plain = bytearray()
         self._marked = False
         self._state: StreamState | None = None
-        self._consumers: list[archive.ArchivedConsumer] = []
-        self._names: list[str] = []
+        self._consumers: deque[tuple[str, archive.ArchivedConsumer]] = deque()
+        self._consumers_left = 0  # entries that are still to come
+        self._consumers_size = 0
         self._whole = False
         self._syncing = False
         self._store: StreamStore | None = None
@@ -106,6 +121,12 @@ class Restore:
         """That the stream holds so far."""
         return self._store.log.bytes if self._store is not None else 0
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory of what came and was not stored yet."""
+        chunks = self._waiting + CHUNK_SIZE * len(self._chunks)
+        return RESTORE_SIZE + chunks + self._s2.size + len(self._plain) + self._consumers_size
+
     # --- chunks --------------------------------------------------------------------------------
 
     def _on_chunk(
@@ -114,7 +135,7 @@ class Restore:
         if self.is_done or self._end_reply is not None:
             return
         if not reply:
-            self._engine.defer(lambda: self._fail("requires reply subject for each chunk", b""))
+            self._engine.defer(lambda: self.fail("requires reply subject for each chunk"))
             return
         self.deadline = self._engine.clock() + STALLED_NS
         self._engine.wake()
@@ -125,78 +146,91 @@ class Restore:
         self._waiting += len(payload)
         self._chunks.append((payload, reply))
 
-    def advance(self, now: int) -> bool:
-        """Takes a slice of what came; is there more to take at once?"""
+    def advance(self, now: int, work: int) -> int:
+        """Takes what came until it has done so much work; returns how much is left. None left: call again."""
         if self.is_done or self._syncing:
-            return False
+            return work
         if self._waiting > WAITING_MAX:
-            self._fail(f"more than {WAITING_MAX} bytes were sent without waiting for answers", b"")
-            return False
+            self.fail(f"more than {WAITING_MAX} bytes were sent without waiting for answers")
+            return work
         try:
-            more = self._take(SLICE_BYTES)
-            if self._store is not None:
+            left = self._take(work)
+            if left > 0 and self._end_reply is not None:
+                left = self._complete(left)
+            if self._store is not None and not self._syncing:
                 self._store.write()
-        except (ProtocolError, StoreError, ValueError) as error:
-            self._fail(str(error), self._answer_to)
-            return False
+        except (ProtocolError, StoreError, ValueError, OverflowError) as error:
+            self.fail(str(error))
+            return 0
         except JetStreamApiError as error:
-            self._fail(error.description, self._answer_to)
-            return False
-        if more:
+            self.fail(error.description)
+            return 0
+        if left <= 0:
             self.deadline = now + STALLED_NS
-        elif self._end_reply is not None:
-            self._complete()
-        return more
+        return left
 
-    def _take(self, enough: int) -> bool:
-        """Decompresses and stores; returns whether it stopped because it was enough."""
-        taken = 0
-        while taken < enough:
+    def _take(self, left: int) -> int:
+        """Decompresses and stores; returns the work that was not needed."""
+        while left > 0:
+            left, is_cut = self._store_plain(left)
+            if not is_cut:
+                break
             plain = self._s2.read()
             if plain is not None:
-                taken += len(plain) + 1
+                left -= len(plain) + BLOCK_WORK
                 self._plain += plain
-                self._store_plain()
                 continue
             if self._answer_to:
                 self._answer(self._answer_to, b"")
                 self._answer_to = b""
             if not self._chunks:
-                return False
+                break
             chunk, self._answer_to = self._chunks.popleft()
             self._waiting -= len(chunk)
+            left -= CHUNK_WORK
             self._s2.feed(chunk)
-        return True
+        return left
 
     def _answer(self, reply: bytes, payload: bytes) -> None:
         publish(self._engine.index, reply, b"", b"", payload)
 
     # --- what is in them -----------------------------------------------------------------------
 
-    def _store_plain(self) -> None:
+    def _store_plain(self, left: int) -> tuple[int, bool]:
+        """Takes the entries that are there as a whole; returns the work left, and False when it ended because
+        there was none."""
         at = 0
         if not self._marked:
             if len(self._plain) < len(archive.MARK):
-                return
+                return left, True
             if not self._plain.startswith(archive.MARK):
                 raise ProtocolError(
                     "not an archive of a server from 2.15 on: back the stream up with such a server"
                 )
             self._marked = True
             at = len(archive.MARK)
-        while self._state is None or len(self._consumers) < self._state.consumer_count:
-            taken = archive.take_entry(self._plain, at)
-            if taken is None:
-                self._plain = self._plain[at:]
-                return
-            entry, at = taken
-            self._take_head(entry)
-        if self._whole and len(self._plain) > at:
-            raise ProtocolError("archive: bytes behind its end")
-        if self._store is not None and not self._whole:
-            at, self._whole = unpack_messages(self._store.log, self._plain, at, self._size_max())
+        is_cut = False
+        while (self._state is None or self._consumers_left) and left > 0 and not is_cut:
+            size_max = archive.STATE_MAX if self._state is None else archive.CONSUMER_MAX
+            taken = archive.take_entry(self._plain, at, size_max)
+            is_cut = taken is None
+            if taken is not None:
+                entry, at = taken
+                left -= CONSUMER_WORK + CONSUMER_BYTE_WORK * len(entry.payload)
+                self._take_head(entry)
+        if self._store is not None and not self._consumers_left and not self._whole and left > 0:
+            most = 1 + left // MESSAGE_WORK
+            at, count, end = unpack_messages(self._store.log, self._plain, at, self._size_max(), most)
+            left -= count * MESSAGE_WORK
+            is_cut, self._whole = end == ENTRY_CUT, end == ENTRY_LAST
             self._check_room(0)
-        self._plain = self._plain[at:]
+        if self._whole:
+            if len(self._plain) > at:
+                raise ProtocolError("archive: bytes behind its end")
+            is_cut = True
+        if at:
+            del self._plain[:at]  # what is left is not moved
+        return left, is_cut
 
     def _take_head(self, entry: archive.Entry) -> None:
         """The state, then the consumers."""
@@ -208,13 +242,15 @@ class Restore:
         name = entry.name.removeprefix(archive.CONSUMER_PREFIX)
         if name == entry.name:
             raise ProtocolError(f"expected consumer, found {entry.name!r}")
-        self._consumers.append(decode(archive.ArchivedConsumer, entry.payload))
-        self._names.append(name)
+        self._consumers.append((name, decode(archive.ArchivedConsumer, entry.payload)))
+        self._consumers_size += CONSUMER_SIZE_FACTOR * (len(entry.payload) + len(entry.name))
+        self._consumers_left -= 1
 
     def _begin(self, state: StreamState) -> None:
         """Makes the unfinished stream."""
         check_state(state)
         self._state = state
+        self._consumers_left = state.consumer_count
         self._check_room(state.bytes)
         meta = msgspec.json.encode(StreamMeta(self.config, self._engine.clock(), restoring=True))
         self._store = self._engine.stores.create_stream(self.name, meta, self.config.storage.value)
@@ -233,23 +269,24 @@ class Restore:
 
     # --- the end -------------------------------------------------------------------------------
 
-    def _complete(self) -> None:
-        """Everything came: to the disk with it, then it becomes a stream."""
+    def _complete(self, left: int) -> int:
+        """Everything came: some consumers, then to the disk with it, and it becomes a stream."""
         store, state = self._store, self._state
         if store is None or state is None or not self._whole or not self._s2.is_empty:
-            self._fail("backup was truncated", self._end_reply or b"")
-            return
+            raise ProtocolError("backup was truncated")
         if state.last_seq > store.log.last_seq:
             store.log.skip_to(state.last_seq, store.log.last_ts)
-        self._syncing = True
-        try:
-            for name, consumer in zip(self._names, self._consumers, strict=True):
-                if consumer.config.ack_policy is not AckPolicy.FLOW_CONTROL:  # a mirror's: it makes it anew
-                    self._create_consumer(store, name, consumer)
+        while self._consumers and left > 0:
+            name, consumer = self._consumers.popleft()
+            pending = len(consumer.state.pending) + len(consumer.state.redelivered)
+            left -= CONSUMER_WORK + pending * 8 * MESSAGE_WORK
+            if consumer.config.ack_policy is not AckPolicy.FLOW_CONTROL:  # a mirror makes its own
+                self._create_consumer(store, name, consumer)
+        if not self._consumers and left > 0:
+            self._syncing = True
             store.write()
             store.start_sync(self._synced)
-        except (JetStreamApiError, StoreError, OverflowError, ValueError) as error:
-            self._fail(getattr(error, "description", "") or str(error), self._end_reply or b"")
+        return left
 
     def _create_consumer(self, store: StreamStore, name: str, archived: archive.ArchivedConsumer) -> None:
         config = msgspec.structs.replace(archived.config, name=name)
@@ -273,7 +310,7 @@ class Restore:
         if self.is_done:
             return
         if error is not None:
-            self._fail(str(error), self._end_reply or b"")
+            self.fail(str(error))
             return
         self._engine.defer(self._finish)
 
@@ -284,7 +321,7 @@ class Restore:
             self._store.save_meta(msgspec.json.encode(StreamMeta(self.config, self._engine.clock())))
             stream = self._engine.adopt(self._store)
         except StoreError as error:
-            self._fail(str(error), self._end_reply or b"")
+            self.fail(str(error))
             return
         self._store = None  # it is the stream's now
         self.stop()
@@ -299,12 +336,12 @@ class Restore:
         )
         self._answer(self._end_reply or b"", encode(response))
 
-    def _fail(self, why: str, reply: bytes) -> None:
-        """It can't become a stream: says so to whoever waits, and removes what there is."""
+    def fail(self, why: str) -> None:
+        """It can't become a stream: says so to all who wait for an answer, and removes what there is."""
         if self.is_done:
             return
         log.warning("restore of stream %s failed: %s", self.name, why)
-        waiting = [reply, self._answer_to, *(one for _, one in self._chunks), self._end_reply or b""]
+        waiting = [self._answer_to, *(one for _, one in self._chunks), self._end_reply or b""]
         try:
             self.abandon()
         except StoreError as error:
@@ -315,14 +352,10 @@ class Restore:
             if one:
                 self._answer(one, encode(response))
 
-    def fail(self, why: str) -> None:
-        """Ends it: whoever waits is told why."""
-        self._fail(why, b"")
-
     def on_time(self, now: int) -> None:
         """Nothing came for too long."""
         if not self.is_done and not self._syncing and now >= self.deadline:
-            self._fail(f"restore for stream '{self._engine.config.account} > {self.name}' is stalled", b"")
+            self.fail(f"restore for stream '{self._engine.config.account} > {self.name}' is stalled")
 
     def stop(self) -> None:
         """Takes no more chunks."""

@@ -3,6 +3,9 @@
 Each works a slice at a time, at the end of ticks, so that neither memory nor anybody else's latency depends
 on how large a stream is. What waits for the other side (acks, chunks) has a deadline.
 
+Restores share the slice of a tick, in turns: eight of them take no longer than one. What the restores of a
+server hold in memory is bounded as well; above, the largest one fails.
+
 Invariant: a name that is being restored is taken, and so are its subjects, from the request on.
 """
 
@@ -11,6 +14,8 @@ from __future__ import annotations
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from penstock import faults
 from penstock.errors import StoreError
@@ -24,6 +29,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.jetstream")
 
+WORK = 256 * 1024  # of all restores in one tick, in the units of restore.py: half a millisecond
+HELD_MAX = 128 * 1024 * 1024  # bytes
+ROOM = 1024 * 1024  # bytes that have to be free for another restore to begin
+
+
+class RestoreMemory(Struct):
+    """Bytes that the restores of a server hold: chunks, entries that are not whole, consumers."""
+
+    held: int = 0
+
 
 class Transfers:
     """Of one engine."""
@@ -31,12 +46,19 @@ class Transfers:
     def __init__(self, engine: JetStream) -> None:
         self._engine = engine
         self._snapshots: dict[str, Snapshot] = {}  # by id
-        self._restores: dict[str, Restore] = {}  # by stream
+        self._restores: dict[str, Restore] = {}  # by stream, whoever had its turn longest ago first
+        self.memory = RestoreMemory()  # of the whole server, once it has set its own
+        self._held = 0  # its own part of that
 
     def add_snapshot(self, snapshot: Snapshot) -> None:
         """A backup begins."""
         self._snapshots[snapshot.id] = snapshot
         self._engine.wake()
+
+    def has_room(self) -> bool:
+        """May another restore begin?"""
+        self._count_held()
+        return self.memory.held + ROOM <= HELD_MAX
 
     def add_restore(self, restore: Restore) -> None:
         """A restore begins."""
@@ -55,8 +77,8 @@ class Transfers:
         """One slice of each. After the engine's write: what it sends is written."""
         for snapshot in list(self._snapshots.values()):
             faults.contain(self._advance_snapshot, self._snapshot_failed, snapshot, now)
-        for restore in list(self._restores.values()):
-            faults.contain(self._advance_restore, self._restore_failed, restore, now)
+        if self._restores:
+            self._advance_restores(now)
 
     def _advance_snapshot(self, snapshot: Snapshot, now: int) -> None:
         if snapshot.advance(now):
@@ -64,10 +86,32 @@ class Transfers:
         if snapshot.is_done:
             del self._snapshots[snapshot.id]
 
-    def _advance_restore(self, restore: Restore, now: int) -> None:
-        if restore.advance(now):
-            self._engine.wake()
+    def _advance_restores(self, now: int) -> None:
+        self._count_held()
+        while self.memory.held > HELD_MAX and self._restores:
+            largest = max(self._restores.values(), key=lambda restore: restore.held_bytes)
+            largest.fail(f"restores hold more than {HELD_MAX} bytes of what came and could not be stored yet")
+            self._drop_done(largest)
+            self._count_held()
+        left = WORK
+        for restore in list(self._restores.values()):
+            done = faults.contain(self._advance_restore, self._restore_failed, restore, now, left)
+            left = 0 if done is None else done  # one that raised may have done any amount of work
+            if left <= 0:
+                self._engine.wake()
+                break
+        self._count_held()
+
+    def _advance_restore(self, restore: Restore, now: int, work: int) -> int:
+        left = restore.advance(now, work)
+        self._restores[restore.name] = self._restores.pop(restore.name)  # behind the others
         self._drop_done(restore)
+        return left
+
+    def _count_held(self) -> None:
+        held = sum(restore.held_bytes for restore in self._restores.values())
+        self.memory.held += held - self._held
+        self._held = held
 
     def _snapshot_failed(self, error: Exception, snapshot: Snapshot, *_: object) -> None:
         """It raised: it sends nothing more, and its client's wait ends by its own timeout."""
@@ -89,6 +133,7 @@ class Transfers:
             del self._restores[restore.name]
             if restore.name not in self._engine.streams:
                 self._engine.claims.release(restore.name)
+            self._count_held()
 
     def next_deadline(self) -> int | None:
         """When (ns) somebody has waited long enough; None when nobody waits."""
@@ -122,6 +167,7 @@ class Transfers:
                 log.error("stream %s: what was restored of it can not be removed: %s", restore.name, error)
         self._snapshots.clear()
         self._restores.clear()
+        self._count_held()
 
 
 def client_of(engine: JetStream, origin: Sink | None) -> dict[str, Any]:

@@ -11,7 +11,6 @@ literal subject, a header block that is one, sequences that go up and stay withi
 """
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from penstock.kernels.buffers cimport OutBuffer
 from penstock.kernels.grammar cimport is_literal_subject
@@ -22,6 +21,11 @@ from penstock.kernels.streamlog cimport StreamLog
 cdef enum:
     VARINT_MAX = 10
     FIELDS = 5
+
+# What unpack_messages() stopped at.
+ENTRY_CUT = 0                       # the next entry is not there as a whole
+ENTRY_MORE = 1                      # it took as many as it should
+ENTRY_LAST = 2                      # the entry that ends the archive
 
 # Where take_fields() puts which number.
 cdef enum:
@@ -127,27 +131,28 @@ cdef int check_message(const Message* m, uint64_t seq) except -1:
     return 0
 
 
-def unpack_messages(StreamLog log not None, bytes data not None, size_t at, size_t size_max):
+def unpack_messages(StreamLog log not None, const uint8_t[::1] data not None, size_t at, size_t size_max, size_t most):
     """Appends the messages of the entries in data[at:]; see the .pyi."""
-    cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(data)
-    cdef size_t n = <size_t>PyBytes_GET_SIZE(data)
+    cdef size_t n = <size_t>data.shape[0]
+    cdef const uint8_t* p = &data[0] if n else NULL
     cdef uint64_t fields[FIELDS]
     cdef Py_ssize_t head
     cdef int64_t ts
     cdef Message m
+    cdef size_t taken = 0
     m.reply = NULL
     m.reply_len = 0
     if at > n:
         raise ValueError(f"{at} is beyond the {n} bytes there are")
-    while True:
+    while taken < most:
         head = take_fields(p + at, n - at, fields)
         if head == 0:
-            return at, False
+            return at, taken, ENTRY_CUT
         if (fields[NAME] | fields[TIME] | fields[SEQ] | fields[HEADER] | fields[PAYLOAD]) == 0:
-            return at + <size_t>head, True
+            return at + <size_t>head, taken, ENTRY_LAST
         check_fields(fields, log.last_seq, size_max)
         if fields[NAME] + fields[HEADER] + fields[PAYLOAD] > n - at - <size_t>head:
-            return at, False
+            return at, taken, ENTRY_CUT
         m.subject = <const char*>p + at + head
         m.subject_len = fields[NAME]
         m.body = m.subject + m.subject_len
@@ -162,3 +167,5 @@ def unpack_messages(StreamLog log not None, bytes data not None, size_t at, size
             log.skip_to(fields[SEQ] - 1, ts)
         log.append_message(&m, ts)
         at += <size_t>head + m.subject_len + m.body_len
+        taken += 1
+    return at, taken, ENTRY_MORE

@@ -22,8 +22,9 @@ MARK = b"NATSARC1"
 STATE_NAME = "state.json"
 CONSUMER_PREFIX = "consumers/"
 END = bytes(5)  # an entry whose five numbers are 0
-ENTRY_MAX = 64 * 1024 * 1024  # bytes of the state or of a consumer
-NAME_MAX = 1024 * 1024
+STATE_MAX = 1024 * 1024  # bytes of the stream's state: some hundred, unless messages were lost
+CONSUMER_MAX = 8 * 1024 * 1024  # bytes of a consumer: 60 for each message that is pending
+NAME_MAX = 1024
 
 _FIELDS = 5
 _VARINT_MAX = 10
@@ -76,10 +77,11 @@ def pack_entry(entry: Entry) -> bytes:
     return b"".join(map(_varint, fields)) + name + entry.payload
 
 
-def take_entry(data: bytes, at: int) -> tuple[Entry, int] | None:
-    """The entry at data[at:] and where the next one begins; None while it isn't there as a whole.
+def take_entry(data: bytes | bytearray, at: int, size_max: int) -> tuple[Entry, int] | None:
+    """The entry at data[at:] and where the next one begins; None while it isn't there as a whole. It looks at
+    the numbers of one that isn't, and at none of its bytes.
 
-    Raises ProtocolError for what is no entry, or one of a message.
+    Raises ProtocolError for what is no entry, one of a message, or one of more than size_max bytes.
     """
     fields: list[int] = []
     for _ in range(_FIELDS):
@@ -91,13 +93,16 @@ def take_entry(data: bytes, at: int) -> tuple[Entry, int] | None:
     name_len, zigzag, seq, header_len, payload_len = fields
     if seq or header_len or not name_len:
         raise ProtocolError("archive: no entry of the stream's state or of a consumer where one should be")
-    if name_len > NAME_MAX or payload_len > ENTRY_MAX:
-        raise ProtocolError(f"archive: an entry of {name_len} + {payload_len} bytes is too large")
+    if name_len > NAME_MAX or payload_len > size_max:
+        raise ProtocolError(
+            f"archive: an entry of {name_len} + {payload_len} bytes,"
+            f" at most {NAME_MAX} + {size_max} are allowed"
+        )
     end = at + name_len + payload_len
     if len(data) < end:
         return None
     name = data[at : at + name_len].decode("utf-8", "replace")
-    return Entry(name, (zigzag >> 1) ^ -(zigzag & 1), data[at + name_len : end]), end
+    return Entry(name, (zigzag >> 1) ^ -(zigzag & 1), bytes(data[at + name_len : end])), end
 
 
 def _varint(value: int) -> bytes:
@@ -109,7 +114,7 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _take_varint(data: bytes, at: int) -> tuple[int, int] | None:
+def _take_varint(data: bytes | bytearray, at: int) -> tuple[int, int] | None:
     value = 0
     for i in range(_VARINT_MAX):
         if at + i >= len(data):

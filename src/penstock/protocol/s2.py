@@ -40,20 +40,31 @@ def _chunk(data: bytes) -> bytes:
 
 
 class S2Reader:
-    """Bytes of a stream in, however they are cut; plain bytes out, a chunk at a time."""
+    """Bytes of a stream in, however they are cut; plain bytes out, a chunk at a time.
+
+    What is kept of an unfinished chunk is at most CHUNK_MAX bytes and what one call of `feed` brought.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._begun = False
+        self._skipped = 0  # bytes still to come of a chunk that is to be skipped
 
     @property
     def is_empty(self) -> bool:
         """Is nothing left of an unfinished chunk?"""
-        return not self._buffer
+        return not self._buffer and not self._skipped
+
+    @property
+    def size(self) -> int:
+        """Bytes it keeps."""
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> None:
         """More of the stream."""
-        self._buffer += data
+        left_out = min(self._skipped, len(data))
+        self._skipped -= left_out
+        self._buffer += data[left_out:] if left_out else data
 
     def read(self) -> bytes | None:
         """The plain bytes of the next chunk that is there as a whole, b"" for one without; None: feed more.
@@ -68,6 +79,13 @@ class S2Reader:
             raise ProtocolError("s2: a stream begins with an identifier")
         if kind < _FIRST_SKIPPED and length > CHUNK_MAX:
             raise ProtocolError(f"s2: a chunk of {length} bytes is too large")
+        if _FIRST_SKIPPED <= kind < _IDENTIFIER:
+            there = min(len(buffer), _HEAD + length)
+            self._skipped = _HEAD + length - there
+            del buffer[:there]
+            return b""
+        if kind == _IDENTIFIER and length != len(IDENTIFIER) - _HEAD:
+            raise ProtocolError("s2: unknown identifier")
         if len(buffer) < _HEAD + length:
             return None
         chunk = bytes(buffer[: _HEAD + length])
@@ -79,8 +97,6 @@ class S2Reader:
             if chunk not in IDENTIFIERS:
                 raise ProtocolError("s2: unknown identifier")
             self._begun = True
-            return b""
-        if kind >= _FIRST_SKIPPED:
             return b""
         if kind not in (_COMPRESSED, _PLAIN) or len(chunk) < _HEAD + 4:
             raise ProtocolError(f"s2: a chunk of type {kind:#04x} and {len(chunk)} bytes is not readable")

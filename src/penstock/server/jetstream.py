@@ -19,6 +19,7 @@ from penstock.jetstream.api.waiting import Queue, WaitingRequests
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.inflight import Inflight
 from penstock.jetstream.limits import CONSUMERS_PER_STREAM, OWN_TIER, EngineConfig
+from penstock.jetstream.transfers import RestoreMemory
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.protocol.api import AccountLimits
 from penstock.protocol.api.base import TYPE_PREFIX
@@ -63,6 +64,7 @@ class JetStreamService:
         self.failed: dict[str, str] = {}  # accounts whose JetStream could not be started, and why
         self._limits: dict[str, AccountJetStream] = {}  # of the accounts that have an engine
         self._inflight = Inflight()
+        self._restore_memory = RestoreMemory()
         self._requests = WaitingRequests(self._dropped)
         self._requests.set_limits(options.request_queue_limit, options.info_queue_limit)
         self.max_memory_bytes = _limit(options.max_memory_bytes, _memory_bytes())
@@ -215,6 +217,7 @@ class JetStreamService:
         )
         engine.describe_client = self._describe
         engine.batches.inflight = self._inflight
+        engine.transfers.memory = self._restore_memory
         engine.requests = self._requests
         capacity = engine.capacity
         capacity.used_elsewhere = lambda storage: sum(

@@ -76,6 +76,8 @@ def restore(engine: JetStream, request: ApiRequest) -> StreamRestoreResponse:
     if wanted.name != name:
         raise codes.STREAM_MISMATCH.exception()
     config = engine.check_restore(wanted)
+    if not engine.transfers.has_room():
+        raise codes.INSUFFICIENT_RESOURCES.exception()
     fields = client_of(engine, request.origin)
     begun = Restore(engine, config, fields=fields, now=request.now)
     engine.transfers.add_restore(begun)
