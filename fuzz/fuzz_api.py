@@ -15,6 +15,7 @@ import instrumented  # noqa: F401  # before everything of penstock
 from mutations import mutate
 from seeded import fuzz
 
+from penstock import faults
 from penstock.kernels.dispatch import publish
 from tests.support.engine import EngineHarness
 from tests.support.probes import BODILESS, CONSUMERS, STREAMS, TARGETS
@@ -44,6 +45,11 @@ def engine() -> EngineHarness:
     for subject in ("s.1", "s.2", "u.a"):
         harness.request(subject, b"x")
     return harness
+
+
+def fail(where: str, error: BaseException) -> None:
+    """A fault was contained, but our code should not have raised it."""
+    raise AssertionError(f"contained, but raised: {where}: {error!r}") from error
 
 
 class Fuzzer:
@@ -107,4 +113,5 @@ SEEDS = [
 ]
 
 if __name__ == "__main__":
-    fuzz(SEEDS, Fuzzer(), mutate)
+    with faults.watch(fail):
+        fuzz(SEEDS, Fuzzer(), mutate)

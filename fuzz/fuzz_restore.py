@@ -14,6 +14,7 @@ import instrumented  # noqa: F401  # before everything of penstock
 from mutations import mutate
 from seeded import fuzz
 
+from penstock import faults
 from penstock.kernels.dispatch import publish
 from penstock.protocol import archive
 from penstock.protocol.s2 import IDENTIFIER
@@ -46,6 +47,11 @@ def made(kind: int, rest: bytes) -> bytes:
     if kind == CONSUMER:
         return packed(archived(STATE_JSON, entry("consumers/c", rest), TWO, archive.END))
     return packed(archived(STATE_JSON, entry("consumers/c", CONSUMER_JSON), rest, archive.END))
+
+
+def fail(where: str, error: BaseException) -> None:
+    """A fault was contained, but our code should not have raised it."""
+    raise AssertionError(f"contained, but raised: {where}: {error!r}") from error
 
 
 class Fuzzer:
@@ -100,4 +106,5 @@ SEEDS = [
 ]
 
 if __name__ == "__main__":
-    fuzz(SEEDS, Fuzzer(), mutate)
+    with faults.watch(fail):
+        fuzz(SEEDS, Fuzzer(), mutate)

@@ -14,6 +14,7 @@ from typing import Any
 
 import instrumented  # noqa: F401  # before everything of penstock
 
+from penstock import faults
 from penstock.net.connection import Connection
 from penstock.net.proxied import ProxyLayer
 from penstock.net.websocket import WebsocketLayer
@@ -154,6 +155,7 @@ class Host:
         self._inputs = 0
         self._escaped: list[dict[str, Any]] = []
         self._fatal: list[str] = []
+        self._faults: list[tuple[str, BaseException]] = []
         self._server: Server | None = None
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(lambda loop, context: self._escaped.append(context))
@@ -165,7 +167,10 @@ class Host:
 
     def run(self, work: Callable[[], Any]) -> None:
         """Runs a coroutine function on the server, then the checks."""
-        self.loop.run_until_complete(self._run(work))
+        with faults.watch(lambda where, error: self._faults.append((where, error))):
+            self.loop.run_until_complete(self._run(work))
+        if self._faults:
+            raise AssertionError(f"contained, but raised: {self._faults}") from self._faults[0][1]
         if self._escaped:
             raise AssertionError(f"escaped to the loop: {self._escaped}") from self._escaped[0].get(
                 "exception"
@@ -183,7 +188,7 @@ class Host:
         if self._server is not None:
             self.witness.go()
             await self._server.stop()
-        self._server = Server(options=self._options, log=logs.Log(self._log, debug=True, trace=True))
+        self._server = Server(options=self._options, log=logs.Log(self._log, debug=True))
         await self._server.start()
         self.witness = Peer(self._server)
         await turns()

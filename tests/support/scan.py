@@ -4,6 +4,7 @@
 --share 30                  a random share, about 30 seconds
 --seed 7                    the share of this seed
 --match TEXT                probes whose shape contains the text
+--every 20                  every 20th probe
 """
 
 from __future__ import annotations
@@ -11,12 +12,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterable
 
 from tests.support.file_probes import FILE_PROBES
 from tests.support.probes import API_PROBES, WORLDS
-from tests.support.scanner import Scanner, bound_ms, random_share, set_aside
+from tests.support.scanner import Probe, Scanner, bound_ms, random_share, set_aside
 
 PROBES = {**API_PROBES, **FILE_PROBES}
+
+
+def all_probes(kinds: Iterable[str] = ()) -> list[Probe]:
+    """Those of these kinds; of all when none is named."""
+    return [probe for kind in kinds or PROBES for probe in PROBES[kind]()]
 
 
 def main() -> int:
@@ -32,9 +39,7 @@ def main() -> int:
     bound = bound_ms()
     print(f"bound {bound:.1f} ms, seed {asked.seed}", flush=True)
     scanner = Scanner(WORLDS, bound, lambda text: print(text, flush=True))
-    probes = [
-        probe for kind in asked.kind or PROBES for probe in PROBES[kind]() if asked.match in probe.shape
-    ]
+    probes = [probe for probe in all_probes(asked.kind or ()) if asked.match in probe.shape]
     set_aside()
     try:
         if asked.share:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from penstock import faults
 from penstock.server import logs
 from penstock.server.options import Options
 from penstock.server.server import Server
@@ -130,7 +131,7 @@ class ScannedServer:
     # -- in the thread
 
     def _main(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+        with faults.watch(self._on_fault), asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             try:
                 runner.run(self._serve())
             except BaseException as error:  # noqa: BLE001  # it is raised where the server was asked for
@@ -152,6 +153,10 @@ class ScannedServer:
         self.errors.append(
             f"escaped to the loop: {context['message'][:200]}: {type(error).__name__}: {error}"[:600]
         )
+
+    def _on_fault(self, where: str, error: BaseException) -> None:
+        """It was contained, but our code should not have raised it."""
+        self.errors.append(f"fault of {where}: {type(error).__name__}: {error}"[:600])
 
     def _on_log(self, label: str, text: str) -> None:
         if label == "FTL":

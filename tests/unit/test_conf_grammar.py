@@ -189,7 +189,8 @@ def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
         ("a: 2024-99-99T00:00:00Z", "expected Zulu formatted DateTime"),
         ("a: " + "[" * 50_000, "more than 100 maps and arrays inside each other"),
         ("a: " + "{b:" * 50_000, "more than 100 maps and arrays inside each other"),
-        ("include 'a\0b'", "error parsing include file"),
+        ("include 'a\0b'", "a NUL character"),
+        ('pid_file: "a\\x00b"', "a NUL character"),
     ],
 )
 def test_what_no_number_or_stack_holds_is_an_error_with_a_place(text: str, message: str) -> None:

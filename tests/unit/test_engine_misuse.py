@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.jetstream.api.dispatch import OBJECTS_MAX
 from penstock.jetstream.api.service import TABLE
 from penstock.kernels.dispatch import publish
 from tests.support.engine import EngineHarness
@@ -185,3 +186,17 @@ def test_every_direct_get_is_answered(requests: list[tuple[list[bytes], bytes]])
         answers.clear()
         if sent(js, b".".join([b"$JS.API.DIRECT.GET.S", *args]), b"", body):
             assert answers
+
+
+def test_a_request_of_more_objects_than_any_needs_is_refused_before_they_are_made() -> None:
+    js = EngineHarness()
+
+    def create(count: int) -> str:
+        body = b'{"name":"S","subjects":["s.>"],"sources":[%s]}' % b",".join([b"{}"] * count)
+        return str(js.api("STREAM.CREATE.S", body)["error"]["description"])
+
+    assert "objects; the most is" in create(OBJECTS_MAX)
+    assert "objects" not in create(OBJECTS_MAX - 1)
+    functions = {"src": "s.*", "dest": "t.{{wildcard(1)}}" + "{{" * OBJECTS_MAX}
+    answer = js.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"], "subject_transform": functions})
+    assert "objects" not in answer["error"]["description"]

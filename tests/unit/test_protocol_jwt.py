@@ -140,7 +140,7 @@ def test_limits_that_a_version_2_token_leaves_out_are_zero() -> None:
 
 @given(st.data())
 def test_a_changed_token_is_refused(data: st.DataObject) -> None:
-    token = user_token("A", "joe")
+    token = user_token("A", "joe", head={"issued_at": 1_700_000_000})  # the same in every run
     at = data.draw(st.integers(0, len(token) - 2))  # the last character has bits that mean nothing
     wrong = data.draw(st.sampled_from([c for c in "ABCXYZabcxyz019-_." if c != token[at]]))
     with pytest.raises(MisuseError):

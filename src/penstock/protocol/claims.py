@@ -25,6 +25,7 @@ ALL = "*"
 
 ExportKind = Literal["stream", "service"]
 _Bounded = msgspec.Meta(max_length=ENTRIES_MAX)
+Name = Annotated[str, _Bounded]
 Texts = Annotated[tuple[str, ...], _Bounded]
 
 
@@ -302,10 +303,10 @@ class Claims(_Part, frozen=True):
     expires: int = msgspec.field(default=0, name="exp")
     id: str = msgspec.field(default="", name="jti")
     issued_at: int = msgspec.field(default=0, name="iat")
-    issuer: str = msgspec.field(default="", name="iss")
+    issuer: Name = msgspec.field(default="", name="iss")
     name: str = ""
     not_before: int = msgspec.field(default=0, name="nbf")
-    subject: str = msgspec.field(default="", name="sub")
+    subject: Name = msgspec.field(default="", name="sub")
 
     def time_problem(self, now_s: int) -> str:
         """Why these claims don't hold just now; "" when they do."""

@@ -160,6 +160,9 @@ class _Reader:
 
     def document(self, into: Map) -> None:
         """The whole text: items, which may stand in one pair of braces."""
+        if "\0" in self.text:
+            self.at = self.text.index("\0")
+            raise self.fail("a NUL character: no value may hold one")
         self.skip(_SPACE)
         if self.peek() == "{":
             self.advance()
@@ -304,6 +307,8 @@ class _Reader:
             digits = self.text[self.at : self.at + 2]
             if not re.fullmatch(r"[0-9A-Fa-f]{2}", digits):
                 raise self.fail(f"expected two hexadecimal digits after '\\x', found {digits!r}")
+            if digits == "00":
+                raise self.fail("a NUL character: no value may hold one")
             self.at += 2
             return chr(int(digits, 16))
         if char not in _ESCAPE:

@@ -179,7 +179,7 @@ def _unknown(value: Any, raw: msgspec.Raw) -> str | None:
             found = _unknown(getattr(value, name, None), item)
             if found is not None:
                 return found
-    elif isinstance(value, list) and kind == b"[":
+    elif isinstance(value, list) and kind == b"[" and value and isinstance(value[0], msgspec.Struct):
         for one, item in zip(value, _items.decode(raw), strict=False):
             found = _unknown(one, item)
             if found is not None:
