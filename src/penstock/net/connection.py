@@ -15,6 +15,7 @@ per read).
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -140,6 +141,15 @@ class Connection(asyncio.BufferedProtocol):
         """Reads again."""
         if self._transport is not None and self.close_reason is None:
             self._transport.resume_reading()
+
+    def has_left(self) -> bool:
+        """Has the client closed its side? While nothing is read, nothing else tells."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if sock is None or not hasattr(select, "POLLRDHUP"):
+            return self._transport is None
+        poll = select.poll()
+        poll.register(sock.fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def certificate(self) -> bytes:
         """The client's TLS certificate, DER; b"" when it showed none."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from penstock.server.options import GLOBAL_ACCOUNT, Options, User, WebsocketOptions
-from penstock.server.passwords import Passwords, is_bcrypt
+from penstock.server.passwords import Passwords, is_bcrypt, stand_in
 
 if TYPE_CHECKING:
     from penstock.protocol.claims import UserClaims
@@ -80,6 +80,9 @@ class Authenticator(Protocol):
     def is_slow(self, credentials: Credentials) -> bool:
         """May `check` take so long that a thread should do it? It is one that any thread may do then."""
 
+    def has_user(self, name: str) -> bool:
+        """Is there a user of this name, as far as they are known before they come?"""
+
 
 class ConfiguredUsers:
     """The users of the options.
@@ -107,7 +110,7 @@ class ConfiguredUsers:
             )
         self._no_auth_user = single.no_auth_user
         self._passwords = passwords or Passwords()
-        self._any_bcrypt = any(is_bcrypt(user.password) for user in self._users.values())
+        self._stand_in = stand_in(user.password for user in self._users.values())
         self.configured = bool(self._token or self._users)
         self.required = self.configured and not self._no_auth_user
         listeners = (options.tls, options.websocket.tls if options.websocket is not None else None)
@@ -130,19 +133,30 @@ class ConfiguredUsers:
         known = self._users.get(credentials.user)
         if known is not None and (known.nkey or (self._maps and not known.password)):
             known = None  # it is known by its key or its certificate, which isn't shown here
-        # Compare even for an unknown user, so that time does not tell which names exist (a bcrypt hash does).
-        matches = self._passwords.match(credentials.password, known.password if known is not None else "\x00")
+        # Every failure takes as long as a comparison: time must not tell which names exist. Where there are
+        # bcrypt hashes that is the time of one, for an unknown name and for a plain password, too.
+        expected = known.password if known is not None else self._stand_in or "\x00"
+        matches = self._passwords.match(credentials.password, expected)
+        if not matches and self._stand_in and not is_bcrypt(expected):
+            self._passwords.match(credentials.password, self._stand_in)
         return _identity(known, credentials) if matches and known is not None else None
 
     def is_slow(self, credentials: Credentials) -> bool:
         if self._token:
             return self._passwords.is_slow(credentials.token, self._token)
-        if not self._any_bcrypt:
+        if not self._stand_in or (self._no_auth_user and credentials.names_nobody):
             return False
         if credentials.certificate is not None:
             return True  # whose it is, only `check` finds out
         known = self._users.get(credentials.user)
-        return known is not None and self._passwords.is_slow(credentials.password, known.password)
+        if known is None or not known.password:
+            return True
+        if is_bcrypt(known.password):
+            return self._passwords.is_slow(credentials.password, known.password)
+        return not self._passwords.match(credentials.password, known.password)
+
+    def has_user(self, name: str) -> bool:
+        return name in self._users
 
     def _signer(self, credentials: Credentials) -> Identity | None:
         """The user of an nkey, when the signature is its own."""

@@ -138,6 +138,9 @@ class Operators:
     def is_slow(self, credentials: Credentials) -> bool:
         return False
 
+    def has_user(self, name: str) -> bool:
+        return False
+
     def _identity(self, credentials: Credentials) -> Identity:
         user = self._shown(credentials)
         now_ns = self._server.clock()

@@ -32,6 +32,7 @@ from penstock.net.reasons import CloseReason
 from penstock.server.auth import Authenticator, Identity
 from penstock.server.connect_options import ConnectOptions, parse_connect
 from penstock.server.introductions import credentials_of, log_name, new_nonce, quoted_text
+from penstock.server.passwords import Job
 
 if TYPE_CHECKING:
     from penstock.routing.permissions import Permissions
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 FIRST_PING_S = 2.0
 FIRST_PING_JITTER = 0.2
+HASH_WAIT_S = 30.0
+"""How long a login may wait for the hash of its password: others come first, and it has done its part."""
 RTT_INTERVAL_NS = 3_600_000_000_000
 """An active client is pinged so often, to know how far away it is."""
 PONG = b"PONG\r\n"
@@ -113,9 +116,10 @@ class Session:
             timeout_ns = server.auth_timeout_ns_of(self.connection.kind)
             if server.options.tls is not None:
                 timeout_ns += server.options.tls.timeout_ns  # the handshake has time of its own
-            self._auth_timer = self._call_later(timeout_ns / 1e9, self._on_auth_timeout)
+            self._give_time(timeout_ns / 1e9)
         else:
-            self._welcome(self.authenticator.check(credentials_of(self, self.options)))
+            # Cookies, which `options` hold by now, count with CONNECT, as in the official server.
+            self._check(ConnectOptions(), self._welcome)
         first_ping_s = min(FIRST_PING_S, server.ping_interval_ns_of(self.connection.kind) / 1e9)
         self._ping_timer = self._call_later(
             first_ping_s * (1 + FIRST_PING_JITTER * server.random()), self._on_ping_timer
@@ -299,17 +303,30 @@ class Session:
             then(authenticator.check(credentials))
             return
 
-        def work() -> Identity | None:
-            is_closed = self.connection.close_reason is not None  # it left while others had their turns
-            return None if is_closed else authenticator.check(credentials)
-
         def decide(identity: Identity | None) -> None:
             if authenticator is self.authenticator:
                 then(identity)
             else:
                 self._check(options, then)  # a reload was faster
 
-        self.server.passwords.run(work, self._pause(decide))
+        if self._auth_timer is not None:
+            self._give_time(HASH_WAIT_S)
+        user = credentials.user if authenticator.has_user(credentials.user) else ""
+        check = partial(authenticator.check, credentials)
+        job = Job(check, self._pause(decide), self._is_there, self.fail)
+        self.server.passwords.run(job, host=self.connection.peer[0], user=user)
+
+    def _give_time(self, seconds: float) -> None:
+        """The client has so long to be let in, from now on."""
+        if self._auth_timer is not None:
+            self._auth_timer.cancel()
+        self._auth_timer = self._call_later(seconds, self._on_auth_timeout)
+
+    def _is_there(self) -> bool:
+        """Has the client, which isn't read from, not hung up meanwhile?"""
+        if self.connection.has_left():
+            self.close(CloseReason.CLIENT_CLOSED)
+        return self.connection.close_reason is None
 
     def _pause(self, decide: Callable[[Identity | None], None]) -> Callable[[Identity | None], None]:
         """Reads nothing more until what this returns is called, which decides and goes on."""
