@@ -3,7 +3,8 @@
 The socket is bound when the server starts, so that an address in use is an error then; starlette and uvicorn
 are imported by the thread once clients can connect. Requests that come in between wait in the backlog.
 Each page is made in the server's loop, a piece at a time, and encoded in the thread; the answer waits for its
-reader in the thread alone. So a slow scraper delays nobody, and a large page delays no message.
+reader in the thread alone. So a slow scraper delays nobody, and a large page delays no message. How long a
+connection may last, and how many there may be, is in `monitor_http`.
 
 Rejected: serving HTTP from the server's loop. A client that downloads a page slowly, or ten thousand
 connections to encode, would delay every message.
@@ -15,7 +16,8 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import structs
@@ -127,12 +129,23 @@ class Monitor:
         from starlette.applications import Starlette
         from starlette.routing import Route
 
+        from penstock.server.monitor_http import MonitorConnection
+
         base = self._base_path
         routes = [Route(base + path, self._endpoint(path, entry)) for path, entry in self._entries().items()]
         routes.append(Route(f"{base}/metrics", self._metrics))
         routes += [Route(base or "/", self._index), *([Route(base + "/", self._index)] if base else [])]
         app = Starlette(routes=routes, exception_handlers={404: _not_found})
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", loop="asyncio")
+        # Without `ws`, uvicorn would let a connection become a WebSocket, which has no deadlines.
+        config = uvicorn.Config(
+            app,
+            http=cast(Any, partial(MonitorConnection, {})),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            loop="asyncio",
+        )
         if self._context is not None:
             config.load()
             config.ssl = self._context
