@@ -9,6 +9,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
+PINNED := requirements/dev.txt
 KERNEL_SOURCES := $(wildcard src/penstock/kernels/*.pyx src/penstock/kernels/*.pxd)
 # fuzz: how long each fuzzer runs
 SECONDS ?= 20
@@ -35,9 +36,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # Kernels are left out here and built by the next rule: in place, in parallel, and only what changed.
-$(STAMPS)/dev: pyproject.toml setup.py | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1' 'setuptools>=77' 'Cython>=3.1,<4'
-	PENSTOCK_KERNELS=none $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[dev]'
+# Versions are those of requirements/dev.txt, which tools/pin_requirements.py writes from what is installed.
+$(STAMPS)/dev: pyproject.toml setup.py $(PINNED) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(PINNED) pip setuptools Cython
+	PENSTOCK_KERNELS=none $(BIN)/python -m pip install --quiet --no-build-isolation --constraint $(PINNED) \
+		--editable '.[dev]'
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/kernels: $(KERNEL_SOURCES) setup.py $(STAMPS)/dev
@@ -46,7 +49,7 @@ $(STAMPS)/kernels: $(KERNEL_SOURCES) setup.py $(STAMPS)/dev
 	@touch $@
 
 $(STAMPS)/demo $(STAMPS)/fuzz: $(STAMPS)/%: pyproject.toml $(STAMPS)/dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group $*
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(PINNED) --group $*
 	@touch $@
 
 check: $(addprefix check-,lint format types layers cython generated)  ## lint, formatting, types, import layers, Cython lint, generated files
