@@ -448,7 +448,7 @@ def describe_client(session: Session) -> Page:
         "lang": options.lang,
         "ver": options.version,
         "rtt": session.rtt_ns,
-        **token_of(session),
+        **token_of(session, for_strangers=False),
         "kind": "Client",
         "client_type": "nats",
     }

@@ -216,7 +216,7 @@ def _entry(one: Some, options: ConnzOptions, now: int) -> Page:
         entry["authorized_user"] = _user(one)
         entry["account"] = account if account != GLOBAL_ACCOUNT else ""
         if isinstance(one, Session):
-            entry |= token_of(one)
+            entry |= token_of(one, for_strangers=True)
     if isinstance(one, Session):
         _add_subscriptions(entry, one, options)
     return {name: value for name, value in entry.items() if value not in ("", [])}

@@ -47,13 +47,18 @@ def _lists(found: SubjectPermission) -> Page:
     return {name: entries for name, entries in lists.items() if entries}
 
 
-def token_of(session: Session) -> Page:
-    """What a client's token or key says of it; what is not known is empty."""
+def token_of(session: Session, *, for_strangers: bool) -> Page:
+    """What a client's token or key says of it; what is not known is empty.
+
+    for_strangers: without a bearer token, which is all that somebody needs to log in with it.
+    """
     identity = session.identity
     account = identity.account if identity is not None else GLOBAL_ACCOUNT
     page: Page = {"name_tag": session.server.account_name(account)}
     if identity is not None:
         page["issuer_key"] = identity.issuer_key
         if identity.claims is not None:
-            page |= {"jwt": session.options.jwt, "tags": list(identity.claims.nats.tags)}
+            is_secret = for_strangers and identity.claims.nats.bearer_token
+            token = "" if is_secret else session.options.jwt
+            page |= {"jwt": token, "tags": list(identity.claims.nats.tags)}
     return page
