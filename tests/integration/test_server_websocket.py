@@ -273,18 +273,35 @@ def test_same_origin_means_host_and_port() -> None:
             check_origin(origin, "a.example", policy)
 
 
+def deflated(payload: bytes) -> bytes:
+    """A frame with the payload compressed."""
+    deflate = zlib.compressobj(wbits=-15)
+    packed = deflate.compress(payload) + deflate.flush(zlib.Z_SYNC_FLUSH)
+    return frame(BINARY, packed[:-4], rsv=4)
+
+
 async def test_compressed_messages_can_not_grow_past_the_payload_limit() -> None:
-    """A megabyte of zeros that came as a kilobyte ends at the protocol line's limit."""
+    """A megabyte of zeros that came as a kilobyte."""
+    async with make_server(compression=True) as server:
+        peer = await opened(server, "Sec-WebSocket-Extensions: permessage-deflate")
+        peer.writer.write(deflated(b"PUB " + b"a" * 30_000_000))
+        assert await closed_for(server) is CloseReason.MAX_PAYLOAD
+
+
+async def test_a_message_in_fragments_grows_no_more_than_a_whole_one() -> None:
     async with make_server(compression=True) as server:
         peer = await opened(server, "Sec-WebSocket-Extensions: permessage-deflate")
         deflate = zlib.compressobj(wbits=-15)
-        bomb = deflate.compress(b"PUB " + b"a" * 30_000_000) + deflate.flush(zlib.Z_SYNC_FLUSH)
-        peer.writer.write(frame(BINARY, bomb[:-4], rsv=4))
-        assert await closed_for(server) is CloseReason.MAX_CONTROL_LINE
+        opcode, rsv = BINARY, 4
+        for _ in range(3):
+            packed = deflate.compress(b"PUB x 0\r\n\r\n" * 45_000) + deflate.flush(zlib.Z_SYNC_FLUSH)
+            peer.writer.write(frame(opcode, packed, rsv=rsv, final=False) + frame(PING, b"?"))
+            opcode, rsv = 0, 0
+        assert await closed_for(server) is CloseReason.MAX_PAYLOAD
 
 
 async def test_compressed_input_becomes_a_bounded_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty megabytes of messages that came in one frame of forty kilobytes."""
+    """Forty megabytes that came as forty kilobytes."""
     sizes: list[int] = []
     hand_over = WebsocketLayer._hand_over
 
@@ -295,10 +312,8 @@ async def test_compressed_input_becomes_a_bounded_piece_at_a_time(monkeypatch: p
     monkeypatch.setattr(WebsocketLayer, "_hand_over", noted)
     async with make_server(compression=True) as server:
         peer = await opened(server, "Sec-WebSocket-Extensions: permessage-deflate")
-        deflate = zlib.compressobj(wbits=-15)
         message = b"PUB x 1000000\r\n" + bytes(1_000_000) + b"\r\n"
-        packed = deflate.compress(message * 40) + deflate.flush(zlib.Z_SYNC_FLUSH)
-        peer.writer.write(frame(BINARY, packed[:-4], rsv=4))
+        peer.writer.write(deflated(message) * 40)
         async with asyncio.timeout(WAIT_S):
             while sum(sizes) < 40 * len(message):
                 await asyncio.sleep(0)

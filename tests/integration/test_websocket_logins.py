@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+import zlib
 from pathlib import Path
 
 import pytest
 
 from tests.support.nats_servers import KINDS
 from tests.support.processes import served
-from tests.support.websocket_peer import Peer
+from tests.support.websocket_peer import MASK, Peer
 
 
 def conf(*lines: str, head: str = "") -> str:
@@ -114,3 +115,27 @@ def test_a_leaf_node_is_let_in_and_sent_away(kind: str, tmp_path: Path) -> None:
 def test_the_answer_has_the_headers_that_are_configured(kind: str, tmp_path: Path) -> None:
     with served(kind, tmp_path, conf('headers { "X-One": "a b" }')) as server:
         assert "X-One: a b" in Peer(server).headers
+
+
+def deflated(data: bytes) -> bytes:
+    """A frame with the data compressed."""
+    deflate = zlib.compressobj(wbits=-15)
+    packed = (deflate.compress(data) + deflate.flush(zlib.Z_SYNC_FLUSH))[:-4]
+    body = bytes(byte ^ MASK[i % 4] for i, byte in enumerate(packed))
+    return b"\xc2\xfe" + len(body).to_bytes(2, "big") + MASK + body
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_compressed_message_becomes_no_more_than_the_payload_limit(kind: str, tmp_path: Path) -> None:
+    with served(kind, tmp_path, conf("compression: true")) as server:
+        peer = Peer(server, "Sec-WebSocket-Extensions: permessage-deflate")
+        peer.info()
+        assert peer.connect() == "PONG"
+        publish = b"PUB x 0\r\n\r\n"
+        most = 1024 * 1024 // len(publish)
+        peer.sock.sendall(deflated(publish * most))
+        peer.send("PING\r\n")
+        assert peer.line() == "PONG"
+        peer.sock.sendall(deflated(publish * (most + 1)))
+        with pytest.raises(ConnectionError):
+            peer.line()

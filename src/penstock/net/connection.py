@@ -123,6 +123,11 @@ class Connection(asyncio.BufferedProtocol):
     def active(self, value: bool) -> None:
         self._inlet.active = value
 
+    @property
+    def max_payload(self) -> int:
+        """Bytes of the largest message that the client may send."""
+        return self._inlet.parser.max_payload
+
     def tls(self) -> tuple[str, str]:
         """(version, cipher suite) of an encrypted connection; ("", "") of any other."""
         encrypted = self._transport.get_extra_info("ssl_object") if self._transport is not None else None

@@ -36,6 +36,7 @@ from wsproto.events import (
     TextMessage,
 )
 from wsproto.extensions import Extension, PerMessageDeflate
+from wsproto.frame_protocol import CloseReason as WireReason
 from wsproto.frame_protocol import FrameDecoder, FrameProtocol, Opcode, RsvBits
 from wsproto.utilities import RemoteProtocolError
 
@@ -69,6 +70,7 @@ CODES = {
     CloseReason.SERVER_SHUTDOWN: 1001,
 }
 CODE_OTHER = 1011
+CODE_TOO_BIG = 1009
 _TEXTS = {400: b"Bad Request", 403: b"Forbidden", 404: b"Not Found", 405: b"Method Not Allowed"}
 Origin = tuple[str, str, int]  # scheme, host, port
 
@@ -96,7 +98,29 @@ class WebsocketPolicy:
 
 
 class Deflate(PerMessageDeflate):
-    """Compresses what is worth it: small messages grow, and cost time."""
+    """Compresses what is worth it (small messages grow, and cost time), and refuses a message that becomes
+    more than `size_max()` bytes, as the official server does: nine kilobytes make a million PINGs."""
+
+    def __init__(self, size_max: Callable[[], int]) -> None:
+        super().__init__(client_no_context_takeover=True, server_no_context_takeover=True)
+        self._size_max = size_max
+        self._room: int | None = None  # what the message may still become; None: it is not compressed
+
+    def frame_inbound_header(
+        self, proto: FrameDecoder | FrameProtocol, opcode: Opcode, rsv: RsvBits, payload_length: int
+    ) -> WireReason | RsvBits:
+        if not opcode.iscontrol() and opcode is not Opcode.CONTINUATION:
+            self._room = self._size_max() if rsv.rsv1 else None
+        return super().frame_inbound_header(proto, opcode, rsv, payload_length)
+
+    def frame_inbound_payload_data(
+        self, proto: FrameDecoder | FrameProtocol, data: bytes
+    ) -> bytes | WireReason:
+        plain = super().frame_inbound_payload_data(proto, data)
+        if self._room is None or not isinstance(plain, bytes):
+            return plain
+        self._room -= len(plain)
+        return plain if self._room >= 0 else WireReason.MESSAGE_TOO_BIG
 
     def frame_outbound(
         self, proto: FrameDecoder | FrameProtocol, opcode: Opcode, rsv: RsvBits, data: bytes, fin: bool
@@ -241,8 +265,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         check_origin(headers.get("origin", ""), request.host, self._policy)
         extensions: list[Extension] = []
         if self._policy.compression:
-            deflate = Deflate(client_no_context_takeover=True, server_no_context_takeover=True)
-            extensions.append(deflate)
+            extensions.append(Deflate(self._message_max))
         else:
             self._piece = MESSAGE_BYTES
         self._stop_timer()
@@ -262,6 +285,9 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         claimed = forwarded_for(headers.get("x-forwarded-for", ""))
         self._connection = self._accept(cookies_of(headers.get("cookie", "")), claimed)
         self._connection.connection_made(self)
+
+    def _message_max(self) -> int:
+        return self._connection.max_payload if self._connection is not None else 0
 
     def _refuse(self, refused: Refused) -> None:
         self._stop_timer()
@@ -306,7 +332,8 @@ class WebsocketLayer(asyncio.Protocol, Layer):
             self._send(event.response())
             self._phase = Phase.CLOSED
             if self._connection is not None:
-                self._connection.close(CloseReason.CLIENT_CLOSED if true else CloseReason.READ_ERROR)
+                found = CloseReason.MAX_PAYLOAD if event.code == CODE_TOO_BIG else CloseReason.READ_ERROR
+                self._connection.close(CloseReason.CLIENT_CLOSED if true else found)
 
     def _hand_over(self, data: bytes | bytearray) -> None:
         connection = self._connection
