@@ -63,6 +63,7 @@ cdef class LogCore:
     cdef uint64_t notes_looked_at           # `rewrites` when notes were last looked at
     cdef uint64_t next_number
     cdef uint64_t noted_floor
+    cdef uint64_t written_floor             # the first sequence when all was written
     cdef uint64_t* ranges                   # removed ranges not noted yet: pairs of first, last
     cdef size_t range_count, range_capacity
     cdef bint in_batch                      # between begin_batch and end_batch: what is appended stays together

@@ -5,8 +5,8 @@ of one subject hops from message to message. The chain may pass removed messages
 from a subject's first live message it leads through all its live ones to the last.
 
 Removals are noted in the open block as they are written (durable logs): a range of removed sequences, or
-the floor below which everything went. Each block begins with the floor and the last sequence at that time,
-so that older blocks can be deleted without a trace being lost.
+the floor below which everything went. Each block begins with the floor that was written last and the last
+sequence at that time, so that older blocks can be deleted without a trace being lost.
 
 Invariants: blocks are in order of sequence and only the last one is open; messages, bytes and the subject
 counts speak of the same set of live messages; last_seq never falls.
@@ -78,6 +78,7 @@ cdef class LogCore:
         self._outdone = set()
         self.sparse = []
         self.next_number = 1
+        self.written_floor = 1
 
     def __dealloc__(self):
         free(self.ranges)
@@ -91,8 +92,10 @@ cdef class LogCore:
             # The stream fills blocks: room for a whole one at once, instead of doubling and copying.
             block.reserve(self.block_size)
         if self.durable:
-            block.note(KIND_FLOOR, self.first_seq, self.last_seq, self.last_ts)
-            self.noted_floor = self.first_seq
+            # Not the present floor: messages below it may have made way for others that are in later blocks,
+            # or whose block was dropped unwritten. flush_notes() notes it behind all of them.
+            block.note(KIND_FLOOR, self.written_floor, self.last_seq, self.last_ts)
+            self.noted_floor = self.written_floor
         if self.tail is not None:
             self.tail.closed = True
             if self.durable:

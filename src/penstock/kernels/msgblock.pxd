@@ -75,6 +75,7 @@ cdef class MessageBlock:
     cdef int _fill(self, size_t n) except -2
     cdef size_t _good_behind(self, size_t at, size_t n) noexcept
     cdef bint _batch_is_torn(self, const Record* r, size_t n) noexcept
+    cdef int _batch_state(self, const Record* r, size_t* at, size_t n) noexcept
 
 # One row of the subjects in a block's index; the text follows. Positions count entries.
 cdef packed struct SubjectRow:

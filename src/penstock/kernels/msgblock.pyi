@@ -39,9 +39,17 @@ class MessageBlock:
     def let_go(self) -> None:
         """Lets the bytes scan() was given without `copy` go; the log loads them again."""
 
-    def export_index(self, file_size: int, file_tail: int) -> bytes:
+    def export_index(self, file_size: int = 0, file_tail: int = 0) -> bytes:
         """What from_index() needs; the block must be closed and resident. It is tied to the file by its size
-        and its last 8 bytes (little endian)."""
+        and its last 8 bytes (little endian).
+
+        It leaves out messages that are removed. Take it only while the notes of their removals are written:
+        a crash would otherwise remove messages for which no note and no successor was stored.
+        """
+
+    @staticmethod
+    def tie_index(index: bytes, file_size: int, file_tail: int) -> bytes:
+        """The same index for a file of that size and with those last 8 bytes."""
 
     @staticmethod
     def from_index(index: bytes, number: int, file_size: int, file_tail: int) -> MessageBlock:

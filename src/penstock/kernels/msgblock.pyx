@@ -86,11 +86,17 @@ cdef enum:
     ENTRIES_MIN = 64
     DENSE_FACTOR = 3                # sparse when less than one sequence in three has an entry
 
+cdef enum BatchState:
+    BATCH_WHOLE
+    BATCH_DAMAGED                   # the hashes of some records do not fit
+    BATCH_TORN                      # some records are missing
+
 # magic, number, size, bytes and last 8 bytes of the file, first and last sequence, first and last timestamp, live
 # messages and bytes, floor, least last sequence and its timestamp, last replaced block, entries, removed ranges, sparse
 HEAD = struct.Struct("<8s6Q2q4Qq3QB")
 PAIR = struct.Struct("<2Q")
 DIGEST = struct.Struct("<Q")
+FILE_AT = 24                        # where HEAD says size and last bytes of the file
 INDEX_MAGIC = b"PENSIDX2"
 
 
@@ -352,40 +358,63 @@ cdef class MessageBlock:
             self.size += r.size
 
     cdef size_t _good_behind(self, size_t at, size_t n) noexcept:
-        """Where the next good record is when one follows the other by their lengths; 0 when none does.
+        """Where the next record that is kept begins when one follows the other by their lengths; 0 when none does.
 
-        A record that is damaged inside, or was half written over by its removal, still says how long it is.
+        A record that is damaged inside, or was half written over by its removal, still says how long it is. A
+        torn batch is not kept: the block is cut in front of it.
         """
         cdef Record r
-        cdef int kind = 0
-        cdef int status = decode_record(self.data + at, n - at, &r, &kind, True)
-        while status == RECORD_BAD_HASH:
-            at += r.size
+        cdef int kind = 0, status, state
+        cdef size_t found = 0
+        while True:
             status = decode_record(self.data + at, n - at, &r, &kind, True)
-        return at if status == RECORD_OK else 0
+            if status == RECORD_BAD_HASH:
+                at += r.size
+                continue
+            if status != RECORD_OK:
+                return 0
+            if found == 0:
+                found = at
+            at += r.size
+            if kind != KIND_BATCH:
+                return found
+            state = self._batch_state(&r, &at, n)
+            if state != BATCH_DAMAGED:
+                return found if state == BATCH_WHOLE else 0
 
     cdef bint _batch_is_torn(self, const Record* r, size_t n) noexcept:
-        """Is some of the batch after the note `r` missing? What ended a process, or a machine, in the middle of
-        a write leaves such a one; its last bytes are then the last of the open block, or no records at all.
+        """Is some of the batch after the note `r`, which is at `size`, missing? A crash in the middle of a write
+        leaves such a batch, and nothing good behind it.
 
-        One message that is damaged between others is lost alone: whoever stored the batch was told so long ago.
+        One message that is damaged while later records are kept is lost alone: its batch was acked long ago.
+        With nothing behind it the block would be cut at that message, and the next recovery would find the batch
+        torn.
         """
+        cdef size_t at = self.size + r.size
+        cdef int state = self._batch_state(r, &at, n)
+        return state == BATCH_TORN or (state == BATCH_DAMAGED and self._good_behind(at, n) == 0)
+
+    cdef int _batch_state(self, const Record* r, size_t* at, size_t n) noexcept:
+        """The BatchState of the batch that the note `r` announces and that begins at `at`, which then is its end."""
         cdef Record member
-        cdef int kind = 0, status
-        cdef size_t at = self.size + r.size, end
+        cdef int kind = 0, status, state = BATCH_WHOLE
+        cdef size_t end
         cdef uint64_t size = 0
         if r.body_len != sizeof(size):
-            return True
+            return BATCH_TORN
         memcpy(&size, r.body, sizeof(size))
-        if size > n - at:
-            return True
-        end = at + size
-        while at < end:
-            status = decode_record(self.data + at, end - at, &member, &kind, True)
-            if status != RECORD_OK and (status != RECORD_BAD_HASH or (end == n and not self.closed)):
-                return True
-            at += member.size
-        return False
+        if size > n - at[0]:
+            return BATCH_TORN
+        end = at[0] + size
+        while at[0] < end:
+            status = decode_record(self.data + at[0], end - at[0], &member, &kind, True)
+            if status == RECORD_BAD_HASH:
+                if not self.closed:     # of a closed block nothing is cut
+                    state = BATCH_DAMAGED
+            elif status != RECORD_OK:
+                return BATCH_TORN
+            at[0] += member.size
+        return state
 
     def let_go(self):
         """Lets the bytes go, when they were not copied."""
@@ -394,8 +423,8 @@ cdef class MessageBlock:
 
     # ------------------------------------------------------------------ the index of a closed block
 
-    def export_index(self, uint64_t file_size, uint64_t file_tail):
-        """All that recovery needs to know of a closed block without reading it."""
+    def export_index(self, uint64_t file_size=0, uint64_t file_tail=0):
+        """All that recovery needs to know of a closed block without reading it; see the .pyi."""
         cdef bytes head, body
         cdef list parts = []
         assert self.closed and self.data != NULL
@@ -411,6 +440,12 @@ cdef class MessageBlock:
             self.replaces_upto, self.count, len(self.removed), self.seqs != NULL,
         )
         body = head + b"".join(parts)
+        return body + DIGEST.pack(xxh64(<const char*>body, len(body), 0))
+
+    @staticmethod
+    def tie_index(bytes index not None, uint64_t file_size, uint64_t file_tail):
+        """The same index for a file of that size and with those last 8 bytes."""
+        cdef bytes body = index[:FILE_AT] + PAIR.pack(file_size, file_tail) + index[FILE_AT + PAIR.size:-DIGEST.size]
         return body + DIGEST.pack(xxh64(<const char*>body, len(body), 0))
 
     cdef bytes _subject_table(self):

@@ -145,6 +145,10 @@ class StreamLog(LogCore):
     def unwritten(self) -> list[MessageBlock]:
         """Blocks with bytes past their `written`, in the order to write them."""
 
+    @property
+    def is_written(self) -> bool:
+        """Was everything handed to the operating system, notes of removals included?"""
+
     def take_closed(self) -> list[MessageBlock]:
         """Blocks that were closed since the last call: their index wants to be written."""
 

@@ -474,6 +474,11 @@ cdef class StreamLog(LogCore):
         found.reverse()
         return found
 
+    @property
+    def is_written(self):
+        """Was everything handed to the operating system, notes of removals included?"""
+        return self.range_count == 0 and self.first_seq <= self.noted_floor and not self.unwritten()
+
     def take_closed(self):
         """Closed blocks whose index isn't on disk yet; they are the store's business from now on."""
         closed = self._closed
@@ -489,6 +494,7 @@ cdef class StreamLog(LogCore):
     def all_written(self):
         """What there is was handed to the operating system, notes too."""
         self.written_seq = self.last_seq
+        self.written_floor = self.first_seq
         self._outdone.clear()
 
     def outdone(self):
@@ -584,6 +590,7 @@ cdef class StreamLog(LogCore):
         for block in self.blocks:
             if block.closed:
                 self._queue_if_sparse(block)
+        self.written_floor = self.first_seq
         self.removals = 0
         return refused
 

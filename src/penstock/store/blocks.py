@@ -98,12 +98,13 @@ def fingerprint(disk: Disk, path: Path) -> tuple[int, int]:
     return size, _TAIL.unpack(tail.ljust(8, b"\0"))[0]
 
 
-def write_index(files: OpenFiles, directory: Path, block: MessageBlock) -> None:
-    """Writes a closed block's index. A disk that refuses costs the next recovery time, nothing else."""
-    path = index_path(directory, block.number)
+def write_index(files: OpenFiles, directory: Path, number: int, index: bytes) -> None:
+    """Writes a closed block's exported index, tied to its file. A disk that refuses costs the next recovery
+    time, nothing else."""
+    path = index_path(directory, number)
     try:
-        size, tail = fingerprint(files.disk, block_path(directory, block.number))
-        files.replace(path, block.export_index(size, tail), sync=False)
+        size, tail = fingerprint(files.disk, block_path(directory, number))
+        files.replace(path, MessageBlock.tie_index(index, size, tail), sync=False)
     except (StoreWriteError, OSError) as error:
         logger.warning("%s: left without index: %s", path, error)
 
@@ -129,7 +130,6 @@ class BlockFiles:
         self._busy = 0  # number of the block that work in the background is about
         self._failed = False  # the last such work; write() tries again
         self._tidying = self._closed = False
-        self._all_written = False  # nothing in the log, notes included, is newer than what was written
         self._compactions_left = 0
         self._appended: dict[int, AppendedFile] = {}  # encrypted, of blocks that may get more
         # The files of closed blocks that were seen to be neither encrypted nor compressed, as os.fsencode()
@@ -213,11 +213,7 @@ class BlockFiles:
         self._closing.extend(log.take_closed())
         self._dropped += self._dropped_unwritten
         self._dropped_unwritten.clear()
-        self._all_written = True
-        try:
-            self._tidy(log)
-        finally:
-            self._all_written = False
+        self._tidy(log)
         if len(self._closing) > CLOSING_MAX:
             self._files.background.drain()  # it can't keep up, and what isn't settled stays in memory
 
@@ -297,15 +293,20 @@ class BlockFiles:
             self._failed = True  # the next write() tries again, and tells
 
     def _begin_work(self, log: StreamLog) -> bool:
-        """Hands over the next piece of work. False when there is none."""
+        """Hands over the next piece of work. False when there is none.
+
+        A removal must not reach the disk in an index, a rewritten block or a removed file before its note:
+        the message may have made way for one that is not written yet, and would be gone without it after a
+        crash. So work begins only while all of the log is written; else the next write() begins it.
+        """
+        if not log.is_written:
+            return False
         if self._closing:
             block = self._closing.popleft()
             if block.number in self._known and block.resident and not block.replaces:
                 self._settle(log, block)
             return True
-        if self._all_written:
-            # Else what made them superfluous may be in memory only: the next write() takes them.
-            self._dropped += log.take_dropped()
+        self._dropped += log.take_dropped()
         if self._dropped and any(number not in self._syncing for number in self._dropped):
             self._remove(log)
             return True
@@ -335,16 +336,17 @@ class BlockFiles:
         self._appended.pop(block.number, None)
         compress = self.compress
         data = bytes(block) if compress or many_frames else None
+        index = block.export_index()
 
         def work() -> None:
             if data is not None:
                 write_atomically(self._disk, path, self._vault.encode(data, path, compress=compress))
-            write_index(self._files, self._directory, block)
+            write_index(self._files, self._directory, block.number, index)
 
         def done(_: None, error: StoreError | OSError | None) -> None:
             if error is not None:
                 logger.warning("%s: left as it was written: %s", path, error)
-                write_index(self._files, self._directory, block)
+                write_index(self._files, self._directory, block.number, index)
             elif data is not None:
                 self._files.forget(path)
                 self._unsynced.discard(block.number)
@@ -360,7 +362,7 @@ class BlockFiles:
         the block stays in memory."""
         path, index = block_path(self._directory, made.number), index_path(self._directory, made.number)
         before = self._unsynced_tail(log)
-        data, compress = bytes(made), self.compress
+        data, index_body, compress = bytes(made), made.export_index(), self.compress
         whole = compress or self._vault.encrypts
         self._appended.pop(made.number, None)
 
@@ -369,7 +371,7 @@ class BlockFiles:
             self._disk.unlink(index)
             stored = self._vault.encode(data, path, compress=compress) if whole else data
             write_atomically(self._disk, path, stored)
-            write_index(self._files, self._directory, made)
+            write_index(self._files, self._directory, made.number, index_body)
 
         def done(_: None, error: StoreError | OSError | None) -> None:
             if error is not None:

@@ -72,7 +72,7 @@ def recover_log(
     for block in whole:
         if block in present:
             log.bring_back(block)
-            write_index(files, directory, block)
+            write_index(files, directory, block.number, block.export_index())
     return log, block_files
 
 
