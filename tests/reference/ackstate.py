@@ -76,8 +76,9 @@ class AckStateModel:
         return True
 
     def ack_all(self, seq: int, cseq: int) -> int:
-        if not self.floor[1] < seq <= self.delivered[1] or cseq > self.delivered[0]:
+        if not self.floor[1] < seq <= self.delivered[1]:
             return 0
+        cseq = min(cseq, self.delivered[0])
         gone = [s for s in self.pending if s <= seq]
         for s in gone:
             self.settle(s)

@@ -231,8 +231,10 @@ cdef class AckState:
         cdef Entry* e
         if stream_seq <= self.ack_floor_stream or stream_seq > self.delivered_stream:
             return 0
+        # A delivery that power loss took back may be acked too: its message is pending from the one before, and
+        # the sender hears that the ack is kept.
         if consumer_seq > self.delivered_consumer:
-            return 0
+            consumer_seq = self.delivered_consumer
         if self.journaling:
             journal_op2(&self.journal, c"L", stream_seq, consumer_seq)
         while self.window.count and entry_at(&self.window, 0).seq <= stream_seq:
