@@ -44,6 +44,7 @@ class ConsumerRecord:
         self.resume = 0  # last_per_subject: what it began with ends there, and is `firsts`
         self.firsts: set[int] = set()
         self.came: set[int] = set()  # everything that was ever delivered
+        self.passed: set[int] = set()  # what it passed because it was removed, and power loss brought back
         self.given_up: set[int] = set()  # what may have become a dead letter
         self.termed: set[int] = set()  # ... and must have, since what ended it was written
         self.moved: set[int] = set()  # ... and has, as a letter that is stored
@@ -140,8 +141,8 @@ class ConsumerRecord:
             if seq <= self.newest and not self.had_keys:
                 raise Violation("order", f"{where} came after {self.newest}")
             self.newest = seq
-            # The subject of a message that the disk changed is not known: it is counted until the next start.
-            exact = self.simple_start and not self.had_keys and not record.damaged
+            # The subject of a message that was lost is not known: it is counted until the next start.
+            exact = self.simple_start and not self.had_keys and not record.damaged and not record.lost
             if exact and self.count_behind(record, seq) != about.pending:
                 found = self.count_behind(record, seq)
                 raise Violation("num_pending", f"{where} says {about.pending}, there are {found}")
@@ -227,7 +228,7 @@ class ConsumerRecord:
         self.floor = floor
         said = info["delivered"]["consumer_seq"]
         require(said == self.consumer_seq, "numbers", f"{where}: {said} delivered, {self.consumer_seq} came")
-        if self.simple_start and not self.had_keys and not record.damaged:
+        if self.simple_start and not self.had_keys and not record.damaged and not record.lost:
             position = max(consumer.meta.start_seq - 1, state.delivered_stream)
             found = self.count_behind(record, position)
             require(
@@ -265,6 +266,10 @@ class ConsumerRecord:
                 f"{where}: {self.kept_seq} to {self.consumer_seq} delivered, says {state.delivered_consumer}",
             )
         pending = {seq for seq, _, _, _ in state.pending()}
+        if power:
+            # Its state may have come to the disk before the removals which it took into account.
+            back = (self.passed | record.came_back) - pending
+            self.passed = {one for one in back if one <= state.delivered_stream}
         if self.policy == "explicit":
             for seq in pending:
                 if seq in self.settled and seq in record.live:

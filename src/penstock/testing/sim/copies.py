@@ -53,7 +53,8 @@ class Copies(Feature):
         self._upto: dict[str, Position] = {}  # the last of each that was seen in the log
         self._before: dict[str, Position] = {}  # ... at the last look
         self._came: set[tuple[str, int, str]] = set()  # everything that was: of which source, sequence, ident
-        self._claimed: dict[str, Position] = {}  # how far the server says it is, with all of that written
+        self._written: dict[str, Position] = {}  # how far the server said it was when it wrote last
+        self._claimed: dict[str, Position] = {}  # ... and that lasts
         self._rollups: list[Held] = []  # copies at the last look that take older messages away
         self._rollups_of_tick: list[Held] = []  # the same since the last tick
         self._tick_from = 0  # the last sequence before it
@@ -266,9 +267,16 @@ class Copies(Feature):
         return dict(self._upto)
 
     def wrote(self, stream: Stream) -> None:
-        """Everything the stream holds is kept: what the server says it took is safe."""
+        """Everything the stream holds is with the operating system, and with it what the server says it took.
+
+        Not later in the tick: what consumers remove while they deliver is written in the next one.
+        """
         for inflow in stream.inflows:
-            self._claimed[key_of(inflow.source)] = (inflow.seq, inflow.ident)
+            self._written[key_of(inflow.source)] = (inflow.seq, inflow.ident)
+
+    def lasts(self) -> None:
+        """What was written lasts: with sync always it was synced."""
+        self._claimed.update(self._written)
 
     def may_take(self, inflow: Inflow, held: Held) -> bool:
         """Is a message of its origin one that it takes?"""
@@ -301,6 +309,7 @@ class Copies(Feature):
         self._upto, self._before = kept, dict(kept)
         self._last_seq = record.last_seq
         record.kept = record.kept._replace(sources=dict(kept))
+        self._written = dict(self._claimed)  # what had not lasted yet is gone
         self._may_be_ahead |= damaged or is_lossy
         if not self._may_be_ahead:
             self._check_not_ahead()

@@ -32,7 +32,9 @@ def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None
         known = world.streams.get(name)
         is_new = known is None
         if known is None:
-            made = ("create", name) in in_flight or name in world.doubtful or world.damaged
+            # A removal that was not answered may have met a disk that refused it.
+            made = bool({("create", name), ("delete", name)} & in_flight)
+            made = made or name in world.doubtful or world.damaged
             require(made, "no resurrection", f"stream {name} was deleted and is back")
             world.streams[name] = known = world.new_record(stream)
             known.damaged = world.damaged
@@ -110,7 +112,9 @@ def _meet_consumers(world: World, *, strict: bool) -> None:
                 promised = (name, consumer.name, consumer.created) in world.removed
                 may = may and not (promised and world.always and not world.damaged)
                 require(may, "no resurrection", f"consumer {name} > {consumer.name} is back")
-                world.meet_unknown(name, consumer.name).was_removed = True
+                known = world.meet_unknown(name, consumer.name)
+                known.was_removed = True
+                known.recovered = consumer.state.delivered_stream
 
 
 def dump(world: World) -> Any:

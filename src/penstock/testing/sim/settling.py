@@ -58,9 +58,8 @@ def note_kept(world: World, *, is_over: bool) -> None:
         record, stream = world.streams.get(name), world.engine.streams.get(name)
         if record is None or stream is None or record.copies is None:
             continue
-        is_late = stream.write_failure is not None or name in world.engine._unwritten
-        if not is_late and not (world.always and stream.syncing):
-            record.copies.wrote(stream)
+        if stream.write_failure is None and not (world.always and stream.syncing):
+            record.copies.lasts()
     for name, record in world.streams.items():
         if name in world.engine.streams and record.config.retention is not RetentionPolicy.LIMITS:
             log, before = world.engine.streams[name].log, record.settled | record.settled_before

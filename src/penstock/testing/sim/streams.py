@@ -152,6 +152,7 @@ class StreamRecord:
         # Power loss took what was not synced; of a closed block whose index was kept, nobody knows before it
         # is read.
         self.may_have_holes = False
+        self.lost = 0  # messages that it found damaged; subjects count them until the next start
         self._bytes = 0
         self._looked_at = 0  # messages, when the limits were last held against them
         self._looked_at_bytes = 0
@@ -187,6 +188,7 @@ class StreamRecord:
         )
         changed = bool(fresh or gone or log.last_seq != self.last_seq)
         self.last_seq = log.last_seq
+        self.lost = log.lost
         self._count(log)
         for feature in self.features if changed else ():
             feature.looked(before, fresh, now)
@@ -560,6 +562,7 @@ class StreamRecord:
         self.left_otherwise |= self.ever.keys() - self.live.keys()
         self.settled_before = set()
         self.last_seq = log.last_seq
+        self.lost = log.lost
         self._bytes = sum(held.size for held in self.live.values())
         self.ever = {seq: tag for seq, tag in self.ever.items() if seq <= self.last_seq}
         self.acked = {seq: tag for seq, tag in self.acked.items() if seq <= self.last_seq}

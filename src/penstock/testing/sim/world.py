@@ -330,6 +330,8 @@ class World:
             record.look(stream, self.now)
             if written and stream.write_failure is None and name not in self.engine._unwritten:
                 record.wrote()
+                if record.copies is not None:
+                    record.copies.wrote(stream)
                 if self.always and not stream.syncing:
                     record.was_synced(record.kept)
         for name in [name for name in self.streams if name not in self.engine.streams]:
@@ -386,10 +388,16 @@ class World:
             self.tick(whole=True)
         raise Violation("progress", "a hundred ticks, and it wants another one")
 
+    def finish_tick(self) -> bool:
+        """Ends the tick, when streams are still on their way to the disk; were there any?"""
+        was_open = self._is_open
+        if was_open:
+            self.tick(whole=True)
+        return was_open
+
     def pass_time(self, ns: int) -> None:
         """Lets time go by, with every deadline on the way."""
-        if self._is_open:
-            self.tick(whole=True)
+        self.finish_tick()
         until = self.now + ns
         engine = self.engine
         self._settle()

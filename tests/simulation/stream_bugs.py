@@ -1,0 +1,77 @@
+"""Bugs planted on purpose in what streams and consumers keep; see bugs.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.jetstream.consumer.acks import Acks
+from penstock.kernels.msgblock import MessageBlock
+from penstock.kernels.streamlog import StreamLog
+from penstock.store import blocks, files, recovery
+from penstock.store.disk import Disk
+from tests.simulation.bugs import half_a_batch_in_recovery
+
+
+def index_of_unwritten_removals(patch: pytest.MonkeyPatch) -> None:
+    """The index of a closed block is taken when the background gets to it, whatever was removed meanwhile."""
+    live: dict[tuple[Path, int], MessageBlock] = {}
+    settle, write_index = blocks.BlockFiles._settle, blocks.write_index
+
+    def remembered(to: blocks.BlockFiles, log: StreamLog, block: MessageBlock) -> None:
+        live[to._directory, block.number] = block
+        settle(to, log, block)
+
+    def late(to: files.OpenFiles, directory: Path, number: int, index: bytes) -> None:
+        block = live.get((directory, number))
+        is_there = block is not None and block.closed and block.resident
+        write_index(to, directory, number, block.export_index() if block and is_there else index)
+
+    patch.setattr(blocks.BlockFiles, "_settle", remembered)
+    patch.setattr(blocks, "write_index", late)
+
+
+def removals_before_what_they_rest_on(patch: pytest.MonkeyPatch) -> None:
+    """Blocks are written back to front: notes of removals before what replaces the removed."""
+
+    def backwards(to: blocks.BlockFiles, log: StreamLog) -> None:
+        for block in reversed(log.unwritten()):
+            to._write_block(block)
+
+    patch.setattr(blocks.BlockFiles, "_write_new", backwards)
+
+
+def half_a_batch_in_the_first_recovery(patch: pytest.MonkeyPatch) -> None:
+    """Every other recovery takes what is there of an atomic batch."""
+    whole = recovery.map_file
+    with patch.context() as inner:
+        half_a_batch_in_recovery(inner)
+        half = recovery.map_file
+    seen: dict[Path, int] = {}
+
+    def in_turn(disk: Disk, path: Path) -> memoryview:
+        seen[path] = seen.get(path, 0) + 1
+        return (half if seen[path] % 2 else whole)(disk, path)
+
+    patch.setattr(recovery, "map_file", in_turn)
+
+
+def ack_of_a_lost_delivery_dropped(patch: pytest.MonkeyPatch) -> None:
+    """An ack is confirmed and dropped when power loss took back the delivery that it answers."""
+    settle = Acks._settle
+
+    def strict(acks: Acks, stream_seq: int, consumer_seq: int) -> int:
+        known = consumer_seq <= acks._consumer.state.delivered_consumer
+        return settle(acks, stream_seq, consumer_seq) if known else 0
+
+    patch.setattr(Acks, "_settle", strict)
+
+
+STREAM_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
+    (index_of_unwritten_removals, "acked means kept", 7000659),
+    (removals_before_what_they_rest_on, "acked means kept", 7001237),
+    (half_a_batch_in_the_first_recovery, "idempotent recovery", 7000115),
+    (ack_of_a_lost_delivery_dropped, "acks stay", 7001436),
+]

@@ -1,0 +1,154 @@
+"""What the simulation found about streams and consumers, each told as briefly as it can be."""
+
+from __future__ import annotations
+
+import contextlib
+from random import Random
+
+import pytest
+
+from penstock.kernels.dispatch import publish
+from penstock.kernels.msgblock import MessageBlock
+from penstock.kernels.streamlog import StreamLog
+from penstock.store.file import FileStore
+from penstock.testing.sim.background import SimBackground
+from penstock.testing.sim.disk import Killed, SimDisk
+from tests.support.consumers import SECOND, ConsumerBench
+from tests.support.engine import EngineHarness
+
+SUBJECTS = [b"s.1", b"s.2", b"s.3"]
+
+
+def opened(disk: SimDisk, *, block_size: int, background: SimBackground | None = None) -> FileStore:
+    return FileStore("/store", disk=disk, block_size=block_size, background=background)
+
+
+def publish_all(bench: EngineHarness, subjects: list[bytes], payload: bytes) -> None:
+    for subject in subjects:
+        publish(bench.index, subject, b"", b"", payload)
+
+
+def recovered(disk: SimDisk, *, block_size: int) -> dict[bytes, int]:
+    """Messages by subject after a restart."""
+    disk.restart()
+    bench = EngineHarness(opened(disk, block_size=block_size).account("$G"))
+    return bench.engine.streams["S"].log.subjects()
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_work_in_the_background_drops_no_message_whose_successor_is_not_written(rewritten: bool) -> None:
+    disk, background = SimDisk(Random(1)), SimBackground()
+    bench = EngineHarness(opened(disk, block_size=600, background=background).account("$G"))
+    bench.create("S", "s.*", max_msgs_per_subject=1)
+    publish_all(bench, SUBJECTS, b"first" * 25)
+    if rewritten:
+        publish_all(bench, [b"t"] * 3, b"")
+        publish_all(bench, SUBJECTS[:2] * 4, b"second" * 25)
+    else:
+        publish_all(bench, [b"s.4"] * 4, b"other" * 25)
+    bench.tick()  # closes blocks, whose indexes wait for the background
+    publish_all(bench, SUBJECTS, b"third")
+    bench.engine.apply(bench.now)
+    while not background.is_idle:
+        background.finish()
+    assert recovered(disk, block_size=600).keys() >= set(SUBJECTS)
+
+
+@pytest.mark.parametrize("operation", range(1, 20))
+def test_a_replaced_message_stays_until_one_that_replaces_it_is_written(operation: int) -> None:
+    disk = SimDisk(Random(1))
+    bench = EngineHarness(opened(disk, block_size=130).account("$G"))
+    bench.create("S", "s.*", max_msgs_per_subject=1)
+    publish_all(bench, SUBJECTS, b"first" * 10)
+    bench.tick()
+    # Every message has a block of its own. Those of the second round are replaced before they are written.
+    publish_all(bench, SUBJECTS, b"second" * 10)
+    publish_all(bench, SUBJECTS, b"third" * 10)
+    disk.kill_at = disk.ops + operation
+    with contextlib.suppress(Killed):
+        bench.tick()
+    assert recovered(disk, block_size=130).keys() == set(SUBJECTS)
+
+
+def scanned(data: bytes) -> tuple[MessageBlock, int]:
+    """A block of these bytes, and how many of them recovery keeps."""
+    block = MessageBlock(1, 1)
+    bad = block.scan(data)
+    return block, len(data) if bad is None else bad[0]
+
+
+def log_with_batches(count: int) -> tuple[StreamLog, list[int]]:
+    """Batches of two messages, and where each ends."""
+    log, ends = StreamLog(100_000, True), []
+    for number in range(count):
+        log.begin_batch(1000, 2)
+        for at in range(2):
+            log.append(b"s", b"", b"payload %d %d" % (number, at), 1)
+        log.end_batch()
+        ends.append(log.block_list()[0].size)
+    return log, ends
+
+
+def test_a_damaged_batch_with_nothing_good_behind_it_is_left_out_whole() -> None:
+    log, ends = log_with_batches(3)
+    data = bytearray(bytes(log.block_list()[0]))
+    for end in ends[1:]:
+        data[end - 10] ^= 1  # in the last message of a batch
+    data = data[:-5]
+    block, kept = scanned(bytes(data))
+    assert (block.last_seq, kept) == (2, ends[0])
+    again, all_of_it = scanned(bytes(data[:kept]))
+    assert (again.last_seq, all_of_it) == (2, kept)
+
+
+def test_a_damaged_message_of_a_batch_is_left_out_alone_when_later_ones_are_kept() -> None:
+    log, ends = log_with_batches(2)
+    data = bytearray(bytes(log.block_list()[0]))
+    data[ends[0] - 10] ^= 1
+    block, kept = scanned(bytes(data))
+    assert (block.live, block.last_seq, kept) == (3, 4, len(data))
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_consumer_that_power_loss_brings_back_has_its_acks(swept: bool) -> None:
+    for seed in range(60):
+        disk = SimDisk(Random(seed))
+        bench = ConsumerBench(opened(disk, block_size=4000).account("$G"), sync_always=True)
+        bench.consumer("x", durable_name="x")
+        bench.store_messages("s.1", "s.2")
+        for message in bench.pull("x", b"2").take():
+            bench.ack(message, reply=b"_OK")
+        bench.tick()
+        if swept:  # the next process removes what a killed one began to
+            disk.kill_at = disk.ops + 2
+            with contextlib.suppress(Killed):
+                bench.api("CONSUMER.DELETE.S.x")
+            disk.restart()
+            opened(disk, block_size=4000).account("$G").open_stream("S")
+        else:
+            bench.api("CONSUMER.DELETE.S.x")
+        disk.lose_power()
+        bench = ConsumerBench(opened(disk, block_size=4000).account("$G"), sync_always=True)
+        if "x" in bench.engine.streams["S"].consumers:
+            assert bench.floors("x") == (2, 2, 2, 2), seed
+
+
+def test_an_ack_of_a_delivery_that_power_loss_took_back_is_confirmed_and_kept() -> None:
+    disk = SimDisk(Random(1))
+    bench = ConsumerBench(opened(disk, block_size=4000).account("$G"))
+    bench.consumer("x", durable_name="x", ack_policy="all", ack_wait=SECOND)
+    bench.store_messages("s.1")
+    assert bench.pull("x", b"1").seqs() == [1]
+    bench.engine.streams["S"].store.sync()
+    bench.wait_until(bench.now + 2 * SECOND)
+    [message] = bench.pull("x", b"1").take()
+    assert message.numbers[:3] == (2, 1, 2)
+    disk.lose_power(all_of_it=True)
+    bench = ConsumerBench(opened(disk, block_size=4000).account("$G"), now=bench.now)
+    confirmations = bench.listen(b"_OK")
+    bench.ack(message, reply=b"_OK")
+    bench.tick()
+    assert len(confirmations) == 1
+    bench.wait_until(bench.now + 2 * SECOND)
+    assert bench.pull("x", b"1").seqs() == []
+    assert bench.info("x")["num_ack_pending"] == 0
