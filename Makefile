@@ -17,6 +17,8 @@ SECONDS ?= 20
 SEED ?=
 SEEDS ?= 200
 CONSUMERS ?= 1000000
+# faults: seconds at most for each of its modes
+FAULTS_S ?= 3600
 KILLS ?= 30
 K ?=
 ARGS ?=
@@ -24,7 +26,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz scan sim sim-bugs churn spark-kills kernel debug-kernels errors clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz scan sim faults sim-bugs churn spark-kills kernel debug-kernels errors clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,6 +95,10 @@ scan: setup  ## hostile input of all kinds: nothing may hold up the loop for 50 
 
 sim: setup  ## the simulation: SEED=n replays one, SEEDS=1000 runs so many fresh ones
 	$(BIN)/python -m penstock.testing.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+faults: setup  ## a fault in every call for one client, one at a time; the others must be served (FAULTS_S each)
+	PENSTOCK_FAULTS_S=$(FAULTS_S) $(BIN)/python -m pytest -q \
+		tests/integration/test_fault_injection.py tests/unit/test_fault_recovery.py
 
 sim-bugs: setup  ## bugs planted on purpose, and the seeds that find them
 	$(BIN)/python -m pytest -q -s tests/simulation/test_planted_bugs.py

@@ -108,6 +108,7 @@ class Containment:
         consumers = list(stream.consumers.values())
         self._each(
             partial(engine.drop_stream, stream),
+            partial(engine.group.drop, stream),
             partial(stream.unsubscribe, engine.index),
             partial(engine.sourcing.forget, stream, for_good=False),
             *(partial(engine.forget_consumer, consumer) for consumer in consumers),
@@ -120,6 +121,15 @@ class Containment:
         stream.offline[consumer] = why
         if stream.needs is not None:
             stream.needs.held = True
+
+    def still_kept(self, stream: str, error: Exception) -> None:
+        """What is kept of a stream that could not be made can't be removed either: a request can, later."""
+        self._engine.offline[stream] = faults.told(self._note(error, f"removing stream {stream}"))
+
+    def consumer_still_kept(self, stream: Stream, consumer: str, error: Exception) -> None:
+        """The same of a consumer."""
+        fault = self._note(error, f"removing consumer {consumer} of stream {stream.name}")
+        self.leave_out(stream, consumer, faults.told(fault))
 
     def problems(self) -> list[Problem]:
         """What does not work, for those who look after the server."""

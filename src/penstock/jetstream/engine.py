@@ -530,7 +530,8 @@ class JetStream:
             if half_made is not None:
                 self.containment.take_out(half_made)
             self.claims.release(config.name)
-            store.delete()  # a restart must not meet what can't be opened
+            # A restart must not meet what can't be opened.
+            faults.contain(store.delete, partial(self.containment.still_kept, config.name))
             raise
         self.touch_stream(stream)
         self.advisories.stream_action(stream.name, "create")
@@ -578,7 +579,9 @@ class JetStream:
                 del self.offline[name]
                 self.claims.release(name)
             else:
-                self._delete_stream(self.stream(name))
+                stream = self.stream(name)
+                with self.containment.changing(stream):
+                    self._delete_stream(stream)
         except StoreError as error:
             log.error("stream %s: its files can not be removed: %s", name, error)
             raise codes.STREAM_DELETE.exception(err=str(error)) from error
@@ -589,6 +592,7 @@ class JetStream:
         self.sourcing.forget(stream)
         stream.atomic.drop()
         self.drop_stream(stream)
+        self.group.drop(stream)
         self.claims.release(stream.name)
         for consumer in list(stream.consumers.values()):
             self.forget_consumer(consumer)
@@ -598,13 +602,12 @@ class JetStream:
 
     def drop_stream(self, stream: Stream) -> None:
         """A stream goes away: no more turns and deadlines for it."""
-        self._deadlines.set(stream, None)
-        self.group.drop(stream)
         if self.streams.get(stream.name) is stream:
             del self.streams[stream.name]
             self.capacity.forget(stream)
         for table in (self._unwritten, self._changed, self._failing, self._unsynced):
             table.pop(stream.name, None)
+        self._deadlines.set(stream, None)
 
     def _among_others(self, config: StreamConfig, request: StreamConfigRequest) -> StreamConfig:
         def find(name: str) -> StreamConfig | None:

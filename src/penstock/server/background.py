@@ -1,12 +1,12 @@
 """The store's work in the background: two threads, whose results come back to the event loop.
 
 Invariant: every `done` is called once, by the loop's thread: from the loop, or while it waits in drain().
+When it raises it is called once more, with an error: who waits for it must not wait for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -24,24 +24,11 @@ class LoopBackground:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="store")
-        self._waiting: dict[Future[Any], Callable[[], None]] = {}
+        self._waiting: dict[Future[Any], Done[Any]] = {}
 
     def run(self, work: Work[T], done: Done[T]) -> None:
         future = self._threads.submit(work)
-
-        def finish() -> None:
-            error = future.exception()
-            if error is None:
-                done(future.result(), None)
-            elif isinstance(error, (OSError, StoreError)):
-                done(None, error)
-            elif isinstance(error, Exception):
-                # Who waits for it must not wait for ever: as if the disk had refused.
-                done(None, StoreError(faults.told(faults.note("work in the background", error))))
-            else:
-                raise error
-
-        self._waiting[future] = finish
+        self._waiting[future] = done
         future.add_done_callback(self._come_back)
 
     def _come_back(self, future: Future[Any]) -> None:
@@ -49,9 +36,9 @@ class LoopBackground:
             self._loop.call_soon_threadsafe(self._finish, future)
 
     def _finish(self, future: Future[Any]) -> None:
-        finish = self._waiting.pop(future, None)
-        if finish is not None:  # drain() was not first
-            faults.contain(finish, _finish_failed)
+        done = self._waiting.pop(future, None)
+        if done is not None:  # drain() was not first
+            faults.contain(_tell, _telling_failed, future, done)
 
     def drain(self) -> None:
         while self._waiting:
@@ -65,5 +52,21 @@ class LoopBackground:
         self._threads.shutdown()
 
 
-def _finish_failed(error: Exception) -> None:
-    faults.note("what follows from work in the background", error)
+def _tell(future: Future[Any], done: Done[Any]) -> None:
+    error = future.exception()
+    if error is None:
+        done(future.result(), None)
+    elif isinstance(error, (OSError, StoreError)):
+        done(None, error)
+    else:
+        raise error
+
+
+def _telling_failed(error: Exception, future: Future[Any], done: Done[Any]) -> None:
+    """The work, or what follows from it, raised: it counts as refused by the disk."""
+    why = StoreError(faults.told(faults.note("work in the background", error)))
+    faults.contain(done, _lost, None, why)
+
+
+def _lost(error: Exception, *_: object) -> None:
+    faults.note("end of work in the background", error)

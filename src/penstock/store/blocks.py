@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from penstock import faults
 from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
 from penstock.kernels.compaction import compact
 from penstock.kernels.msgblock import MessageBlock
@@ -547,8 +548,12 @@ class BlockFiles:
         *,
         also: Sequence[Path] = (),
         names: Sequence[Path] = (),
+        settle: Callable[[StoreWriteError | None], object] = lambda error: None,
     ) -> None:
-        """The same in the background, with other files and directories; then calls `done`."""
+        """The same in the background, with other files and directories; then calls `settle`, then `done`.
+
+        `done` is called whatever the bookkeeping before it raises: who waits for it holds acks back.
+        """
         numbers, names_changed = self._take_unsynced()
         self._syncing |= numbers
 
@@ -558,16 +563,24 @@ class BlockFiles:
             for directory in filter(self._disk.exists, names):  # (a consumer may be gone by now)
                 sync_directory(self._disk, directory)
 
-        def finish(_: None, error: StoreError | OSError | None) -> None:
+        def note_end(failure: StoreWriteError | None) -> None:
             self._syncing -= numbers
-            if error is not None:
+            if failure is not None:
                 self._give_back(numbers, names_changed)
                 self._write_again(log, numbers)
-            done(None if error is None else StoreWriteError(str(error)))
+
+        def finish(_: None, error: StoreError | OSError | None) -> None:
+            failure = None if error is None else StoreWriteError(str(error))
+            for step in (note_end, settle):
+                faults.contain(step, self._bookkeeping_failed, failure)
+            done(failure)
             if (self._patches or self._dropped) and not self._busy:
                 self._done(log)
 
         self._files.background.run(work, finish)
+
+    def _bookkeeping_failed(self, error: Exception, *_: object) -> None:
+        faults.note(f"end of a sync of {self._directory}", error)
 
     def _take_unsynced(self) -> tuple[set[int], bool]:
         taken = self._unsynced, self._names_changed

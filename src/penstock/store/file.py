@@ -114,14 +114,13 @@ class FileStreamStore:
             names |= {self._directory, self._directory.parent}
         self._consumers_changed = self._name_unsynced = False
 
-        def finish(error: StoreWriteError | None) -> None:
+        def settle(error: StoreWriteError | None) -> None:
             if error is not None:
                 self._name_unsynced = True
                 for consumer, its_files, its_names in taken:
                     consumer.give_back(its_files, its_names)
-            done(error)
 
-        self._blocks.start_sync(self.log, finish, also=sorted(files), names=sorted(names))
+        self._blocks.start_sync(self.log, done, also=sorted(files), names=sorted(names), settle=settle)
 
     def rest(self) -> None:
         self.log.release_idle()
@@ -282,7 +281,7 @@ class FileAccountStore:
             stream = self._opened(directory)
             stream.name_synced()
             return stream
-        except (StoreError, OSError):
+        except Exception:
             self._undeleted.add(name)  # the next try removes what there is of it
             raise
 

@@ -11,6 +11,7 @@ import logging
 from collections import OrderedDict
 from pathlib import Path
 
+from penstock import faults
 from penstock.errors import StoreCorruptError, StoreError, StoreFormatError, StoreWriteError
 from penstock.kernels.records import xxh64_digest
 from penstock.store.background import AtOnce, Background
@@ -151,12 +152,21 @@ def list_assets(files: OpenFiles, directory: Path, meta_name: str) -> dict[str, 
         path = directory / entry
         if entry.startswith(".") or not disk.exists(path / meta_name):
             continue
-        try:
-            name, _ = unpack_meta(files, path / meta_name)
-        except StoreCorruptError:
-            name = entry
-        found[name] = path
+        found[faults.contain(_name_in, _unreadable, files, path / meta_name) or entry] = path
     return found
+
+
+def _name_in(files: OpenFiles, meta: Path) -> str:
+    name, _ = unpack_meta(files, meta)
+    return name
+
+
+def _unreadable(error: Exception, files: OpenFiles, meta: Path) -> None:
+    """Opening it will say the same: here it must not hide the others. (That there is no key concerns all.)"""
+    if isinstance(error, StoreError) and not isinstance(error, StoreCorruptError):
+        raise error
+    if not isinstance(error, (StoreError, OSError)):
+        faults.note(f"name in {meta}", error)
 
 
 def names_in(disk: Disk, directory: Path) -> list[str]:

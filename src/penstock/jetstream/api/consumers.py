@@ -123,7 +123,9 @@ def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
     if name in stream.offline:
         engine.delete_offline_consumer(stream, name, sync=sync)
     else:
-        _consumer_of(engine, request).retire(sync=sync)
+        consumer = _consumer_of(engine, request)
+        with engine.containment.changing(consumer):
+            consumer.retire(sync=sync)
     return SuccessResponse(type=TYPE_PREFIX + "consumer_delete_response", success=True)
 
 

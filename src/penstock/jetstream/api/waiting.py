@@ -68,10 +68,12 @@ class WaitingRequests:
 
     def take(self, owner: Hashable) -> list[Request]:
         """What waits, in the order in which it came."""
-        taken = self._waiting.pop(owner, [])
+        taken = self._waiting.get(owner, [])
+        requests = [request for _, request in taken]
         for queue, _ in taken:
             self._counts[queue] -= 1
-        return [request for _, request in taken]
+        self._waiting.pop(owner, None)  # last: what raises before leaves them waiting
+        return requests
 
     def _drop(self, queue: Queue) -> None:
         for owner, waiting in self._waiting.items():

@@ -17,10 +17,12 @@ memory), or has a deadline.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock import faults
 from penstock.errors import StoreError
 from penstock.jetstream.consumer import config as rules
 from penstock.jetstream.consumer import unwritten
@@ -166,7 +168,8 @@ class Consumer:
         try:
             return cls(engine, stream, meta, store, now)
         except Exception:
-            store.delete()  # a restart must not meet what can't be opened
+            # A restart must not meet what can't be opened.
+            faults.contain(store.delete, partial(engine.containment.consumer_still_kept, stream, name))
             raise
 
     @classmethod

@@ -1,0 +1,133 @@
+"""A fault in any call that the server makes for one client costs nobody else anything.
+
+Which calls those are is found by watching a run of the scenario (tests/support/fault_sites.py). Then the run
+is repeated with one of them raising: once, wherever it is, or each time that it works for the victim.
+Bystanders must be served meanwhile and afterwards, and what the fault left must go when it is deleted. By
+default a random share is tried, which a fresh seed chooses (it is printed); `make faults` tries all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.jetstream.api.dispatch import ApiRequest
+from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.stream.stream import Stream
+from penstock.protocol.api import StreamConfig
+from penstock.server.session import Session
+from penstock.store.file import FileStreamStore
+from tests.support.fault_scenario import Scenario, running
+from tests.support.fault_sites import Injection, Site, recorded, visible_kernels
+
+SHARE_S = 8.0  # of the default run, in each mode
+_NAMES = frozenset(("V", "W", "I", "M", "S", "E"))
+_OTHERS = frozenset("B")
+
+
+def of(value: Any, streams: frozenset[str], users: frozenset[str]) -> bool:
+    """Is it an asset, a session or a request of one of these? What is being made may not be whole yet."""
+    if isinstance(value, Session):
+        identity = getattr(value, "identity", None)
+        return identity is not None and identity.user in users
+    if isinstance(value, ApiRequest):
+        return bool(value.args) and value.args[0] in streams
+    if isinstance(value, Consumer):
+        value = getattr(value, "stream", None)
+    if isinstance(value, Stream):
+        value = getattr(value, "config", None)
+    return isinstance(value, (FileStreamStore, StreamConfig)) and getattr(value, "name", "") in streams
+
+
+def is_victims(value: Any) -> bool:
+    return of(value, _NAMES, frozenset(("victim",)))
+
+
+def is_bystanders(value: Any) -> bool:
+    return of(value, _OTHERS, frozenset("abc"))
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Thousands of faults are logged."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+async def sites_of(scenario: Scenario) -> list[Site]:
+    """The call sites of the whole run; a second one finds none that the first did not pass."""
+    sites: dict[Site, None] = {}
+    for _ in range(2):  # what is imported or cached once is no call of the second
+        with recorded(sites):
+            await scenario.play()
+        await scenario.clean()
+    return sorted(sites)
+
+
+async def attempt(scenario: Scenario, site: Site, *, always: bool) -> int:
+    """Plays with the fault; returns how often it was raised. Raises what went wrong."""
+    injection = Injection(site, always=always, is_victims=is_victims, is_bystanders=is_bystanders)
+    steps = 0
+
+    async def between() -> None:
+        nonlocal steps
+        injection.rearm()
+        steps += injection.raised > 0
+        if steps % 8 == 1:  # while it lasts
+            await scenario.serves_bystanders()
+
+    with injection.armed():
+        await scenario.play(until=lambda: injection.raised and not always, between=between)
+    await scenario.serves_bystanders()
+    await scenario.clean()
+    await scenario.serves_bystanders()
+    return injection.raised
+
+
+def budget_s() -> float:
+    return float(os.environ.get("PENSTOCK_FAULTS_S", SHARE_S))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", ["", ", sync_interval: always"], ids=["default", "sync_always"])
+@pytest.mark.parametrize("always", [False, True], ids=["once", "always"])
+async def test_a_fault_in_any_call_for_one_client_leaves_the_others_served(
+    always: bool, settings: str, noted_faults: list[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = int(os.environ.get("PENSTOCK_FAULTS_SEED", time.time_ns() % 1_000_000))
+    failures: list[str] = []
+    tried = raised = at = 0
+    with visible_kernels():
+        async with running(settings) as scenario:
+            sites = await sites_of(scenario)
+        Random(seed).shuffle(sites)
+        end = time.monotonic() + budget_s()
+        while at < len(sites) and time.monotonic() < end:
+            async with running(settings) as scenario:
+                while at < len(sites) and time.monotonic() < end:
+                    site = sites[at]
+                    at += 1
+                    try:
+                        hits = await attempt(scenario, site, always=always)
+                    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
+                        failures.append(f"{site}: {type(error).__name__} {error}"[:400])
+                        break  # with a server that is whole
+                    tried += 1
+                    raised += hits > 0
+                    noted_faults.clear()
+    noted_faults.clear()
+    mode = f"{'always' if always else 'once'}, {settings.strip(', ') or 'default'}, seed {seed}"
+    with capsys.disabled():
+        print(
+            f"\nfaults, {mode}: {at} of {len(sites)} call sites tried, {raised} raised,"
+            f" {len(failures)} not contained"
+        )
+    assert not failures, "\n".join(failures)
