@@ -288,6 +288,20 @@ async def test_compressed_messages_can_not_grow_past_the_payload_limit() -> None
         assert await closed_for(server) is CloseReason.MAX_PAYLOAD
 
 
+async def test_a_ping_between_the_fragments_of_a_compressed_message_changes_nothing() -> None:
+    async with make_server(compression=True) as server:
+        peer = await opened(server, "Sec-WebSocket-Extensions: permessage-deflate")
+        deflate = zlib.compressobj(wbits=-15)
+        packed = deflate.compress(b"PING\r\n" * 20) + deflate.flush(zlib.Z_SYNC_FLUSH)
+        first, rest = packed[:5], packed[5:-4]
+        peer.writer.write(frame(BINARY, first, rsv=4, final=False) + frame(PING, b"?") + frame(0, rest))
+        await peer.frame()  # INFO
+        answers = [await peer.frame(), await peer.frame()]
+        assert (0x80 | PONG, b"?") in answers
+        pongs = [body for head, body in answers if head & 0x40]
+        assert zlib.decompressobj(-15).decompress(pongs[0] + b"\0\0\xff\xff") == b"PONG\r\n" * 20
+
+
 async def test_a_message_in_fragments_grows_no_more_than_a_whole_one() -> None:
     async with make_server(compression=True) as server:
         peer = await opened(server, "Sec-WebSocket-Extensions: permessage-deflate")

@@ -104,12 +104,14 @@ class Deflate(PerMessageDeflate):
     def __init__(self, size_max: Callable[[], int]) -> None:
         super().__init__(client_no_context_takeover=True, server_no_context_takeover=True)
         self._size_max = size_max
+        self._is_control = False
         self._room: int | None = None  # what the message may still become; None: it is not compressed
 
     def frame_inbound_header(
         self, proto: FrameDecoder | FrameProtocol, opcode: Opcode, rsv: RsvBits, payload_length: int
     ) -> WireReason | RsvBits:
-        if not opcode.iscontrol() and opcode is not Opcode.CONTINUATION:
+        self._is_control = opcode.iscontrol()
+        if not self._is_control and opcode is not Opcode.CONTINUATION:
             self._room = self._size_max() if rsv.rsv1 else None
         return super().frame_inbound_header(proto, opcode, rsv, payload_length)
 
@@ -121,6 +123,12 @@ class Deflate(PerMessageDeflate):
             return plain
         self._room -= len(plain)
         return plain if self._room >= 0 else WireReason.MESSAGE_TOO_BIG
+
+    def frame_inbound_complete(
+        self, proto: FrameDecoder | FrameProtocol, fin: bool
+    ) -> bytes | WireReason | None:
+        # wsproto would take the end of a control frame for that of the message whose fragments it is between.
+        return None if self._is_control else super().frame_inbound_complete(proto, fin)
 
     def frame_outbound(
         self, proto: FrameDecoder | FrameProtocol, opcode: Opcode, rsv: RsvBits, data: bytes, fin: bool
