@@ -14,7 +14,7 @@ be others' on both sides.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.protocol import headers
@@ -58,6 +58,7 @@ class Copies(Feature):
         self._rollups: list[Held] = []  # copies at the last look that take older messages away
         self._rollups_of_tick: list[Held] = []  # the same since the last tick
         self._tick_from = 0  # the last sequence before it
+        self._taken: dict[str, int] = {}  # how far the server says it was with each source before it
         self._may_be_ahead = False  # power loss without syncs
         self._last_seq = 0  # of the stream, at the last look
         self._ids_unseen: set[bytes] = set()  # message ids of copies that came and went between two looks
@@ -122,6 +123,8 @@ class Copies(Feature):
         self._config_before = self.record.config
         self._rollups_of_tick.clear()
         self._tick_from = self.record.last_seq
+        stream = self._world.engine.streams.get(self.record.name)
+        self._taken = {key_of(one.source): one.seq for one in stream.inflows} if stream is not None else {}
 
     def _is_copy(self, held: Held, source: StreamSource, original: Held, ident: str) -> bool:
         configs = (self.record.config, self._config_before)
@@ -149,8 +152,24 @@ class Copies(Feature):
         """These copies were stored since the last look, or may have been."""
         config = self.record.config
         may = config.allow_rollup_hdrs and not config.deny_purge
-        self._rollups = [held for held in found.values() if may and _ROLLS_UP.search(held.header)]
+        came = [*found.values(), *self._skipped()]
+        self._rollups = [held for held in came if may and _ROLLS_UP.search(held.header)]
         self._rollups_of_tick += [held for held in self._rollups if held.seq > self._tick_from]
+
+    def _skipped(self) -> Iterator[Held]:
+        """Copies of this tick that no look may show. Limits can take them away in the tick they came in. An
+        interest stream stores none that no consumer wants, but does what their headers say, as the official
+        server does."""
+        stream, config = self._world.engine.streams[self.record.name], self.record.config
+        hides = config.max_msgs > 0 or config.max_bytes > 0 or config.max_msgs_per_subject > 0
+        hides = hides or config.retention is RetentionPolicy.INTEREST
+        for inflow in stream.inflows if hides else ():
+            name, taken = inflow.source.name, self._taken.get(key_of(inflow.source), 0)
+            for origin in self._world.origins.of(name):
+                for held in origin.held.values():
+                    if taken < held.seq <= inflow.seq and self._may_take(inflow.source, held):
+                        subject = renamed(inflow.source, config, held.subject)
+                        yield held._replace(seq=self.record.last_seq + 1, subject=subject)
 
     def rolls_up(self, held: Held) -> bool:
         """Did a copy take an older message away?"""
