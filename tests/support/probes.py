@@ -171,6 +171,7 @@ _PUSH = {
     "config": {"durable_name": "h", "ack_policy": "explicit", "deliver_subject": "h.deliver"},
 }
 _STREAM = {"name": "H", "subjects": ["h.>"], "storage": "memory"}
+_FILE_STREAM = {"name": "H", "subjects": ["h.>"]}
 TARGETS: dict[str, Target] = {
     "STREAM.CREATE": Target(api.StreamConfigRequest, "H", _STREAM, after=_use_stream),
     "STREAM.UPDATE": Target(api.StreamConfigRequest, "U", STREAMS[3], _fresh_stream, _use_stream),
@@ -231,6 +232,28 @@ def api_probes() -> Iterator[Probe]:
         target = Target(api.PagedRequest, args, {})
         for value in hostile.json_values(SIZES[-1:]):
             yield api_probe(verbs, target, value)
+
+
+def recovery_probes() -> Iterator[Probe]:
+    """What was accepted is there, or set aside, when the server starts again."""
+    for verbs, base in (("STREAM.CREATE", _FILE_STREAM), ("CONSUMER.DURABLE.CREATE", _CONSUMER)):
+        target = TARGETS[verbs]
+        for field in hostile.fields_of(target.struct):
+            for value in hostile.field_values(field, (SIZES[1],)):
+                inside = value.within(f"{field.name}: ", partial(with_field, base, field.path))
+                yield recovery_probe(f"$JS.API.{verbs}.{target.subject}", target, inside)
+
+
+def recovery_probe(subject: str, target: Target, value: Hostile) -> Probe:
+    def run(session: Session) -> None:
+        session.publish(subject, value.data)
+        session.step("request")
+        session.publish("h.a", b"x")
+        session.restart()
+        session.step("start", LATER_S)
+        target.after(session)
+
+    return Probe("recovery", f"{subject} {value.shape}", "accounts", run)
 
 
 # -- system requests
@@ -501,6 +524,7 @@ def claims_probe(value: Hostile) -> Probe:
 
 API_PROBES: dict[str, Callable[[], Iterator[Probe]]] = {
     "api": api_probes,
+    "recovery": recovery_probes,
     "system": system_probes,
     "headers": header_probes,
     "control lines": line_probes,

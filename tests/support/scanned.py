@@ -58,16 +58,17 @@ class ShiftedLoop(asyncio.SelectorEventLoop):
 
 
 class ScannedServer:
-    """A running server with these options. What escaped to the loop, and error lines, are kept.
+    """A running server with these options, whose time is so many seconds ahead. What escaped to the loop, and
+    faults that were contained, are kept.
 
     Raises what the start raises.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, shift_s: float = 0.0) -> None:
         self.errors: list[str] = []
-        self.log_lines: list[str] = []
         self._selector = MeasuringSelector()
         self._loop = ShiftedLoop(self._selector)
+        self._loop.shift_s = shift_s
         self._loop.set_exception_handler(self._on_escaped)
         self._started = threading.Event()
         self._failure: BaseException | None = None
@@ -96,6 +97,11 @@ class ScannedServer:
         return self._thread.is_alive() and not self.server.failed
 
     # -- time
+
+    @property
+    def shift_s(self) -> float:
+        """How far its time was moved on."""
+        return self._loop.shift_s
 
     def settle(self, seconds: float = 0.0) -> None:
         """Moves time on, and returns when all is done that was to do by then."""

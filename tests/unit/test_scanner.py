@@ -1,0 +1,96 @@
+"""The scanner finds what it is there for: long work, what escapes or was contained, and servers that end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from penstock import faults
+from penstock.server.server import Server
+from tests.support.scanner import Probe, Scanner, Session, World
+
+BOUND_MS = 50.0
+tasks: list[asyncio.Future[None]] = []
+WORLDS = {"plain": World(lambda directory: "", lambda session: None)}
+
+
+def found(work: Callable[[Server], None]) -> list[tuple[str, str]]:
+    """(what, step) of what is found when the server's loop does this."""
+    told: list[str] = []
+    scanner = Scanner(WORLDS, BOUND_MS, told.append)
+
+    def run(session: Session) -> None:
+        session.server.call(work)
+        session.step("work", 1.0)
+
+    try:
+        scanner.run(Probe("test", "harmless", "plain", lambda session: session.publish("a", b"x")))
+        assert not scanner.findings
+        scanner.run(Probe("test", "work", "plain", run))
+    finally:
+        scanner.close()
+    assert scanner.counts["test"] == 2
+    assert len(told) == len(scanner.findings)
+    return [(finding.what, finding.step) for finding in scanner.findings]
+
+
+def busy(server: Server) -> None:
+    end = time.thread_time_ns() + 3 * int(BOUND_MS * 1e6)
+    while time.thread_time_ns() < end:
+        pass
+
+
+def escapes() -> None:
+    raise ZeroDivisionError
+
+
+async def busy_in_parts(server: Server) -> None:
+    for _ in range(30):
+        end = time.thread_time_ns() + int(BOUND_MS * 1e5)
+        while time.thread_time_ns() < end:
+            pass
+        await asyncio.sleep(0)
+
+
+def test_work_without_a_turn_for_others_is_found() -> None:
+    assert found(busy) == [("slow", "work")]
+
+
+def test_as_much_work_with_turns_is_not() -> None:
+    assert found(lambda server: tasks.append(asyncio.ensure_future(busy_in_parts(server)))) == []
+
+
+def test_work_that_is_long_once_is_not_the_inputs() -> None:
+    times: list[int] = []
+
+    def slow_once(server: Server) -> None:
+        times.append(1)
+        if len(times) == 1:
+            busy(server)
+
+    assert found(slow_once) == []
+    assert len(times) > 1
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.9])
+def test_what_escapes_to_the_loop_is_found_also_later(delay_s: float) -> None:
+    work = lambda server: asyncio.get_running_loop().call_later(delay_s, escapes)  # noqa: E731
+    assert found(work) == [("escaped", "work")]
+
+
+def test_what_was_contained_is_found(noted_faults: list[BaseException]) -> None:
+    def work(server: Server) -> None:
+        faults.contain(escapes, lambda error: faults.note("test", error))
+
+    assert found(work) == [("escaped", "work")]
+    assert noted_faults.pop().__class__ is ZeroDivisionError
+
+
+def test_a_server_that_ended_is_found() -> None:
+    def stop(server: Server) -> None:
+        server.failed = True
+
+    assert ("gone", "end") in found(stop)
