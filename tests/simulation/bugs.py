@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.letters import DeadLetters
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.stream import counter, stream
@@ -246,6 +247,16 @@ def batch_taken_by_a_full_disk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stream, "_apply_one", taken)
 
 
+def consumer_removed_without_a_sync(patch: pytest.MonkeyPatch) -> None:
+    """With `sync: always`, the answer that a consumer is gone does not wait for the disk."""
+    retire = Consumer.retire
+
+    def unsynced(consumer: Consumer, *, sync: bool = False) -> None:
+        retire(consumer)
+
+    patch.setattr(Consumer, "retire", unsynced)
+
+
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (ack_before_write, "acked means kept", 10),
     (lost_tombstone, "no resurrection", 3),
@@ -263,5 +274,6 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (acked_before_the_sync, "acked means kept", 76),
     (frame_begun_again, "acked means kept", 36),
     (schedule_happens_once, "schedules", 15),
+    (consumer_removed_without_a_sync, "no resurrection", 14),
     (batch_taken_by_a_full_disk, "atomic", 8),
 ]

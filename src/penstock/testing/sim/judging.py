@@ -64,7 +64,7 @@ def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None
     world.letters.crashed(found, world.streams, world.consumers, lossy=lossy)
     world.doubtful.clear()
     world.half_updated.clear()
-    world.half_removed.clear()
+    world.removals.half.clear()
     world.flipped = False
 
 
@@ -107,14 +107,7 @@ def _meet_consumers(world: World, *, strict: bool) -> None:
     for name, stream in world.engine.streams.items():
         for consumer in stream.consumers.values():
             if (name, consumer.name) not in world.consumers and not consumer.is_driven:
-                may = not strict or (name, consumer.name) in world.half_removed
-                # A consumer that expired may come back with the power: no client was told that it is gone.
-                promised = (name, consumer.name, consumer.created) in world.removed
-                may = may and not (promised and world.always and not world.damaged)
-                require(may, "no resurrection", f"consumer {name} > {consumer.name} is back")
-                known = world.meet_unknown(name, consumer.name)
-                known.was_removed = True
-                known.recovered = consumer.state.delivered_stream
+                world.removals.came_back(world, consumer, strict=strict)
 
 
 def dump(world: World) -> Any:

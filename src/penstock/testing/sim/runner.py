@@ -182,6 +182,11 @@ class Run:
         world.crash(power=False)
         world.recover(power=False, twice=True, kill_at=None)
         thorough.check_all(world)
+        # Few consumers go during a run; what power loss makes of their files shows here.
+        workload.remove_consumers(world)
+        world.crash(power=True)
+        world.recover(power=True, twice=False, kill_at=None)
+        thorough.check_all(world)
 
 
 def fresh_seed() -> int:

@@ -369,9 +369,7 @@ def create_consumer(world: World, random: Random) -> None:
 def delete_consumer(world: World, random: Random) -> None:
     record = any_consumer(world, random)
     if record is not None and random.random() < 0.5:
-        answer = world.api(f"CONSUMER.DELETE.{record.stream}.{record.name}", b"", record.key)
-        if answer.get("success") and not world.faulty():
-            world.removed.add((*record.key, record.created))
+        world.removals.remove(world, record)
 
 
 def pause_consumer(world: World, random: Random) -> None:
@@ -546,6 +544,14 @@ def drain(world: World) -> None:
         pending = pending_of(_consumer(world, record))
         if LETTERS in world.streams and not world.damaged:
             world.letters.check_complete(record, world.streams[record.stream], pending.keys())
+
+
+def remove_consumers(world: World) -> None:
+    """Every other consumer is deleted, and those expire that are not used."""
+    for key in sorted(world.consumers)[::2]:
+        if key in world.consumers:
+            world.removals.remove(world, world.consumers[key])
+    world.pass_time(4 * SECOND_NS)
 
 
 def pull_everything(world: World) -> None:

@@ -38,6 +38,7 @@ from penstock.testing.sim.judging import dump, judge
 from penstock.testing.sim.letters import LETTERS, LetterBook
 from penstock.testing.sim.logtap import LogTap
 from penstock.testing.sim.origins import TARGETS
+from penstock.testing.sim.removals import Removals
 from penstock.testing.sim.renaming import PREFIX, Republished
 from penstock.testing.sim.schedules import Schedules
 from penstock.testing.sim.settling import note_kept, note_settled
@@ -92,13 +93,10 @@ class World:
         self.publishes: dict[int, Publish] = {}  # those that wait for an ack
         self.batches = BatchBook()
         self.letters = LetterBook()
+        self.removals = Removals()
         self.origins = Origins()
         self.in_flight: set[tuple[str, str]] = set()  # what requests of this tick create, delete, update
         self.doubtful: set[str] = set()  # names of streams whose creation or deletion failed half-way
-        self.half_removed: set[tuple[str, str]] = set()  # consumers whose files the disk may have kept
-        self.removed: set[tuple[str, str, int]] = (
-            set()
-        )  # consumers whose end was promised, with their creation
         self.half_updated: set[str] = set()  # of those whose update did: it may hold after a restart
         self.flipped = False  # a bit was flipped since the last recovery
         self.damaged = False  # ... or before: whatever is gone may be
@@ -358,8 +356,7 @@ class World:
                     known.may_vanish or key in self.in_flight, "consumers stay", f"consumer {key} vanished"
                 )
                 del self.consumers[key]
-                if self.faulty():
-                    self.half_removed.add(key)
+                self.removals.vanished(known, expired=key not in self.in_flight, faulty=self.faulty())
             elif consumer not in engine._lagging:
                 known.wrote(stream_too=consumer.stream.write_failure is None)
         working = not self.disk.fail_rate and self.disk.room is None

@@ -1,0 +1,58 @@
+"""What must be true of consumers that went: one whose removal was answered stays away, and one that comes
+back comes back whole.
+
+Without `sync: always` power loss may take back a removal. With it, only that of a consumer which expired: no
+client was told that it is gone. What it had confirmed was on the disk, and must be there with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.testing.sim.consumers import ConsumerRecord
+from penstock.testing.sim.faults import require
+
+if TYPE_CHECKING:
+    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.testing.sim.world import World
+
+Created = tuple[str, str, int]  # stream, name, and when (ns): another one may get the name
+
+
+class Removals:
+    """Of one world."""
+
+    def __init__(self) -> None:
+        self.half: set[tuple[str, str]] = set()  # whose files the disk may have kept
+        self._promised: set[Created] = set()
+        self._expired: dict[Created, ConsumerRecord] = {}
+
+    def remove(self, world: World, record: ConsumerRecord) -> None:
+        """A client removes a consumer."""
+        answer = world.api(f"CONSUMER.DELETE.{record.stream}.{record.name}", b"", record.key)
+        if answer.get("success") and not world.faulty():
+            self._promised.add((*record.key, record.created))
+
+    def vanished(self, record: ConsumerRecord, *, expired: bool, faulty: bool) -> None:
+        """A consumer is gone. faulty: its files may be there."""
+        if expired:
+            self._expired[*record.key, record.created] = record
+        if faulty:
+            self.half.add(record.key)
+
+    def came_back(self, world: World, consumer: Consumer, *, strict: bool) -> None:
+        """A crash left a consumer that was gone. strict: it took back nothing that was written."""
+        stream = consumer.stream.name
+        ident = (stream, consumer.name, consumer.created)
+        lasts = world.always and not world.damaged
+        may = not strict or ident[:2] in self.half
+        may = may and not (lasts and ident in self._promised)
+        require(may, "no resurrection", f"consumer {stream} > {consumer.name} is back")
+        known = self._expired.pop(ident, None)
+        if known is None or not lasts:
+            unknown = world.meet_unknown(stream, consumer.name)
+            unknown.was_removed = True
+            unknown.recovered = consumer.state.delivered_stream
+            return
+        world.consumers[known.key] = known
+        known.judge(consumer, world.streams[stream], power=True, always=True)
