@@ -60,7 +60,7 @@ async def test_two_servers_share_nothing() -> None:
 
 async def test_a_port_in_use_is_a_server_error_that_says_so() -> None:
     async with penstock.Server() as server:
-        with pytest.raises(ServerError, match=f"can not listen on 127.0.0.1:{server.port}"):
+        with pytest.raises(ServerError, match=f"Error listening on port: 127.0.0.1:{server.port}"):
             await penstock.Server(port=server.port).start()
 
 
@@ -95,7 +95,7 @@ def test_a_thread_of_its_own_serves_blocking_code() -> None:
 
 
 def test_what_goes_wrong_at_the_start_comes_out_of_the_with() -> None:
-    with penstock.testing.server() as server, pytest.raises(ServerError, match="can not listen"):
+    with penstock.testing.server() as server, pytest.raises(ServerError, match="Error listening on port"):
         penstock.testing.server(port=server.port).start()
 
 

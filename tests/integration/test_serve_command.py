@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -154,7 +155,7 @@ def test_pid_log_and_ports_files(start: Callable[..., Process], tmp_path: Path) 
     try:
         wait_until(lambda: log_file.exists() and "Server is ready" in log_file.read_text(), "the log file")
         assert pid_file.read_text() == str(process.pid)
-        (ports_file,) = tmp_path.glob(f"*_{process.pid}.ports")
+        (ports_file,) = tmp_path.glob(f"nats-server_{process.pid}.ports")
         ports = json.loads(ports_file.read_text())
         assert re.fullmatch(r"nats://127\.0\.0\.1:\d+", ports["nats"][0])
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", ports["monitoring"][0])
@@ -259,7 +260,7 @@ def test_a_port_in_use_is_fatal(start: Callable[..., Process]) -> None:
     port = str(start().port)
     ended = run("-a", "127.0.0.1", "-p", port)
     assert ended.returncode == 1
-    assert f"[FTL] can not listen on 127.0.0.1:{port}" in ended.stderr
+    assert f"[FTL] Error listening on port: 127.0.0.1:{port}" in ended.stderr
 
 
 def test_a_store_in_use_is_fatal(start: Callable[..., Process], tmp_path: Path) -> None:
@@ -381,3 +382,26 @@ def test_lame_duck_ends_a_server_without_clients(start: Callable[..., Process]) 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert process.process.wait(TIMEOUT_S) == 0
     assert "Entering lame duck mode" in process.log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["-js", "-sd", "{file}"], "storage directory is not a directory"),
+        (["-c", "{file}"], "Parse error on line 3"),
+        (["-p", "{port}", "-a", "127.0.0.1"], "Error listening on port: 127.0.0.1:{port}"),
+    ],
+)
+def test_start_up_errors_have_the_words_that_scripts_look_for(
+    arguments: list[str], text: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("port: -1\nb {\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        names = {"file": file, "port": taken.getsockname()[1]}
+        given = [word.format(**names) for word in arguments]
+        if "-p" not in given:
+            given += ["-p", "-1"]
+        ended = run(*given, program=SERVE)
+    assert ended.returncode == 1
+    assert text.format(**names) in ended.stderr

@@ -55,7 +55,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             ("ports_file_dir",),
             "ports_file_dir",
             str,
-            "Create a ports file in this directory (<program>_<pid>.ports)",
+            "Create a ports file in this directory (nats-server_<pid>.ports)",
             "<dir>",
         ),
     ),

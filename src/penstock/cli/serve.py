@@ -14,13 +14,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import flags
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, PenstockError, ServerError
+from penstock.net import sockets
 from penstock.server import logs
 from penstock.server.identity import VERSION
 from penstock.server.options import JetStreamOptions, Options, TlsOptions
 
 if TYPE_CHECKING:
     import asyncio
+    import socket
 
     from penstock.server.server import Server
 
@@ -167,18 +169,32 @@ def _run(options: Options, load: Callable[[], Options]) -> int:
         return EXIT_FAILED
     logs.take_over_logging(served)
     try:
-        return _run_loop(options, served, load)
+        return _run_loop(options, _listen(options), served, load)
+    except ServerError as error:
+        served.log.fatal(str(error))
+        return EXIT_FAILED
     finally:
         _end_on_interrupt()
         served.close()
 
 
-def _run_loop(options: Options, served: logs.ServedLog, load: Callable[[], Options]) -> int:
+def _listen(options: Options) -> list[socket.socket]:
+    """Sockets for clients, before the imports that take most of the start: clients wait in their queues."""
+    port = sockets.client_port(options.port)
+    try:
+        return sockets.listen(options.host, port)
+    except OSError as error:
+        raise ServerError(sockets.failure(options.host, port, error)) from error
+
+
+def _run_loop(
+    options: Options, listening: list[socket.socket], served: logs.ServedLog, load: Callable[[], Options]
+) -> int:
     import asyncio
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.get_loop().set_exception_handler(partial(_on_loop_error, served.log))
-        return runner.run(_serve_until_signal(options, served, load))
+        return runner.run(_serve_until_signal(options, listening, served, load))
 
 
 def _loop_factory() -> Any:
@@ -190,14 +206,16 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve_until_signal(options: Options, served: logs.ServedLog, load: Callable[[], Options]) -> int:
+async def _serve_until_signal(
+    options: Options, listening: list[socket.socket], served: logs.ServedLog, load: Callable[[], Options]
+) -> int:
     import asyncio
 
     from penstock.cli import signals
     from penstock.server.server import Server
 
     log = served.log
-    server = Server(options=options, log=log)
+    server = Server(options=options, log=log, listening=listening)
     server.reload_from = partial(_reload, server, load, served)
     ended = asyncio.Event()
     signals.install(server, ended, served)

@@ -130,6 +130,11 @@ class _Reader:
     def fail(self, text: str, where: Where | None = None) -> ConfigError:
         return (where or self.where()).error(text)
 
+    def bad(self, text: str, where: Where | None = None) -> ConfigError:
+        """A text that breaks the grammar, in words that scripts look for in the official server's output."""
+        where = where or self.where()
+        return where.error(f"Parse error on line {where.line}: {text}")
+
     def peek(self) -> str:
         """The next character, "" at the end."""
         return self.text[self.at : self.at + 1]
@@ -162,16 +167,14 @@ class _Reader:
         """The whole text: items, which may stand in one pair of braces."""
         if "\0" in self.text:
             self.at = self.text.index("\0")
-            raise self.fail("a NUL character: no value may hold one")
+            raise self.bad("a NUL character: no value may hold one")
         self.skip(_SPACE)
         if self.peek() == "{":
             self.advance()
             self.map_items(into)
             self.skip(_BETWEEN_ITEMS)
             if self.peek():
-                raise self.fail(
-                    f"expected the end of the file after the closing brace, found {self.peek()!r}"
-                )
+                raise self.bad(f"expected the end of the file after the closing brace, found {self.peek()!r}")
             return
         while True:
             self.skip(_BETWEEN_LINES)
@@ -182,7 +185,7 @@ class _Reader:
             if self.peek() == ",":
                 self.advance()
             elif self.peek() not in ("", "\n", ";"):
-                raise self.fail(f"expected a new line, ';' or a comment after a value, found {self.peek()!r}")
+                raise self.bad(f"expected a new line, ';' or a comment after a value, found {self.peek()!r}")
 
     def map_items(self, into: Map) -> None:
         """Items up to and with the closing brace."""
@@ -190,14 +193,14 @@ class _Reader:
         while True:
             self.skip(_BETWEEN_ITEMS)
             if not self.peek():
-                raise self.fail(f"the map opened at line {opened.line} is not closed: expected '}}'")
+                raise self.bad(f"the map opened at line {opened.line} is not closed: expected '}}'")
             if self.peek() == "}":
                 self.advance()
                 return
             self.item(into, in_map=True)
             self.skip(_BLANKS)
             if self.peek() not in ("", "\n", ",", ";", "}"):
-                raise self.fail(f"expected a new line, ',', ';' or '}}' after a value, found {self.peek()!r}")
+                raise self.bad(f"expected a new line, ',', ';' or '}}' after a value, found {self.peek()!r}")
 
     def item(self, into: Map, *, in_map: bool) -> None:
         where = self.where()
@@ -212,7 +215,7 @@ class _Reader:
             self.advance()
             self.skip(_SPACE if in_map else _BLANKS)
         if self.peek() in ("", "\n", "}", "]", ",", ";"):
-            raise self.fail(f'key "{key}" has no value', where)
+            raise self.bad(f'key "{key}" has no value', where)
         into.put(key, where, self.value())
 
     def key(self) -> str:
@@ -220,7 +223,7 @@ class _Reader:
             return self.quoted(self.advance())
         key = self.take(_KEY)
         if not key:
-            raise self.fail(f"expected a key, found {self.peek()!r}")
+            raise self.bad(f"expected a key, found {self.peek()!r}")
         return key
 
     def include(self, into: Map, where: Where) -> None:
@@ -278,14 +281,14 @@ class _Reader:
         while True:
             self.skip(_BETWEEN_VALUES)
             if not self.peek():
-                raise self.fail(f"the array opened at line {opened.line} is not closed: expected ']'")
+                raise self.bad(f"the array opened at line {opened.line} is not closed: expected ']'")
             if self.peek() == "]":
                 self.advance()
                 return nodes
             nodes.append(self.value())
             self.skip(_BLANKS)
             if self.peek() not in ("", "\n", ",", "]"):
-                raise self.fail(f"expected a new line, ',' or ']' after a value, found {self.peek()!r}")
+                raise self.bad(f"expected a new line, ',' or ']' after a value, found {self.peek()!r}")
 
     def quoted(self, quote: str) -> str:
         """The rest of a quoted string; only double quotes know escapes."""
@@ -294,25 +297,25 @@ class _Reader:
         while True:
             parts.append(self.take(_QUOTED[quote]))
             if not self.peek():
-                raise self.fail("unexpected end of the file in a string", where)
+                raise self.bad("unexpected end of the file in a string", where)
             if self.advance() == quote:
                 return "".join(parts)
             parts.append(self.escape())
 
     def escape(self) -> str:
         if not self.peek():
-            raise self.fail("unexpected end of the file in an escape")
+            raise self.bad("unexpected end of the file in an escape")
         char = self.advance()
         if char == "x":
             digits = self.text[self.at : self.at + 2]
             if not re.fullmatch(r"[0-9A-Fa-f]{2}", digits):
-                raise self.fail(f"expected two hexadecimal digits after '\\x', found {digits!r}")
+                raise self.bad(f"expected two hexadecimal digits after '\\x', found {digits!r}")
             if digits == "00":
-                raise self.fail("a NUL character: no value may hold one")
+                raise self.bad("a NUL character: no value may hold one")
             self.at += 2
             return chr(int(digits, 16))
         if char not in _ESCAPE:
-            raise self.fail(f'invalid escape {char!r}; known are \\xXX, \\t, \\n, \\r, \\", \\\\')
+            raise self.bad(f'invalid escape {char!r}; known are \\xXX, \\t, \\n, \\r, \\", \\\\')
         return _ESCAPE[char]
 
     def bare(self) -> str:
@@ -322,7 +325,7 @@ class _Reader:
             parts += (self.escape(), self.take(_BARE))
         word = "".join(parts)
         if not word:
-            raise self.fail(f"expected a value, found {self.peek()!r}")
+            raise self.bad(f"expected a value, found {self.peek()!r}")
         return word
 
     def block_text(self, where: Where) -> str:
@@ -336,7 +339,7 @@ class _Reader:
                 text = self.text[start : self.at]
                 self.at += line.index(")") + 1
                 return text.strip("\n")
-        raise self.fail("the block is not closed: expected ')' alone on a line", where)
+        raise self.bad("the block is not closed: expected ')' alone on a line", where)
 
     def variable(self, name: str, where: Where) -> Node:
         for scope in reversed(self.scopes):

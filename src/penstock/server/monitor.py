@@ -13,7 +13,6 @@ connections to encode, would delay every message.
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +23,7 @@ from msgspec import structs
 
 from penstock import faults
 from penstock.errors import MisuseError, ServerError
+from penstock.net.sockets import listen
 from penstock.server.pages.base import Options, Page, Refused, in_pieces
 from penstock.server.pages.table import PAGES, Entry
 from penstock.server.pages.varz import VarzOptions
@@ -85,11 +85,11 @@ class Monitor:
         self._base_path = _base_path(server.options.http_base_path)
         self.requests: dict[str, int] = {}  # how often each page was asked for
         try:
-            self._socket = socket.create_server((host, port), backlog=BACKLOG, family=_family(host))
+            self._sockets = listen(host, port, BACKLOG)
         except OSError as error:
             raise ServerError(f"can not listen on {host}:{port} for monitoring: {error.strerror}") from error
         self.host = host
-        self.port: int = self._socket.getsockname()[1]
+        self.port: int = self._sockets[0].getsockname()[1]
 
     @property
     def scheme(self) -> str:
@@ -120,7 +120,8 @@ class Monitor:
             self._http.should_exit = True
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, 5.0)
-        self._socket.close()
+        for sock in self._sockets:
+            sock.close()
 
     # -- in the thread
 
@@ -154,7 +155,7 @@ class Monitor:
         if self._stopping:  # asked to while this was None
             return
         with asyncio.Runner() as runner:
-            runner.run(http.serve(sockets=[self._socket]))
+            runner.run(http.serve(sockets=self._sockets))
 
     def _entries(self) -> dict[str, Entry]:
         """Pages by path."""
@@ -244,7 +245,3 @@ def _base_path(path: str) -> str:
     """Absolute, without a slash at the end; "" for none."""
     stripped = path.strip("/")
     return f"/{stripped}" if stripped else ""
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

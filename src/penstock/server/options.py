@@ -367,7 +367,7 @@ class Options(Struct, frozen=True, kw_only=True):
     pid_file: str = ""
     """File that holds the process id while the server runs. Default none. `pid_file`, `pidfile`."""
     ports_file_dir: str = ""
-    """Directory for `<program>_<pid>.ports`, JSON with the URLs. Default none. `ports_file_dir`."""
+    """Directory for `nats-server_<pid>.ports`, JSON with the URLs. Default none. `ports_file_dir`."""
 
     lame_duck_duration_ns: int = 120 * NS
     """Over how long connections close in lame duck mode, >= 30 s. Default 2 minutes. `lame_duck_duration`."""

@@ -25,6 +25,7 @@ from msgspec import structs
 from penstock.errors import ConfigError, ServerError
 from penstock.kernels.dispatch import ClientSink, Inlet
 from penstock.kernels.frames import FrameParser
+from penstock.net import sockets
 from penstock.net.backlog import BacklogWatch, Bounds
 from penstock.net.connection import Connection
 from penstock.net.listener import Listener
@@ -50,6 +51,8 @@ from penstock.server.tick import Tick
 from penstock.server.totals import ClosedSession, Totals
 
 if TYPE_CHECKING:
+    import socket
+
     from penstock.net.proxied import ProxyLayer
     from penstock.net.tls import TlsLayer
     from penstock.server.auth_callout import AuthCallout
@@ -74,6 +77,7 @@ class Server:
         jetstream: True for JetStream, or its options.
         store_dir: where JetStream keeps file streams. None: in memory, gone with the server.
         log: where log lines go; default: Python's logger `penstock.server`.
+        listening: sockets for clients that listen on the options' address already (penstock.net.sockets).
         settings: any other field of `Options`.
 
     Raises:
@@ -89,6 +93,7 @@ class Server:
         jetstream: bool | JetStreamOptions = False,
         store_dir: str | os.PathLike[str] | None = None,
         log: logs.Log | None = None,
+        listening: list[socket.socket] | None = None,
         **settings: Any,
     ) -> None:
         if options is None:
@@ -127,6 +132,7 @@ class Server:
         self.failed = False  # it stopped because what is stored can't be relied on
         self._next_cid = 1
         self._listener: Listener | None = None
+        self._listening = listening
         self._watch: BacklogWatch | None = None
         self._tick: Tick | None = None
         self._info: dict[str, Any] = {}
@@ -480,13 +486,11 @@ class Server:
         options = self.options
         self._info = self._static_info(options.port)  # complete before the first client; the port follows
         listener = Listener(self._accept)
-        port = {0: 4222, -1: 0}.get(options.port, options.port)
+        port = sockets.client_port(options.port)
         try:
-            await listener.open(options.host, port)
+            await listener.open(options.host, port, sockets=self._listening)
         except OSError as error:
-            raise ServerError(
-                f"can not listen on {options.host}:{port}: {error.strerror or error}; is it in use?"
-            ) from error
+            raise ServerError(sockets.failure(options.host, port, error)) from error
         self._listener = listener
         self._info = self._static_info(listener.port)
         self.log.info(f"Listening for client connections on {_host_port(options.host, listener.port)}")

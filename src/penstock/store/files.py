@@ -205,6 +205,8 @@ def make_directory(disk: Disk, path: Path, *, sync_name: bool = True) -> None:
     try:
         for wanted in reversed(missing):
             disk.make_directory(wanted)
+    except NotADirectoryError as error:
+        raise StoreWriteError("storage directory is not a directory", path=str(path)) from error
     except OSError as error:
         raise StoreWriteError(f"cannot make the directory: {error.strerror}", path=str(path)) from error
     for made in missing if sync_name else ():

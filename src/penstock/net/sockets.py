@@ -1,0 +1,88 @@
+"""Listening sockets, made before the event loop and everything else that takes long to import.
+
+A client that connects while the server still starts waits in the socket's queue, and gets INFO once the
+server is ready: test suites that wait 100 ms for a port, once, find it.
+
+Rejected: one IPv6 socket for both families, as Go has it (every IPv4 peer would show as `::ffff:a.b.c.d`, and
+networks in permissions and monitoring would have to map it back).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+BACKLOG = 4096
+WILDCARDS = ("", "0.0.0.0", "::")
+FREE_PORT_TRIES = 16
+
+
+def listen(host: str, port: int, backlog: int = BACKLOG) -> list[socket.socket]:
+    """Bound and listening sockets of an address; all have the same port. Port 0 takes a free one.
+
+    A wildcard address listens on IPv4 and, where the machine has it, on IPv6, as the official server does.
+    Raises OSError when an address can't be bound; nothing is left open then.
+    """
+    for _ in range(FREE_PORT_TRIES if port == 0 else 1):
+        made: list[socket.socket] = []
+        try:
+            for family, address in _addresses(host, port):
+                _add(made, family, address, backlog)
+        except OSError as error:
+            _close(made)
+            if port == 0 and made and error.errno == errno.EADDRINUSE:
+                continue  # the free port of one family is taken in the other one
+            raise
+        return made
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+def failure(host: str, port: int, error: OSError) -> str:
+    """Why `listen` failed, beginning as the official server's line does: scripts look for that."""
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    reason = (error.strerror or str(error)).lower()
+    advice = "; is another server running there?" if error.errno == errno.EADDRINUSE else ""
+    return f'Error listening on port: {where}, "listen tcp {where}: bind: {reason}"{advice}'
+
+
+def client_port(port: int) -> int:
+    """The port to bind for the option `port`: 0 is the default one there, and -1 any free one."""
+    return {0: 4222, -1: 0}.get(port, port)
+
+
+def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
+    if host in WILDCARDS:
+        both = [(int(socket.AF_INET), ("0.0.0.0", port)), (int(socket.AF_INET6), ("::", port))]
+        return both if socket.has_ipv6 else both[:1]
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((int(family), (str(address[0]), port)) for family, _, _, _, address in found))
+
+
+def _add(made: list[socket.socket], family: int, address: tuple[str, int], backlog: int) -> None:
+    """Binds one more, on the port of the first one. Without IPv6 in the kernel the others suffice."""
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        if made and error.errno == errno.EAFNOSUPPORT:
+            return
+        raise
+    try:
+        if os.name == "posix":  # elsewhere it would allow two servers on one port
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.setblocking(False)
+        sock.bind((address[0], made[0].getsockname()[1] if made else address[1]))
+        sock.listen(backlog)
+    except OSError as error:
+        sock.close()
+        if made and error.errno == errno.EADDRNOTAVAIL:
+            return
+        raise
+    made.append(sock)
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for sock in sockets:
+        sock.close()
