@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernels.filterset import FilterSet, WorkLimitError, any_covered, overlapping_pair
+from penstock.kernels.filterset import FilterSet, WorkLimitError, any_covered, overlapping_pair, uncovered
 from tests.reference import filterset as model
 
 tokens = st.sampled_from(["a", "b", "cc", "a*", "*", "*"])
@@ -45,6 +45,7 @@ def test_a_list_is_compared_as_pair_by_pair(drawn: list[str]) -> None:
     encoded = [f.encode() for f in drawn]
     assert overlapping_pair(encoded) == model.overlapping_pair(drawn)
     assert any_covered(encoded) is model.any_covered(drawn)
+    assert uncovered(encoded) == [f.encode() for f in model.uncovered(drawn)]
 
 
 @pytest.mark.parametrize("bad", [b"", b"a..b", b"a.>.b", b"a b"])

@@ -39,5 +39,10 @@ def overlapping_pair(filters: list[str]) -> tuple[int, int] | None:
     return next((pair for pair in pairs if overlaps(filters[pair[0]], filters[pair[1]])), None)
 
 
+def uncovered(filters: list[str]) -> list[str]:
+    different = list(dict.fromkeys(filters))
+    return [one for one in different if not any(is_subset(one, o) for o in different if o != one)]
+
+
 def any_covered(filters: list[str]) -> bool:
     return any(is_subset(one, other) for one, other in permutations(filters, 2))

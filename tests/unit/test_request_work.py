@@ -185,3 +185,27 @@ def test_the_subjects_of_a_stream_are_free_once_it_lets_go_of_them() -> None:
     assert taken("c")
     js.api("STREAM.DELETE.S")
     assert not taken("c")
+
+
+def direct_get(filters: list[str]) -> Call:
+    """Of the last messages of many subjects, up to an early sequence, so that few of them are found."""
+    js = EngineHarness()
+    js.create("S", "s.>", allow_direct=True)
+    log = js.engine.streams["S"].log
+    for n in range(2000):
+        log.append(b"s.%d" % n, b"", b"", 1)
+    body = {"multi_last": filters, "up_to_seq": 5, "batch": 10}
+
+    def call() -> dict[str, str]:
+        answers = js.messages("$JS.API.DIRECT.GET.S", body)
+        assert [answer[1] for answer in answers[:-1]] and b"Nats-Num-Pending: 0" in answers[-1][1]
+        assert len(answers) == 6
+        return {}
+
+    return call
+
+
+def test_a_filter_that_finds_nothing_more_costs_no_look_at_the_subjects() -> None:
+    """A hundred filters that each match all subjects take a hundred times as long to look for as one does."""
+    many = ["s.*", "s.>"] * 500 + [f"s.{n}" for n in range(500)]
+    assert seconds(lambda: direct_get(many)) < 30 * seconds(lambda: direct_get(["s.*"]))

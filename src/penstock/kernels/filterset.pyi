@@ -43,3 +43,6 @@ def overlapping_pair(filters: list[bytes], *, work_max: int = ...) -> tuple[int,
 
 def any_covered(filters: list[bytes], *, work_max: int = ...) -> bool:
     """Is there a filter all of whose subjects another one matches? (Both, where one comes twice.)"""
+
+def uncovered(filters: list[bytes], *, work_max: int = ...) -> list[bytes]:
+    """The filters, each once, without those all of whose subjects another one matches."""

@@ -240,14 +240,17 @@ def overlapping_pair(list filters not None, *, uint64_t work_max=WORK_MAX):
 
 
 def any_covered(list filters not None, *, uint64_t work_max=WORK_MAX):
+    return len(uncovered(filters, work_max=work_max)) < len(filters)
+
+
+def uncovered(list filters not None, *, uint64_t work_max=WORK_MAX):
     cdef FilterSet filter_set = FilterSet()
     cdef Walk walk = Walk(work_max, True)
+    cdef list found = []
     for f in filters:
         filter_set.add(f, None)
-    if len(filter_set.members) < len(filters):
-        return True                         # one comes twice
-    for f in filters:
+    for f in filter_set.members:            # each once, in their order
         walk.own = filter_set.node_of(<bytes>f)
-        if filter_set.run(walk, <bytes>f):
-            return True
-    return False
+        if not filter_set.run(walk, <bytes>f):
+            found.append(f)
+    return found

@@ -26,10 +26,12 @@ from penstock.jetstream.limits import MULTI_LAST_MAX
 from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.directget import send_run, send_these
 from penstock.kernels.dispatch import publish
+from penstock.kernels.filterset import WorkLimitError, uncovered
 from penstock.kernels.streamlog import StoredMessage
 from penstock.protocol import headers, status
 from penstock.protocol.api import DecodeError, MsgGetRequest, decode
 from penstock.protocol.durations import format_time
+from penstock.protocol.subjects import is_valid_filter
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
@@ -156,12 +158,21 @@ def _last_of_many(stream: Stream, body: MsgGetRequest) -> tuple[list[int], int]:
     if upto_seq <= 0:
         upto_seq = log.last_seq
     seqs: set[int] = set()
-    for filter_subject in filter(None, body.multi_last):
-        seqs.update(log.last_seqs(filter_subject.encode(), upto_seq))
+    for one in _needed(body.multi_last):
+        seqs.update(log.last_seqs(one, upto_seq))
         if len(seqs) > MULTI_LAST_MAX:
             raise _Refused(status.TOO_MANY_RESULTS)
     first = start_seq(stream, body)
     return sorted(seq for seq in seqs if seq >= first), upto_seq
+
+
+def _needed(filters: list[str]) -> list[bytes]:
+    """Those that find something the others don't: each of a hundred thousand may match all subjects.
+    What is no filter finds nothing."""
+    try:
+        return uncovered([one.encode() for one in filters if is_valid_filter(one)])
+    except WorkLimitError:
+        raise _Refused(status.DIRECT_BAD_REQUEST) from None
 
 
 def _header(stream: Stream, message: StoredMessage) -> bytes:
