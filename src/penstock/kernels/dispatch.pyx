@@ -12,10 +12,9 @@ Python code that a sink or an inlet calls may raise what no code foresaw (faults
 for: a service's message, a receiver's copy, a publish. Everybody else gets theirs. What calls kernels from the
 middle of a tick relies on it: a stream's acks must not stop at a service that raises.
 
-Rejected: one boundary around each delivery (entering it costs a twentieth of a delivery between two clients,
-which runs no Python code at all); handing PUB frames to Python when pedantic or verbose are on (the answers are
-two fixed texts);
-counting the 503 as a delivery (the official server doesn't either: UNSUB max is about messages).
+Rejected: one boundary around each delivery (every message between two clients would pay for it, and runs no
+Python code at all); handing PUB frames to Python when pedantic or verbose are on (the answers are two fixed
+texts); counting the 503 as a delivery (the official server doesn't either: UNSUB max is about messages).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
