@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.jetstream.api.dispatch import OBJECTS_MAX
+from penstock.jetstream.api.dispatch import COLONS_MAX, OBJECTS_MAX
 from penstock.jetstream.api.service import TABLE
 from penstock.kernels.dispatch import publish
 from tests.support.engine import EngineHarness
@@ -200,3 +200,16 @@ def test_a_request_of_more_objects_than_any_needs_is_refused_before_they_are_mad
     functions = {"src": "s.*", "dest": "t.{{wildcard(1)}}" + "{{" * OBJECTS_MAX}
     answer = js.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"], "subject_transform": functions})
     assert "objects" not in answer["error"]["description"]
+
+
+def test_a_request_of_more_members_than_any_needs_is_refused_before_they_are_made() -> None:
+    js = EngineHarness()
+
+    def create(count: int) -> str:
+        metadata = {f"{n:05}": "" for n in range(count)}
+        answer = js.api("STREAM.CREATE.S", {"name": "S", "metadata": metadata})
+        return str(answer["error"]["description"]) if "error" in answer else ""
+
+    assert create(20_000) == ""
+    assert "maximum" in create(COLONS_MAX - 10)
+    assert "colons; the most is" in create(COLONS_MAX)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OBJECTS_MAX = 20_000  # in a request; the largest that is served, with 1,000 sources, has a quarter of that
+COLONS_MAX = 40_000  # in a request: at least as many as members; 128 KiB of metadata have half of them
 
 
 class ApiRequest(Struct):
@@ -40,12 +41,16 @@ class ApiRequest(Struct):
     def body(self, kind: type[T]) -> T:
         """The payload as a `kind`; refuses with 10025 what is no such JSON, or has a field too many.
 
-        A megabyte holds 300,000 empty objects, which take a quarter of a second to make: how many there may
-        be is bounded before they are made. `{{` begins no object but a function of a destination.
+        A megabyte holds 300,000 empty objects, which take a quarter of a second to make, or 80,000 members of
+        metadata: how many there may be is bounded before they are made. `{{` begins no object but a function
+        of a destination.
         """
         objects = self.payload.count(b"{") - 2 * self.payload.count(b"{{")
         if objects > OBJECTS_MAX:
             raise codes.INVALID_JSON.exception(err=f"{objects} objects; the most is {OBJECTS_MAX}")
+        colons = self.payload.count(b":")
+        if colons > COLONS_MAX:
+            raise codes.INVALID_JSON.exception(err=f"{colons} colons; the most is {COLONS_MAX}")
         try:
             value = decode(kind, self.payload)
         except DecodeError as error:
