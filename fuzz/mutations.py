@@ -38,11 +38,11 @@ def mutate(data: bytes, max_size: int, seed: int) -> bytes:
     if rng.random() < 0.5:
         return bytes(atheris.Mutate(data, max_size))
     for _ in range(rng.randint(1, 3)):
-        data = _mutated(data, rng)
-    return data[:max_size]
+        data = _mutated(data, max_size, rng)[:max_size]
+    return data
 
 
-def _mutated(data: bytes, rng: random.Random) -> bytes:
+def _mutated(data: bytes, max_size: int, rng: random.Random) -> bytes:
     spans = [found.span() for found in TOKEN.finditer(data[: 1 << 16])]
     if not spans:
         at = rng.randint(0, len(data))
@@ -55,7 +55,8 @@ def _mutated(data: bytes, rng: random.Random) -> bytes:
     if kind == 2:  # from one word to another, several times
         start, end = min(start, other_start), max(end, other_end)
         piece = data[start:end] + rng.choice((b"", b",", b" ", b".", b"\r\n"))
-        return data[:start] + piece * rng.choice((2, 10, 200, 2_000)) + data[end:]
+        times = min(rng.choice((2, 10, 200, 2_000)), max_size // len(piece) + 1)
+        return data[:start] + piece * times + data[end:]
     if kind == 3:  # nested
         opening, closing = rng.choice(((b"[", b"]"), (b'{"a":', b"}"), (b"{a:", b"}"), (b"(", b")")))
         depth = rng.choice((1, 5, 100, 2_000))
