@@ -171,7 +171,10 @@ class Injection:
 
 
 def _values_of(frame: FrameType | None) -> Iterator[Any]:
+    """What the functions on the stack were given. (Other variables may be left of a loop that is over.)"""
     while frame is not None:
         if _file(frame):
-            yield from frame.f_locals.values()
+            code, found = frame.f_code, frame.f_locals
+            given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] + code.co_freevars
+            yield from (found[name] for name in given if name in found)
         frame = frame.f_back

@@ -265,7 +265,8 @@ class JetStream:
         active, self._active = self._active, {}
         for stream in changed.values():
             if stream.write_failure is None and not stream.syncing:
-                active.update(dict.fromkeys(self._with_news(stream)))
+                news = faults.contain(self._with_news, self._stream_failed, stream)
+                active.update(dict.fromkeys(news or ()))
         self._deliver(list(active), now)
         for advance in (partial(self.sourcing.advance, changed), self.transfers.advance):
             faults.contain(advance, self.containment.work_failed, now)
@@ -273,12 +274,7 @@ class JetStream:
 
     def _with_news(self, stream: Stream) -> list[Consumer]:
         """The consumers that waited for what the stream now holds."""
-        if stream.wiring is None:
-            return []
-        return faults.contain(stream.wiring.with_news, partial(self._news_failed, stream)) or []
-
-    def _news_failed(self, stream: Stream, error: Exception) -> None:
-        self._stream_failed(error, stream)
+        return [] if stream.wiring is None else stream.wiring.with_news()
 
     def _deliver(self, consumers: list[Consumer], now: int) -> None:
         share = self.turns.share(len(consumers))
@@ -602,11 +598,14 @@ class JetStream:
 
     def drop_stream(self, stream: Stream) -> None:
         """A stream goes away: no more turns and deadlines for it."""
-        if self.streams.get(stream.name) is stream:
-            del self.streams[stream.name]
-            self.capacity.forget(stream)
+        name = stream.config.name
+        is_known = self.streams.get(name) is stream
+        if is_known:
+            del self.streams[name]
         for table in (self._unwritten, self._changed, self._failing, self._unsynced):
-            table.pop(stream.name, None)
+            table.pop(name, None)
+        if is_known:
+            self.capacity.forget(stream)
         self._deadlines.set(stream, None)
 
     def _among_others(self, config: StreamConfig, request: StreamConfigRequest) -> StreamConfig:
