@@ -33,18 +33,20 @@ class LoopBackground:
 
     def _come_back(self, future: Future[Any]) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._finish, future)
+            self._loop.call_soon_threadsafe(self._finish)
 
-    def _finish(self, future: Future[Any]) -> None:
-        done = self._waiting.pop(future, None)
-        if done is not None:  # drain() was not first
-            faults.contain(_tell, _telling_failed, future, done)
+    def _finish(self) -> None:
+        # All that is done: when one failed to come back, it comes with the next.
+        for one in [one for one in self._waiting if one.done()]:
+            done = self._waiting.pop(one, None)
+            if done is not None:  # drain() was not first
+                faults.contain(_tell, _telling_failed, one, done)
 
     def drain(self) -> None:
         while self._waiting:
             future = next(iter(self._waiting))
             wait([future])
-            self._finish(future)
+            self._finish()
 
     def close(self) -> None:
         """Does what is left, and ends the threads."""
