@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.jetstream.consumer.acks import Acks
+from penstock.jetstream.engine import JetStream
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
 from penstock.store import blocks, files, recovery
@@ -69,9 +70,15 @@ def ack_of_a_lost_delivery_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Acks, "_settle", strict)
 
 
+def state_gone_before_the_removals(patch: pytest.MonkeyPatch) -> None:
+    """A consumer ends before its stream has written which messages its acks removed."""
+    patch.setattr(JetStream, "keep_removals", lambda engine, stream: None)
+
+
 STREAM_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (index_of_unwritten_removals, "acked means kept", 7000659),
     (removals_before_what_they_rest_on, "acked means kept", 7001237),
     (half_a_batch_in_the_first_recovery, "idempotent recovery", 7000115),
+    (state_gone_before_the_removals, "idempotent recovery", 30002706),
     (ack_of_a_lost_delivery_dropped, "acks stay", 7001436),
 ]

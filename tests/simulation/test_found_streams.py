@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from random import Random
 
 import pytest
@@ -152,3 +153,29 @@ def test_an_ack_of_a_delivery_that_power_loss_took_back_is_confirmed_and_kept() 
     bench.wait_until(bench.now + 2 * SECOND)
     assert bench.pull("x", b"1").seqs() == []
     assert bench.info("x")["num_ack_pending"] == 0
+
+
+def left_in_the_origin(disk: SimDisk) -> int:
+    disk.restart()
+    return EngineHarness(opened(disk, block_size=4000).account("$G")).engine.streams["W"].log.messages
+
+
+@pytest.mark.parametrize("operation", range(1, 12))
+def test_a_recovery_that_dies_finds_the_same_of_what_a_lost_mirror_took(operation: int) -> None:
+    disk = SimDisk(Random(1))
+    bench = EngineHarness(opened(disk, block_size=4000).account("$G"))
+    bench.create("W", "w", retention="workqueue")
+    bench.create("M", storage="memory", subjects=[], mirror={"name": "W"})
+    disk.kill_at = disk.ops + operation
+    with contextlib.suppress(Killed):
+        publish_all(bench, [b"w"], b"taken")
+        for _ in range(4):
+            bench.tick()
+    whole = left_in_the_origin(copy.deepcopy(disk))
+    for dies_at in range(1, 30):
+        again = copy.deepcopy(disk)
+        again.restart()
+        again.kill_at = again.ops + dies_at
+        with contextlib.suppress(Killed):
+            EngineHarness(opened(again, block_size=4000).account("$G"))
+        assert left_in_the_origin(again) == whole, dies_at

@@ -15,6 +15,7 @@ No IO, no clock, no randomness of its own: files are the store's, time and ids c
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -392,6 +393,12 @@ class JetStream:
         self._write_stream(stream)
         if stream.write_failure is not None:
             raise StoreWriteError(stream.write_failure.description)
+
+    def keep_removals(self, stream: Stream) -> None:
+        """Writes what acks removed from an interest or work-queue stream, when it waits to be written."""
+        if stream.needs is not None and not stream.syncing and not stream.log.is_written:
+            with contextlib.suppress(StoreWriteError):  # it was logged, and is tried again
+                self.keep_change(stream)
 
     def _touch(self, stream: Stream) -> None:
         self._note_stream(stream)

@@ -601,6 +601,9 @@ class Consumer:
         """Ends for good and leaves its stream. sync: power loss does not bring it back."""
         self.engine.forget_consumer(self)
         self.stream.consumers.pop(self.name, None)
+        # What it acked is known by its state alone until the removal is noted. After a crash in between, the
+        # next consumer of a work queue would get messages whose acks were confirmed.
+        self.engine.keep_removals(self.stream)
         try:
             self.delete(sync=sync)
         except StoreError as error:
