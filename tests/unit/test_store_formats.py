@@ -14,6 +14,7 @@ from penstock.store.disk import LOCAL_DISK
 from penstock.store.doctor import Doctor
 from penstock.store.file import META, FileStore
 from penstock.store.files import FORMAT, OpenFiles, pack_meta, unpack_meta
+from tests.support.engine import EngineHarness
 
 NAME, CONTENT = "ORDERS", b'{"config":{"name":"ORDERS"}}'
 
@@ -75,6 +76,24 @@ def test_a_stream_of_a_newer_format_is_reported_and_not_repaired(tmp_path: Path)
     assert [str(finding.path.name) for finding in report.findings] == [META]
     assert "newer penstock" in report.findings[0].what
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
+
+
+def test_a_stream_of_a_newer_format_is_offline_and_the_others_are_served(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("A"))
+    js.create("OLD", "old")
+    js.create("ORDERS", "orders")
+    js.engine.close()
+    store.close()
+    meta = tmp_path / "jetstream" / "A" / "streams" / NAME / META
+    meta.write_bytes(newer())
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("A"))
+    assert js.request("old")["stream"] == "OLD"
+    assert "newer penstock" in js.api("STREAM.LIST")["offline"][NAME]
+    js.engine.close()
+    store.close()
+    assert meta.read_bytes() == newer()
 
 
 def test_the_store_directory_of_an_official_server_is_refused(tmp_path: Path) -> None:

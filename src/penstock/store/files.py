@@ -163,7 +163,7 @@ def _name_in(files: OpenFiles, meta: Path) -> str:
 
 def _unreadable(error: Exception, files: OpenFiles, meta: Path) -> None:
     """Opening it will say the same: here it must not hide the others. (That there is no key concerns all.)"""
-    if isinstance(error, StoreError) and not isinstance(error, StoreCorruptError):
+    if isinstance(error, StoreError) and not isinstance(error, StoreCorruptError | StoreFormatError):
         raise error
     if not isinstance(error, (StoreError, OSError)):
         faults.note(f"name in {meta}", error)
