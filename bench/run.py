@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import batches
+import bystander
 import consumers
 import load
 import streams
@@ -383,7 +384,9 @@ def main() -> None:
         if len(servers) == 1:
             console.print("no nats-server on PATH and no go to install it: penstock is measured alone")
         rivals = streams.Rivals(folder)
+        floods = bystander.Servers(folder)
         wanted = scenarios(options.quick) + streams.scenarios(5 if options.quick else 1, rivals)
+        wanted += bystander.scenarios(floods)
         only = options.only.lower()
         rows = [Row(s) for s in wanted if only in s.name.lower()]
         process_rows = [Row(s) for s in process_scenarios() if only in s.name.lower()]
@@ -404,6 +407,7 @@ def main() -> None:
                 )
         finally:
             rivals.stop()
+            floods.stop()
             for server in servers:
                 server.stop()
     rows += process_rows
