@@ -217,7 +217,7 @@ def test_a_connection_tells_how_much_its_reads_bring_and_whether_they_fill_its_b
     stream = ServiceSink(lambda *message: world.trigger.schedule())
     index.insert(Subscription(stream, b"a"))
     inlet = Inlet(world.owners[0].sink, index)
-    inlet.trigger = world.trigger
+    inlet.trigger, inlet.is_direct = world.trigger, True
     publish = b"PUB a 1\r\nx\r\n"
 
     def read(data: bytes) -> None:

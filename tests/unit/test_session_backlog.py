@@ -32,6 +32,9 @@ class FakeLoop:
         self.timers.append(timer)
         return timer
 
+    def call_soon(self, callback: Any) -> None:
+        raise AssertionError("nobody waits for a turn here")
+
     def pass_s(self, seconds: float) -> None:
         end_s = self.now_s + seconds
         while due := [timer for timer in self.timers if timer.at_s <= end_s + 1e-9]:

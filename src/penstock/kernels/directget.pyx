@@ -16,7 +16,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from penstock.kernels.buffers cimport OutBuffer, put_uint
-from penstock.kernels.dispatch cimport ServiceSink, route
+from penstock.kernels.dispatch cimport ServiceSink, note_call, route
 from penstock.kernels.grammar cimport has_wildcard, token_end
 from penstock.kernels.records cimport Record
 from penstock.kernels.sinks cimport Message, Sink, Subscription, is_closed
@@ -219,6 +219,7 @@ cdef class DirectGets(ServiceSink):
             and self.try_answer(p + VERB_SIZE, m.subject_len - prefix - VERB_SIZE, m)
         ):
             sub.interest.delivered += 1
+            note_call(origin)
             return 1
         return ServiceSink.deliver(self, sub, m, origin)
 

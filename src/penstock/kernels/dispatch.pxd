@@ -1,6 +1,7 @@
 """The hot path of routing: from a connection's read buffer to every interested sink."""
 from libc.stdint cimport uint64_t
 from penstock.kernels.buffers cimport OutBuffer
+from penstock.kernels.budget cimport LoopBudget
 from penstock.kernels.frames cimport Frame, FrameParser
 from penstock.kernels.literals cimport Sought
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
@@ -39,6 +40,7 @@ cdef class ClientSink(Sink):
     cdef readonly bint overflowed
     cdef dict drain_waiters             # {callback: None}, called once at drained()
     cdef bint fed_slow                  # as a publisher: has delivered to a sink above its threshold
+    cdef bint called                    # as a publisher: what it sent has called what may take long
     cdef public DeliveryGuard guard     # None, or what keeps messages from this receiver
     cdef public int socket              # where `out` may go straight to; -1 = owner.flush() sends it
     cdef readonly uint64_t sent_bytes   # what went straight to the socket
@@ -91,7 +93,18 @@ cdef class Inlet:
     cdef public SubjectMapper mapper    # None, or changes subjects of publishes before anything checks them
     cdef public object on_control       # callable(op): process() stopped at this frame; it goes on from there
     cdef public object on_fed_slow      # callable(): what was read went to a sink above its stall_threshold
-    cdef public TickTrigger trigger     # whose tick a read may end; None = no read of this connection does
+    # Whose tick a read may end, and whose budget it has; None = it ends none and may work for ever.
+    cdef public TickTrigger trigger
+    cdef public bint is_direct          # reads come straight from the socket, and may end the tick
+    # None = it may work for ever, or callable(): a part is over, the rest waits; call go_on() in the next turn
+    cdef public object on_wait
+    cdef readonly bint waiting          # for go_on()
+    cdef public bint held               # nothing is worked on: what is read waits until go_on() without it
+    # Of the part that runs: its budget is used up; it has none; nothing has been done in it.
+    cdef bint spent, unbounded, fresh
+    cdef bint fills_parts               # its last part was about as long as a short one may be
+    cdef uint64_t used                  # ns of its part that went into reads before this one
+    cdef uint64_t heavy_until           # it is one with much to do
     cdef public bint active             # has read something since somebody set it False
     cdef readonly Py_ssize_t read_bytes     # of the last read
     # Dispatches PUB/HPUB frames; returns 0 when the buffer needs more, else the Op of the control
@@ -103,9 +116,16 @@ cdef class Inlet:
     cdef int publish_some(self, const PublishFrame* ahead, Sought* sought, int i, int count) except -1
     cdef int fail(self, const Frame* f, object error) except -1
     cdef int work(self) except -1
+    cdef int work_on(self, size_t n, bint full) except -1
+    cdef bint yields(self) except -1
+    cdef bint note_weight(self, LoopBudget budget, size_t n, bint full) except -1
+    cdef bint is_over(self) except -1
     cdef int publish_frame(self, const Frame* f, Sought* sought) except -1
     cdef bint is_allowed(self, const Message* m) except -1
     cdef bint is_reply_allowed(self, const Message* m) except -1
+
+# Says that what `origin` sent has called something that may take long: the clock is looked at before it goes on.
+cdef void note_call(Sink origin) noexcept
 
 # Routes one message to everybody interested; returns how many took it.
 cdef int route(SubscriptionIndex index, const Message* m, Sink origin) except -1

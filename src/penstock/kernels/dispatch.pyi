@@ -118,7 +118,11 @@ class Inlet:
     mapper -- changes the subjects of publishes before anything checks them. None = nothing does.
     fed_slow -- has it delivered to a sink above its stall_threshold? Set it False to watch anew.
     on_control, on_fed_slow, trigger -- for received(): who goes on at a frame that is none of a publish, with
-    its Op; who is told of fed_slow; and whose tick a read may end (None: another's).
+    its Op; who is told of fed_slow; and whose tick a read may end, and whose budget it has (None: it ends no
+    tick and has no budget). is_direct -- reads come straight from the socket: only they end a tick.
+    on_wait -- callable(): the budget is used up, and what was read waits for go_on() in a later turn of the
+    loop; None = it works for as long as there is something. waiting -- for go_on().
+    held -- while True nothing is worked on.
     on_traced -- callable(subject, reply, header, payload) -> how many took it: routes publishes whose headers
     ask for a trace, as with trace_parent a `traceparent` does. None = they are routed like others.
     active -- has read something since somebody set it False. read_bytes -- of the last read.
@@ -136,7 +140,12 @@ class Inlet:
     on_control: Callable[[int], object]
     on_fed_slow: Callable[[], object]
     trigger: TickTrigger | None
+    is_direct: bool
+    on_wait: Callable[[], object] | None
+    held: bool
     active: bool
+    @property
+    def waiting(self) -> bool: ...
     @property
     def read_bytes(self) -> int: ...
     def __init__(
@@ -150,7 +159,13 @@ class Inlet:
         """Dispatches publishes; OP_NEED_MORE, or the Op of the frame it stopped at, or OP_ERROR."""
 
     def received(self, n: int) -> None:
-        """Works through the `n` bytes that a read put into the parser's buffer, and may end the tick."""
+        """Works on the `n` bytes that a read put into the parser's buffer, and may end the tick."""
+
+    def go_on(self) -> None:
+        """Works on what waits, for as long as the budget of a part allows."""
+
+    def finish(self) -> None:
+        """Works through all that was read, whatever it takes."""
 
     def control(self) -> PyFrame:
         """The frame process() stopped at. Raises RuntimeError when there is none or more was read since."""

@@ -21,6 +21,7 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memmove
 
 from penstock.kernels.buffers cimport OutBuffer
+from penstock.kernels.budget cimport CROWD, SHORT, LoopBudget
 from penstock.kernels.encoders cimport put_msg, put_msg_behind
 from penstock.kernels.frames cimport ERROR_MALFORMED, OP_HPUB, OP_NEED_MORE, OP_PUB, FrameParser, to_python
 from penstock.kernels.grammar cimport has_space, is_literal_subject, is_reserved_reply, is_reserved_subject
@@ -56,6 +57,8 @@ cdef enum:
     MAPPED_SIZE_MAX = 4096          # bytes of both subjects of one that is: a transform makes 32 KiB of a few
     STALL_THRESHOLD = 8 << 20       # bytes
     AHEAD = 32                      # publishes whose lookups wait for memory together
+    TAKEN_MAX = 32                  # publishes and deliveries between two looks at the clock
+    LIGHT_BYTES = 16 << 10          # a read with more is no light one
 
 
 cdef class DeliveryGuard:
@@ -297,6 +300,7 @@ cdef class ServiceSink(Sink):
             m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len)
         )
         sub.interest.delivered += 1
+        note_call(origin)
         try:
             if self.before is not None:
                 self.before()
@@ -304,6 +308,12 @@ cdef class ServiceSink(Sink):
         except Exception as error:
             note_fault(f"service for {ascii(subject)}", error)
         return 1
+
+
+cdef void note_call(Sink origin) noexcept:
+    """What this publisher sent called something that may take long."""
+    if isinstance(origin, ClientSink):
+        (<ClientSink>origin).called = True
 
 
 # --- routing
@@ -454,26 +464,105 @@ cdef class Inlet:
         self.allowed.clear()
 
     def received(self, Py_ssize_t n):
-        """Works through the `n` bytes that a read put into the parser's buffer; perhaps it ends the tick."""
-        cdef TickTrigger trigger = self.trigger
-        cdef uint64_t messages = self.sink.in_msgs
-        cdef bint full
+        """Works through the `n` bytes that a read put into the parser's buffer; perhaps it ends the tick.
+
+        When its budget is used up before, or while it reads what fills its buffer again and again, on_wait()
+        is called: the rest waits for go_on(), and what is read meanwhile waits behind it. Where there are
+        connections with little to do, all that one reads that fills parts waits: they are read first.
+        """
         self.parser.buffer_updated(n)
-        full = self.parser.end == self.parser.capacity
         if self.sink.closed:
             return
         self.active = True
         self.read_bytes = n
+        if self.waiting or self.held:
+            return
+        if self.yields():
+            self.waiting = True
+            self.on_wait()
+            return
+        self.work_on(<size_t>n, self.parser.end == self.parser.capacity)
+
+    def go_on(self):
+        """The next part of what was read and waits; `waiting` says whether there is still more."""
+        self.waiting = False
+        self.used = 0
+        if not self.sink.closed and not self.held:
+            self.work_on(self.parser.end - self.parser.start, False)
+
+    def finish(self):
+        """Works through everything that was read, without regard to others: no turn comes after."""
+        self.waiting = False
+        if not self.sink.closed and not self.held:
+            self.unbounded = True
+            try:
+                self.work()
+            finally:
+                self.unbounded = False
+
+    cdef int work_on(self, size_t n, bint full) except -1:
+        """Works on what was read for as long as the budget of a part allows; full: more is behind it."""
+        cdef TickTrigger trigger = self.trigger
+        cdef LoopBudget budget
+        cdef uint64_t messages = self.sink.in_msgs
+        self.spent = False
+        self.fresh = True
         if trigger is None:
             self.work()
-            return
-        trigger.begin_read()
+            return 0
+        budget = trigger.budget
+        budget.begin(self.used)
         try:
-            self.work()
-        except BaseException:
-            trigger.abandon_read()
-            raise
-        trigger.end_read(<size_t>n, self.sink.in_msgs - messages, full)
+            if not self.is_direct:
+                self.work()
+                self.note_weight(budget, n, full)
+            else:
+                trigger.begin_read()
+                try:
+                    self.work()
+                except BaseException:
+                    trigger.abandon_read()
+                    raise
+                trigger.end_read(n, self.sink.in_msgs - messages, full, self.note_weight(budget, n, full))
+                if full:
+                    # The loop reads a socket that fills the buffer up to 32 times in a row: they are one part.
+                    self.used += budget.taken()
+                    self.spent = self.spent or budget.is_spent()
+                else:
+                    self.used = 0
+        finally:
+            budget.end()
+        if self.spent and self.on_wait is not None and not self.sink.closed and not self.held:
+            if full or self.parser.start != self.parser.end:
+                self.waiting = True
+                self.on_wait()
+        return 0
+
+    cdef bint yields(self) except -1:
+        """Is it one that fills parts, where there are others with little to do?"""
+        cdef LoopBudget budget
+        if self.heavy_until == 0 or self.trigger is None or self.on_wait is None:
+            return False
+        budget = self.trigger.budget
+        return self.fills_parts and budget.depth == 0 and budget.now() < min(self.heavy_until, budget.crowded_until)
+
+    cdef bint note_weight(self, LoopBudget budget, size_t n, bint full) except -1:
+        """Is the connection one with little to do, that should be answered soon, or one with much?"""
+        cdef uint64_t taken = budget.taken()
+        self.fills_parts = taken > SHORT // 2 or self.spent
+        if taken > SHORT or self.spent or full or n > LIGHT_BYTES:
+            self.heavy_until = budget.began + CROWD
+        elif budget.began >= self.heavy_until:
+            budget.note_light()
+            return True
+        return False
+
+    cdef bint is_over(self) except -1:
+        """Is the budget of this part used up?"""
+        if self.trigger is None or self.on_wait is None or self.unbounded or not self.trigger.budget.is_spent():
+            return False
+        self.spent = True
+        return True
 
     cdef int work(self) except -1:
         cdef int op = self.process()
@@ -497,13 +586,13 @@ cdef class Inlet:
         """Dispatches publishes; returns OP_NEED_MORE, or the Op of the frame it stopped at, or OP_ERROR.
 
         After an Op: read the frame with control(), then call process() again. A closed sink stops it
-        with OP_NEED_MORE. Whatever a ServiceSink raises comes out here; the frame that led there is
-        consumed.
+        with OP_NEED_MORE, and so does the end of its part of the turn. Whatever a ServiceSink raises comes
+        out here; the frame that led there is consumed.
         """
         if self.busy:
             raise RuntimeError("process() was called from within itself")
         self.busy = True
-        self.has_frame = False
+        self.has_frame = self.spent = False
         self.parser.exports += 1        # pins the read buffer
         try:
             return self.run()
@@ -517,11 +606,17 @@ cdef class Inlet:
         cdef Sought sought[AHEAD]
         cdef int count
         cdef int op = OP_PUB
+        cdef bint fresh = self.fresh
+        self.fresh = False
         while not self.sink.closed:
+            # A part begins with something, so that it comes forward; and what is at its end looks at no clock.
+            if not fresh and op == OP_PUB and self.is_over():
+                break
+            fresh = False
             count = self.take_ahead(ahead, sought, &op)
             if count:
                 self.publish_ahead(ahead, sought, count)
-                if self.sink.closed:
+                if self.sink.closed or self.spent:
                     break
             if op == OP_PUB or (op == OP_NEED_MORE and count):
                 continue            # a service that was called may have fed the parser
@@ -562,21 +657,30 @@ cdef class Inlet:
         return count
 
     cdef int publish_ahead(self, const PublishFrame* ahead, Sought* sought, int count) except -1:
-        """Routes what was taken. When the sink closes, what comes after that publish, the frame that ended the
-        taking too, is as if it had never been taken."""
+        """Routes what was taken. When the sink closes or the part is over, what comes after that publish, the
+        frame that ended the taking too, is as if it had never been taken."""
         cdef int i = 0
-        while i < count and not self.sink.closed:
+        self.sink.called = False
+        while i < count and not self.sink.closed and not self.spent:
             i = self.publish_some(ahead, sought, i, count)
-        if self.sink.closed:
+        if self.sink.closed or self.spent:
             self.parser.go_back(ahead[i].start)
         return 0
 
     cdef int publish_some(self, const PublishFrame* ahead, Sought* sought, int i, int count) except -1:
-        """Routes from the i-th on; returns how far it got: behind the one that raised, or to the end."""
+        """Routes from the i-th on; returns how far it got: behind the one that raised, or with which its part
+        was over, or to the end."""
+        cdef ClientSink sink = self.sink
+        cdef int taken = 0
         try:
-            while i < count and not self.sink.closed:
+            while i < count and not sink.closed:
                 i += 1
-                self.publish_frame(&ahead[i - 1].frame, &sought[i - 1])
+                taken += self.publish_frame(&ahead[i - 1].frame, &sought[i - 1])
+                if sink.called or taken > TAKEN_MAX:
+                    sink.called = False
+                    taken = 0
+                    if self.is_over():
+                        break
         except Exception as error:
             self.fail(&ahead[i - 1].frame, error)
         return i
@@ -608,6 +712,7 @@ cdef class Inlet:
         if self.pedantic and not is_literal_subject(m.subject, m.subject_len):
             sink.write(b"-ERR 'Invalid Publish Subject'\r\n")     # and it is routed all the same
         if m.header_len and self.on_traced is not None and asks_for_trace(&m, self.trace_parent):
+            sink.called = True
             return self.on_traced(
                 PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len),
                 PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b"",

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+from penstock.kernels.budget import LoopBudget
 from penstock.kernels.sinks import DirtyList
 
 AT_ONCE_MAX: int
 WORK_MAX: int
+WORK_MAX_CROWDED: int
 MESSAGE_WORK: int
 
 class TickTrigger:
@@ -14,11 +16,19 @@ class TickTrigger:
     call_soon -- the event loop's.
     end -- the end of the tick. It calls begin() first, done() once the engines have had their turn, and
     flush() last.
+    clock -- of the budget, ns; None = the monotonic clock.
     """
 
     def __init__(
-        self, call_soon: Callable[[Callable[[], object]], object], end: Callable[[], object]
+        self,
+        call_soon: Callable[[Callable[[], object]], object],
+        end: Callable[[], object],
+        clock: Callable[[], int] | None = None,
     ) -> None: ...
+    @property
+    def budget(self) -> LoopBudget:
+        """How long a connection may work before others have a turn."""
+
     @property
     def dirty_sinks(self) -> DirtyList:
         """Sinks that have something to send."""
@@ -43,6 +53,13 @@ class TickTrigger:
     def flush(self) -> bool:
         """All dirty sinks hand on what they hold; True when a receiver among them is congested."""
 
-    def read(self, work: Callable[[], object], n: int = 0, messages: int = 0, full: bool = False) -> None:
+    def read(
+        self,
+        work: Callable[[], object],
+        n: int = 0,
+        messages: int = 0,
+        full: bool = False,
+        light: bool = False,
+    ) -> None:
         """Does `work` as what came in by one read of a socket: `n` bytes, so many messages; full: there was
-        no room for more, which is perhaps waiting."""
+        no room for more, which is perhaps waiting; light: the connection has little to do."""

@@ -11,6 +11,9 @@ cheaper than one for each. A read that filled its buffer is never alone: what is
 A tick for engines whose reads are WORK_MAX ends within the last of them. Who fills a window and waits for acks
 gets some while the rest is worked on, and what was read is in the cache still when it is applied. Work is
 counted in bytes, and messages take some besides their own: two thousand small ones are much, and few bytes.
+Where connections with little to do are there as well (`LoopBudget`), a quarter of it is much: what is applied
+together makes them wait as much as what is read together. What such a connection reads while others wait for
+their turn is sent at once, ahead of their work.
 
 Invariants: the end is scheduled at most once at a time; whatever is marked or scheduled is followed by an end
 of tick; sinks marked while engines have their turn are flushed by that very tick and schedule none.
@@ -20,6 +23,7 @@ applying after each read and ending the tick later (what the cache spares is wha
 """
 from libc.stdint cimport uint64_t
 
+from penstock.kernels.budget cimport LoopBudget
 from penstock.kernels.sinks cimport DirtyList, Sink
 
 from penstock.faults import note
@@ -27,20 +31,23 @@ from penstock.faults import note
 cdef enum:
     GRANT = 32
     MUCH = 1 << 20
+    MUCH_CROWDED = 1 << 18
     WORK_A_MESSAGE = 1536
 
 AT_ONCE_MAX = GRANT
 WORK_MAX = MUCH
+WORK_MAX_CROWDED = MUCH_CROWDED
 MESSAGE_WORK = WORK_A_MESSAGE
 
 
 cdef class TickTrigger:
     """Decides when the end of a tick runs."""
 
-    def __cinit__(self, call_soon, end):
+    def __cinit__(self, call_soon, end, clock=None):
         self.call_soon = call_soon
         self.end = end
         self.dirty_sinks = DirtyList(self.on_dirty_sink)
+        self.budget = LoopBudget(call_soon, clock)
 
     def on_dirty_sink(self):
         if not self.running:
@@ -60,15 +67,19 @@ cdef class TickTrigger:
     cdef void begin_read(self) noexcept:
         self.reading = True
 
-    cdef int end_read(self, size_t n, uint64_t messages, bint full) except -1:
+    cdef int end_read(self, size_t n, uint64_t messages, bint full, bint light) except -1:
         self.reading = False
+        if light and self.dirty_sinks.items and self.budget.has_waiting():
+            self.flush()
         if full and self.engines_due and not self.scheduled:
             self.scheduled = True
             self.call_soon(self.end)
         if self.scheduled:
             self.reads += 1
             self.work += n + messages * WORK_A_MESSAGE
-            if self.engines_due and self.work >= MUCH:
+            if self.engines_due and self.work >= MUCH_CROWDED and (
+                self.work >= MUCH or self.budget.is_crowded()
+            ):
                 self.early = True
                 self.end()
         elif self.engines_due:
@@ -85,17 +96,19 @@ cdef class TickTrigger:
             self.request()
         return 0
 
-    def read(self, work, size_t n=0, uint64_t messages=0, bint full=False):
+    def read(self, work, size_t n=0, uint64_t messages=0, bint full=False, bint light=False):
         self.begin_read()
         try:
             work()
         except BaseException:
             self.abandon_read()
             raise
-        self.end_read(n, messages, full)
+        self.end_read(n, messages, full, light)
 
     def begin(self):
         cdef bint due = self.engines_due
+        if due and self.dirty_sinks.items and self.budget.is_crowded():
+            self.flush()                # what is ready doesn't wait for the engines
         self.work = 0
         if self.early:                  # the one that is scheduled still comes, for what is read from now on
             self.early = False

@@ -23,6 +23,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from penstock.kernels.budget import LoopBudget
 from penstock.kernels.ticks import TickTrigger
 
 HIGH_WATER = 64 * 1024
@@ -95,6 +96,7 @@ class BacklogWatch:
         self._look_handle: asyncio.TimerHandle | None = None
         self.flush_all = flush_all
         self.trigger = trigger
+        self.budget = trigger.budget if trigger is not None else LoopBudget(loop.call_soon)
         self.stalls = 0
         self.set_bounds(bounds)
 

@@ -6,6 +6,10 @@ Invariants: nothing is read once `close_reason` is set; what was in the out buff
 still written, unless the receiver is slow. A plain socket is written to by the sink itself, as long as the
 transport holds nothing and the socket takes all; what it doesn't take goes through the transport (`flush`),
 and everything behind it too, until the transport is empty again.
+Everybody has a turn: what a read brought is worked on for as long as the loop's budget allows; then reading
+pauses, and the rest waits in the read buffer for the next turn of the loop (`kernels/budget.pyx`). A socket
+that closes meanwhile is closed for the handler when the rest has been worked on: it was sent before.
+
 Works on uvloop and on asyncio's own loop.
 
 Rejected: asyncio streams (a copy and a task per connection) and Protocol.data_received (a bytes object
@@ -58,14 +62,18 @@ class Connection(asyncio.BufferedProtocol):
         "_backlogged",
         "_grace",
         "_handler",
+        "_held",
         "_inlet",
+        "_lost",
         "_out",
         "_plain_socket",
         "_sink",
         "_stalled",
         "_transport",
+        "_turn_due",
         "_watch",
         "_written",
+        "budget",
         "buffer_updated",
         "close_reason",
         "forwarded_for",
@@ -91,9 +99,15 @@ class Connection(asyncio.BufferedProtocol):
         self._handler: Handler | None = None
         self._backlogged = False
         self._stalled = False
+        self._held = False
+        self._turn_due = False
+        self._lost: CloseReason | None = None  # the socket is gone, and why; the rest of what it sent waits
         self._grace: asyncio.TimerHandle | None = None
         self._written = 0
         inlet.on_fed_slow = self._on_fed_slow
+        inlet.on_wait = self.wait_turn
+        inlet.trigger = watch.trigger
+        self.budget = watch.budget
         # The event loop calls the kernels: a read passes no Python code unless there is something to decide.
         self.get_buffer = inlet.parser.get_buffer
         self.buffer_updated = inlet.received
@@ -138,14 +152,31 @@ class Connection(asyncio.BufferedProtocol):
         return described(encrypted)
 
     def hold(self) -> None:
-        """Reads nothing until `release()`."""
-        if self._transport is not None:
-            self._transport.pause_reading()
+        """Reads nothing, and works on nothing that was read, until `release()`."""
+        self._held = self._inlet.held = True
+        self._pause()
 
     def release(self) -> None:
-        """Reads again."""
-        if self._transport is not None and self.close_reason is None:
-            self._transport.resume_reading()
+        """Goes on with what was read, and reads again."""
+        self._held = self._inlet.held = False
+        if not self._turn_due:
+            self._work_on()
+
+    def wait_turn(self) -> None:
+        """This turn's part is over: what was read waits for a later one, and reading pauses until then."""
+        self._pause()
+        if not self._turn_due:
+            self._turn_due = True
+            self.budget.wait(self._on_turn)
+
+    def finish(self) -> None:
+        """Works through all that was read, for a server that is about to stop."""
+        if self._held or self.close_reason is not None:
+            return
+        self._inlet.finish()
+        if isinstance(self._transport, Layer):
+            self._transport.finish()
+            self._inlet.finish()
 
     def has_left(self) -> bool:
         """Has the client closed its side? While nothing is read, nothing else tells."""
@@ -193,16 +224,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._backlogged:
             self.resume_writing()
         self._watch.forget(self._resume)
+        self._stalled = False
         if self._grace is not None:
             self._grace.cancel()
-        if self.close_reason is None:
-            self.close_reason = CloseReason.CLIENT_CLOSED if exc is None else CloseReason.READ_ERROR
-        self._sink.closed = True
-        self._sink.socket = -1
-        self._sink.drained()
+        self._sink.socket = self._plain_socket = -1
         self._transport = None
-        assert self._handler is not None
-        self._handler.closed(self.close_reason)
+        reason = CloseReason.CLIENT_CLOSED if exc is None else CloseReason.READ_ERROR
+        if self.close_reason is None and self._inlet.waiting:
+            self._lost = reason
+            self.wait_turn()
+        else:
+            self._end(reason)
 
     # -- from the server
 
@@ -242,6 +274,7 @@ class Connection(asyncio.BufferedProtocol):
         """Stops reading, writes what is in the out buffer, then closes. The first reason stands."""
         transport = self._transport
         if transport is None or self.close_reason is not None:
+            self._give_up(reason)
             return
         data = self._sink.take()
         if data:
@@ -264,6 +297,7 @@ class Connection(asyncio.BufferedProtocol):
         """Closes at once; what still waits is dropped."""
         transport = self._transport
         if transport is None or self.close_reason is not None:
+            self._give_up(reason)
             return
         self._stop(transport, reason)
         transport.abort()
@@ -280,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and not isinstance(transport, Layer):
             self._plain_socket = sock.fileno()
-            self._inlet.trigger = self._watch.trigger
+            self._inlet.is_direct = True
 
     def _on_fed_slow(self) -> None:
         if self._watch.flush_all():
@@ -308,10 +342,56 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._stalled = True
         self.stalls += 1
-        self._transport.pause_reading()
+        self._pause()
         self._watch.stall(self._resume, self._inlet.read_bytes)
 
     def _resume(self) -> None:
         self._stalled = False
-        if self._transport is not None and self.close_reason is None and not self._transport.is_closing():
+        if not self._turn_due:
+            self._work_on()
+
+    def _pause(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def _on_turn(self) -> None:
+        self._turn_due = False
+        self.budget.begin_part()  # of what waits here, and in the layers between
+        try:
+            self._work_on()
+        except BaseException:
+            # Like an exception within a read: the event loop reports it, and the connection is gone.
+            if self._lost is not None:
+                self._end(self._lost)
+            else:
+                self.abort(CloseReason.READ_ERROR)
+            raise
+        finally:
+            self.budget.end_part()
+
+    def _work_on(self) -> None:
+        """Goes on with what was read, for as long as this turn's part allows, and then with reading."""
+        if self._stalled or self._held:
+            return
+        self._inlet.go_on()
+        if self._inlet.waiting or self._stalled or self._held:
+            return
+        if self._lost is not None:
+            self._end(self._lost)
+        elif self._transport is not None and self.close_reason is None and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def _give_up(self, reason: CloseReason) -> None:
+        """The socket is gone already: what it sent and still waits goes no further."""
+        if self._lost is not None and self.close_reason is None:
+            self.close_reason = reason
+            self._sink.closed = True
+
+    def _end(self, reason: CloseReason) -> None:
+        """The socket is gone, and all that it sent was worked on."""
+        if self.close_reason is None:
+            self.close_reason = reason
+        self._sink.closed = True
+        self._sink.drained()
+        assert self._handler is not None
+        self._handler.closed(self.close_reason)

@@ -12,11 +12,16 @@ from typing import Any
 
 
 class Layer(asyncio.Transport):
-    """The transport half of a layer. `_raw` is there from `connection_made` on."""
+    """The transport half of a layer. `_raw` is there from `connection_made` on.
+
+    What has been read and waits for the connection's next turn waits in the layer: `_work` goes on with it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._raw: asyncio.Transport
+        self._is_paused = False
+        self._is_ending = False  # all that was read is handed over, whatever it takes
         self._timer: asyncio.TimerHandle | None = None  # of the handshake
 
     def abort(self) -> None:
@@ -26,10 +31,25 @@ class Layer(asyncio.Transport):
         return self._raw.is_closing()
 
     def pause_reading(self) -> None:
+        self._is_paused = True
         self._raw.pause_reading()
 
     def resume_reading(self) -> None:
+        self._is_paused = False
         self._raw.resume_reading()
+        self._work()
+
+    def finish(self) -> None:
+        """Hands over all that was read."""
+        self._is_ending = True
+        try:
+            self._work()
+        finally:
+            self._is_ending = False
+
+    def _work(self) -> None:
+        """Goes on with what was read, until it is paused again."""
+        raise NotImplementedError
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._raw.set_write_buffer_limits(high, low)

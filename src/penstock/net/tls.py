@@ -164,6 +164,8 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         self._phase = Phase.UNDECIDED
         self._in_clear = policy.info_delay_s == 0.0
         self._begun = False  # bytes of a handshake have come
+        self._has_more = False  # there may be something to decrypt
+        self._is_working = False
         self._held: list[bytes] = []  # written by the connection before it may leave
 
     # -- from the event loop
@@ -194,10 +196,13 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
             self._begin()
         self._begun = True
         self._incoming.write(self._scratch[:nbytes])
+        self._has_more = True
         if self._phase is Phase.HANDSHAKE:
             self._shake()
         if self._phase is Phase.OPEN:
-            self._deliver()
+            self._work()
+            if nbytes == len(self._scratch) and self._connection.close_reason is None:
+                self._connection.wait_turn()  # there is more, which the loop would read at once
 
     def announced(self) -> None:
         """The socket takes what follows from a proxy that has announced the client: a client that is waited
@@ -220,6 +225,9 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         self._stop_timer()
         if self._phase is Phase.HANDSHAKE and self._connection.close_reason is None:
             self._connection.close_reason = CloseReason.TLS_HANDSHAKE_FAILURE
+        if self._phase is Phase.OPEN:
+            # What came before the end is the connection's to work on, in its turns.
+            self.finish()
         self._connection.connection_lost(exc)
 
     # -- from the connection
@@ -290,15 +298,30 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
             self.write(data)
         self._held.clear()
 
-    def _deliver(self) -> None:
-        """Hands over all that can be decrypted, in as few pieces as the connection's buffer allows."""
-        connection = self._connection
-        more = True
-        while more and connection.close_reason is None:
-            with connection.get_buffer(-1) as buffer:  # the parser's buffer can't move while there is a view
-                filled, more = self._decrypt(buffer)
-            if filled:
-                connection.buffer_updated(filled)
+    def _work(self) -> None:
+        """Hands over what can be decrypted, in as few pieces as the connection's buffer allows, until the
+        connection's part of this turn is over."""
+        connection, budget = self._connection, self._connection.budget
+        if self._is_working or self._phase is not Phase.OPEN:
+            return
+        self._is_working = True
+        budget.begin_part()
+        try:
+            while (
+                self._has_more
+                and connection.close_reason is None
+                and (self._is_ending or not self._is_paused)
+            ):
+                # The parser's buffer can't move while there is a view.
+                with connection.get_buffer(-1) as buffer:
+                    filled, self._has_more = self._decrypt(buffer)
+                if filled:
+                    connection.buffer_updated(filled)
+                if self._has_more and not self._is_ending and budget.is_over():
+                    connection.wait_turn()
+        finally:
+            self._is_working = False
+            budget.end_part()
         self._send()
 
     def _decrypt(self, buffer: memoryview) -> tuple[int, bool]:

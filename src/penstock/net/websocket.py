@@ -45,6 +45,7 @@ from penstock.net.layer import Layer
 from penstock.net.reasons import CloseReason
 
 MESSAGE_BYTES = 64 * 1024
+READ_MUCH = 128 * 1024  # the loop reads more of a socket that brought so much before others have a turn
 INFLATE_BYTES = 4 * 1024
 COMPRESS_THRESHOLD = 64  # bytes; the official server's
 NO_MASKING = "Nats-No-Masking"
@@ -179,6 +180,11 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         self._tail = b""  # its last bytes so far: its end may come in pieces
         self._peer: tuple[Any, ...] = ("", 0)
         self._piece = INFLATE_BYTES
+        self._unread = b""  # from `_start` on
+        self._start = 0
+        self._is_working = False
+        self._has_frames = False  # there may be some in what wsproto was given
+        self._lost: list[Exception | None] = []  # the socket is gone, and what it sent waits
 
     # -- from the event loop
 
@@ -196,14 +202,10 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         self._timer = loop.call_later(self._policy.handshake_timeout_s, self._on_timeout)
 
     def data_received(self, data: bytes) -> None:
-        start = 0
-        while start < len(data) and not self._is_over():
-            piece = data[start : start + self._piece]
-            start += len(piece)
-            if self._phase is Phase.GREETING:
-                self._greet(piece)
-            else:
-                self._receive(piece)
+        self._unread, self._start = self._unread[self._start :] + data, 0
+        self._work()
+        if len(data) >= READ_MUCH and self._connection is not None and not self._is_over():
+            self._connection.wait_turn()  # there is more, which the loop would read at once
 
     def eof_received(self) -> bool:
         return False
@@ -218,6 +220,9 @@ class WebsocketLayer(asyncio.Protocol, Layer):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if not self._is_over() and self._is_paused and (self._has_frames or self._start < len(self._unread)):
+            self._lost.append(exc)  # what came before the end has its turns first
+            return
         self._phase = Phase.CLOSED
         if self._connection is not None:
             self._connection.connection_lost(exc)
@@ -225,7 +230,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
     # -- from the connection
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        if self._phase is not Phase.OPEN:
+        if self._phase is not Phase.OPEN or self._lost:
             return
         view = memoryview(data)
         for start in range(0, len(view), MESSAGE_BYTES):
@@ -238,10 +243,14 @@ class WebsocketLayer(asyncio.Protocol, Layer):
             self._send(CloseConnection(code=code, reason=str(reason or "")))
         self._phase = Phase.CLOSED
         self._raw.close()
+        if self._lost:
+            asyncio.get_running_loop().call_soon(self._tell_of_loss)
 
     def abort(self) -> None:
         self._phase = Phase.CLOSED
         super().abort()
+        if self._lost:
+            asyncio.get_running_loop().call_soon(self._tell_of_loss)
 
     # -- handshake
 
@@ -319,10 +328,67 @@ class WebsocketLayer(asyncio.Protocol, Layer):
 
     # -- frames
 
+    def _work(self) -> None:
+        """Takes what was read piece by piece, and frame by frame of it, until the connection's part of this
+        turn is over: a tiny frame, or fragment, costs as much as a large one."""
+        if self._is_working:
+            return
+        self._is_working = True
+        budget = self._connection.budget if self._connection is not None else None
+        if budget is not None:
+            budget.begin_part()
+        try:
+            while (self._is_ending or not self._is_paused) and not self._is_over() and self._take_piece():
+                pass
+        finally:
+            self._is_working = False
+            if budget is not None:
+                budget.end_part()
+        if self._is_over() or not self._is_paused:
+            self._tell_of_loss()
+
+    def _tell_of_loss(self) -> None:
+        """Nothing that came before the end of the socket waits any more."""
+        if self._lost:
+            self._is_paused = False
+            self.connection_lost(self._lost.pop())
+
+    def _take_piece(self) -> bool:
+        """Works on the frames that came whole, or takes the next piece; False when there is none."""
+        if self._has_frames:
+            self._take_frames()
+            return True
+        piece = self._unread[self._start : self._start + self._piece]
+        self._start += len(piece)
+        if not piece:
+            self._unread, self._start = b"", 0
+            return False
+        if self._phase is Phase.GREETING:
+            self._greet(piece)
+            if self._connection is not None and not self._is_over():
+                self._connection.wait_turn()  # what comes behind the handshake
+        else:
+            self._receive(piece)
+        return True
+
     def _receive(self, data: bytes) -> None:
         self._ws.receive_data(data)
+        self._has_frames = True
+
+    def _take_frames(self) -> None:
+        connection = self._connection
+        assert connection is not None
         for event in self._ws.events():
             self._on_event(event)
+            if self._is_over():
+                return
+            if self._is_ending:
+                continue
+            if connection.budget.is_over():
+                connection.wait_turn()
+            if self._is_paused:
+                return  # wsproto goes on behind this frame when it is asked again
+        self._has_frames = False
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, BytesMessage):
@@ -359,7 +425,8 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         return self._connection is not None and self._connection.close_reason is not None
 
     def _send(self, event: Event) -> None:
-        self._raw.write(self._ws.send(event))
+        if not self._lost:
+            self._raw.write(self._ws.send(event))
 
 
 def _expect_unmasked(ws: WSConnection) -> None:

@@ -38,5 +38,6 @@ async def leave(server: Server, sleep: Callable[[float], Awaitable[object]] = as
     left = tuple(server.sessions.values())
     spread_s = max(0.0, options.lame_duck_duration_ns / 1e9 - grace_s)
     for session in left:
+        server.settle([session])
         session.close(CloseReason.SERVER_SHUTDOWN)
         await sleep(min(PAUSE_MAX_S, spread_s / len(left)))

@@ -15,7 +15,7 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -204,8 +204,7 @@ class Server:
         if self.jetstream is not None:
             self.jetstream.end_pulls()
         self.system.shutting_down()
-        if self._tick is not None:
-            self._tick.settle()  # acks of what has arrived still reach their clients
+        self.settle(self.sessions.values())
         for session in tuple(self.sessions.values()):
             session.close(CloseReason.SERVER_SHUTDOWN)
         if self.sessions:
@@ -226,6 +225,14 @@ class Server:
             self._watch.close()
         files.remove(self.options.pid_file)
         files.remove_ports(self.options.ports_file_dir)
+
+    def settle(self, sessions: Iterable[Session]) -> None:
+        """Works through all that was read from these clients and answers it: they are about to be closed, and
+        acks of what has arrived still reach them."""
+        for session in tuple(sessions):
+            session.connection.finish()
+        if self._tick is not None:
+            self._tick.settle()
 
     async def lame_duck(self) -> None:
         """Lets clients go at their own time, then stops: see `lameduck`. Calling it again does nothing."""

@@ -339,7 +339,6 @@ class Session:
                 faults.contain(decide, self.fail, identity)
             if not self._waiting and self.connection.close_reason is None:
                 self.connection.release()
-                self.control(self.inlet.process())
 
         return decided
 

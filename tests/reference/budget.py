@@ -1,0 +1,38 @@
+"""Who has a turn, in plain Python: the model that the kernel is held against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SHORT_NS = 50_000
+LONG_NS = 2_000_000
+CROWD_NS = 50_000_000
+
+
+@dataclass
+class BudgetModel:
+    """Those that wait are (name, cost of its part in ns, how many times it asks again)."""
+
+    now_ns: int = 1
+    crowded_until: int = 0
+    queue: list[tuple[str, int, int]] = field(default_factory=list)
+    served: list[str] = field(default_factory=list)
+
+    def light(self) -> None:
+        self.crowded_until = self.now_ns + CROWD_NS
+
+    def wait(self, name: str, cost_ns: int, again: int) -> None:
+        self.queue.append((name, cost_ns, again))
+
+    def turn(self) -> None:
+        until = self.now_ns + (SHORT_NS if self.now_ns < self.crowded_until else LONG_NS)
+        due, behind = self.queue, []
+        while due:
+            name, cost_ns, again = due.pop(0)
+            self.served.append(name)
+            self.now_ns += cost_ns
+            if again:
+                behind.append((name, cost_ns, again - 1))
+            if self.now_ns >= until:
+                break
+        self.queue = due + behind
