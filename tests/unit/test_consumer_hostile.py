@@ -83,3 +83,16 @@ def test_a_reply_to_an_ack_subject_acks_nothing() -> None:
     bench.tick()
     bench.tick()
     assert bench.floors("x")[0] == 2
+
+
+@pytest.mark.parametrize("delay", [b'{"delay":9223372036854775807}', b"2562047h"])
+def test_a_message_may_be_refused_for_longer_than_a_clock_can_say(delay: bytes) -> None:
+    bench = ConsumerBench()
+    bench.store_messages("s.1", "s.2")
+    bench.consumer("x")
+    refused, other = bench.pull("x", b"2").take()
+    bench.ack(refused, b"-NAK " + delay)
+    bench.ack(other, b"+ACK")
+    bench.tick()
+    bench.pass_time(2 * SECOND)
+    assert bench.info("x")["num_ack_pending"] == 1
