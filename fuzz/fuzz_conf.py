@@ -37,7 +37,7 @@ def open_file(path: str) -> str:
 
 
 def test_one_input(data: bytes) -> None:
-    text = data.decode("utf-8", "surrogateescape")
+    text = data.decode("utf-8", "replace")
     start = time.thread_time()
     with suppress(ConfigError):
         options_of(conf.parse(text, "nats.conf", environ=ENVIRON, open_file=open_file))

@@ -222,3 +222,8 @@ def test_places_are_right_behind_texts_and_blocks_of_many_lines() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text, "t.conf", environ={})
     assert (caught.value.line, caught.value.column) == (11, 3)
+
+
+def test_a_variable_from_the_environment_that_is_no_text_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="variable 'V' from the environment is not UTF-8"):
+        parse("a: $V", environ={"V": b"x\xff".decode("utf-8", "surrogateescape")})

@@ -352,6 +352,8 @@ class _Reader:
         text = self.environ.get(name)
         if text is None:
             raise self.fail(f"variable reference for '{name}' on line {where.line} can not be found", where)
+        if not text.isprintable() and any("\ud800" <= char <= "\udfff" for char in text):
+            raise self.fail(f"variable '{name}' from the environment is not UTF-8", where)
         inner = _Reader(text, self.file, self.scopes, self.environ, self.open_file, self.depth, self.nesting)
         inner.resolving = self.resolving | {name}
         inner.skip(_BLANKS)
