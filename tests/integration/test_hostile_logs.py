@@ -165,16 +165,30 @@ def test_a_log_pipe_whose_reader_is_gone_stops_nothing(tmp_path: Path) -> None:
 # -- interrupts
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A suite that a shell runs in the background ignores SIGINT, and so would all that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interrupt_while_the_server_starts_ends_it_without_a_word(kind: str, tmp_path: Path) -> None:
     pipe = tmp_path / "nats.conf"
     os.mkfifo(pipe)  # reading the configuration waits for a writer
     with subprocess.Popen(
-        [*command_of(kind), "-p", "-1", "-c", str(pipe)], env=ENVIRONMENT, stderr=subprocess.PIPE
+        [*command_of(kind), "-p", "-1", "-c", str(pipe)],
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
     ) as process:
         writer = opened_by_reader(pipe)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=TIMEOUT_S)
+        try:
+            _, told = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            process.kill()
         os.close(writer)
     assert (told, process.returncode) == (b"", -signal.SIGINT)
 
