@@ -550,6 +550,10 @@ cdef class StreamLog(LogCore):
                 block.begin_at((previous.last_seq if previous is not None else 0) + 1)
             floor = max(floor, block.floor)
             last = max(last, max(block.last_at_least, block.last_seq))
+            for _low, high in block.removed:
+                # A message can go before it is written: then its number is in the note alone, and another
+                # message under that number would go by the same note at the next start.
+                last = max(last, high)
             if block.count and block.last_seq >= block.last_at_least:
                 self.last_ts = block.last_ts
             elif block.last_at_least:       # else its bytes were lost, and it says nothing
