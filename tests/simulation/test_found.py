@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 from pathlib import Path
 from random import Random
 
@@ -18,6 +17,7 @@ from penstock.testing.sim.background import SimBackground
 from penstock.testing.sim.disk import Killed, SimDisk
 from tests.support.consumers import SECOND, ConsumerBench
 from tests.support.engine import EngineHarness
+from tests.support.simdisks import FailingDisk, TearAt
 
 
 def opened(disk: SimDisk, *, block_size: int = 4000) -> FileStore:
@@ -37,17 +37,6 @@ def test_a_confirmed_ack_survives_power_loss_of_a_server_that_always_syncs() -> 
     disk.lose_power(all_of_it=True)
     bench = ConsumerBench(opened(disk).account("$G"), sync_always=True)
     assert bench.floors("x") == (2, 2, 1, 1)
-
-
-class TearAt(Random):
-    """Tears a write there."""
-
-    def __init__(self, at: int) -> None:
-        super().__init__(1)
-        self._at = at
-
-    def randrange(self, *_: int) -> int:  # type: ignore[override]
-        return self._at
 
 
 def test_a_message_and_the_one_it_replaced_are_not_both_there_after_a_crash() -> None:
@@ -233,20 +222,6 @@ class TornNamesLost(Random):
 
     def randrange(self, start: int, *_: int) -> int:  # type: ignore[override]
         return start // 2 if start > 20 else 0
-
-
-class FailingDisk(SimDisk):
-    """Fails once, at its n-th operation from now on, or with the next one of a kind."""
-
-    fails_in = 0
-    fails_at = ""
-
-    def _step(self, what: str, path: Path | None = None) -> None:
-        super()._step(what, path)
-        self.fails_in -= 1
-        if self.fails_in == 0 or what == self.fails_at:
-            self.fails_at = ""
-            raise OSError(errno.EIO, "Input/output error")
 
 
 MSGS = Path("/store/jetstream/%24G/streams/S/msgs")

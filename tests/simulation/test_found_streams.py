@@ -16,6 +16,7 @@ from penstock.testing.sim.background import SimBackground
 from penstock.testing.sim.disk import Killed, SimDisk
 from tests.support.consumers import SECOND, ConsumerBench
 from tests.support.engine import EngineHarness
+from tests.support.simdisks import FailingDisk, TearAt
 
 SUBJECTS = [b"s.1", b"s.2", b"s.3"]
 
@@ -179,3 +180,64 @@ def test_a_recovery_that_dies_finds_the_same_of_what_a_lost_mirror_took(operatio
         with contextlib.suppress(Killed):
             EngineHarness(opened(again, block_size=4000).account("$G"))
         assert left_in_the_origin(again) == whole, dies_at
+
+
+@pytest.mark.parametrize("torn_at", range(0, 300, 3))
+def test_a_number_that_only_a_removal_tells_is_given_to_no_other_message(torn_at: int) -> None:
+    disk = SimDisk(TearAt(torn_at))
+    stream = opened(disk, block_size=4000).account("$G").create_stream("S", b"{}", "file")
+    stream.log.append(b"S", b"", b"first", 1)
+    stream.write()
+    stream.log.append(b"S", b"", b"second" * 20, 2)
+    stream.log.remove(2, True)
+    disk.kill_at = disk.ops + 1
+    with pytest.raises(Killed):
+        stream.write()
+    disk.restart()
+    stream = opened(disk, block_size=4000).account("$G").open_stream("S")
+    seq = stream.log.append(b"S", b"", b"third", 3)
+    stream.write()
+    disk.restart()
+    message = opened(disk, block_size=4000).account("$G").open_stream("S").log.load(seq)
+    assert message is not None
+    assert message.payload == b"third"
+
+
+@pytest.mark.parametrize("operation", range(1, 14))
+def test_a_stream_whose_creation_the_disk_refused_does_not_come_back_with_a_restart(operation: int) -> None:
+    disk = FailingDisk(Random(1))
+    bench = EngineHarness(opened(disk, block_size=4000).account("$G"))
+    disk.fails_in = operation
+    refused = "error" in bench.api("STREAM.CREATE.S", {"name": "S"})
+    disk.restart()
+    bench = EngineHarness(opened(disk, block_size=4000).account("$G"))
+    assert ("S" in bench.engine.streams) is not refused
+
+
+@pytest.mark.parametrize("operation", range(1, 24))
+def test_a_stream_that_a_killed_process_made_survives_power_loss_once_its_creation_is_answered(
+    operation: int,
+) -> None:
+    disk = SimDisk(Random(1))
+    disk.kill_at = operation
+    with contextlib.suppress(Killed):
+        EngineHarness(opened(disk, block_size=4000).account("$G")).create("S")
+    disk.restart()
+    EngineHarness(opened(disk, block_size=4000).account("$G")).create("S")
+    disk.lose_power(all_of_it=True)
+    bench = EngineHarness(opened(disk, block_size=4000).account("$G"))
+    assert "S" in bench.engine.streams
+
+
+def test_a_marker_larger_than_what_expired_does_not_exceed_the_bytes_of_a_stream_that_discards_new() -> None:
+    bench = EngineHarness()
+    bench.create(
+        "S", "s.*", max_bytes=150, discard="new", max_age=SECOND, subject_delete_marker_ttl=SECOND,
+        allow_msg_ttl=True, allow_rollup_hdrs=True,
+    )  # fmt: skip
+    for subject, wait in (("s.1", 0), ("s.2", SECOND // 2)):
+        bench.now += wait
+        bench.request(subject, b"." * 41)
+    bench.wait_until(bench.now + SECOND * 3 // 4)
+    assert bench.state("S")["messages"] == 1
+    assert bench.state("S")["bytes"] <= 150

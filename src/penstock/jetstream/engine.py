@@ -510,7 +510,7 @@ class JetStream:
             raise codes.STREAM_NAME_EXIST.exception(stream=config.name)
         if present is not None:
             if stream_config.same(present.config, config):
-                return present
+                return self._kept(present)
             raise codes.STREAM_NAME_EXIST.exception(stream=config.name)
         if config.name in self.offline:
             self.stream(config.name)
@@ -539,6 +539,14 @@ class JetStream:
         self.touch_stream(stream)
         self.advisories.stream_action(stream.name, "create")
         return stream
+
+    def _kept(self, present: Stream) -> Stream:
+        """The answer that a stream exists promises it, as that to its creation does. Raises 10049."""
+        try:
+            present.store.sync_name()
+        except StoreError as error:
+            raise codes.STREAM_CREATE.exception(err=str(error)) from error
+        return present
 
     def check_restore(self, request: StreamConfigRequest) -> StreamConfig:
         """The configuration of a stream that is to be restored. Raises JetStreamApiError like create_stream,

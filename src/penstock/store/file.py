@@ -14,6 +14,7 @@ directory at a time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,7 @@ class FileStreamStore:
         self._consumers_changed = False
         # Who wrote its name, or the one of its meta, may have been killed before it was synced.
         self._name_unsynced = True
+        self._name_syncing = False
         self._undeleted: set[str] = set()  # consumers whose files the disk refused to remove
         self.undeleted: set[str] = set()  # its name while its files should have gone and have not
         self._closed = False
@@ -97,6 +99,12 @@ class FileStreamStore:
         """Its names are on the disk."""
         self._name_unsynced = False
 
+    def sync_name(self) -> None:
+        if self._name_unsynced or self._name_syncing:
+            sync_directory(self._disk, self._directory)
+            sync_directory(self._disk, self._directory.parent)
+            self._name_unsynced = False
+
     def write(self) -> None:
         self._blocks.write(self.log)
 
@@ -112,9 +120,11 @@ class FileStreamStore:
             names.add(self._directory / "consumers")
         if self._name_unsynced:
             names |= {self._directory, self._directory.parent}
+            self._name_syncing = True
         self._consumers_changed = self._name_unsynced = False
 
         def settle(error: StoreWriteError | None) -> None:
+            self._name_syncing = False
             if error is not None:
                 self._name_unsynced = True
                 for consumer, its_files, its_names in taken:
@@ -127,10 +137,7 @@ class FileStreamStore:
 
     def sync(self) -> None:
         self._blocks.sync()
-        if self._name_unsynced:
-            sync_directory(self._disk, self._directory)
-            sync_directory(self._disk, self._directory.parent)
-            self._name_unsynced = False
+        self.sync_name()
         self._consumers = {name: one for name, one in self._consumers.items() if not one.closed}
         if self._consumers_changed:
             sync_directory(self._disk, self._directory / "consumers")
@@ -282,7 +289,11 @@ class FileAccountStore:
             stream.name_synced()
             return stream
         except Exception:
-            self._undeleted.add(name)  # the next try removes what there is of it
+            self._undeleted.add(name)  # the next try removes what the disk keeps of it
+            # Its maker hears that it does not exist: a restart must not bring it back.
+            with contextlib.suppress(StoreWriteError):
+                remove_directory(self._disk, directory, META)
+                self._undeleted.discard(name)
             raise
 
     def delete_stream(self, name: str) -> None:

@@ -127,8 +127,14 @@ class StreamStore(Protocol):
     def sync(self) -> None:
         """Everything written so far is on the disk. Raises StoreWriteError."""
 
+    def sync_name(self) -> None:
+        """The stream itself is on the disk, whatever it holds: who hears that it exists may rely on it.
+
+        It may not be after a start: the process that made it can have ended first. Raises StoreWriteError.
+        """
+
     def start_sync(self, done: Callable[[StoreWriteError | None], object]) -> None:
-        """The same in the background: calls `done` when everything written until now is on the disk, or
+        """sync() in the background: calls `done` when everything written until now is on the disk, or
         with what is in the way. It may be called at once."""
 
     def rest(self) -> None:

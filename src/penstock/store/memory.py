@@ -93,6 +93,9 @@ class MemoryStreamStore:
     def sync(self) -> None:
         """Nothing to wait for."""
 
+    def sync_name(self) -> None:
+        """A stream in memory ends with the process."""
+
     def start_sync(self, done: Callable[[StoreWriteError | None], object]) -> None:
         done(None)
 

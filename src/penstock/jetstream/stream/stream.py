@@ -433,12 +433,21 @@ class Stream:
             self.store_decided(subject, decision, produced.payload, ts)
 
     def _leave_marker(self, subject: bytes) -> None:
-        """The last message of the subject expired: a marker says so to whoever follows the stream."""
+        """The last message of the subject expired: a marker says so to whoever follows the stream.
+
+        A stream that discards new messages discards a marker too, which can be larger than what it stands
+        for: max_bytes is what its owner pays for.
+        """
         if not self.is_wanted(subject):
             return
         ttl_ns = self.config.subject_delete_marker_ttl
+        header = ttl.marker_header(ttl_ns)
+        try:
+            ingest.check_room(self, subject, ingest.record_size(subject, header, 0))
+        except JetStreamApiError:
+            return
         ts = max(self._now, self.log.last_ts)
-        seq = self._store(subject, ttl.marker_header(ttl_ns), b"", ts)
+        seq = self._store(subject, header, b"", ts)
         self.expiry.ttls.add(seq, ts, ttl_ns)
         self.ids.last_id = b""
 
