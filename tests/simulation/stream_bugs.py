@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,11 +10,16 @@ import pytest
 
 from penstock.jetstream.consumer.acks import Acks
 from penstock.jetstream.engine import JetStream
+from penstock.jetstream.stream import ingest
+from penstock.jetstream.stream.stream import Stream
+from penstock.kernels import records
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
 from penstock.store import blocks, files, recovery
 from penstock.store.disk import Disk
-from tests.simulation.bugs import half_a_batch_in_recovery
+from tests.simulation.bugs import KIND_FLOOR, half_a_batch_in_recovery
+
+KIND_MESSAGE, KIND_REMOVED = 0, 1
 
 
 def index_of_unwritten_removals(patch: pytest.MonkeyPatch) -> None:
@@ -75,10 +81,46 @@ def state_gone_before_the_removals(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JetStream, "keep_removals", lambda engine, stream: None)
 
 
+def number_of_a_removed_message_used_again(patch: pytest.MonkeyPatch) -> None:
+    """Recovery goes on behind the last message, though a note says that a later one was removed. (A note of
+    a number that no message has is not read.)"""
+    map_file = recovery.map_file
+
+    def without_numbers(disk: Disk, path: Path) -> memoryview:
+        data, at = bytearray(map_file(disk, path)), 0
+        found: list[tuple[int, int, int, int]] = []  # offset, size, kind, sequence
+        while at + 12 <= len(data):
+            length, tagged = struct.unpack_from("<IQ", data, at)
+            size = length & 0x7FFFFFFF
+            found.append((at, size, tagged >> 48, tagged & (1 << 48) - 1))
+            at += max(size, 1)
+        present = {seq for _, _, kind, seq in found if kind == KIND_MESSAGE}
+        for at, size, kind, seq in found:
+            if kind == KIND_REMOVED and seq not in present and at + size <= len(data):
+                data[at : at + size] = records.encode(0, 0, b"", b"", bytes(size - 30), KIND_FLOOR)
+        return memoryview(bytes(data))
+
+    patch.setattr(recovery, "map_file", without_numbers)
+
+
+def marker_past_the_limit(patch: pytest.MonkeyPatch) -> None:
+    """A marker is stored though a stream that discards new messages has no room for it."""
+    leave_marker = Stream._leave_marker
+
+    def unchecked(stream: Stream, subject: bytes) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(ingest, "check_room", lambda *_: None)
+            leave_marker(stream, subject)
+
+    patch.setattr(Stream, "_leave_marker", unchecked)
+
+
 STREAM_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (index_of_unwritten_removals, "acked means kept", 7000659),
     (removals_before_what_they_rest_on, "acked means kept", 7001237),
     (half_a_batch_in_the_first_recovery, "idempotent recovery", 7000115),
     (state_gone_before_the_removals, "idempotent recovery", 30002706),
     (ack_of_a_lost_delivery_dropped, "acks stay", 7001436),
+    (number_of_a_removed_message_used_again, "acked means kept", 60000603),
+    (marker_past_the_limit, "limits", 20006861),
 ]

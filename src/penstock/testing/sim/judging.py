@@ -25,6 +25,7 @@ def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None
         record = world.streams[name]
         if name not in engine.streams:
             gone = record.memory or name in world.doubtful or ("delete", name) in in_flight
+            gone = gone or (power and not record.is_promised)
             if not gone and not world.damaged:
                 raise Violation("acked means kept", f"stream {name} is gone")
             world.forget(name)
@@ -37,7 +38,7 @@ def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None
             made = made or name in world.doubtful or world.damaged
             require(made, "no resurrection", f"stream {name} was deleted and is back")
             world.streams[name] = known = world.new_record(stream)
-            known.damaged = world.damaged
+            known.damaged, known.is_promised = world.damaged, False
             known.adopt(stream)
         elif world.damaged:
             known.damaged = True

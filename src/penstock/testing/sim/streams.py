@@ -13,7 +13,7 @@ survived.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -145,6 +145,9 @@ class StreamRecord:
         self.settled_before: set[int] = set()  # ... since the last tick ended
         self.left_otherwise: set[int] = set()  # what went for other reasons than an ack
         self.came_back: set[int] = set()  # with a crash, that took back their removal
+        # An answer said that it exists, or it was on the disk. Until then power loss may take a stream whose
+        # creation was refused or not answered.
+        self.is_promised = True
         self.limits_changed = False
         self.features: list[Feature] = []
         self.copies: Copies | None = None  # of a stream that mirrors another one or has sources
@@ -206,7 +209,7 @@ class StreamRecord:
 
     def was_synced(self, picture: Picture) -> None:
         """This is on the disk."""
-        self.synced = picture
+        self.synced, self.is_promised = picture, True
 
     def survived_power_loss(self, now: int) -> None:
         """What recovery found is on the disk; the markers which it left for what had expired are not."""
@@ -214,7 +217,7 @@ class StreamRecord:
         while last in live and live[last].tag == 0 and live[last].ts == now:
             del live[last]
             last -= 1
-        self.synced = self.kept._replace(live=live, last_seq=last)
+        self.was_synced(self.kept._replace(live=live, last_seq=last))
 
     def _check_new(self, held: Held) -> None:
         if self.copies is not None and self.copies.takes_in(held):
@@ -256,8 +259,9 @@ class StreamRecord:
         if self.limits_changed:
             return  # by the limits before the update, or by those after it
         left = [held for held in gone if not self._has_reason(held, now)]
+        left = [held for held in left if not _went_with_schedule(held, gone, now)]
         if left:
-            left = self._without_subject_limit(left)
+            left = self._without_subject_limit(left, [*before.values(), *fresh.values()])
         if left:
             self._explain_limits(left, before, fresh, exact=len(left) == len(gone))
 
@@ -270,12 +274,12 @@ class StreamRecord:
                 self.left_otherwise.add(held.seq)
 
     def _has_reason(self, held: Held, now: int) -> bool:
-        if self.has_aged(held, now) or held.seq in self.settled or self.was_asked_for(held):
-            return True
-        once = headers.value_of(held.header, headers.SCHEDULE) if held.header else None
-        if once is None or not once.startswith(b"@at "):
-            return False
-        return parse_time(once[4:].decode()) <= now
+        return (
+            self.has_aged(held, now)
+            or held.seq in self.settled
+            or self.was_asked_for(held)
+            or _has_happened(held, now)
+        )
 
     def was_asked_for(self, held: Held) -> bool:
         """Did a request or a rollup in this tick name it?"""
@@ -300,13 +304,15 @@ class StreamRecord:
         ttl = headers.value_of(held.header, headers.TTL) if held.header else None
         return ttl is not None and ttl not in (b"", b"never") and _ttl_ns(ttl) <= now - held.ts
 
-    def _without_subject_limit(self, left: list[Held]) -> list[Held]:
+    def _without_subject_limit(self, left: list[Held], there: list[Held]) -> list[Held]:
+        """there: what was live, and what came since. What came may have pushed out the oldest of its subject
+        before acks or requests of the same tick took others."""
         most = self.config.max_msgs_per_subject
         if most <= 0:
             return left
-        newer: dict[str, int] = {}
-        for held in self.live.values():
-            newer[held.subject] = newer.get(held.subject, 0) + 1
+        seqs: dict[str, list[int]] = {}
+        for held in there:
+            seqs.setdefault(held.subject, []).append(held.seq)
         oldest: dict[str, int] = {}
         for held in self.live.values():
             oldest.setdefault(held.subject, held.seq)
@@ -315,7 +321,8 @@ class StreamRecord:
             held for held in left
             if not (
                 held.seq < oldest.get(held.subject, 1 << 62)
-                and (newer.get(held.subject, 0) >= most or by_rollup or self.config.max_msgs > 0
+                and (sum(seq > held.seq for seq in seqs[held.subject]) >= most or by_rollup
+                     or self.config.max_msgs > 0
                      or self.config.max_bytes > 0)
             )
         ]  # fmt: skip
@@ -528,7 +535,7 @@ class StreamRecord:
         """May a crash have left out what was there?"""
         if held.seq not in self.live:
             return True  # it was removed after the base was written
-        if self._has_reason(held, now):
+        if self._has_reason(held, now) or _went_with_schedule(held, self.live.values(), now):
             return True
         config = self.config
         limited = config.max_msgs > 0 or config.max_bytes > 0
@@ -578,6 +585,22 @@ class StreamRecord:
         self.end_tick()
         self._looked_at, self._looked_at_bytes = len(self.live), self._bytes  # a crash may bring some back
         self._count(log)
+
+
+def _has_happened(held: Held, now: int) -> bool:
+    """Is it a schedule that happens once, whose time has come?"""
+    once = headers.value_of(held.header, headers.SCHEDULE) if held.header else None
+    if once is None or not once.startswith(b"@at "):
+        return False
+    return parse_time(once[4:].decode()) <= now
+
+
+def _went_with_schedule(held: Held, others: Iterable[Held], now: int) -> bool:
+    """Did it go with a schedule of its subject, which takes all of the subject along? It replaced the older
+    ones, but power loss may have brought them back."""
+    return any(
+        one.subject == held.subject and one.seq > held.seq and _has_happened(one, now) for one in others
+    )
 
 
 def _ttl_ns(ttl: bytes) -> int:

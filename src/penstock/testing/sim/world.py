@@ -484,6 +484,8 @@ class World:
             self.half_updated.update(name for what, name in kept if what == "update")
         elif not error:
             self.half_updated.difference_update(name for what, name in kept if what == "update")
+            for name in [name for what, name in kept if what == "create" and name in self.streams]:
+                self.streams[name].is_promised = True
         return answer
 
     def faulty(self) -> bool:
