@@ -54,8 +54,8 @@ class WithoutNotes:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.log, name)
 
-    def flush_notes(self) -> None:
-        pass
+    def flush_notes(self) -> bool:
+        return False
 
     def take_patches(self) -> list[tuple[int, int, bytes]]:
         self.log.take_patches()

@@ -103,6 +103,17 @@ def number_of_a_removed_message_used_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "map_file", without_numbers)
 
 
+def write_not_in_order(patch: pytest.MonkeyPatch) -> None:
+    """The files of one write are synced in any order."""
+    write_new = blocks.BlockFiles._write_new
+
+    def at_once(to: blocks.BlockFiles, log: StreamLog) -> None:
+        to._in_order = False
+        write_new(to, log)
+
+    patch.setattr(blocks.BlockFiles, "_write_new", at_once)
+
+
 def marker_past_the_limit(patch: pytest.MonkeyPatch) -> None:
     """A marker is stored though a stream that discards new messages has no room for it."""
     leave_marker = Stream._leave_marker
@@ -122,5 +133,6 @@ STREAM_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (state_gone_before_the_removals, "idempotent recovery", 30002706),
     (ack_of_a_lost_delivery_dropped, "acks stay", 7001436),
     (number_of_a_removed_message_used_again, "acked means kept", 60000603),
+    (write_not_in_order, "acked means kept", 20014071),
     (marker_past_the_limit, "limits", 20006861),
 ]

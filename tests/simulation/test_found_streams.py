@@ -241,3 +241,21 @@ def test_a_marker_larger_than_what_expired_does_not_exceed_the_bytes_of_a_stream
     bench.wait_until(bench.now + SECOND * 3 // 4)
     assert bench.state("S")["messages"] == 1
     assert bench.state("S")["bytes"] <= 150
+
+
+def test_a_message_stays_when_power_loss_takes_the_one_that_replaced_it_in_the_same_sync() -> None:
+    for seed in range(200):
+        disk = SimDisk(Random(seed))
+        stream = opened(disk, block_size=150).account("$G").create_stream("S", b"{}", "file")
+        for number in range(1, 4):
+            stream.log.append(b"S.%d" % number, b"", b"." * 100, number)
+        stream.write()
+        stream.sync()
+        last = stream.log.append(b"S.4", b"", b"." * 150, 4)
+        stream.log.purge(upto_seq=last)
+        disk.kill_at = disk.ops + 1 + seed % 7
+        with contextlib.suppress(Killed):
+            stream.write()
+        disk.lose_power()
+        log = opened(disk, block_size=150).account("$G").open_stream("S").log
+        assert log.messages in (1, 3, 4), seed

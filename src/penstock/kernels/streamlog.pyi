@@ -139,8 +139,8 @@ class StreamLog(LogCore):
 
     # --- for the store
     def block_list(self) -> list[MessageBlock]: ...
-    def flush_notes(self) -> None:
-        """Notes removals in the open block; call before unwritten()."""
+    def flush_notes(self) -> bool:
+        """Notes removals in the open block; call before unwritten(). Were there any?"""
 
     def unwritten(self) -> list[MessageBlock]:
         """Blocks with bytes past their `written`, in the order to write them."""

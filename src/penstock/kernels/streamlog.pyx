@@ -425,10 +425,8 @@ cdef class StreamLog(LogCore):
         """Puts what went into the open block, so that the next write carries it."""
         cdef size_t i
         cdef uint64_t low, high
-        if not self.durable:
-            return
-        if self.range_count == 0 and self.first_seq <= self.noted_floor:
-            return
+        if not self.durable or (self.range_count == 0 and self.first_seq <= self.noted_floor):
+            return False
         if self.tail is None or self.tail.size > self.block_size:
             self._roll()                # (notes alone may fill a block as well)
         self._join_ranges()
@@ -441,6 +439,7 @@ cdef class StreamLog(LogCore):
         if self.first_seq > self.noted_floor:
             self.tail.note(KIND_FLOOR, self.first_seq, self.last_seq, self.last_ts)
             self.noted_floor = self.first_seq
+        return True
 
     cdef void _join_ranges(self) noexcept:
         """Acks come out of order, but seldom far: sorted, most ranges of removed messages join."""

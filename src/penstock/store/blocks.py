@@ -120,6 +120,7 @@ class BlockFiles:
         self._disk = files.disk
         self._vault = files.vault
         self._unsynced: set[int] = set()
+        self._in_order = False  # each file of this write is synced before the next one is written
         self._syncing: set[int] = set()
         self._names_changed = False
         self._known: set[int] = set()
@@ -198,7 +199,8 @@ class BlockFiles:
 
         Raises StoreWriteError.
         """
-        log.flush_notes()
+        if log.flush_notes() and not self._unsynced and not self._syncing:
+            self._in_order = True
         try:
             self._write_new(log)
         except StoreWriteError:
@@ -206,7 +208,7 @@ class BlockFiles:
                 raise
             self._write_new(log)
         log.all_written()
-        self._failed = False
+        self._failed = self._in_order = False
         self._patches += log.take_patches()
         if self._patches:
             # What is half written over when the machine dies is gone by the note of its removal alone.
@@ -219,7 +221,13 @@ class BlockFiles:
             self._files.background.drain()  # it can't keep up, and what isn't settled stays in memory
 
     def _write_new(self, log: StreamLog) -> None:
+        """Power loss must not keep the note that a message made way for a newer one, and take the newer one,
+        whose bytes are in an earlier file. Where all that was written before is on the disk, as with
+        `sync: always`, the files of one write go there one after the other; else power loss takes back what
+        came since the last sync anyway, and a sync with each block would hold up everybody."""
         for block in log.unwritten():
+            if self._in_order and self._unsynced - {block.number}:
+                self._sync_now()
             self._write_block(block)
 
     def _write_block(self, block: MessageBlock) -> None:
@@ -534,6 +542,9 @@ class BlockFiles:
     def sync(self) -> None:
         """Everything written is on the disk. Raises StoreWriteError."""
         self._files.background.drain()
+        self._sync_now()
+
+    def _sync_now(self) -> None:
         taken = self._take_unsynced()
         try:
             self._sync_taken(*taken)
