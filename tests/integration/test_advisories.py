@@ -55,3 +55,53 @@ def test_advisories_have_the_official_kinds_and_fields(kind: str, tmp_path: Path
         assert found[name].keys() - COMMON - fields <= {"domain"}, name
     assert found["stream_action"]["action"] == found["consumer_action"]["action"] == "create"
     assert found["max_deliver"]["deliveries"] == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_consumers_that_go_with_their_stream_have_their_advisories(kind: str, tmp_path: Path) -> None:
+    with running_server(kind, tmp_path) as server:
+        listener, client = RawNats(server.port), RawNats(server.port)
+        client.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"], "storage": "memory"})
+        for name in ("A", "B"):
+            config = {"stream_name": "S", "config": {"durable_name": name, "ack_policy": "explicit"}}
+            assert "error" not in client.request(f"$JS.API.CONSUMER.CREATE.S.{name}", config)
+        listener.subscribe("$JS.EVENT.ADVISORY.*.DELETED.>", 1)
+        listener.flush()
+        client.request("$JS.API.STREAM.DELETE.S")
+        told = [listener.message().subject.decode() for _ in range(3)]
+        listener.close()
+        client.close()
+    assert sorted(told) == [
+        "$JS.EVENT.ADVISORY.CONSUMER.DELETED.S.A",
+        "$JS.EVENT.ADVISORY.CONSUMER.DELETED.S.B",
+        "$JS.EVENT.ADVISORY.STREAM.DELETED.S",
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pin_that_is_given_and_taken_names_the_account(kind: str, tmp_path: Path) -> None:
+    with running_server(kind, tmp_path) as server:
+        listener, client = RawNats(server.port), RawNats(server.port)
+        client.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"], "storage": "memory"})
+        config = {
+            "durable_name": "C", "ack_policy": "explicit", "priority_policy": "pinned_client",
+            "priority_groups": ["g"], "priority_timeout": 60_000_000_000,
+        }  # fmt: skip
+        made = client.request("$JS.API.CONSUMER.CREATE.S.C", {"stream_name": "S", "config": config})
+        assert "error" not in made
+        listener.subscribe("$JS.EVENT.ADVISORY.CONSUMER.>", 1)
+        listener.flush()
+        client.subscribe("_INBOX.pull", 5)
+        client.publish(
+            "$JS.API.CONSUMER.MSG.NEXT.S.C", b'{"batch":1,"group":"g","expires":9000000000}', "_INBOX.pull"
+        )
+        client.flush()
+        client.request("s")
+        client.request("$JS.API.CONSUMER.UNPIN.S.C", {"group": "g"})
+        events = [json.loads(listener.message().payload) for _ in range(2)]
+        listener.close()
+        client.close()
+    kinds = [event["type"].rpartition(".")[2] for event in events]
+    assert kinds == ["consumer_group_pinned", "consumer_group_unpinned"]
+    assert {event["account"] for event in events} == {"$G"}
+    assert events[1]["reason"] == "admin"

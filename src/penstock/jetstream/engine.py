@@ -608,6 +608,7 @@ class JetStream:
         for consumer in list(stream.consumers.values()):
             self.forget_consumer(consumer)
             consumer.delete()
+            self.advisories.consumer_action(stream.name, consumer.name, "delete")
         stream.consumers.clear()
         stream.store.delete()
 

@@ -90,14 +90,20 @@ class Pinning:
         self._due = self._now + consumer.config.priority_timeout
         consumer.pump.rotation.set_pin(self.pin)
         group = consumer.config.priority_groups[0]
-        consumer.advise("PINNED", "consumer_group_pinned", group=group, pinned_id=self.pin.decode())
+        self._advise("pinned", group, pinned_id=self.pin.decode())
 
     def unpin(self, group: str, reason: str) -> None:
         """Ends the pin; who is served next gets a new one. reason: "admin" or "timeout"."""
         self._clear()
         consumer = self._consumer
-        consumer.advise("UNPINNED", "consumer_group_unpinned", group=group, reason=reason)
+        self._advise("unpinned", group, reason=reason)
         consumer.engine.touch_consumer(consumer)
+
+    def _advise(self, event: str, group: str, **fields: str) -> None:
+        consumer = self._consumer
+        # Of all advisories of consumers, the official server names the account in these two alone.
+        fields["account"] = consumer.engine.config.account
+        consumer.advise(event.upper(), f"consumer_group_{event}", group=group, **fields)
 
     def _clear(self) -> None:
         self.pin = b""
