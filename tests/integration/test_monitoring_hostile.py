@@ -104,7 +104,7 @@ def test_a_reader_that_takes_nothing_keeps_no_connection(
     monkeypatch.setattr(monitor_http, "ANSWER_TIMEOUT_S", 0.1)
     monitor = server.server.monitor
     assert monitor is not None
-    monitor._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # accepted sockets inherit it
+    monitor._sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # accepted sockets inherit it
     slow = dialled(monitor.port, ASK * 100, receive_buffer=2048)
     connections = lambda: monitor._http.server_state.connections if monitor._http is not None else ()  # noqa: E731
     wait_until(lambda: bool(connections()), "the connection", PATIENCE_S)
