@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,6 +13,8 @@ from penstock.kernels.dispatch import publish
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
 from penstock.store.file import FileStore
+from penstock.store.files import OpenFiles
+from penstock.store.recovery import _indexed
 from penstock.testing.sim.background import SimBackground
 from penstock.testing.sim.disk import Killed, SimDisk
 from tests.support.consumers import SECOND, ConsumerBench
@@ -154,6 +157,21 @@ def test_an_ack_of_a_delivery_that_power_loss_took_back_is_confirmed_and_kept() 
     bench.wait_until(bench.now + 2 * SECOND)
     assert bench.pull("x", b"1").seqs() == []
     assert bench.info("x")["num_ack_pending"] == 0
+
+
+def test_the_index_of_a_block_without_a_byte_is_used() -> None:
+    disk = SimDisk(Random(1))
+    bench = EngineHarness(opened(disk, block_size=130).account("$G"))
+    bench.create("S", "s.*")
+    publish_all(bench, SUBJECTS, b"one" * 25)
+    bench.tick()
+    msgs = Path("/store/jetstream/%24G/streams/S/msgs")
+    disk.truncate(disk.open(msgs / "2.blk"), 0)
+    disk.unlink(msgs / "2.idx")
+    assert recovered(disk, block_size=130).keys() == {b"s.1", b"s.3"}
+    files = OpenFiles(disk=disk)
+    block = _indexed(msgs, files, 2)
+    assert block is not None and (len(block), block.size) == (0, 0)
 
 
 def left_in_the_origin(disk: SimDisk) -> int:

@@ -528,7 +528,8 @@ cdef class MessageBlock:
         block.removed = [PAIR.unpack_from(index, HEAD.size + k * PAIR.size) for k in range(removed)]
         block._take_entries(p + at, count, p + at + count * sizeof(Entry) if sparse else NULL)
         block.subject_rows = index[i:n - DIGEST.size]
-        if block.last_seq != last_seq or block.live != live or live_bytes > size or block.farthest >= size:
+        # Power loss can leave a file empty: it has no farthest record.
+        if block.last_seq != last_seq or block.live != live or live_bytes > size or (count and block.farthest >= size):
             raise ValueError("its entries contradict its counts")
         block.first_ts = first_ts
         block.last_ts = last_ts
