@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.jetstream.consumer.acks import Acks
+from penstock.jetstream.consumer.state import Recorder
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.stream import ingest
 from penstock.jetstream.stream.stream import Stream
@@ -126,11 +127,25 @@ def marker_past_the_limit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stream, "_leave_marker", unchecked)
 
 
+def repeated_ack_confirmed_unsynced(patch: pytest.MonkeyPatch) -> None:
+    """An ack that repeats one is confirmed at once, though what the first one wrote is not synced."""
+    write = Recorder.write
+
+    def unsynced(recorder: Recorder, *, sync: bool = False) -> None:
+        before = recorder._store.journal_bytes
+        write(recorder)
+        if sync and recorder._store.journal_bytes != before:
+            recorder._store.sync()
+
+    patch.setattr(Recorder, "write", unsynced)
+
+
 STREAM_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (index_of_unwritten_removals, "acked means kept", 7000659),
     (removals_before_what_they_rest_on, "acked means kept", 7001237),
     (half_a_batch_in_the_first_recovery, "idempotent recovery", 7000115),
     (state_gone_before_the_removals, "idempotent recovery", 30002706),
+    (repeated_ack_confirmed_unsynced, "acks stay", 30011826),
     (ack_of_a_lost_delivery_dropped, "acks stay", 7001436),
     (number_of_a_removed_message_used_again, "acked means kept", 60000603),
     (write_not_in_order, "acked means kept", 20014071),

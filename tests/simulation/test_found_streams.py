@@ -159,6 +159,27 @@ def test_an_ack_of_a_delivery_that_power_loss_took_back_is_confirmed_and_kept() 
     assert bench.info("x")["num_ack_pending"] == 0
 
 
+@pytest.mark.parametrize("syncing", [False, True])
+def test_an_ack_that_repeats_one_is_confirmed_when_that_one_is_on_the_disk(syncing: bool) -> None:
+    disk, background = SimDisk(Random(1)), SimBackground()
+    bench = ConsumerBench(opened(disk, block_size=4000).account("$G"), sync_always=True)
+    bench.consumer("x", durable_name="x", ack_policy="explicit", ack_wait=SECOND)
+    bench.store_messages("s.1")
+    [message] = bench.pull("x", b"1").take()
+    bench.ack(message)
+    bench.tick()
+    if syncing:  # ... and that is not done
+        bench.engine.streams["S"].store._files.background = background  # type: ignore[attr-defined]
+        bench.engine.streams["S"].store.start_sync(lambda error: None)
+    confirmations = bench.listen(b"_OK")
+    bench.ack(message, reply=b"_OK")
+    bench.tick()
+    assert len(confirmations) == 1
+    disk.lose_power(all_of_it=True)
+    bench = ConsumerBench(opened(disk, block_size=4000).account("$G"), sync_always=True, now=bench.now)
+    assert bench.info("x")["ack_floor"]["stream_seq"] == 1
+
+
 def test_the_index_of_a_block_without_a_byte_is_used() -> None:
     disk = SimDisk(Random(1))
     bench = EngineHarness(opened(disk, block_size=130).account("$G"))

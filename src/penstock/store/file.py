@@ -125,10 +125,9 @@ class FileStreamStore:
 
         def settle(error: StoreWriteError | None) -> None:
             self._name_syncing = False
-            if error is not None:
-                self._name_unsynced = True
-                for consumer, its_files, its_names in taken:
-                    consumer.give_back(its_files, its_names)
+            self._name_unsynced |= error is not None
+            for consumer, its_files, its_names in taken:
+                (consumer.came_to_disk if error is None else consumer.give_back)(its_files, its_names)
 
         self._blocks.start_sync(self.log, done, also=sorted(files), names=sorted(names), settle=settle)
 

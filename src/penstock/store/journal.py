@@ -122,6 +122,7 @@ class FileConsumerStore:
         self._written = 0
         self._appended: AppendedFile | None = None  # the journal, when it is encrypted
         self._unsynced: set[Path] = set()
+        self._lent: list[tuple[set[Path], set[Path]]] = []  # files and directories that a sync is about
         self._names_changed = False  # in its directory, since the last sync
         self.is_new = False  # the name of its directory may not be on the disk yet; its owner may see to it
         self._snapshotting = False
@@ -277,13 +278,16 @@ class FileConsumerStore:
             self._unsynced.add(self._journal)
 
     def sync(self) -> None:
-        for path in list(self._unsynced):
+        # What a sync in the background covers is not on the disk before that ends.
+        lent = {path for files, _ in self._lent for path in files if self._disk.exists(path)}
+        for path in self._unsynced | lent:
             self._files.sync(path)
             self._unsynced.discard(path)
-        if self._names_changed:
+        lent_names = {path for _, names in self._lent for path in names}
+        if self._names_changed or self._directory in lent_names:
             sync_directory(self._disk, self._directory)
             self._names_changed = False
-        if self.is_new:
+        if self.is_new or self._directory.parent in lent_names:
             sync_directory(self._disk, self._directory.parent)
             self.is_new = False
 
@@ -294,10 +298,16 @@ class FileConsumerStore:
         if self.is_new:
             names.add(self._directory.parent)
         self._names_changed = self.is_new = False
+        self._lent.append((files, names))
         return files, names
+
+    def came_to_disk(self, files: set[Path], names: set[Path]) -> None:
+        """What take_unsynced() returned was synced."""
+        self._lent.remove((files, names))
 
     def give_back(self, files: set[Path], names: set[Path]) -> None:
         """What take_unsynced() returned did not come to disk."""
+        self._lent.remove((files, names))
         self._unsynced |= files
         self._names_changed |= self._directory in names
         self.is_new |= self._directory.parent in names

@@ -91,14 +91,15 @@ class Recorder:
         self._store.snapshot(fresh)
 
     def write(self, *, sync: bool = False) -> None:
-        """Appends what changed since the last time; sync: and waits for the disk.
+        """Appends what changed since the last time; sync: and waits for the disk, also when nothing changed:
+        an ack that repeats an earlier one is confirmed by what that one wrote, which may not be synced yet.
 
         Raises StoreWriteError; the next write goes on there.
         """
         entry = self._state.take_journal()
         if entry:
             self._store.append(entry)
-        elif not self.is_behind:
+        elif not self.is_behind and not sync:
             return
         self.is_behind = True
         if self._store.journal_bytes < self._snapshot_at:
