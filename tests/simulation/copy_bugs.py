@@ -97,11 +97,17 @@ def unwritten_is_mirrored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stream, "is_kept", property(lambda one: one.write_failure is not None or is_kept(one)))
 
 
+def removed_sources_not_noted(patch: pytest.MonkeyPatch) -> None:
+    """How far a source got in the tick of the update that removes it is not noted."""
+    patch.setattr(SourcePositions, "leave", lambda positions, inflows: None)
+
+
 COPY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (source_one_too_early, "exactly once", 3),
     (source_one_too_late, "gap", 62),
     (positions_not_noted, "exactly once", 53),
     (void_notes_come_back, "exactly once", 20006690),
+    (removed_sources_not_noted, "exactly once", 30010722),
     (mirrored_before_the_write, "ahead", 1),
     (copied_when_another_sync_ends, "ahead", 20001814),
     (origin_let_go_before_the_write, "kept", 24),

@@ -184,3 +184,21 @@ def test_a_note_that_power_loss_made_void_does_not_come_back_with_the_next_power
     disk.sync_directory(msgs)
     disk.lose_power(all_of_it=True)
     assert started().inflows[0].seq == 4
+
+
+def test_a_source_that_is_removed_and_added_again_goes_on_where_it_stopped() -> None:
+    js = EngineHarness()
+    js.create("O", "o")
+    js.create("P", "p")
+    js.create("S", "s", sources=[{"name": "O"}])
+    for n in (1, 2):
+        js.request("o", b"%d" % n)
+        settle(js)
+    publish(js.index, b"o", b"", b"", b"3")
+    js.tick()  # reads it; its copy is stored right before the update, and not written
+    js.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s"], "sources": [{"name": "P"}]})
+    js.request("p", b"other")
+    settle(js)
+    js.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s"], "sources": [{"name": "O"}]})
+    settle(js)
+    assert payloads(js, "S") == [b"1", b"2", b"3", b"other"]

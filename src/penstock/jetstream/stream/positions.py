@@ -40,6 +40,7 @@ class SourcePositions:
         self._journal: ConsumerStore | None = None
         self._noted: dict[str, tuple[int, str]] = {}  # as the journal has it
         self._noted_seq = 0  # the stream's last sequence when that was so
+        self._left: dict[str, tuple[int, str]] = {}  # of sources that an update removed, until they are noted
 
     def note(self, inflows: Iterable[Inflow], log: StreamLog) -> None:
         """Notes what moved since the last time. Raises StoreWriteError."""
@@ -48,15 +49,22 @@ class SourcePositions:
             for one in inflows
             if one.seq and self._noted.get(one.index_name) != (one.seq, one.ident)
         }
+        moved = {**self._left, **moved}
         if moved:
             journal = self._open()
             self._noted.update(moved)
             self._noted_seq = log.last_seq
             journal.append(msgspec.json.encode(Note(log.last_seq, moved)))
+            self._left.clear()
         if self._journal is not None:
             self._journal.write()
             if self._journal.journal_bytes > JOURNAL_MAX:
                 self._journal.start_snapshot(msgspec.json.encode(Note(log.last_seq, self._noted)))
+
+    def leave(self, inflows: Iterable[Inflow]) -> None:
+        """An update removed these sources. The next note has to say where they stopped: it moves the sequence
+        that headers are read from past their last messages, and the source may be added again."""
+        self._left.update((one.index_name, (one.seq, one.ident)) for one in inflows if one.seq)
 
     def _open(self) -> ConsumerStore:
         if self._journal is None:
@@ -73,6 +81,7 @@ class SourcePositions:
             name, seq, ident = read_header(value)
             if name:
                 known[name] = (seq, ident)
+        known.update(self._left)
         for inflow in inflows:
             if inflow.index_name in known and not inflow.is_mirror:
                 inflow.goes_on(*known[inflow.index_name])

@@ -326,6 +326,8 @@ class Stream:
         before, was_mirror, present = self.config.retention, self.config.mirror is not None, self.inflows
         self.config = config
         self._configure()
+        if self.positions is not None:
+            self.positions.leave([one for one in present if one not in self.inflows and not one.is_mirror])
         self._go_on([inflow for inflow in self.inflows if inflow not in present])
         self.ids.resize(config.duplicate_window, now)
         if was_mirror and config.mirror is None and not len(self.ids):
