@@ -102,12 +102,18 @@ def removed_sources_not_noted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SourcePositions, "leave", lambda positions, inflows: None)
 
 
+def work_queue_held_by_the_gone(patch: pytest.MonkeyPatch) -> None:
+    """A work queue keeps what the consumer of a lost source held back, until the next restart."""
+    patch.setattr(Stream, "consumer_left", lambda stream, *, is_direct: 0)
+
+
 COPY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (source_one_too_early, "exactly once", 3),
     (source_one_too_late, "gap", 62),
     (positions_not_noted, "exactly once", 53),
     (void_notes_come_back, "exactly once", 20006690),
     (removed_sources_not_noted, "exactly once", 30010722),
+    (work_queue_held_by_the_gone, "idempotent recovery", 30011653),
     (mirrored_before_the_write, "ahead", 1),
     (copied_when_another_sync_ends, "ahead", 20001814),
     (origin_let_go_before_the_write, "kept", 24),

@@ -202,3 +202,19 @@ def test_a_source_that_is_removed_and_added_again_goes_on_where_it_stopped() -> 
     js.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s"], "sources": [{"name": "O"}]})
     settle(js)
     assert payloads(js, "S") == [b"1", b"2", b"3", b"other"]
+
+
+def test_a_work_queue_lets_go_what_one_source_took_when_the_other_one_is_gone() -> None:
+    js = EngineHarness()
+    js.create("O", "o", retention="workqueue")
+    js.create("M", subjects=[], mirror={"name": "O"})
+    settle(js)
+    js.create("S", "s", sources=[{"name": "O"}], max_msgs=1, discard="new")
+    js.request("s", b"full")
+    settle(js)
+    js.request("o", b"taken by the mirror")
+    settle(js)
+    assert payloads(js, "O") == [b"taken by the mirror"]
+    js.api("STREAM.DELETE.S")
+    settle(js)
+    assert payloads(js, "O") == []

@@ -608,7 +608,7 @@ class Consumer:
             self.delete(sync=sync)
         except StoreError as error:
             log.error("consumer %s: its files can not be removed: %s", self.name, error)
-        if self.stream.consumer_left(is_direct=self.config.direct):
+        if self.stream.consumer_left(is_direct=self.config.direct or self.is_driven):
             self.engine.touch_stream(self.stream)
         self.engine.advisories.consumer_action(self.stream.name, self.name, "delete")
 

@@ -482,8 +482,8 @@ class Stream:
     def consumer_left(self, *, is_direct: bool) -> int:
         """A consumer ended for good: what only it needed goes. Returns how many messages went.
 
-        What nobody acked stays in a work queue, for the next consumer; but a direct one (of a mirror) may
-        have held back what the others acked.
+        What nobody acked stays in a work queue, for the next consumer; but that of a mirror or source
+        may have held back what the others acked.
         """
         if self.needs is None or (self.needs.work_queue and not is_direct):
             return 0
