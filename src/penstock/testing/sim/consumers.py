@@ -45,6 +45,7 @@ class ConsumerRecord:
         self.firsts: set[int] = set()
         self.came: set[int] = set()  # everything that was ever delivered
         self.passed: set[int] = set()  # what it passed because it was removed, and power loss brought back
+        self.twice_in_flight: set[int] = set()  # power loss took back the turn of its key
         self.given_up: set[int] = set()  # what may have become a dead letter
         self.termed: set[int] = set()  # ... and must have, since what ended it was written
         self.moved: set[int] = set()  # ... and has, as a letter that is stored
@@ -162,6 +163,8 @@ class ConsumerRecord:
                 continue
             if self.rewired and times > 1:
                 continue  # both were in flight when keys began to matter
+            if times > 1 and {seq, held.seq} & self.twice_in_flight:
+                continue
             if seq not in self.sent and not 0 < self.max_deliver <= before:
                 raise Violation("one a key", f"{where} came while {seq} was in flight")
         if times > 1 or self.rewired or not self.simple_start:
@@ -270,6 +273,7 @@ class ConsumerRecord:
             # Its state may have come to the disk before the removals which it took into account.
             back = (self.passed | record.came_back) - pending
             self.passed = {one for one in back if one <= state.delivered_stream}
+            self.twice_in_flight = (self.twice_in_flight | record.came_back) & pending_of(consumer).keys()
         if self.policy == "explicit":
             for seq in pending:
                 if seq in self.settled and seq in record.live:

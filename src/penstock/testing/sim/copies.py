@@ -305,6 +305,10 @@ class Copies(Feature):
         """Did it write its copy of a message, which it takes?"""
         return held.seq <= self._claimed.get(key_of(inflow.source), (0, ""))[0]
 
+    def holds(self, held: Held) -> bool:
+        """Is a copy of this very message with the operating system?"""
+        return held.tag > 0 and any(one.tag == held.tag for one in self.record.kept.live.values())
+
     # --- crashes
 
     def crashed(self) -> None:

@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from penstock.testing.sim.world import World
 
 
+def note_holes(world: World) -> None:
+    """Power was lost: what recovers next may find out, while it reads, that messages are lost."""
+    for known in world.streams.values():
+        known.may_have_holes |= may_leave_holes(world)
+
+
+def may_leave_holes(world: World) -> bool:
+    """Can power loss take a part of a block whose index it keeps?"""
+    return not world.always or world.lazy
+
+
 def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None:
     """Judges what the last recovery found. in_flight: requests that the crash left without an answer."""
     engine = world.engine
@@ -48,7 +59,7 @@ def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None
                 known.limits_changed = True
             if known.config.retention is not RetentionPolicy.LIMITS:
                 note_settled(world, known, in_flight)
-            there = read_log(stream.log, 1)
+            there = known.read(stream.log, 1)
             if known.copies is not None:
                 known.copies.note_rollups(there)
             world.batches.judge(known, there, world.now, power=power)
@@ -57,7 +68,7 @@ def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None
             one.recovered(world.now, power=power or is_new, damaged=world.damaged)
         if power:
             known.survived_power_loss(world.now)
-            known.may_have_holes |= not world.always or world.lazy
+            known.may_have_holes |= may_leave_holes(world)
     world.batches.crashed(damaged=world.damaged)
     _judge_consumers(world, in_flight, power=power)
     found = engine.streams.get(LETTERS)
@@ -124,7 +135,9 @@ def dump(world: World) -> Any:
             for consumer in stream.consumers.values()
         }  # fmt: skip
         state = stream.state(deleted=True)
-        messages = read_log(stream.log, 1, damaged=world.flipped or world.damaged)
+        known = world.streams.get(name)
+        may_be_lost = world.flipped or world.damaged or known is None or known.may_have_holes
+        messages = read_log(stream.log, 1, damaged=may_be_lost)
         inflows = [(one.index_name, one.seq, one.ident) for one in stream.inflows]
         found[name] = (stream.store.meta, state, messages, consumers, inflows)
     return found

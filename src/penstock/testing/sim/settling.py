@@ -86,8 +86,10 @@ def _has_kept(world: World, consumer: Consumer, held: Held, *, unwanted: bool) -
     if found is None:
         return False
     copies, inflow = found
-    is_taken = held.seq >= consumer.meta.start_seq and copies.may_take(inflow, held)
-    return copies.has_kept(inflow, held) if is_taken else unwanted
+    if held.seq < consumer.meta.start_seq:
+        # What it began behind stays, unless power loss took that back: its sequences then are new messages.
+        return unwanted or copies.holds(held)
+    return copies.has_kept(inflow, held) if copies.may_take(inflow, held) else unwanted
 
 
 def _inflow_of(world: World, consumer: Consumer) -> tuple[Copies, Inflow] | None:

@@ -99,8 +99,8 @@ def is_produced(header: bytes) -> bool:
 def read_log(log: StreamLog, from_seq: int, *, damaged: bool = False) -> dict[int, Held]:
     """What a log holds at or after a sequence, message by message.
 
-    damaged: bits were flipped in its files, so that it may find out while it reads that a message is lost,
-    and must count it as gone from then on.
+    damaged: bits were flipped in its files, or power loss left holes in them, so that it may find out while
+    it reads that a message is lost, and must count it as gone from then on.
     """
     found: dict[int, Held] = {}
     seq = log.next_seq(from_seq)
@@ -162,12 +162,17 @@ class StreamRecord:
 
     # --- following the log
 
+    def read(self, log: StreamLog, from_seq: int) -> dict[int, Held]:
+        """What the log holds. What it finds to be lost while it reads is gone; whether it had to last is
+        for judge() to say."""
+        return read_log(log, from_seq, damaged=self.damaged or self.may_have_holes)
+
     def look(self, stream: Stream, now: int) -> None:
         """Takes in what changed since the last look, and checks it."""
         log = stream.log
         self.config = stream.config
         self.window_ns = min(self.window_ns, stream.config.duplicate_window)
-        fresh = read_log(log, self.last_seq + 1, damaged=self.damaged)
+        fresh = self.read(log, self.last_seq + 1)
         if self.copies is not None:
             self.copies.note_rollups(fresh)
         for held in fresh.values():
@@ -321,7 +326,7 @@ class StreamRecord:
             held for held in left
             if not (
                 held.seq < oldest.get(held.subject, 1 << 62)
-                and (sum(seq > held.seq for seq in seqs[held.subject]) >= most or by_rollup
+                and (sum(seq > held.seq for seq in seqs[held.subject]) + self.lost >= most or by_rollup
                      or self.config.max_msgs > 0
                      or self.config.max_bytes > 0)
             )
@@ -485,7 +490,7 @@ class StreamRecord:
     def judge(self, stream: Stream, now: int, *, power: bool, always: bool) -> None:
         """Compares what was recovered with what must have survived, and goes on from there."""
         log = stream.log
-        found = read_log(log, 1)
+        found = self.read(log, 1)
         self.config = stream.config  # recovery enforces what an update left, be it answered or not
         base = self.synced if power else self.kept
         must = dict(base.live)
@@ -565,7 +570,7 @@ class StreamRecord:
         """What is there now is what the stream is from here on."""
         log = stream.log
         self.config = stream.config
-        self.live = read_log(log, 1, damaged=self.damaged) if found is None else found
+        self.live = self.read(log, 1) if found is None else found
         self.left_otherwise |= self.ever.keys() - self.live.keys()
         self.settled_before = set()
         self.last_seq = log.last_seq

@@ -590,7 +590,9 @@ def check_drained(world: World, record: ConsumerRecord) -> None:
     consumer = _consumer(world, record)
     held = world.streams[record.stream].live.values()
     if record.key_token and not record.rewired:
-        missing = [one.seq for one in held if one.seq >= record.start and one.seq not in record.came]
+        # What one did before that came back after its removal is not known: it is judged by what follows.
+        start = max(record.start, record.recovered + 1) if record.was_removed else record.start
+        missing = [one.seq for one in held if one.seq >= start and one.seq not in record.came]
         missing = [seq for seq in missing if record.wants(world.streams[record.stream].live[seq].subject)]
         missing = [seq for seq in missing if seq not in record.passed]
     else:

@@ -34,7 +34,7 @@ from penstock.testing.sim.disk import Killed, SimDisk
 from penstock.testing.sim.faults import Violation, require
 from penstock.testing.sim.features import Feature, feature
 from penstock.testing.sim.history import History, Origins
-from penstock.testing.sim.judging import dump, judge
+from penstock.testing.sim.judging import dump, judge, note_holes
 from penstock.testing.sim.letters import LETTERS, LetterBook
 from penstock.testing.sim.logtap import LogTap
 from penstock.testing.sim.origins import TARGETS
@@ -171,6 +171,7 @@ class World:
         if power:
             self.power_losses += 1
             self.disk.lose_power()
+            note_holes(self)
         else:
             self.disk.restart()
 
