@@ -26,9 +26,10 @@ class LoopBudget:
     def waiting(self) -> int:
         """How many wait for a turn."""
 
-    def wait(self, work: Callable[[], object]) -> None:
+    def wait(self, work: Callable[[], object], failed: Callable[[Exception], object] | None = None) -> None:
         """Calls work() once, in a later turn of the loop, after those that wait already. It works until
-        is_over() and asks for another turn when something is left."""
+        is_over() and asks for another turn when something is left. failed: called with what work() raises,
+        which the event loop gets otherwise."""
 
     def begin_part(self) -> None:
         """Begins a part; what it is made of counts together. Parts that begin within it are in it."""

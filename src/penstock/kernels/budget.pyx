@@ -25,6 +25,8 @@ from collections import deque
 
 from libc.stdint cimport uint64_t
 
+from penstock.faults import contain
+
 cdef extern from *:
     """
     #ifdef _WIN32
@@ -100,8 +102,8 @@ cdef class LoopBudget:
     def waiting(self):
         return len(self.queue)
 
-    def wait(self, work):
-        self.queue.append(work)
+    def wait(self, work, failed=None):
+        self.queue.append((work, failed))
         if not self.scheduled and not self.in_turn:
             self.scheduled = True
             self.call_soon(self.turn)
@@ -116,7 +118,11 @@ cdef class LoopBudget:
         try:
             while left:
                 left -= 1
-                self.queue.popleft()()
+                work, failed = self.queue.popleft()
+                if failed is None:
+                    work()
+                else:
+                    contain(work, failed)
                 if left and self.now() >= self.until:
                     break
         finally:

@@ -24,6 +24,7 @@ import socket
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from penstock import faults
 from penstock.kernels.dispatch import Inlet
 from penstock.net.backlog import HIGH_WATER, LOW_WATER, BacklogWatch
 from penstock.net.layer import Layer
@@ -167,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pause()
         if not self._turn_due:
             self._turn_due = True
-            self.budget.wait(self._on_turn)
+            self.budget.wait(self._on_turn, self._turn_failed)
 
     def finish(self) -> None:
         """Works through all that was read, for a server that is about to stop."""
@@ -359,15 +360,18 @@ class Connection(asyncio.BufferedProtocol):
         self.budget.begin_part()  # of what waits here, and in the layers between
         try:
             self._work_on()
-        except BaseException:
-            # Like an exception within a read: the event loop reports it, and the connection is gone.
-            if self._lost is not None:
-                self._end(self._lost)
-            else:
-                self.abort(CloseReason.READ_ERROR)
-            raise
         finally:
             self.budget.end_part()
+
+    def _turn_failed(self, error: Exception) -> None:
+        """Like an exception within a read: it is logged, and the connection is gone. It would wait for ever
+        otherwise, with its reading paused."""
+        faults.note(f"work for the connection from {self.peer[0]}:{self.peer[1]}", error)
+        self._turn_due = False
+        if self._lost is not None:
+            self._end(self._lost)
+        else:
+            self.abort(CloseReason.READ_ERROR)
 
     def _work_on(self) -> None:
         """Goes on with what was read, for as long as this turn's part allows, and then with reading."""
