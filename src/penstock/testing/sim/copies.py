@@ -58,6 +58,8 @@ class Copies(Feature):
         self._rollups: list[Held] = []  # copies at the last look that take older messages away
         self._rollups_of_tick: list[Held] = []  # the same since the last tick
         self._tick_from = 0  # the last sequence before it
+        # Of each source, how far the server was with it at most when the stream ended at a sequence.
+        self._stood: dict[str, dict[int, Position]] = {}
         self._taken: dict[str, int] = {}  # how far the server says it was with each source before it
         self._may_be_ahead = False  # power loss without syncs
         self._last_seq = 0  # of the stream, at the last look
@@ -117,6 +119,7 @@ class Copies(Feature):
         if first is not None and first[0] in self.record.live and held.ts - first[1] < self.record.window_ns:
             raise Violation("no duplicate", f"{where} has the message id of {first}")
         self._upto[about.key] = (about.seq, about.ident)
+        self._stood.setdefault(about.key, {})[held.seq - 1] = (about.seq - 1, about.ident)
         self._came.add((about.key, about.seq, about.ident))
 
     def end_tick(self, now: int, *, faulty: bool) -> None:
@@ -190,6 +193,7 @@ class Copies(Feature):
         else:
             self._note_unseen(record.last_seq - self._last_seq - len(fresh))
         self._last_seq = record.last_seq
+        self._note_stood()
         for key, (seq, ident) in self._upto.items():
             past, past_ident = self._before.get(key, (0, ""))
             if (seq, ident) != (past, past_ident) and self._shows_everything():
@@ -313,6 +317,33 @@ class Copies(Feature):
 
     def crashed(self) -> None:
         self._note_purges()
+        self._note_stood()
+
+    def _note_stood(self) -> None:
+        stream = self._world.engine.streams.get(self.record.name)
+        if stream is None or stream.config.mirror is not None:
+            return
+        for one in stream.inflows:
+            self._stood.setdefault(key_of(one.source), {})[stream.log.last_seq] = (one.seq, one.ident)
+
+    def _still_known(self, kept: Mapping[str, Position]) -> dict[str, Position]:
+        """Sources that the server goes on with behind the copies which are left, after a power loss without
+        syncs. The copies that say so may have expired or made room since, and an origin that lost its own end
+        gives their sequences to other messages; the target does not take those, as on the official server.
+
+        It may know no more than it did when the stream ended where it ends now.
+        """
+        last_seq, stream = self.record.last_seq, self._world.engine.streams.get(self.record.name)
+        known = {}
+        for inflow in stream.inflows if stream is not None and stream.config.mirror is None else ():
+            key, ident = key_of(inflow.source), inflow.ident
+            stood = self._stood.get(key, {})
+            at = min((seq for seq in stood if seq >= last_seq), default=max(stood, default=0))
+            most, stood_ident = stood.get(at, (0, ""))
+            seq, kept_ident = kept.get(key, (0, ident))
+            if stood_ident == kept_ident == ident and seq < inflow.seq <= most:
+                known[key] = (inflow.seq, ident)
+        return known
 
     def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
         """After a crash: the record took over what was found."""
@@ -327,6 +358,11 @@ class Copies(Feature):
             # The last one counts: of an origin that lost messages with the power, it may be a lower sequence.
             if about is not None and (is_lossy or held.seq > record.base.last_seq):
                 kept[about.key] = (about.seq, about.ident)
+        if is_lossy:
+            kept |= self._still_known(kept)
+        for stood in self._stood.values():
+            for seq in [one for one in stood if one > record.last_seq]:
+                del stood[seq]
         if record.config.mirror is not None:
             kept = dict.fromkeys(self._sources, (record.last_seq, ""))
         self._upto, self._before = kept, dict(kept)
