@@ -169,22 +169,15 @@ def _run(options: Options, load: Callable[[], Options]) -> int:
         return EXIT_FAILED
     logs.take_over_logging(served)
     try:
-        return _run_loop(options, _listen(options), served, load)
+        # Before the imports that take most of the start: clients wait in the sockets' queues.
+        listening = sockets.listen_for_clients(options.host, options.port)
+        return _run_loop(options, listening, served, load)
     except ServerError as error:
         served.log.fatal(str(error))
         return EXIT_FAILED
     finally:
         _end_on_interrupt()
         served.close()
-
-
-def _listen(options: Options) -> list[socket.socket]:
-    """Sockets for clients, before the imports that take most of the start: clients wait in their queues."""
-    port = sockets.client_port(options.port)
-    try:
-        return sockets.listen(options.host, port)
-    except OSError as error:
-        raise ServerError(sockets.failure(options.host, port, error)) from error
 
 
 def _run_loop(

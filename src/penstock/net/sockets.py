@@ -13,6 +13,8 @@ import errno
 import os
 import socket
 
+from penstock.errors import ServerError
+
 BACKLOG = 4096
 WILDCARDS = ("", "0.0.0.0", "::")
 FREE_PORT_TRIES = 16
@@ -46,9 +48,16 @@ def failure(host: str, port: int, error: OSError) -> str:
     return f'Error listening on port: {where}, "listen tcp {where}: bind: {reason}"{advice}'
 
 
-def client_port(port: int) -> int:
-    """The port to bind for the option `port`: 0 is the default one there, and -1 any free one."""
-    return {0: 4222, -1: 0}.get(port, port)
+def listen_for_clients(host: str, port: int) -> list[socket.socket]:
+    """`listen` for the options `host` and `port`: 0 is the default port there, and -1 any free one.
+
+    Raises ServerError when the address can't be bound.
+    """
+    port = {0: 4222, -1: 0}.get(port, port)
+    try:
+        return listen(host, port)
+    except OSError as error:
+        raise ServerError(failure(host, port, error)) from error
 
 
 def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:

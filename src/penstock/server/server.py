@@ -493,11 +493,8 @@ class Server:
         options = self.options
         self._info = self._static_info(options.port)  # complete before the first client; the port follows
         listener = Listener(self._accept)
-        port = sockets.client_port(options.port)
-        try:
-            await listener.open(options.host, port, sockets=self._listening)
-        except OSError as error:
-            raise ServerError(sockets.failure(options.host, port, error)) from error
+        listening = self._listening or sockets.listen_for_clients(options.host, options.port)
+        await listener.open(options.host, options.port, sockets=listening)
         self._listener = listener
         self._info = self._static_info(listener.port)
         self.log.info(f"Listening for client connections on {_host_port(options.host, listener.port)}")
