@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from penstock.jetstream.consumer.acks import Acks
+from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.state import Recorder
 from penstock.jetstream.engine import JetStream
-from penstock.jetstream.stream import ingest
+from penstock.jetstream.stream import ingest, stream
 from penstock.jetstream.stream.stream import Stream
 from penstock.kernels import records
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
+from penstock.protocol.api import ConsumerConfig
 from penstock.store import blocks, files, recovery
 from penstock.store.disk import Disk
 from tests.simulation.bugs import KIND_FLOOR, half_a_batch_in_recovery
@@ -119,10 +121,10 @@ def marker_past_the_limit(patch: pytest.MonkeyPatch) -> None:
     """A marker is stored though a stream that discards new messages has no room for it."""
     leave_marker = Stream._leave_marker
 
-    def unchecked(stream: Stream, subject: bytes) -> None:
+    def unchecked(to: Stream, subject: bytes) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(ingest, "check_room", lambda *_: None)
-            leave_marker(stream, subject)
+            leave_marker(to, subject)
 
     patch.setattr(Stream, "_leave_marker", unchecked)
 
@@ -140,6 +142,24 @@ def repeated_ack_confirmed_unsynced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Recorder, "write", unsynced)
 
 
+def message_ids_forgotten_in_a_crash(patch: pytest.MonkeyPatch) -> None:
+    """Recovery does not look for message ids."""
+    patch.setattr(stream, "recover_ids", lambda *_: None)
+
+
+def pending_dropped_by_an_update(patch: pytest.MonkeyPatch) -> None:
+    """An update of a consumer gives up what came as often as it allows, not waiting for the acks."""
+    update = Consumer.update
+
+    def hasty(consumer: Consumer, config: ConsumerConfig, now: int) -> None:
+        update(consumer, config, now)
+        for seq, _, _, times in consumer.state.pending():
+            if 0 < consumer.config.max_deliver <= times + 1:
+                consumer.state.drop(seq)
+
+    patch.setattr(Consumer, "update", hasty)
+
+
 STREAM_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (index_of_unwritten_removals, "acked means kept", 7000659),
     (removals_before_what_they_rest_on, "acked means kept", 7001237),
@@ -150,4 +170,6 @@ STREAM_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (number_of_a_removed_message_used_again, "acked means kept", 60000603),
     (write_not_in_order, "acked means kept", 20014071),
     (marker_past_the_limit, "limits", 20006861),
+    (message_ids_forgotten_in_a_crash, "no duplicate", 1),
+    (pending_dropped_by_an_update, "until acked", 42),
 ]

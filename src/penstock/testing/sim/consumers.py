@@ -47,6 +47,7 @@ class ConsumerRecord:
         self.passed: set[int] = set()  # what it passed because it was removed, and power loss brought back
         self.twice_in_flight: set[int] = set()  # power loss took back the turn of its key
         self.given_up: set[int] = set()  # what may have become a dead letter
+        self.exhausted: set[int] = set()  # it came as often as it might, before an update allowed more
         self.termed: set[int] = set()  # ... and must have, since what ended it was written
         self.moved: set[int] = set()  # ... and has, as a letter that is stored
         self.acked_late: set[int] = set()  # ... but was acked after all
@@ -76,6 +77,19 @@ class ConsumerRecord:
         self.push = config.get("deliver_subject", "")
         self.simple_start = config.get("deliver_policy", "all") != "last_per_subject"
         self.may_vanish = bool(config.get("inactive_threshold")) or not config.get("durable_name")
+
+    def update(self, config: dict[str, Any], consumer: Consumer) -> None:
+        """It has another configuration. What came as often as the one before allowed is pending no more, and
+        does not come again where this one allows more."""
+        pending = pending_of(consumer)
+        self.exhausted |= {
+            seq for seq, times in self.delivered.items() if self._is_last(seq, times) and seq not in pending
+        }
+        self.configure(config)
+
+    def _is_last(self, seq: int, times: int) -> bool:
+        """Did it come as often as it may?"""
+        return 0 < self.max_deliver <= times or seq in self.exhausted
 
     @property
     def key(self) -> tuple[str, str]:
@@ -165,7 +179,7 @@ class ConsumerRecord:
                 continue  # both were in flight when keys began to matter
             if times > 1 and {seq, held.seq} & self.twice_in_flight:
                 continue
-            if seq not in self.sent and not 0 < self.max_deliver <= before:
+            if seq not in self.sent and not self._is_last(seq, before):
                 raise Violation("one a key", f"{where} came while {seq} was in flight")
         if times > 1 or self.rewired or not self.simple_start:
             return
@@ -245,7 +259,7 @@ class ConsumerRecord:
                 raise Violation("pending", f"{where}: {seq} is pending and was acked or never came")
         for seq, times in self.delivered.items():
             lost = seq in record.live and seq not in pending and seq not in self.sent
-            if lost and not 0 < self.max_deliver <= times:
+            if lost and not self._is_last(seq, times):
                 raise Violation("until acked", f"{where}: {seq} came, was not acked and is not pending")
         require(
             info["num_ack_pending"] == len(pending), "pending",
@@ -282,7 +296,7 @@ class ConsumerRecord:
                 for seq, times in self.delivered.items():
                     lost = seq in record.live and seq not in pending and seq not in self.sent
                     lost = lost and seq not in record.came_back
-                    if lost and seq <= state.delivered_stream and not (0 < self.max_deliver <= times):
+                    if lost and seq <= state.delivered_stream and not self._is_last(seq, times):
                         raise Violation("until acked", f"{where}: {seq} is pending no more")
         for seq in self.settled:
             if seq > state.delivered_stream and seq in record.live and self.policy == "explicit":
@@ -297,6 +311,7 @@ class ConsumerRecord:
         self.start = consumer.meta.start_seq
         self.delivered = pending_of(consumer)
         self.outstanding = [one for one in self.outstanding if one[1] in self.delivered]
+        self.exhausted.clear()
         self.sent.clear()
         self.consumer_seq = self.kept_seq = state.delivered_consumer
         self.newest = self.recovered = state.delivered_stream

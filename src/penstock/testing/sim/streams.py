@@ -579,7 +579,7 @@ class StreamRecord:
         self.ever = {seq: tag for seq, tag in self.ever.items() if seq <= self.last_seq}
         self.acked = {seq: tag for seq, tag in self.acked.items() if seq <= self.last_seq}
         self.seq_of = {tag: seq for tag, seq in self.seq_of.items() if seq in self.live}
-        self.ids = {msg_id: first for msg_id, first in self.ids.items() if first[0] <= self.last_seq}
+        self.ids = {msg_id: first for msg_id, first in self.ids.items() if self._may_have(msg_id, first[0])}
         for held in self.live.values():
             if held.tag:
                 self._note(held)
@@ -590,6 +590,16 @@ class StreamRecord:
         self.end_tick()
         self._looked_at, self._looked_at_bytes = len(self.live), self._bytes  # a crash may bring some back
         self._count(log)
+
+    def _may_have(self, msg_id: bytes, seq: int) -> bool:
+        """After a crash: may the message of that sequence have had the id? One that was not written can have
+        left its sequence to another one."""
+        held = self.live.get(seq)
+        return seq <= self.last_seq and (held is None or _msg_id_of(held) == msg_id)
+
+
+def _msg_id_of(held: Held) -> bytes | None:
+    return headers.value_of(held.header, headers.MSG_ID) if held.header else None
 
 
 def _has_happened(held: Held, now: int) -> bool:

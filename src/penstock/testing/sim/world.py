@@ -236,7 +236,7 @@ class World:
         stream = self.engine.streams.get(record.stream)
         consumer = stream.consumers.get(record.name) if stream is not None else None
         if consumer is not None:
-            record.configure(json.loads(encode(consumer.config)))
+            record.update(json.loads(encode(consumer.config)), consumer)
 
     def forget(self, name: str) -> None:
         """A stream is gone, with its consumers."""
@@ -523,7 +523,7 @@ class World:
         consumer = self.engine.streams[stream].consumers[name]
         known = self.consumers.get(key)
         if known is not None and known.created == consumer.created:
-            known.configure(answer["config"])
+            known.update(answer["config"], consumer)
             return known
         return self.meet_unknown(stream, name)
 
