@@ -169,6 +169,17 @@ def republished_before_the_write(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JetStream, "write", early)
 
 
+def not_republished_after_a_failed_write(patch: pytest.MonkeyPatch) -> None:
+    """What could not be written does not go out again when it is written at last."""
+    write_failed = Stream.write_failed
+
+    def forgetful(stream: Stream, reason: str) -> None:
+        write_failed(stream, reason)
+        stream.republisher.clear()
+
+    patch.setattr(Stream, "write_failed", forgetful)
+
+
 def acked_before_the_sync(patch: pytest.MonkeyPatch) -> None:
     """With `sync: always`, pub acks do not wait for the sync that is under way."""
     acknowledge = JetStream.acknowledge
@@ -268,6 +279,7 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (key_never_busy, "one a key", 2),
     (transform_kept_past_an_update, "subjects", 14),
     (republished_before_the_write, "republish", 1),
+    (not_republished_after_a_failed_write, "republish", 80001201),
     (counted_from_what_was_written, "sum", 2),
     (deleted_schedule_happens, "schedules", 9),
     (schedules_forgotten_in_a_crash, "schedules", 61),

@@ -65,7 +65,6 @@ class Copies(Feature):
         self._last_seq = 0  # of the stream, at the last look
         self._ids_unseen: set[bytes] = set()  # message ids of copies that came and went between two looks
         self._placed = 0  # a mirror was purged up to there, which its origin may not have come to
-        self._config_before = record.config  # when the last tick ended: copies went by it until an update
         self._configure()
 
     # --- new messages
@@ -123,14 +122,13 @@ class Copies(Feature):
         self._came.add((about.key, about.seq, about.ident))
 
     def end_tick(self, now: int, *, faulty: bool) -> None:
-        self._config_before = self.record.config
         self._rollups_of_tick.clear()
         self._tick_from = self.record.last_seq
         stream = self._world.engine.streams.get(self.record.name)
         self._taken = {key_of(one.source): one.seq for one in stream.inflows} if stream is not None else {}
 
     def _is_copy(self, held: Held, source: StreamSource, original: Held, ident: str) -> bool:
-        configs = (self.record.config, self._config_before)
+        configs = (self.record.config, self.record.config_before)
         return any(self._is_copy_by(config, held, source, original, ident) for config in configs)
 
     def _is_copy_by(

@@ -57,6 +57,7 @@ def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None
         else:
             if ("update", name) in in_flight or name in world.half_updated:
                 known.limits_changed = True
+            known.config = stream.config  # recovery enforces what an update left, be it answered or not
             if known.config.retention is not RetentionPolicy.LIMITS:
                 note_settled(world, known, in_flight)
             there = known.read(stream.log, 1)
@@ -95,6 +96,7 @@ def _judge_consumers(world: World, in_flight: set[tuple[str, str]], *, power: bo
                 raise Violation("acks stay", f"consumer {key} is gone with its confirmed acks")
             del world.consumers[key]
         elif world.damaged:
+            world.configure(known)
             known.settled.clear()
             known.confirmed.clear()
             known.floor = known.kept_floor = 0

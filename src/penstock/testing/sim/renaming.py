@@ -92,13 +92,16 @@ class Republished(Feature):
     def __init__(self, record: StreamRecord) -> None:
         super().__init__(record)
         self._last = 0  # the sequence that came last
-        self._due: dict[int, Held] = {}  # stored, and not come yet
+        self._due: dict[int, set[str | None]] = {}  # stored, and not come yet: as what; None: maybe not
 
     def looked(self, before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
-        config = self.record.config
-        if config.republish is not None:
-            due = {seq: held for seq, held in fresh.items() if republished_subject(config, held.subject)}
-            self._due.update((seq, held) for seq, held in due.items() if seq > self._last)
+        """What goes out is decided when a message is stored, in the tick of an update by either
+        configuration, and may have to wait for a disk that fails."""
+        configs = (self.record.config_before, self.record.config)
+        for seq, held in fresh.items():
+            wanted = {republished_subject(config, held.subject) for config in configs}
+            if seq > self._last and wanted != {None}:
+                self._due[seq] = wanted
 
     def arrived(self, subject: str, header: bytes, payload: bytes, *, looked: bool) -> None:
         """A message came. looked: the record has seen everything that was written."""
@@ -111,14 +114,13 @@ class Republished(Feature):
             not looked or seq <= record.kept.last_seq, "republish", f"{where}: came before it was written"
         )
         self._last = seq
-        self._due.pop(seq, None)
+        due = self._due.pop(seq, set())
         held = record.live.get(seq)
         if held is None:  # came and went within the tick
             require(about[headers.SUBJECT] != "", "republish", where)
             return
-        wanted = republished_subject(record.config, held.subject)
-        right = about[headers.SUBJECT] == held.subject and (wanted == subject or record.limits_changed)
-        require(right, "republish", f"{where}: is {held}, {wanted} was expected")
+        right = about[headers.SUBJECT] == held.subject and subject in due
+        require(right, "republish", f"{where}: is {held}, {due} was expected")
         if payload:
             require(payload == held.payload, "republish", f"{where}: is {held}")
         else:
@@ -130,13 +132,21 @@ class Republished(Feature):
             raise Violation("republish", f"{where}: the last before was {max(older, default=0)}, not {said}")
 
     def end_tick(self, now: int, *, faulty: bool) -> None:
+        if faulty:
+            return  # what can't be written goes out when it is
         due, self._due = self._due, {}
-        if due and not faulty and not self.record.limits_changed:
-            raise Violation("republish", f"{self.record.name}: {list(due)} did not go out again")
+        left = [seq for seq, wanted in due.items() if None not in wanted]
+        require(not left, "republish", f"{self.record.name}: {left} did not go out again")
 
     def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
+        """What recovery stores (markers, what schedules made) goes out too, and nothing else does."""
         self._last = 0
-        self._due = {}
+        record = self.record
+        self._due = {
+            seq: {republished_subject(record.config, held.subject), None}
+            for seq, held in record.live.items()
+            if damaged or seq > record.base.last_seq
+        }
 
 
 _ABOUT = (headers.SEQUENCE, headers.SUBJECT, headers.LAST_SEQUENCE)

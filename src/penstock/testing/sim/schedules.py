@@ -22,11 +22,14 @@ CRON_S = 5
 
 class Schedule(NamedTuple):
     """One that is there. due: ns. since: when (ns) it may have happened without a trace, or the server found
-    it after a crash; it may count its next time from then."""
+    it after a crash; it may count its next time from then. made, made_at: sequence and time of the message
+    that says when it is due."""
 
     held: Held
     due: int
     since: int = 0
+    made: int = 0
+    made_at: int = 0
 
 
 def schedule_headers(name: str, now: int, random: Random, *, ttls: bool) -> list[tuple[str, str]]:
@@ -59,7 +62,11 @@ def _first_due(held: Held) -> int:
         return parse_time(pattern[4:])
     if pattern.startswith("@every "):
         return held.ts + int(pattern[7:-1]) * NS_PER_S - NS_PER_S // 2  # whole seconds are counted from
-    return (held.ts // (CRON_S * NS_PER_S) + 1) * CRON_S * NS_PER_S
+    return _next_cron(held.ts)
+
+
+def _next_cron(after: int) -> int:
+    return (after // (CRON_S * NS_PER_S) + 1) * CRON_S * NS_PER_S
 
 
 class Schedules(Feature):
@@ -114,7 +121,7 @@ class Schedules(Feature):
             return
         due = parse_time(following)
         require(due > known.due and due >= held.ts, "schedules", f"{where}: the next is at {following}")
-        self._known[scheduler] = known._replace(due=due)
+        self._known[scheduler] = known._replace(due=due, made=held.seq, made_at=held.ts)
 
     def _may_be_unseen(self, one: Schedule, fresh: dict[int, Held]) -> bool:
         """May what it made have gone before the record looked? A purge or a roll-up takes it, and where there
@@ -146,13 +153,13 @@ class Schedules(Feature):
         live = dict(sorted(self.record.live.items()))
         new = {seq: held for seq, held in live.items() if _value(held, headers.SCHEDULER)}
         new = {seq: held for seq, held in new.items() if seq not in self._produced}
-        fits = not power and not damaged and self._faulty_at < now and not self.record.limits_changed
-        if fits:
-            for held in new.values():
-                known = self._known.get(_value(held, headers.SCHEDULER))
-                if known is not None:  # else it was published with the tick that the crash ended
-                    require(held.ts >= known.due, "schedules", f"{held} came too early, due {known.due}")
+        fits = not power and not damaged and self._faulty_at < now
         before, self._known = self._known, {}
+        before = {subject: self._found_again(one, now) for subject, one in before.items()} if fits else {}
+        for held in new.values():
+            known = before.get(_value(held, headers.SCHEDULER))
+            if known is not None:  # else it was published with the tick that the crash ended
+                require(held.ts >= known.due, "schedules", f"{held} came too early, due {known.due}")
         self._looked_upto = self.record.last_seq
         self._produced = set(new)
         for held in live.values():
@@ -160,13 +167,27 @@ class Schedules(Feature):
             self._known.pop(held.subject, None)
             if is_schedule(held):
                 past = before.get(held.subject)
-                kept = fits and past is not None and past.held.seq == held.seq
-                self._known[held.subject] = (
-                    past if kept and past is not None else Schedule(held, _first_due(held), since=now)
-                )
+                is_same = past is not None and past.held.seq == held.seq
+                first = Schedule(held, _first_due(held), since=now)
+                self._known[held.subject] = past if is_same and past is not None else first
             elif scheduler in self._known and _value(held, headers.SCHEDULE_NEXT) != "purge":
                 due = parse_time(_value(held, headers.SCHEDULE_NEXT))
                 known = self._known[scheduler]
-                self._known[scheduler] = known._replace(due=max(due, known.due))
+                if due >= known.due:
+                    self._known[scheduler] = known._replace(due=due, made=held.seq, made_at=held.ts)
             if scheduler:
                 self._produced.add(held.seq)
+
+    def _found_again(self, one: Schedule, now: int) -> Schedule:
+        """What the server knows after a restart of a schedule that was there before it.
+
+        Where the message is gone that says when it is due, the stream's last time is what counts. A message
+        that was made too late says a time of a cron pattern after the nearest whole second, and there may be
+        one before that, which then is due.
+        """
+        if one.made > self.record.base.last_seq:  # made in memory alone, while the disk failed
+            return Schedule(one.held, _first_due(one.held), since=now)
+        is_cron = not _value(one.held, headers.SCHEDULE).startswith("@")
+        if not is_cron or not one.made or one.made in self.record.live:
+            return one
+        return one._replace(due=min(one.due, _next_cron(one.made_at)), since=now)

@@ -125,9 +125,10 @@ def read_log(log: StreamLog, from_seq: int, *, damaged: bool = False) -> dict[in
 class StreamRecord:
     """One stream, from its creation to its deletion."""
 
-    def __init__(self, name: str, config: StreamConfig) -> None:
+    def __init__(self, name: str, config: StreamConfig, identity: str) -> None:
         self.name = name
-        self.config = config
+        self.identity = identity  # what tells it from others of its name
+        self.config = self.config_before = config  # now, and when the last tick ended
         self.memory = config.storage.value == "memory"
         self.live: dict[int, Held] = {}
         self.last_seq = 0
@@ -206,6 +207,7 @@ class StreamRecord:
         self.asked.clear()
         self.published.clear()
         self.limits_changed = False
+        self.config_before = self.config
 
     def wrote(self) -> None:
         """Everything that was looked at is with the operating system."""
@@ -491,7 +493,6 @@ class StreamRecord:
         """Compares what was recovered with what must have survived, and goes on from there."""
         log = stream.log
         found = self.read(log, 1)
-        self.config = stream.config  # recovery enforces what an update left, be it answered or not
         base = self.synced if power else self.kept
         must = dict(base.live)
         if not power or always:
@@ -542,7 +543,11 @@ class StreamRecord:
             return True  # it was removed after the base was written
         if self._has_reason(held, now) or _went_with_schedule(held, self.live.values(), now):
             return True
-        config = self.config
+        # By the limits before an update that the crash interrupted, or by those after it.
+        configs = [self.config, self.config_before] if self.limits_changed else [self.config]
+        return any(self._had_no_room(held, found, config, power=power) for config in configs)
+
+    def _had_no_room(self, held: Held, found: dict[int, Held], config: StreamConfig, *, power: bool) -> bool:
         limited = config.max_msgs > 0 or config.max_bytes > 0
         if limited and (self.limits_changed or held.seq < min(found, default=1 << 62)):
             return True
@@ -569,7 +574,7 @@ class StreamRecord:
     def adopt(self, stream: Stream, found: dict[int, Held] | None = None) -> None:
         """What is there now is what the stream is from here on."""
         log = stream.log
-        self.config = stream.config
+        self.config, self.identity = stream.config, stream.identity
         self.live = self.read(log, 1) if found is None else found
         self.left_otherwise |= self.ever.keys() - self.live.keys()
         self.settled_before = set()

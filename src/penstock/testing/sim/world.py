@@ -89,6 +89,7 @@ class World:
         self.now = START_NS
         self.disk = SimDisk(random)
         self.streams: dict[str, StreamRecord] = {}
+        self._former: dict[tuple[str, str], set[int]] = {}  # tags of those that are gone
         self.consumers: dict[tuple[str, str], ConsumerRecord] = {}
         self.publishes: dict[int, Publish] = {}  # those that wait for an ack
         self.batches = BatchBook()
@@ -239,8 +240,9 @@ class World:
             record.update(json.loads(encode(consumer.config)), consumer)
 
     def forget(self, name: str) -> None:
-        """A stream is gone, with its consumers."""
-        del self.streams[name]
+        """A stream is gone, with its consumers. One whose files the disk kept may be back with a restart."""
+        record = self.streams.pop(name)
+        self._former[name, record.identity] = record.tags
         for key in [key for key in self.consumers if key[0] == name]:
             del self.consumers[key]
 
@@ -339,7 +341,8 @@ class World:
 
     def new_record(self, stream: Stream) -> StreamRecord:
         """A record that has yet to look at its stream."""
-        record = StreamRecord(stream.name, stream.config)
+        record = StreamRecord(stream.name, stream.config, stream.identity)
+        record.tags = self._former.pop((stream.name, stream.identity), set())
         record.features = [kind(record) for kind in FEATURES]
         if stream.name in TARGETS:
             record.copies = Copies(record, self)
