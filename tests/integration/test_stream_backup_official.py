@@ -116,6 +116,34 @@ def test_a_backup_of_one_server_restores_into_the_other(source: str, target: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_no_chunk_leaves_before_the_receiver_subscribed(kind: str, tmp_path: Path) -> None:
+    """As the `nats` command line does it: its inbox for all answers covers the deliver subject by a wildcard,
+    and it subscribes to that subject when it has the response."""
+    with running_server(kind, tmp_path / "from") as server:
+        nats = RawNats(server.port)
+        fill(nats)
+        nats.subscribe("_INBOX.me.*", 1)
+        nats.publish("$JS.API.STREAM.SNAPSHOT.S", b'{"deliver_subject":"_INBOX.me.snap"}', "_INBOX.me.answer")
+        assert b'"state"' in nats.message().payload
+        nats.sock.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            nats.message()
+        nats.sock.settimeout(10)
+        nats.send(b"UNSUB 1\r\n")
+        nats.subscribe("_INBOX.me.snap", 2)
+        data = b""
+        while True:
+            message = nats.message()
+            if message.reply:
+                nats.publish(message.reply.decode())
+            elif not message.payload:
+                break
+            data += message.payload
+        assert data.startswith(b"\xff\x06\x00\x00S2sTwO")
+        nats.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_backup_without_consumers_has_none(kind: str, tmp_path: Path) -> None:
     """row 64"""
     with running_server(kind, tmp_path / "from") as server:

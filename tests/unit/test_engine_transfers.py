@@ -24,6 +24,7 @@ class Receiver:
 
     def __init__(self, js: EngineHarness, subject: bytes = b"deliver", *, acks: bool = True) -> None:
         self.js, self.acks = js, acks
+        self.subjects: set[bytes] = set()
         self.chunks: list[bytes] = []
         self.waiting: list[bytes] = []
         self.end: bytes | None = None
@@ -31,6 +32,7 @@ class Receiver:
         js.index.insert(self.subscription)
 
     def _hear(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
+        self.subjects.add(subject)
         if not payload:
             assert self.end is None, "it ended twice"
             self.end = header
@@ -52,6 +54,12 @@ class Receiver:
             self.ack_all()
             self.js.tick()
         raise AssertionError("it never ended")
+
+
+def ticks(js: EngineHarness) -> None:
+    """Enough of them for what can be sent without acks and waiting."""
+    for _ in range(10):
+        js.tick()
 
 
 def filled(store: Any = None, count: int = 50, **settings: Any) -> EngineHarness:
@@ -154,6 +162,61 @@ def test_a_receiver_may_come_a_little_later() -> None:
     receiver = Receiver(js)
     js.wait_until(js.now + 3 * SECOND_NS)
     assert receiver.run() and receiver.end == OK
+
+
+def test_a_receiver_that_comes_later_gets_its_chunks_without_waiting() -> None:
+    """row 64"""
+    js = filled(count=400)
+    js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver", "chunk_size": 1024})
+    js.tick()
+    wakes = js.wakes
+    receiver = Receiver(js)
+    assert js.wakes > wakes
+    ticks(js)
+    assert receiver.chunks
+
+
+@pytest.mark.parametrize("filter_subject", [b"inbox.me.*", b"inbox.>", b">"])
+def test_interest_by_a_wildcard_gets_no_chunk_before_the_receiver_came(filter_subject: bytes) -> None:
+    """A client's inbox for all answers covers the deliver subject; what comes before the receiver is lost."""
+    js = filled()
+    others = Receiver(js, filter_subject)
+    js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "inbox.me.1"})
+    js.wait_until(js.now + SECOND_NS)
+    ticks(js)
+    assert b"inbox.me.1" not in others.subjects
+    receiver = Receiver(js, b"inbox.me.1")
+    receiver.run()
+    assert receiver.end == OK
+
+
+def test_a_group_and_a_stream_on_the_deliver_subject_are_no_receivers() -> None:
+    """A member of a group may get what was meant for another one; a stream takes its subjects anyhow."""
+    js = filled()
+    js.create("T", "inbox.me.1")
+    group: list[bytes] = []
+    member = Subscription(ServiceSink(lambda *message: group.append(message[3])), b"inbox.me.1", b"group")
+    js.index.insert(member)
+    js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "inbox.me.1"})
+    js.wait_until(js.now + SECOND_NS)
+    ticks(js)
+    assert not group and js.api("STREAM.INFO.T")["state"]["messages"] == 0
+    receiver = Receiver(js, b"inbox.me.1")
+    receiver.run()
+    assert receiver.end == OK
+
+
+def test_a_receiver_by_a_wildcard_gets_its_chunks_after_two_seconds() -> None:
+    """row 64"""
+    js = filled()
+    receiver = Receiver(js, b"deliver.*")
+    js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver.1"})
+    js.wait_until(js.now + 2 * SECOND_NS - 1)
+    ticks(js)
+    assert not receiver.chunks
+    js.wait_until(js.now + 1)
+    receiver.run()
+    assert receiver.end == OK and not js.index.on_insert
 
 
 def test_a_stream_that_is_deleted_meanwhile_ends_its_backup() -> None:

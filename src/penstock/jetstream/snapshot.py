@@ -5,13 +5,19 @@ Messages that leave while it is sent are left out. A chunk's reply takes its ack
 way as fit the window. The last chunk and the empty message after it have no reply; that message says 204, or
 why the archive is not whole (408, 500).
 
+The receiver may subscribe after it got the response, as the `nats` command line does, so the first chunk
+waits for it, two seconds at most. Until then only a subscription to exactly the deliver subject counts as the
+receiver's: a wildcard is there for other reasons, a client's inbox for all its answers above all, and a chunk
+that only such a subscription gets is lost. After the two seconds the chunks go to whatever takes the subject,
+as with the official server: the receiver may have subscribed by a wildcard.
+
 Invariant: at most a slice of the archive and one chunk are in memory.
 Rejected: a file of the archive first (it doubles the disk a backup needs).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from penstock.jetstream.consumer.consumer import Consumer
@@ -19,6 +25,7 @@ from penstock.jetstream.limits import SECOND_NS
 from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.archive import pack_messages
 from penstock.kernels.dispatch import ServiceSink, publish
+from penstock.kernels.ingest import StreamSink
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.protocol import archive
 from penstock.protocol.api import encode
@@ -34,7 +41,6 @@ CHUNK_DEFAULT, CHUNK_MIN, CHUNK_MAX = 128 * KIB, KIB, 1024 * KIB
 WINDOW_DEFAULT, WINDOW_MIN, WINDOW_MAX = 8192 * KIB, KIB, 32 * 1024 * KIB
 SLICE_BYTES = 256 * KIB  # of the archive, that one tick makes and sends
 INTEREST_WAIT_NS = 2 * SECOND_NS
-INTEREST_LOOK_NS = SECOND_NS // 4  # how often it looks meanwhile
 ACK_WAIT_NS = 5 * SECOND_NS
 
 
@@ -56,13 +62,14 @@ class Snapshot:
         self.id = engine.new_id()
         self.state = stream.state()
         self.is_done = False
-        self.deadline = now + INTEREST_LOOK_NS
+        self.deadline = now + INTEREST_WAIT_NS
         self._engine = engine
         self._stream = stream
         self._subject = deliver_subject.encode()
         self._fields = fields
         self._started = now
-        self._heard = False  # has anybody listened?
+        # Whether somebody still listens; None until the first chunk may leave.
+        self._is_heard: Callable[[], bool] | None = None
         self._lost = stream.log.lost
         self._chunk_size = min(max(CHUNK_MIN, chunk_size or CHUNK_DEFAULT), CHUNK_MAX)
         window = min(max(WINDOW_MIN, window_size or WINDOW_DEFAULT), WINDOW_MAX)
@@ -73,6 +80,7 @@ class Snapshot:
         self._reply = f"$JS.SNAPSHOT.ACK.{stream.name}.{self.id}".encode()
         self._acks = Subscription(ServiceSink(self._on_ack), self._reply + b".>")
         engine.index.insert(self._acks)
+        engine.interest.wait(self, engine.wake)
 
     # --- what is sent --------------------------------------------------------------------------
 
@@ -102,7 +110,7 @@ class Snapshot:
         failure = self._failure()
         if failure is not None:
             self._finish(failure[0], failure[1], now)
-        if self.is_done or not self._heard:
+        if self.is_done or self._is_heard is None:
             return False
         if len(self._unsent) < self._chunk_size and self._pieces is not None and self._slots:
             piece = next(self._pieces, None)
@@ -126,13 +134,27 @@ class Snapshot:
             return Status(500, "stream deleted"), "stream deleted"
         if self._stream.log.lost != self._lost:
             return Status(500, "a message can not be read"), "a message can not be read"
-        if self._engine.index.has_interest(self._subject):
-            if not self._heard:
-                self._heard = True
-                self.deadline = self._engine.clock() + ACK_WAIT_NS
-        elif self._heard:
+        if self._is_heard is None:
+            if self._has_receiver():
+                self._begin(self._has_receiver, self._engine.clock())
+        elif not self._is_heard():
             return NO_INTEREST, "no interest"
         return None
+
+    def _has_receiver(self) -> bool:
+        """Is there a subscription for this backup alone? A stream takes the subject for its own reasons."""
+        return any(
+            one.subject == self._subject and not isinstance(one.sink, StreamSink)
+            for one in self._engine.index.match(self._subject).plain
+        )
+
+    def _has_interest(self) -> bool:
+        return self._engine.index.has_interest(self._subject)
+
+    def _begin(self, is_heard: Callable[[], bool], now: int) -> None:
+        self._is_heard = is_heard
+        self._engine.interest.stop(self)
+        self.deadline = now + ACK_WAIT_NS
 
     def _send_chunk(self, now: int) -> None:
         size = self._chunk_size
@@ -160,14 +182,15 @@ class Snapshot:
         """Gives up when nobody acks, or nobody came to listen."""
         if self.is_done or now < self.deadline:
             return
-        if self._slots and self._heard:
+        if self._is_heard is None:
+            if self._has_interest():
+                self._begin(self._has_interest, now)
+            else:
+                self._finish(NO_INTEREST, "no interest", now)
+        elif self._slots:
             self.deadline = now + ACK_WAIT_NS  # it waits for us
-        elif self._heard:
+        else:
             self._finish(NO_FLOW_RESPONSE, "no flow response", now)
-        elif now < self._started + INTEREST_WAIT_NS:
-            self.deadline = now + INTEREST_LOOK_NS
-        elif self._failure() is None and not self._heard:
-            self._finish(NO_INTEREST, "no interest", now)
 
     def _finish(self, status: Status, error: str, now: int) -> None:
         self.stop()
@@ -188,6 +211,7 @@ class Snapshot:
         if not self.is_done:
             self.is_done = True
             self._engine.index.remove(self._acks)
+            self._engine.interest.stop(self)
 
 
 def pack_consumer(consumer: Consumer, last_seq: int, now: int) -> bytes:

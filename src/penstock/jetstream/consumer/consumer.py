@@ -283,7 +283,10 @@ class Consumer:
         if self.pump.sent:
             push.after_delivery(now)
         self._wiring().wait(self, end == RunEnd.RUN_EMPTY and push.is_active)
-        self.engine.interest.wait(self, not push.is_active)
+        if push.is_active:
+            self.engine.interest.stop(self)
+        else:
+            self.engine.interest.wait(self, self.acks.mark)
 
     def _run(self, targets: list[Target], now: int) -> int:
         share = unwritten.share_of(self, self._share)
@@ -627,7 +630,7 @@ class Consumer:
         self._wiring().remove(self)
         if self.stream.needs is not None:
             self.stream.needs.remove(self.pump)
-        self.engine.interest.wait(self, False)
+        self.engine.interest.stop(self)
 
 
 def _sequence(consumer_seq: int, stream_seq: int, at: int) -> SequenceInfo:

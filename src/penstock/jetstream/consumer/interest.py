@@ -1,17 +1,14 @@
-"""Push consumers that stand still because nobody listens: a new subscription sets them going again.
+"""Push consumers and backups that stand still because nobody listens: a new subscription wakes them.
 
-Invariant: the index calls only while somebody waits, and a waiting consumer is marked at most once a
-tick, so that subscriptions cost nothing where all consumers are bound.
+Invariant: the index calls only while somebody waits, so that subscriptions cost nothing where all consumers
+are bound. What is called only marks work for the end of the tick.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from penstock.kernels.subjects import SubscriptionIndex
-
-if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer import Consumer
 
 
 class InterestWatch:
@@ -19,16 +16,19 @@ class InterestWatch:
 
     def __init__(self, index: SubscriptionIndex) -> None:
         self._index = index
-        self._waiting: dict[Consumer, None] = {}
+        self._waiting: dict[object, Callable[[], object]] = {}
 
-    def wait(self, consumer: Consumer, waits: bool) -> None:
-        """Does it wait for somebody to listen?"""
-        if waits:
-            self._waiting[consumer] = None
-        else:
-            self._waiting.pop(consumer, None)
-        self._index.on_insert = self._look if self._waiting else None
+    def wait(self, waiter: object, mark: Callable[[], object]) -> None:
+        """It waits for somebody to listen: `mark` is called after each new subscription."""
+        self._waiting[waiter] = mark
+        self._index.on_insert = self._look
+
+    def stop(self, waiter: object) -> None:
+        """It waits no more."""
+        self._waiting.pop(waiter, None)
+        if not self._waiting:
+            self._index.on_insert = None
 
     def _look(self) -> None:
-        for consumer in self._waiting:
-            consumer.acks.mark()
+        for mark in self._waiting.values():
+            mark()
