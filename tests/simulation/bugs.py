@@ -6,6 +6,7 @@ every new thing they do."""
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import StoreError
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.letters import DeadLetters
+from penstock.jetstream.containment import Containment
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.stream import counter, stream
 from penstock.jetstream.stream.fast import FastIngest
@@ -260,12 +263,33 @@ def batch_taken_by_a_full_disk(patch: pytest.MonkeyPatch) -> None:
 
 def consumer_removed_without_a_sync(patch: pytest.MonkeyPatch) -> None:
     """With `sync: always`, the answer that a consumer is gone does not wait for the disk."""
-    retire = Consumer.retire
+    remove = Consumer.remove
 
-    def unsynced(consumer: Consumer, *, sync: bool = False) -> None:
-        retire(consumer)
+    def unsynced(consumer: Consumer, *, sync: bool) -> None:
+        remove(consumer, sync=False)
 
-    patch.setattr(Consumer, "retire", unsynced)
+    patch.setattr(Consumer, "remove", unsynced)
+
+
+def refused_removal_of_a_consumer_confirmed(patch: pytest.MonkeyPatch) -> None:
+    """A request is told that a consumer is gone also when the disk refused to remove its files."""
+    remove = Consumer.remove
+
+    def deaf(consumer: Consumer, *, sync: bool) -> None:
+        with contextlib.suppress(StoreError):
+            remove(consumer, sync=sync)
+
+    patch.setattr(Consumer, "remove", deaf)
+
+
+def refused_removal_of_a_stream_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A stream whose files the disk refused to remove is gone, and its files are in the way of the next."""
+
+    def forget(containment: Containment, stream: Stream, why: str) -> None:
+        containment.take_out(stream)
+        stream.store.undeleted.discard(stream.name)  # type: ignore[attr-defined]
+
+    patch.setattr(Containment, "set_aside", forget)
 
 
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
@@ -287,5 +311,7 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (frame_begun_again, "acked means kept", 36),
     (schedule_happens_once, "schedules", 15),
     (consumer_removed_without_a_sync, "no resurrection", 14),
+    (refused_removal_of_a_consumer_confirmed, "no resurrection", 3),
+    (refused_removal_of_a_stream_forgotten, "answers", 80008686),
     (batch_taken_by_a_full_disk, "atomic", 8),
 ]

@@ -178,16 +178,6 @@ def test_a_duplicate_is_known_after_a_crash_that_left_the_newest_block_empty() -
     assert bench.request("S", b"payload", b"NATS/1.0\r\nNats-Msg-Id: one\r\n\r\n")["duplicate"]
 
 
-def test_a_name_is_free_again_when_the_disk_refused_to_remove_its_stream() -> None:
-    disk = SimDisk(Random(1))
-    bench = EngineHarness(opened(disk).account("$G"))
-    bench.create("S")
-    disk.fail_rate = 1.0
-    assert bench.api("STREAM.DELETE.S")["error"]["err_code"] == 10050
-    disk.fail_rate = 0.0
-    bench.create("S")
-
-
 def test_a_consumer_whose_files_the_disk_refuses_to_remove_does_not_stop_the_server() -> None:
     disk = SimDisk(Random(1))
     bench = ConsumerBench(opened(disk).account("$G"))

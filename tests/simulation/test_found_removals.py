@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+from copy import deepcopy
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -11,6 +14,9 @@ from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from penstock.testing.sim.disk import Killed, SimDisk
 from tests.support.consumers import ConsumerBench
+from tests.support.engine import EngineHarness
+
+OFFLINE_STREAM, OFFLINE_CONSUMER = 10194, 10195
 
 SEEDS = range(200)
 
@@ -83,3 +89,108 @@ def test_a_deleted_consumer_does_not_come_back_with_the_power_where_syncs_are_wa
     disk.lose_power(all_of_it=True)
     bench = ConsumerBench(opened(disk).account("$G"), sync_always=True)
     assert list(bench.engine.streams["S"].consumers) == []
+
+
+class DiskWithoutSyncs(SimDisk):
+    """Names change, and come to the disk only while it is well."""
+
+    is_well = True
+
+    def sync_directory(self, path: Path) -> None:
+        if not self.is_well:
+            raise OSError(errno.EIO, "Input/output error")
+        super().sync_directory(path)
+
+
+def test_a_stream_whose_files_the_disk_refuses_to_remove_is_offline_until_a_request_removes_it() -> None:
+    disk = SimDisk(Random(1))
+    bench = EngineHarness(opened(disk).account("$G"))
+    bench.create("S")
+    bench.request("S", b"kept")
+    disk.fail_rate = 1.0
+    refused = bench.api("STREAM.DELETE.S")["error"]
+    assert (refused["code"], refused["err_code"]) == (500, 10050)
+    disk.fail_rate = 0.0
+    assert bench.api("STREAM.INFO.S")["error"]["err_code"] == OFFLINE_STREAM
+    assert bench.api("STREAM.CREATE.S", {"name": "S"})["error"]["err_code"] == OFFLINE_STREAM
+    assert bench.api("STREAM.DELETE.S")["success"]
+    assert EngineHarness(opened(after_power_loss(disk)).account("$G")).engine.streams == {}
+    bench.create("S")
+
+
+def test_a_stream_that_the_disk_refused_to_remove_is_whole_after_a_restart() -> None:
+    disk = SimDisk(Random(1))
+    bench = ConsumerBench(opened(disk).account("$G"))
+    bench.consumer("x", durable_name="x")
+    bench.store_messages("s.1")
+    disk.fail_rate = 1.0
+    assert "error" in bench.api("STREAM.DELETE.S")
+    disk.restart()
+    bench = ConsumerBench(opened(disk).account("$G"))
+    assert bench.info("x")["num_pending"] == 1
+
+
+def test_a_consumer_whose_files_the_disk_refuses_to_remove_is_offline_until_a_request_removes_it() -> None:
+    disk = SimDisk(Random(1))
+    bench = ConsumerBench(opened(disk).account("$G"), sync_always=True)
+    bench.consumer("x", durable_name="x")
+    disk.fail_rate = 1.0
+    assert bench.api("CONSUMER.DELETE.S.x")["error"]["code"] == 500
+    disk.fail_rate = 0.0
+    assert bench.info("x")["error"]["err_code"] == OFFLINE_CONSUMER
+    assert bench.define("x", durable_name="x")["error"]["err_code"] == OFFLINE_CONSUMER
+    assert bench.api("CONSUMER.DELETE.S.x")["success"]
+    assert not ConsumerBench(opened(after_power_loss(disk)).account("$G")).engine.streams["S"].consumers
+    bench.consumer("x", durable_name="x")
+
+
+@pytest.mark.parametrize("what", ["STREAM.DELETE.S", "CONSUMER.DELETE.S.x"])
+def test_a_removal_is_refused_until_the_names_are_on_the_disk(what: str) -> None:
+    disk = DiskWithoutSyncs(Random(1))
+    bench = ConsumerBench(opened(disk).account("$G"), sync_always=True)
+    bench.consumer("x", durable_name="x")
+    disk.root.sync_all()
+    disk.is_well = False
+    for _ in range(2):
+        assert bench.api(what)["error"]["code"] == 500
+    disk.is_well = True
+    assert bench.api(what)["success"]
+    after = ConsumerBench(opened(after_power_loss(disk)).account("$G"))
+    assert not after.engine.streams["S"].consumers
+
+
+def test_the_consumer_of_an_offline_stream_goes_with_it() -> None:
+    disk = SimDisk(Random(1))
+    bench = ConsumerBench(opened(disk).account("$G"), stream={"retention": "workqueue"})
+    bench.create("T", sources=[{"name": "S"}], subjects=["t"])
+    bench.tick()
+    disk.fail_rate = 1.0
+    assert "error" in bench.api("STREAM.DELETE.T")
+    disk.fail_rate = 0.0
+    assert len(bench.engine.streams["S"].consumers) == 1, "T may come back, and goes on where it was"
+    assert bench.api("STREAM.DELETE.T")["success"]
+    assert not bench.engine.streams["S"].consumers
+
+
+def test_what_was_acked_while_a_consumer_was_offline_leaves_a_work_queue_when_it_is_removed() -> None:
+    disk = SimDisk(Random(1))
+    bench = ConsumerBench(opened(disk).account("$G"), stream={"retention": "workqueue"})
+    for name in "xy":
+        bench.consumer(name, durable_name=name, filter_subject=f"s.{name}")
+    bench.store_messages("s.y", "s.x")
+    disk.fail_rate = 1.0
+    assert "error" in bench.api("CONSUMER.DELETE.S.x")
+    disk.fail_rate = 0.0
+    (message,) = bench.pull("y", b"1").take()
+    bench.ack(message)
+    bench.tick()
+    assert bench.state("S")["messages"] == 2
+    assert bench.api("CONSUMER.DELETE.S.x")["success"]
+    assert bench.state("S")["messages"] == 1, "nobody acked s.x"
+
+
+def after_power_loss(disk: SimDisk) -> SimDisk:
+    """Another one with what is on the disk by then."""
+    copy = deepcopy(disk)
+    copy.lose_power(all_of_it=True)
+    return copy

@@ -130,7 +130,7 @@ class JetStream:
     def recover(self, now: int) -> None:
         """Opens every stored stream with its consumers, then answers requests. See opening.py."""
         self._opening.recover(now)
-        faults.contain(self.sourcing.recover, self.containment.work_failed)
+        faults.contain(self.sourcing.retire_orphans, self.containment.work_failed)
         self._api.start()
 
     def adopt(self, store: StreamStore) -> Stream:
@@ -582,13 +582,15 @@ class JetStream:
     def delete_stream(self, name: str) -> None:
         """Removes a stream with its messages and consumers, also one that is offline.
 
-        Raises JetStreamApiError 10059, 10050.
+        Raises JetStreamApiError 10059, and 10050 where its files can't be removed: it is offline then, for a
+        restart may find it, until another request removes it.
         """
         try:
             if name in self.offline:
                 self.stores.delete_stream(name)
                 del self.offline[name]
                 self.claims.release(name)
+                self.sourcing.retire_orphans()
             else:
                 stream = self.stream(name)
                 with self.containment.changing(stream):
@@ -599,6 +601,11 @@ class JetStream:
         self.advisories.stream_action(name, "delete")
 
     def _delete_stream(self, stream: Stream) -> None:
+        try:
+            stream.store.delete()  # first: a stream that may come back needs its consumers in its origins
+        except StoreError as error:
+            self.containment.set_aside(stream, str(error))
+            raise
         stream.unsubscribe(self.index)
         self.sourcing.forget(stream)
         stream.atomic.drop()
@@ -607,10 +614,9 @@ class JetStream:
         self.claims.release(stream.name)
         for consumer in list(stream.consumers.values()):
             self.forget_consumer(consumer)
-            consumer.delete()
+            consumer.end()
             self.advisories.consumer_action(stream.name, consumer.name, "delete")
         stream.consumers.clear()
-        stream.store.delete()
 
     def drop_stream(self, stream: Stream) -> None:
         """A stream goes away: no more turns and deadlines for it."""
@@ -640,7 +646,7 @@ class JetStream:
         del stream.offline[name]
         if stream.needs is not None and not stream.offline:
             stream.needs.held = False
-            stream.consumer_left(is_direct=False)
+            stream.consumer_left(held_back=True)
         self.touch_stream(stream)
         self.advisories.consumer_action(stream.name, name, "delete")
 

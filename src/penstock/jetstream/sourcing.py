@@ -196,8 +196,9 @@ class Sourcing:
         self._deadlines: Deadlines[Reader] = Deadlines()
         self._is_reading = False
 
-    def recover(self) -> None:
-        """After a restart, when all streams are there."""
+    def retire_orphans(self) -> None:
+        """Streams that read origins may be gone, and their consumers there be left: after a restart, when all
+        streams are there, and when one that is offline was deleted."""
         origin_consumer.retire_orphans(self._engine)
 
     def follow(self, stream: Stream) -> None:

@@ -171,10 +171,8 @@ class FileStreamStore:
 
     def delete(self) -> None:
         self._files.background.drain()
-        for consumer in list(self._consumers.values()):
-            consumer.delete()
         self._memory_consumers.clear()
-        self._forget()
+        self.abandon()
         self.undeleted.add(self.name)
         remove_directory(self._disk, self._directory, META)
         self.undeleted.discard(self.name)
@@ -197,11 +195,12 @@ class FileStreamStore:
 
     def delete_consumer(self, name: str, *, sync: bool = False) -> None:
         if self._memory_consumers.pop(name, None) is None:
-            path = list_assets(self._files, self._directory / "consumers", META).get(name)
-            if path is not None:
-                self._files.background.drain()
-                remove_directory(self._disk, path, META, sync_name=sync)
-                self._consumers_changed = True
+            found = list_assets(self._files, self._directory / "consumers", META)
+            self._files.background.drain()
+            path = found.get(name, self._consumer_directory(name))  # it may be hidden, and that not be synced
+            remove_directory(self._disk, path, META, sync_name=sync)
+            self._undeleted.discard(name)
+            self._consumers_changed = True
 
     def open_positions(self) -> ConsumerStore:
         if self._disk.exists(self._consumer_directory(POSITIONS) / META):
@@ -297,10 +296,11 @@ class FileAccountStore:
 
     def delete_stream(self, name: str) -> None:
         if self._memory.pop(name, None) is None:
-            path = list_assets(self._files, self._streams_directory, META).get(name)
-            if path is not None:
-                self._files.background.drain()
-                remove_directory(self._disk, path, META)
+            found = list_assets(self._files, self._streams_directory, META)
+            self._files.background.drain()
+            path = found.get(name, self._directory(name))  # it may be hidden, and that not be synced
+            remove_directory(self._disk, path, META)
+            self._undeleted.discard(name)
 
     def _directory(self, name: str) -> Path:
         return self._streams_directory / quote_name(name)

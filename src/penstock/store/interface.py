@@ -86,9 +86,10 @@ class ConsumerStore(Protocol):
         """Lets go as it is: nothing is written any more. For a consumer whose state is doubtful."""
 
     def delete(self, *, sync: bool = False) -> None:
-        """Forgets the consumer, files and all. Raises StoreWriteError.
+        """Forgets the consumer, files and all.
 
-        Power loss does not bring it back with `sync`; without, it may come back whole.
+        Power loss does not bring it back with `sync`; without, it may come back whole. Raises
+        StoreWriteError: it may come back with a restart too, until the stream's delete_consumer() returned.
         """
 
 
@@ -148,7 +149,10 @@ class StreamStore(Protocol):
         doubtful."""
 
     def delete(self) -> None:
-        """Forgets the stream with its messages and consumers, files and all."""
+        """Forgets the stream with its messages and consumers, files and all.
+
+        Raises StoreWriteError: it may come back with a restart, until the account's delete_stream() returned.
+        """
 
     def consumer_names(self) -> list[str]:
         """Names of the kept consumers, sorted."""
@@ -157,7 +161,8 @@ class StreamStore(Protocol):
         """A kept consumer. Raises StoreError when there is none of this name."""
 
     def delete_consumer(self, name: str, *, sync: bool = False) -> None:
-        """Forgets a kept consumer that isn't open, as ConsumerStore.delete() does. Raises StoreWriteError."""
+        """Forgets a kept consumer that isn't open, as ConsumerStore.delete() does, or goes on where that
+        failed. Raises StoreWriteError."""
 
     def open_positions(self) -> ConsumerStore:
         """Where the stream notes how far it got with its sources: kept like a consumer, but none of them."""
@@ -186,7 +191,8 @@ class AccountStore(Protocol):
         """A new stream. Raises StoreError when the name is taken, StoreWriteError when the disk refuses."""
 
     def delete_stream(self, name: str) -> None:
-        """Forgets a kept stream that isn't open, files and all. Raises StoreWriteError."""
+        """Forgets a kept stream that isn't open, as StreamStore.delete() does, or goes on where that failed.
+        Raises StoreWriteError."""
 
     def close(self) -> None:
         """Closes every open stream."""

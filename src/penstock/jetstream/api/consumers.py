@@ -125,7 +125,7 @@ def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
     else:
         consumer = _consumer_of(engine, request)
         with engine.containment.changing(consumer):
-            consumer.retire(sync=sync)
+            consumer.remove(sync=sync)
     return SuccessResponse(type=TYPE_PREFIX + "consumer_delete_response", success=True)
 
 

@@ -600,29 +600,47 @@ class Consumer:
             self._leave()
             self.store.abandon()
 
-    def retire(self, *, sync: bool = False) -> None:
-        """Ends for good and leaves its stream. sync: power loss does not bring it back."""
+    def retire(self) -> None:
+        """Ends for good and leaves its stream, without a request. A restart finds it where its files can't be
+        removed, and it ends again."""
+        self._leave_stream()
+        try:
+            self.store.delete()
+        except StoreError as error:
+            log.error("consumer %s: its files can not be removed: %s", self.name, error)
+        self._left_stream()
+
+    def remove(self, *, sync: bool) -> None:
+        """The same by a request. sync: power loss does not bring it back. Raises StoreError where its files
+        can't be removed: it is offline then, because a restart may find it, until another request removes
+        it."""
+        self._leave_stream()
+        try:
+            self.store.delete(sync=sync)
+        except StoreError as error:
+            self.engine.containment.leave_out(self.stream, self.name, str(error))
+            raise
+        self._left_stream()
+
+    def _leave_stream(self) -> None:
         self.engine.forget_consumer(self)
         self.stream.consumers.pop(self.name, None)
         # What it acked is known by its state alone until the removal is noted. After a crash in between, the
         # next consumer of a work queue would get messages whose acks were confirmed.
         self.engine.keep_removals(self.stream)
-        try:
-            self.delete(sync=sync)
-        except StoreError as error:
-            log.error("consumer %s: its files can not be removed: %s", self.name, error)
-        if self.stream.consumer_left(is_direct=self.config.direct or self.is_driven):
+        self.end()
+
+    def _left_stream(self) -> None:
+        if self.stream.consumer_left(held_back=self.config.direct or self.is_driven):
             self.engine.touch_stream(self.stream)
         self.engine.advisories.consumer_action(self.stream.name, self.name, "delete")
 
-    def delete(self, *, sync: bool = False) -> None:
-        """Ends for good: waiting requests are told, what was kept is forgotten. sync: see retire()."""
-        if self.closed:
-            return
-        if self.pull is not None:
-            self.pull.end_all(CONSUMER_DELETED)
-        self._leave()
-        self.store.delete(sync=sync)
+    def end(self) -> None:
+        """Stands still for good, and tells waiting requests. Its files are others' business."""
+        if not self.closed:
+            if self.pull is not None:
+                self.pull.end_all(CONSUMER_DELETED)
+            self._leave()
 
     def _leave(self) -> None:
         self.closed = True

@@ -479,13 +479,14 @@ class Stream:
         """Is a message of this subject stored? Not by an interest stream when no consumer takes it."""
         return self.limits.needs is None or self.limits.needs.wants(subject)
 
-    def consumer_left(self, *, is_direct: bool) -> int:
+    def consumer_left(self, *, held_back: bool) -> int:
         """A consumer ended for good: what only it needed goes. Returns how many messages went.
 
-        What nobody acked stays in a work queue, for the next consumer; but that of a mirror or source
-        may have held back what the others acked.
+        held_back: it may have held back what others acked, as that of a mirror or source does, and one that
+        is offline. Else there is nothing to look for in a work queue: what nobody acked stays for the next
+        consumer.
         """
-        if self.needs is None or (self.needs.work_queue and not is_direct):
+        if self.needs is None or (self.needs.work_queue and not held_back):
             return 0
         return self.needs.review()
 

@@ -77,7 +77,7 @@ def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None
     world.letters.crashed(found, world.streams, world.consumers, lossy=lossy)
     world.doubtful.clear()
     world.half_updated.clear()
-    world.removals.half.clear()
+    world.removals.crashed()
     world.flipped = False
 
 

@@ -182,10 +182,16 @@ class Run:
         world.crash(power=False)
         world.recover(power=False, twice=True, kill_at=None)
         thorough.check_all(world)
-        # Few consumers go during a run; what power loss makes of their files shows here.
+        # Few consumers go during a run; what power loss makes of their files, and a disk that refuses to
+        # remove them, shows here.
+        random = Random((self.seed << 12) + STEPS)
+        power = True
+        if random.random() < 0.4:
+            world.disk.fail_rate, power = 0.3, random.random() < 0.5
+            world.say("the disk fails, 0.3")
         workload.remove_consumers(world)
-        world.crash(power=True)
-        world.recover(power=True, twice=False, kill_at=None)
+        world.crash(power=power)
+        world.recover(power=power, twice=False, kill_at=None)
         thorough.check_all(world)
 
 

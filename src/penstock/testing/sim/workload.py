@@ -98,7 +98,7 @@ def create_letters(world: World) -> None:
 
 def create_stream(world: World, random: Random) -> None:
     name = random.choice(STREAMS)
-    if name in world.streams:
+    if name in world.streams or world.removals.ask_again(world, name):
         return
     world.api(f"STREAM.CREATE.{name}", stream_config(name, random), ("create", name))
 
@@ -107,6 +107,8 @@ def create_target(world: World, random: Random) -> None:
     """A mirror, or a stream with sources, of what there is."""
     name = target_name(random)
     if not world.has_copies or name in world.streams or len(world.streams) < 2:
+        return
+    if world.removals.ask_again(world, name):
         return
     config = target_config(world, plain_config(name, random), random, closed=random.random() < 0.4)
     world.api(f"STREAM.CREATE.{name}", config, ("create", name))
@@ -354,6 +356,8 @@ def create_consumer(world: World, random: Random) -> None:
     if record is None:
         return
     name = random.choice(CONSUMERS)
+    if world.removals.ask_again(world, record.name, name):
+        return
     config = consumer_config(world, record, name, random)
     key = (record.name, name)
     answer = world.api(
@@ -490,6 +494,7 @@ def heal_disk(world: World) -> None:
         world.disk.room, world.disk.fail_rate = None, 0.0
         world.say("the disk is well")
         world.pass_time(2 * SECOND_NS)
+        world.removals.ask_again(world)
 
 
 ACTIONS: tuple[tuple[Action, int], ...] = (

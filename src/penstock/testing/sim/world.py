@@ -483,10 +483,13 @@ class World:
         if error and not self.faulty():
             harmless = error["code"] < 500 or error["err_code"] in _HARMLESS
             require(harmless or self.damaged, "answers", f"{request}: {error}")
+        present = self.engine.streams
         if error and self.faulty():
-            self.doubtful.update(name for what, name in kept if what in ("create", "delete"))
+            made = {name for what, name in kept if what in ("create", "delete")}
+            self.doubtful |= made - present.keys()
             self.half_updated.update(name for what, name in kept if what == "update")
         elif not error:
+            self.doubtful -= {name for what, name in kept if what == "delete"} - present.keys()
             self.half_updated.difference_update(name for what, name in kept if what == "update")
             for name in [name for what, name in kept if what == "create" and name in self.streams]:
                 self.streams[name].is_promised = True
