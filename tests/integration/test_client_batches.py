@@ -232,6 +232,14 @@ async def test_with_gap_ok_a_refused_message_is_told_and_the_rest_goes_on(
     assert await payloads(stream) == [b"1", b"3"]
 
 
+async def test_with_gap_ok_a_batch_of_one_refused_message_says_why(js: JetStream, stream: Stream) -> None:
+    """Row 131."""
+    async with js.fast_ingest("s.f", gap="ok") as batch:
+        with pytest.raises(BatchEndedError, match="after 0 of 1 messages: wrong last sequence"):
+            await batch.commit(payload=b"1", expected_last_sequence=77)
+    assert await payloads(stream) == []
+
+
 async def test_with_gap_fail_a_refused_message_ends_the_batch(js: JetStream, stream: Stream) -> None:
     """Row 131."""
     async with js.fast_ingest("s.f", flow=1, outstanding_acks=1) as batch:

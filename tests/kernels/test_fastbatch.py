@@ -148,12 +148,14 @@ def test_whatever_is_not_the_next_message_is_left_to_python(reply: bytes) -> Non
     assert run.apply(b"p.id.7.fail.3.1.$FI") == 1  # what was agreed at the start holds
 
 
-def test_what_comes_behind_the_end_is_ignored_until_the_batch_is_forgotten() -> None:
+def test_what_comes_behind_the_end_is_left_to_python_until_one_message_was_refused() -> None:
     run = Run()
     batch = run.batches.start(b"p.id.10.ok.1.0.$FI", 10, NOW)
     run.batches.received(batch, 1, 1)
     run.batches.end(batch, b"{}")
     assert run.batches.count == 0
+    assert run.apply(b"p.id.10.ok.2.1.$FI", b"p.id.10.ok.3.2.$FI") == 0
+    batch.is_refused = True
     assert run.apply(b"p.id.10.ok.2.1.$FI", b"p.id.10.ok.3.2.$FI") == 2
     assert run.apply(b"p.id.10.ok.3.4.$FI") == 0
     assert run.log.messages == 0

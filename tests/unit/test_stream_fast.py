@@ -266,14 +266,18 @@ def test_with_ok_a_gap_is_told_and_the_batch_goes_on(harness: EngineHarness) -> 
 
 
 def test_with_fail_a_gap_ends_the_batch(harness: EngineHarness) -> None:
-    """Row 130: first the gap, then the final ack for what is stored; what follows is ignored."""
+    """Row 130: first the gap, then the final ack for what is stored; what follows is refused, once a
+    tick."""
     publisher = FastPublisher(harness)
     publisher.send(1, START, b"1")
     publisher.append(2, 3)
     publisher.send(5, APPEND, b"5")
     publisher.append(6, 30)
     publisher.send(31, COMMIT)
-    assert publisher.heard() == [flow(0, 10), gap(3, 5), final(3, 3)]
+    *answers, behind = publisher.heard()
+    assert answers == [flow(0, 10), gap(3, 5), final(3, 3)]
+    assert code([behind]) == 10206
+    assert code(publisher.ask(32, APPEND)) == 10206
     assert payloads(harness) == [b"1", b"2", b"3"]
     assert harness.engine.capacity.fast_batches() == 0
 
@@ -292,7 +296,7 @@ def test_an_ended_batch_may_begin_anew(harness: EngineHarness) -> None:
     publisher = FastPublisher(harness)
     publisher.send(1, START)
     assert publisher.ask(2, COMMIT)[-1] == final(2, 2)
-    assert publisher.ask(3, APPEND) == []
+    assert code(publisher.ask(3, APPEND)) == 10206
     assert publisher.ask(1, START) == [flow(0, 10)]
     assert publisher.ask(2, COMMIT) == [final(4, 2)]
 
@@ -321,17 +325,21 @@ def test_with_fail_a_refused_message_ends_the_batch(harness: EngineHarness) -> N
     publisher.send(1, START, b"1")
     publisher.send(2, APPEND, header=WRONG)
     publisher.append(3, 4)
-    first, refused, last = publisher.heard()
+    first, refused, last, behind = publisher.heard()
+    assert code([behind]) == 10206
     assert first == flow(0, 10)
     assert (refused["type"], refused["seq"], refused["error"]["err_code"]) == ("err", 2, 10071)
     assert last == final(1, 1, error=refused["error"])
     assert payloads(harness) == [b"1"]
 
 
-def test_with_fail_a_first_message_that_is_refused_gets_its_error_alone(harness: EngineHarness) -> None:
-    """Row 131."""
+def test_with_fail_a_first_message_that_is_refused_gets_a_flow_ack_and_its_error(
+    harness: EngineHarness,
+) -> None:
+    """Row 131: the batch existed, and ended."""
     publisher = FastPublisher(harness)
-    (answer,) = publisher.ask(1, START, header=WRONG)
+    first, answer = publisher.ask(1, START, header=WRONG)
+    assert first == flow(0, 10)
     assert "batch" not in answer
     assert "type" not in answer
     assert answer["error"]["err_code"] == 10071
@@ -420,7 +428,7 @@ def test_a_ping_behind_the_end_gets_the_last_answer_again(harness: EngineHarness
     publisher.send(1, START)
     publisher.ask(2, COMMIT)
     assert publisher.ask(2, PING) == [final(2, 2)]
-    assert publisher.ask(3, EOB) == []
+    assert code(publisher.ask(3, EOB)) == 10206
 
 
 # --- limits and time -------------------------------------------------------------------------------

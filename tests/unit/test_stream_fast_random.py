@@ -31,10 +31,11 @@ class BatchModel:
     stored: list[int] = field(default_factory=list)
     said: list[tuple[Any, ...]] = field(default_factory=list)
     state: str = "unknown"
+    refused_behind: bool = False  # in this tick
 
     def receive(self, seq: int, operation: int, kind: str) -> None:
         if self.state == "ended" and seq == 1 and operation != PING:
-            self.state, self.seq = "unknown", 0
+            self.state, self.seq, self.refused_behind = "unknown", 0, False
         if self.state == "unknown":
             if seq != 1 or operation == PING:
                 self.said.append(("refused", 10206))
@@ -42,6 +43,9 @@ class BatchModel:
         elif self.state == "ended":
             if operation == PING:
                 self.said.append(self.final)
+            elif not self.refused_behind:
+                self.refused_behind = True
+                self.said.append(("refused", 10206))
             return
         elif operation == PING:
             if seq > self.seq:
@@ -72,7 +76,11 @@ class BatchModel:
                     self.state = "unknown"
 
     def refuse(self, seq: int, operation: int, *, single: bool) -> None:
-        if single or (seq == 1 and not self.gap_ok):
+        if single and self.gap_ok:
+            self.said += [("err", seq), ("final", 0)]
+            self.state = "unknown"
+            return
+        if seq == 1 and not self.gap_ok:
             self.said.append(("refused", 10071))
             self.state = "unknown"
             return
@@ -98,7 +106,7 @@ def summary(answer: dict[str, Any]) -> tuple[Any, ...] | None:
     if kind == "err":
         return "err", answer["seq"]
     if "batch" in answer:
-        return "final", answer["count"]
+        return "final", answer.get("count", 0)
     return "refused", answer["error"]["err_code"]
 
 
@@ -142,6 +150,7 @@ def test_whatever_arrives_the_stream_holds_and_answers_say_what_the_model_says(
         model.receive(seq, operation, kind)
         if n % run == 0:
             answers += publisher.heard()
+            model.refused_behind = False
     answers += publisher.heard()
     log = harness.engine.streams["S"].log
     messages = [log.load_next(b"", seq) for seq in range(2, log.last_seq + 1)]
