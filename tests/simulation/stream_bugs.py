@@ -20,6 +20,7 @@ from penstock.kernels.streamlog import StreamLog
 from penstock.protocol.api import ConsumerConfig
 from penstock.store import blocks, files, recovery
 from penstock.store.disk import Disk
+from penstock.store.journal import FileConsumerStore
 from tests.simulation.bugs import KIND_FLOOR, half_a_batch_in_recovery
 
 KIND_MESSAGE, KIND_REMOVED = 0, 1
@@ -160,12 +161,25 @@ def pending_dropped_by_an_update(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Consumer, "update", hasty)
 
 
+def forgotten_deliveries_come_back(patch: pytest.MonkeyPatch) -> None:
+    """That a consumer was ahead of its stream, which power loss took messages from, is not synced."""
+    reconcile = Recorder._reconcile
+
+    def unsynced(recorder: Recorder, last_seq: int) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(FileConsumerStore, "sync", lambda store: None)
+            reconcile(recorder, last_seq)
+
+    patch.setattr(Recorder, "_reconcile", unsynced)
+
+
 STREAM_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (index_of_unwritten_removals, "acked means kept", 7000659),
     (removals_before_what_they_rest_on, "acked means kept", 7001237),
     (half_a_batch_in_the_first_recovery, "idempotent recovery", 7000115),
     (state_gone_before_the_removals, "idempotent recovery", 30002706),
     (repeated_ack_confirmed_unsynced, "acks stay", 30011826),
+    (forgotten_deliveries_come_back, "one a key", 91000074),
     (ack_of_a_lost_delivery_dropped, "acks stay", 7001436),
     (number_of_a_removed_message_used_again, "acked means kept", 60000603),
     (write_not_in_order, "acked means kept", 20014071),

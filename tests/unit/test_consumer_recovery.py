@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from penstock.errors import StoreCorruptError
 from penstock.jetstream.consumer import state as consumer_state
 from penstock.kernels.ackstate import AckPolicy, AckState
 from penstock.store.file import FileStore
+from penstock.testing.sim.disk import SimDisk
 from tests.support.consumers import SECOND, ConsumerBench
 
 
@@ -116,6 +118,22 @@ def test_what_was_delivered_beyond_the_end_of_a_damaged_stream_is_forgotten() ->
     assert (state.delivered_stream, state.delivered_consumer) == (3, 5)
     assert [seq for seq, _, _, _ in state.pending()] == [1, 2, 3]
     assert state.delivered(4, 1) == 6
+
+
+def test_what_was_forgotten_stays_forgotten_when_power_fails_again() -> None:
+    disk = SimDisk(Random(1))
+    bench = ConsumerBench(FileStore("/store", disk=disk).account("$G"))
+    bench.store_messages("s.1", "s.2", "s.3", "s.4", "s.5")
+    consumer = bench.consumer("x", durable_name="x")
+    bench.pull("x", b"5")
+    consumer.store.sync()
+    state = AckState(AckPolicy.ACK_EXPLICIT)
+    consumer_state.Recorder(consumer.store, state, 1 << 16).recover(3)
+    disk.lose_power(all_of_it=True)
+    stream = FileStore("/store", disk=disk).account("$G").open_stream("S")
+    found = AckState(AckPolicy.ACK_EXPLICIT)
+    consumer_state.Recorder(stream.open_consumer("x"), found, 1 << 16).recover(5)
+    assert [seq for seq, _, _, _ in found.pending()] == [1, 2, 3]
 
 
 def test_a_given_up_message_stays_given_up() -> None:

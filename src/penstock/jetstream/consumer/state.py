@@ -83,6 +83,8 @@ class Recorder:
         )  # fmt: skip
         self._state.truncate(last_seq)
         self._store.snapshot(self._state.snapshot())
+        # Without the sync, the next power loss could bring back what was delivered, for other messages.
+        self._store.sync()
 
     def start_over(self, seq: int) -> None:
         """The state of a consumer that begins with stream sequence `seq`. Raises StoreWriteError."""
