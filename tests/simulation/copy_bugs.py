@@ -104,7 +104,7 @@ def removed_sources_not_noted(patch: pytest.MonkeyPatch) -> None:
 
 def work_queue_held_by_the_gone(patch: pytest.MonkeyPatch) -> None:
     """A work queue keeps what the consumer of a lost source held back, until the next restart."""
-    patch.setattr(Stream, "consumer_left", lambda stream, *, is_direct: 0)
+    patch.setattr(Stream, "consumer_left", lambda stream, **_: 0)
 
 
 COPY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
