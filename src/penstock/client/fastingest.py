@@ -319,7 +319,8 @@ class FastIngest(ConnectionListener):
 
     def _ended(self, ack: PubAck) -> BatchEndedError:
         gaps = f"; messages were lost behind {self._flow.gaps[0].last_seq}" if self._flow.gaps else ""
-        refused = f": {ack.error.description}" if ack.error is not None else ""
+        error = ack.error or self._flow.refused
+        refused = f": {error.description}" if error is not None else ""
         text = (
             f"the server ended batch {self.id} after {ack.count} of {self._flow.sent} messages{gaps}{refused}"
         )

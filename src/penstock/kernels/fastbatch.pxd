@@ -41,6 +41,7 @@ cdef class FastBatch(KeyEntry):     # its key is <prefix>.<id>
     cdef readonly uint32_t msgs     # messages per flow ack, now
     cdef public int64_t heard_ns
     cdef public bytes final         # the last answer; None while the batch is open
+    cdef public bint is_refused     # ended, and a message behind the end was refused in this tick
     cdef bint is_due
 
 cdef class FastBatches(KeyTable):

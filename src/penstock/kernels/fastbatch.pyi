@@ -23,6 +23,8 @@ class FastBatch(KeyEntry):
     heard_ns: int
     final: bytes | None
     """The last answer; None while the batch is open."""
+    is_refused: bool
+    """It has ended, and a message behind the end was refused in this tick: the next ones are dropped."""
 
 class FastBatches(KeyTable):
     """The batches of one stream: the open ones, and those that ended last."""

@@ -9,7 +9,8 @@ itself, and says so with took(); whatever else may happen to a batch is decided 
 Invariants: `acked <= seq`; a batch is in a bucket from its start until it is forgotten, and open until it has
 a final answer; `due` holds exactly the open batches with `seq >= acked + msgs`. A batch is known by prefix and
 id together, so that nobody gets into another one's by its id alone. Of ended batches the last ENDED_KEPT stay
-known: what their publishers had under way is ignored, and a ping gets the final answer once more.
+known: a ping gets the final answer once more, and of what else their publishers had on its way, one message a
+tick is refused and the rest is dropped.
 
 Rejected: a Python dict (with several publishers, a key object for every message); keeping the reply subject
 of the last message for the ack (it can be written again from the head and a sequence).
@@ -162,7 +163,7 @@ cdef class FastBatches(KeyTable):
                 # Some clients say the flow they were given from then on.
                 batch.head = PyBytes_FromStringAndSize(reply, <Py_ssize_t>s.head_len)
         if batch.final is not None:
-            if s.operation != FAST_PING and s.seq > 1:
+            if batch.is_refused and s.operation != FAST_PING and s.seq > 1:
                 verdict[0] = FAST_IGNORE
             return None
         if s.operation != FAST_APPEND or s.seq != batch.seq + 1:

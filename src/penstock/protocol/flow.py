@@ -18,7 +18,7 @@ that it received, and `outstanding >= 1`: room is there again.
 from __future__ import annotations
 
 from penstock.errors import MisuseError
-from penstock.protocol.api import PubAck
+from penstock.protocol.api import ApiError, PubAck
 from penstock.protocol.batch import FLOW_MAX, FastAnswer, FlowAck, Gap, Operation, Refused, reply_end
 
 OUTSTANDING_MAX = 3
@@ -44,6 +44,7 @@ class FlowWindow:
         )
         self.final: PubAck | None = None
         self.gaps: list[Gap] = []
+        self.refused: ApiError | None = None  # why the server did not take a message; the last one
 
     @property
     def is_over(self) -> bool:
@@ -88,6 +89,7 @@ class FlowWindow:
             self.gaps.append(answer)
             self.is_ending = self.is_ending or not self._gap_ok
         elif isinstance(answer, Refused):
+            self.refused = answer.error
             self.is_ending = self.is_ending or not self._gap_ok
         else:
             self.final = answer

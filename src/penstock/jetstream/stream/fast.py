@@ -9,8 +9,10 @@ Invariants:
   first refused message end the batch.
 - A message counts as received when it was stored, is a duplicate of a stored one, or (with `ok`) was refused
   or lost; `count` is the highest batch sequence received.
-- A batch ends once. Its publisher may ask for the final answer again by a ping; what else it had under way
-  is ignored.
+- A batch ends once. Its publisher may ask for the final answer again by a ping; what else comes behind the
+  end is refused as of an unknown batch, one message for each batch and tick: up to a window of thousands was
+  on its way when the batch ended, and one answer says all.
+- The first message makes the batch: the flow ack that says so comes before what becomes of the message.
 
 Where the ADR and the official server differ, the answers satisfy both: `msgs` and `ack_msgs`, a `type` and a
 struct that needs none. The final ack of a batch which a refused message ended bears that error, as the ADR
@@ -81,6 +83,7 @@ class FastIngest:
         self.may_start: Callable[[], bool] = lambda: True
         self.config: Callable[[], EngineConfig] = EngineConfig
         self.abandoned: Callable[[str], None] = lambda batch_id: None
+        self._behind: list[FastBatch] = []  # ended ones, a message of which this tick refused
         self._check_at = 0  # ns; no batch is silent for too long before; 0: none is open
 
     # --- messages ------------------------------------------------------------------------------
@@ -92,12 +95,14 @@ class FastIngest:
         if error is not None or said is None:
             self._say(reply, self._refused(error or codes.BATCH_PUBLISH_INVALID_PATTERN))
             return
-        batch_id, flow, _, seq, operation = said
+        _, flow, _, seq, operation = said
         batch = self.batches.find(reply)
         if batch is not None and batch.final is not None:
             if operation == Operation.PING:
                 self._say(reply, batch.final)
-            if operation == Operation.PING or seq > 1:
+                return
+            if seq > 1:
+                self._refuse_behind(batch, reply)
                 return
             self.batches.forget(batch)
             batch = None
@@ -105,7 +110,7 @@ class FastIngest:
             if seq != 1 or operation == Operation.PING:
                 self._say(reply, self._refused(codes.BATCH_PUBLISH_UNKNOWN_BATCH_ID))
             elif operation == Operation.COMMIT:
-                self._publish_single(batch_id, subject, reply, header, payload, now, ts)
+                self._publish_single(said, subject, reply, header, payload, now, ts)
             else:
                 self._start(flow, subject, reply, header, payload, now, ts)
             return
@@ -124,6 +129,12 @@ class FastIngest:
             return
         acknowledge_fast(self.batches, self._stream.acks, flow_limit(self.batches.count, backlog))
 
+    def end_tick(self) -> None:
+        """What comes behind the end of a batch is answered once more from now on."""
+        for batch in self._behind:
+            batch.is_refused = False
+        self._behind.clear()
+
     def _refusal(self, said: tuple[bytes, int, bool, int, int] | None) -> ApiError | None:
         if not self._stream.config.allow_batched:
             return codes.BATCH_PUBLISH_DISABLED
@@ -131,14 +142,34 @@ class FastIngest:
             return codes.BATCH_PUBLISH_INVALID_PATTERN
         return codes.BATCH_PUBLISH_INVALID_BATCH_ID if len(said[0]) > BATCH_ID_MAX else None
 
+    def _refuse_behind(self, batch: FastBatch, reply: bytes) -> None:
+        if not batch.is_refused:
+            batch.is_refused = True
+            self._behind.append(batch)
+            self._say(reply, self._refused(codes.BATCH_PUBLISH_UNKNOWN_BATCH_ID))
+
     def _publish_single(
-        self, batch_id: bytes, subject: bytes, reply: bytes, header: bytes, payload: bytes, now: int, ts: int
+        self,
+        said: tuple[bytes, int, bool, int, int],
+        subject: bytes,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+        now: int,
+        ts: int,
     ) -> None:
-        """A batch of one message is an ordinary publish, but for its ack."""
+        """A batch of one message is an ordinary publish, but for its ack. Where refused messages may be
+        missing from a batch, it ends without one."""
+        batch_id, _, gap_ok, seq, _ = said
         try:
             stored = self._store(subject, header, payload, now, ts)
-        except JetStreamApiError as error:
-            self._say(reply, self._refused(ApiError.from_exception(error)))
+        except JetStreamApiError as raised:
+            error = ApiError.from_exception(raised)
+            if gap_ok:
+                self._say(reply, encode(_Err(seq, error)))
+                self._say(reply, self._final(batch_id, 0, 0))
+            else:
+                self._say(reply, self._refused(error))
             return
         self._say(reply, self._final(batch_id, stored.seq, 1, duplicate=stored.duplicate))
 
@@ -159,8 +190,8 @@ class FastIngest:
             stored = self._store(subject, header, payload, now, ts)
         except JetStreamApiError as raised:
             error = ApiError.from_exception(raised)
+            self._say_flow(batch, reply)
             if batch.gap_ok:
-                self._say_flow(batch, reply)
                 self._say(reply, encode(_Err(1, error)))
                 self.batches.received(batch, 1)
             else:

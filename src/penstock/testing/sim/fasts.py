@@ -66,6 +66,7 @@ class Walk:
         self.now = now
         self.expected: list[tuple[Any, ...]] = []
         self.pinged = False
+        self.refused_behind = False  # a message behind the end: one answer a tick says all
         self.refused = {said["seq"] for said in told or () if said.get("type") == "err"}
 
     def take(self, arrival: Arrival) -> None:
@@ -75,6 +76,9 @@ class Walk:
         if not batch.is_open and batch.final is not None:
             if operation is Operation.PING:
                 self.expected.append(("final", *batch.final))
+            elif seq > 1 and not self.refused_behind:
+                self.refused_behind = True
+                self.expected.append(("unknown",))
             return
         if not batch.is_open:
             if seq != 1 or operation is Operation.PING:
@@ -117,7 +121,7 @@ class Walk:
         commits = arrival.operation is Operation.COMMIT
         is_single = commits and seq == 1
         at = self.record.seq_of.get(publish.tag)
-        if at is None and self._was_refused(seq, is_single=is_single or (seq == 1 and not batch.gap_ok)):
+        if at is None and self._was_refused(seq, is_alone=seq == 1 and not batch.gap_ok):
             may = self.record.may_refuse(publish) or batch.uncertain
             require(may, "answers", f"{batch.id} {seq} was refused: {self.told}")
             self._refuse(seq, commits=commits, is_single=is_single)
@@ -133,18 +137,22 @@ class Walk:
         if commits:
             self._end(None)
 
-    def _was_refused(self, seq: int, *, is_single: bool) -> bool:
+    def _was_refused(self, seq: int, *, is_alone: bool) -> bool:
         if self.told is None:
             return False  # it may have been, but nobody was told
-        if is_single:
-            return any("error" in said and not said.keys() & {"type", "batch"} for said in self.told)
+        if is_alone:
+            return any(_outline(said) == ("refused",) for said in self.told)
         return seq in self.refused
 
     def _refuse(self, seq: int, *, commits: bool, is_single: bool) -> None:
         batch = self.batch
-        if is_single or (seq == 1 and not batch.gap_ok):
+        if seq == 1 and not batch.gap_ok:
             batch.is_open, batch.final = False, None
             self.expected.append(("refused",))
+            return
+        if is_single:
+            batch.is_open, batch.final = False, None  # the server remembers nothing of it
+            self.expected += [("err", seq), ("final", 0, True)]
             return
         self.expected.append(("err", seq))
         if batch.gap_ok and not commits:
