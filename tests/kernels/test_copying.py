@@ -14,6 +14,7 @@ from penstock.kernels.messageids import MessageIds
 from penstock.kernels.streamlog import StreamLog
 from tests.reference import copying as model
 from tests.reference.copying import Message
+from tests.reference.records import counted
 
 NOW = 1_000_000
 LINE = (b"Nats-Stream-Source: O ", b" > > ", b" Ident123")
@@ -159,6 +160,20 @@ def test_limits_that_refuse_stop_before_the_message() -> None:
         batch.append(2, NOW, b"a", b"", b"22")
         taken = apply_mirrored(batch, log, limits, MessageIds(0))
         assert (taken, log.messages) == ((0, 0) if limits.per_message else (1, 1))
+
+
+@pytest.mark.parametrize("storage", ["file", "memory"])
+@given(header=st.sampled_from([b"", block([b"Own: h"])]), payload=st.binary(max_size=40))
+def test_a_copy_that_just_fits_is_taken_and_none_that_is_a_byte_larger(
+    storage: str, header: bytes, payload: bytes
+) -> None:
+    size = counted(storage, b"a", header, payload)
+    for room in (size, size - 1):
+        batch, log = CopyBatch(), StreamLog(storage=storage)
+        batch.append(1, NOW, b"a", header, payload)
+        limits = PlainLimits(bytes_max=room, discard_new=True)
+        assert apply_mirrored(batch, log, limits, MessageIds(0)) == (room == size)
+        assert log.bytes == (size if room == size else 0)
 
 
 def test_limits_that_remove_are_kept() -> None:

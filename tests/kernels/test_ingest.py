@@ -24,7 +24,8 @@ from penstock.kernels.messageids import MessageIds
 from penstock.kernels.sinks import DirtyList, Subscription
 from penstock.kernels.streamlog import StreamLog
 from penstock.kernels.subjects import SubscriptionIndex
-from tests.reference.ingest import StreamModel, encode
+from tests.reference.ingest import Message, StreamModel, encode
+from tests.reference.records import counted
 
 PREFIX = b'{"stream":"S","seq":'
 
@@ -112,12 +113,13 @@ def test_a_batch_gives_back_what_was_put_in(
         max_msgs_per_subject=st.sampled_from([-1, 1, 2]),
         discard_new=st.booleans(),
         duplicate_window=st.sampled_from([0, 150]),
+        storage=st.sampled_from(["file", "memory"]),
     ),
 )
 def test_a_plain_run_stores_what_the_model_stores(
     runs: list[list[tuple[bytes, bytes, dict[str, str], bytes]]], model: StreamModel
 ) -> None:
-    log, acks, ids = StreamLog(), AckBatch(PREFIX), MessageIds(model.duplicate_window)
+    log, acks, ids = StreamLog(storage=model.storage), AckBatch(PREFIX), MessageIds(model.duplicate_window)
     for now, publishes in enumerate(runs, start=1):
         now *= 100  # noqa: PLW2901
         batch = IngestBatch()
@@ -138,12 +140,26 @@ def test_a_plain_run_stores_what_the_model_stores(
         if taken < len(publishes):
             subject, reply, headers, payload = publishes[taken]
             assert batch.take_one() == (subject, reply, encode(headers), payload)
-            size = len(subject) + len(encode(headers)) + len(payload) + 100
+            size = model.size_of(Message(0, subject, encode(headers), payload, now))
             near_the_limit = model.discard_new and 0 < model.max_bytes < model.bytes + size
             at_the_limit = model.discard_new and model.max_msgs == len(model.messages)
             refused = "err_code" in model.publish(subject, headers, payload, now)
             assert near_the_limit or at_the_limit or refused
             return  # the model may have stored it; Python would decide here
+
+
+@pytest.mark.parametrize("storage", ["file", "memory"])
+@given(subject=subjects, headers=plain_headers, payload=payloads)
+def test_a_run_takes_what_just_fits_and_leaves_what_is_a_byte_larger(
+    storage: str, subject: bytes, headers: dict[str, str], payload: bytes
+) -> None:
+    size = counted(storage, subject, encode(headers), payload)
+    for room in (size, size - 1):
+        batch, log = IngestBatch(), StreamLog(storage=storage)
+        batch.append(subject, b"", encode(headers), payload)
+        limits = PlainLimits(bytes_max=room, discard_new=True, stream=b"S")
+        assert apply_plain(batch, log, limits, MessageIds(0), 1, 1, AckBatch(PREFIX)) == (room == size)
+        assert log.bytes == (size if room == size else 0)
 
 
 SPECIAL = [

@@ -13,6 +13,7 @@ from penstock.kernels.staging import StagedBatches, StagedTotal
 from penstock.kernels.streamlog import StreamLog
 from tests.kernels.test_ingest import PREFIX, content, limits_of, model_content
 from tests.reference.ingest import Message, StreamModel, encode
+from tests.reference.records import counted
 from tests.reference.staging import Headers, Staged, StagingModel, is_plain, may_store, size_of
 
 NOW = 1000
@@ -106,13 +107,18 @@ def test_the_next_messages_of_open_batches_are_taken_and_nothing_else(
         max_msgs_per_subject=st.sampled_from([-1, 1]),
         discard_new=st.booleans(),
         duplicate_window=st.sampled_from([0, 50, 5000]),
+        storage=st.sampled_from(["file", "memory"]),
     ),
 )
 def test_a_commit_stores_what_the_model_stores(
     before: list[tuple[bytes, Headers]], batch: list[Staged], model: StreamModel
 ) -> None:
     """Rows 105, 111 to 115: a yes is the model's yes, and then the whole batch is in the log."""
-    log, ids, limits = StreamLog(), MessageIds(model.duplicate_window), limits_of(model)
+    log, ids, limits = (
+        StreamLog(storage=model.storage),
+        MessageIds(model.duplicate_window),
+        limits_of(model),
+    )
     early = IngestBatch()
     for subject, headers in before:
         early.append(subject, b"", encode(headers), b"")
@@ -134,6 +140,27 @@ def test_a_commit_stores_what_the_model_stores(
     assert seq == log.last_seq == model.last_seq
     assert content(log) == model_content(model)
     assert (log.bytes, ids.last_id) == (model.bytes, model.last_id)
+
+
+@pytest.mark.parametrize("storage", ["file", "memory"])
+@given(st.lists(st.tuples(subjects, st.booleans(), st.binary(max_size=10)), min_size=1, max_size=4))
+def test_a_commit_stores_what_just_fits_and_nothing_that_is_a_byte_larger(
+    storage: str, batch: list[tuple[bytes, bool, bytes]]
+) -> None:
+    messages = [
+        (subject, encode(in_batch("b", n, None, {}) if has_header else {}), payload)
+        for n, (subject, has_header, payload) in enumerate(batch, start=1)
+    ]
+    size = sum(counted(storage, *one) for one in messages)
+    staged = StagedBatches().open(b"b", StagedTotal(), 10, 100_000)
+    for one in messages:
+        staged.append(*one)
+    log, ids = StreamLog(storage=storage), MessageIds(0)
+    just, short = (PlainLimits(bytes_max=room, discard_new=True) for room in (size, size - 1))
+    assert check_staged(staged, log, just, ids, NOW)
+    assert not check_staged(staged, log, short, ids, NOW)
+    store_staged(staged, log, just, ids, NOW, None)
+    assert log.bytes == size
 
 
 def test_every_block_the_kernel_takes_is_one_the_model_calls_plain() -> None:

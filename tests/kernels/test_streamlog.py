@@ -54,10 +54,10 @@ def along(log: StreamLog, subject: bytes) -> list[int]:
 class LogMachine(RuleBasedStateMachine):
     """Small blocks, few subjects: everything that can meet, meets."""
 
-    @initialize(block_size=st.sampled_from([64, 200, 500, 4000]))
-    def begin(self, block_size: int) -> None:
-        self.log = StreamLog(block_size)
-        self.model = LogModel()
+    @initialize(block_size=st.sampled_from([64, 200, 500, 4000]), storage=st.sampled_from(["file", "memory"]))
+    def begin(self, block_size: int, storage: str) -> None:
+        self.log = StreamLog(block_size, storage=storage)
+        self.model = LogModel(storage=storage)
         self.now = 100
 
     @rule(
@@ -70,9 +70,11 @@ class LogMachine(RuleBasedStateMachine):
         for _ in range(copies):
             self.now += 3
             payload = bytes([self.now % 256]) * size
+            expected = self.log.bytes + self.log.cost_of(len(subject), len(header), size)
             assert self.log.append(subject, header, payload, self.now) == self.model.append(
                 subject, header, payload, self.now
             )
+            assert self.log.bytes == expected
 
     @rule(copies=st.integers(1, 30))
     def skip(self, copies: int) -> None:

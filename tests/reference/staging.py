@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tests.reference.ingest import Message, StreamModel, encode
+from tests.reference.records import counted
 
 Headers = dict[str, str]
 Staged = tuple[bytes, Headers, bytes]  # subject, headers, payload
@@ -37,8 +38,9 @@ def is_plain(headers: Headers) -> bool:
 
 
 def size_of(staged: Staged) -> int:
+    """Bytes of the record."""
     subject, headers, payload = staged
-    return Message(1, subject, encode(headers), payload, 0).size
+    return counted("file", subject, encode(headers), payload)
 
 
 @dataclass
@@ -71,7 +73,8 @@ def may_store(stream: StreamModel, batch: list[Staged], now: int) -> bool:
     if stream.discard_new:
         if 0 < stream.max_msgs < len(stream.messages) + len(batch):
             return False
-        if 0 < stream.max_bytes < stream.bytes + sum(map(size_of, batch)):
+        messages = (Message(0, subject, encode(headers), payload, now) for subject, headers, payload in batch)
+        if 0 < stream.max_bytes < stream.bytes + sum(map(stream.size_of, messages)):
             return False
     for n, (subject, headers, _) in enumerate(batch):
         if headers.get("Nats-Expected-Last-Msg-Id") or (n and headers.get("Nats-Expected-Last-Sequence")):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tests.reference.records import counted
+
 
 @dataclass(frozen=True)
 class Message:
@@ -12,10 +14,6 @@ class Message:
     subject: bytes
     header: bytes
     payload: bytes
-
-    @property
-    def size(self) -> int:
-        return 30 + len(self.subject) + len(self.payload) + (4 + len(self.header) if self.header else 0)
 
 
 def matches(filter: bytes, subject: bytes) -> bool:
@@ -36,6 +34,7 @@ class LogModel:
     live: dict[int, Message] = field(default_factory=dict)
     last_seq: int = 0
     last_ts: int = 0
+    storage: str = "file"
 
     @property
     def first_seq(self) -> int:
@@ -47,7 +46,10 @@ class LogModel:
 
     @property
     def live_bytes(self) -> int:
-        return sum(message.size for message in self.live.values())
+        return sum(
+            counted(self.storage, message.subject, message.header, message.payload)
+            for message in self.live.values()
+        )
 
     def append(self, subject: bytes, header: bytes, payload: bytes, ts: int) -> int:
         self.last_seq += 1

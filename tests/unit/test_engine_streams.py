@@ -31,7 +31,7 @@ def test_account_info_counts_what_is_there(js: EngineHarness) -> None:
     js.request("M", b"hello")
     info = js.api("INFO")
     assert (info["type"], info["streams"], info["consumers"]) == (T + "account_info_response", 2, 0)
-    assert (info["storage"], info["memory"]) == (36, 36)
+    assert (info["storage"], info["memory"]) == (36, 22)
     assert info["limits"]["max_storage"] == -1
     assert info["api"] == {"level": 3, "total": 2, "errors": 0}  # the request itself is not counted yet
 

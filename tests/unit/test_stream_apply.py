@@ -22,7 +22,7 @@ Publish = tuple[bytes, dict[str, str], bytes]
 
 def make_stream(**settings: Any) -> Stream:
     config = StreamConfig(**{"name": "S", "subjects": ["s.>"], **NO_LIMITS, **settings})
-    store = MemoryStreamStore({}, "S", b"")
+    store = MemoryStreamStore({}, "S", b"", storage=config.storage.value)
     return Stream(config, store, created=1, domain="", api_level=3, dirty=DirtyList())
 
 
@@ -74,7 +74,7 @@ def test_a_plain_publish_is_acked_with_its_sequence() -> None:
 
 
 def test_the_domain_stands_in_the_ack() -> None:
-    store = MemoryStreamStore({}, "S", b"")
+    store = MemoryStreamStore({}, "S", b"", storage="file")
     config = StreamConfig(name="S", subjects=["s"], **NO_LIMITS)
     stream = Stream(config, store, created=1, domain="hub", api_level=3, dirty=DirtyList())
     assert put_one(stream, b"s") == {"stream": "S", "domain": "hub", "seq": 1}

@@ -52,7 +52,7 @@ def preview(
     if is_wanted and not dry:
         body = decision.payload if decision.payload is not None else payload
         try:
-            ingest.check_room(stream, subject, ingest.record_size(subject, decision.header, len(body)))
+            ingest.check_room(stream, subject, decision.header, len(body))
         except JetStreamApiError as error:
             return Preview(subject, error=_told(error, header), answer=_answer(stream, error))
     return Preview(subject, is_wanted)

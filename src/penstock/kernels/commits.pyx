@@ -17,7 +17,7 @@ from penstock.kernels.publishheaders cimport (
     EXPECTS_LAST_ID, EXPECTS_SEQ, EXPECTS_SUBJECT_SEQ, PUBLISH_EXPECTS, PUBLISH_HAS_ID, PUBLISH_IS_SPECIAL,
     PublishHead, failed_expectations, message_of, present_expectations,
 )
-from penstock.kernels.records cimport xxh64
+from penstock.kernels.records cimport cost_of, xxh64
 from penstock.kernels.republish cimport Republisher
 from penstock.kernels.sinks cimport Message
 from penstock.kernels.staging cimport StagedBatch
@@ -80,7 +80,7 @@ def check_staged(StagedBatch batch not None, StreamLog log not None, PlainLimits
         return False
     if limits.discard_new and (
         (limits.msgs_max > 0 and log.messages + batch.count > <uint64_t>limits.msgs_max)
-        or (limits.bytes_max > 0 and log.bytes + batch.size > <uint64_t>limits.bytes_max)
+        or (limits.bytes_max > 0 and log.bytes + cost_of_all(batch, log) > <uint64_t>limits.bytes_max)
     ):
         return False
     if not batch.flags & (PUBLISH_HAS_ID | PUBLISH_EXPECTS):
@@ -96,6 +96,18 @@ def check_staged(StagedBatch batch not None, StreamLog log not None, PlainLimits
     finally:
         free(known.table)
         free(written.table)
+
+
+cdef uint64_t cost_of_all(StagedBatch batch, StreamLog log) noexcept:
+    """What `bytes` of the log would grow by."""
+    cdef const PublishHead* head
+    cdef size_t at = 0
+    cdef uint64_t size = 0
+    while at < batch.buf.size:
+        head = <const PublishHead*>(batch.buf.data + at)
+        size += cost_of(&log.cost, head.subject_len, head.header_len, head.body_len)
+        at += head.size
+    return size
 
 
 cdef bint check_messages(StagedBatch batch, StreamLog log, PlainLimits limits, MessageIds ids, int64_t now,

@@ -24,7 +24,7 @@ from penstock.kernels.dispatch cimport SubjectMapper
 from penstock.kernels.ingest cimport PlainLimits
 from penstock.kernels.messageids cimport MessageIds
 from penstock.kernels.publishheaders cimport ID_NAME_SIZE, trim
-from penstock.kernels.records cimport Record, record_size
+from penstock.kernels.records cimport Record, cost_of, record_size
 from penstock.kernels.republish cimport Republisher
 from penstock.kernels.sinks cimport Message, Sink, Subscription, is_closed
 from penstock.kernels.streamlog cimport StreamLog
@@ -335,7 +335,7 @@ cdef bint has_room(StreamLog log, PlainLimits limits, const Message* m) noexcept
     if limits.msgs_max > 0 and log.messages >= <uint64_t>limits.msgs_max:
         return False
     return limits.bytes_max <= 0 or (
-        log.bytes + record_size(m.subject_len, m.header_len, m.body_len) <= <uint64_t>limits.bytes_max
+        log.bytes + cost_of(&log.cost, m.subject_len, m.header_len, m.body_len) <= <uint64_t>limits.bytes_max
     )
 
 

@@ -29,7 +29,7 @@ from penstock.kernels.publishheaders cimport (
 )
 from penstock.kernels.republish cimport Republisher
 from penstock.kernels.sinks cimport DirtyList, Message, Sink, Subscription
-from penstock.kernels.records cimport Record
+from penstock.kernels.records cimport Record, cost_of
 from penstock.kernels.staging cimport StagedBatches
 from penstock.kernels.streamlog cimport StreamLog
 from penstock.kernels.subjects cimport SubscriptionIndex
@@ -365,9 +365,8 @@ cpdef size_t apply_plain(
             if limits.msgs_max > 0 and log.messages >= <uint64_t>limits.msgs_max:
                 break
             if limits.bytes_max > 0:
-                # An upper bound of the record; near the limit Python works it out exactly.
-                room = sizeof(PublishHead) + 16 + m.subject_len + m.body_len
-                if log.bytes + room > <uint64_t>limits.bytes_max:
+                room = cost_of(&log.cost, m.subject_len, m.header_len, m.body_len)
+                if log.bytes + room > <uint64_t>limits.bytes_max:   # Python knows what it would replace
                     break
         seq = store_publish(log, limits, ids, head, &m, ts, republisher)
         batch.position += head.size

@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.logwatch cimport Follower, LogWatch
 from penstock.kernels.msgblock cimport Entry, MessageBlock
-from penstock.kernels.records cimport Record
+from penstock.kernels.records cimport MessageCost, Record
 from penstock.kernels.sinks cimport Message
 from penstock.kernels.subjectstate cimport Subject, SubjectState
 
@@ -21,7 +21,8 @@ cdef class LogCore:
     cdef readonly uint64_t first_seq        # of the first live message; last_seq + 1 when empty
     cdef readonly uint64_t last_seq
     cdef readonly uint64_t messages         # live
-    cdef readonly uint64_t bytes            # of live records, as users see it
+    cdef readonly uint64_t bytes            # that the live messages count, as users see it
+    cdef MessageCost cost                   # what each of them counts: cost_of() is all that may work it out
     cdef readonly int64_t first_ts, last_ts  # ns; 0 when none
     cdef uint64_t front_removals            # of these, of the first message there was
     cdef uint64_t skipped                   # sequences that never had a message

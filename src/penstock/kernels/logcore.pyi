@@ -1,7 +1,7 @@
 """The part of StreamLog that every message passes; Python uses StreamLog."""
 
 class LogCore:
-    """Counters of a log. `bytes` counts whole records of live messages, as users see it."""
+    """Counters of a log. `bytes` is the sum of what the live messages count, as users see it (cost_of)."""
 
     first_seq: int
     """Of the first live message; last_seq + 1 when there is none."""

@@ -38,7 +38,9 @@ from penstock.kernels.records cimport (
     RECORD_BAD_LENGTH,
     RECORD_OK,
     RECORD_OVERHEAD,
+    RECORD_HEADER_OVERHEAD,
     Record,
+    cost_of,
     decode_record,
     encode_record,
     encode_unhashed,
@@ -51,6 +53,7 @@ from penstock.kernels.subjectstate cimport Subject, SubjectState
 cdef enum:
     BLOCK_SIZE_MIN = 64
     BLOCK_SIZE_MAX = 0x40000000
+    MEMORY_OVERHEAD = 16            # what a message in memory storage counts beside its own bytes
     LOADED_MAX = 256                # closed blocks loaded again, and their bytes: the oldest are let go first
     LOADED_BYTES_MAX = 33554432
     LOOK_HOPS = 64                  # hops along a chain between two looks at the neighbourhood
@@ -59,9 +62,15 @@ cdef enum:
 
 cdef class LogCore:
     def __cinit__(self, size_t block_size=BLOCK_SIZE_DEFAULT, bint durable=False, load_block=None, on_lost=None,
-                  read_pieces=None):
+                  read_pieces=None, str storage not None="file"):
         if block_size < BLOCK_SIZE_MIN or block_size > BLOCK_SIZE_MAX:
             raise ValueError(f"a block has 64 bytes to 1 GiB, not {block_size}")
+        if storage == "file":
+            self.cost.fixed, self.cost.header = RECORD_OVERHEAD, RECORD_HEADER_OVERHEAD
+        elif storage == "memory" and not durable:
+            self.cost.fixed, self.cost.header = MEMORY_OVERHEAD, 0
+        else:
+            raise ValueError(f"storage is file or, for a log that is not durable, memory: not {storage}")
         self.first_seq = 1
         self.block_size = block_size
         self.durable = durable
@@ -144,7 +153,7 @@ cdef class LogCore:
         self.last_seq = seq
         self.last_ts = ts
         self.messages += 1
-        self.bytes += size
+        self.bytes += cost_of(&self.cost, m.subject_len, m.header_len, m.body_len)
         if self.watch is not None and s.mark != self.watch.epoch:
             self.watch.tell(seq, s, m.subject, m.subject_len, False)
         return seq
@@ -281,7 +290,8 @@ cdef class LogCore:
 
     cdef int _count_lost(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1:
         """The disk lied about one message: it counts as gone, loudly. Its subject isn't known any more, so
-        the subject's state keeps counting it until the log is opened again; readers skip it."""
+        the subject's state keeps counting it until the log is opened again; readers skip it. Only durable
+        logs lose messages, and those count whole records."""
         cdef uint32_t offset = block.entries[at].offset
         cdef uint64_t size = 0
         block.entries[at].offset = offset | <uint32_t>ENTRY_DEAD
@@ -501,7 +511,7 @@ cdef class LogCore:
         block.live -= 1
         block.live_bytes -= r.size
         self.messages -= 1
-        self.bytes -= r.size
+        self.bytes -= cost_of(&self.cost, r.subject_len, r.header_len, r.body_len)
         self.removals += 1
         if self.storing:
             block.outdone_at = self.last_seq

@@ -64,6 +64,17 @@ cdef inline size_t record_size(size_t subject_len, size_t header_len, size_t bod
         size += RECORD_HEADER_OVERHEAD
     return size if size <= RECORD_SIZE_MAX else 0
 
+# What a message counts in `bytes`, beside its subject, header block and payload. Files count the whole record;
+# memory storage counts what the official server's does: 16 bytes, for sequence and time.
+cdef struct MessageCost:
+    size_t fixed
+    size_t header                   # more with a header block
+
+cdef inline size_t cost_of(
+    const MessageCost* cost, size_t subject_len, size_t header_len, size_t body_len
+) noexcept nogil:
+    return cost.fixed + subject_len + body_len + (cost.header if header_len else 0)
+
 # Writes a record of record_size(...) bytes at d. `body` is header followed by payload.
 cdef void encode_record(char* d, size_t size, int kind, uint64_t seq, int64_t ts, const char* subject,
                         size_t subject_len, const char* body, size_t header_len, size_t body_len) noexcept nogil

@@ -11,6 +11,9 @@ RecordTuple: TypeAlias = tuple[int, int, int, bytes, bytes, bytes]
 def xxh64_digest(data: Buffer, seed: int = 0) -> int:
     """XXH64 of `data`."""
 
+def size_of(subject_len: int, header_len: int, payload_len: int) -> int:
+    """Bytes of the record of such a message; 0 when it is too large for one."""
+
 def encode(seq: int, ts: int, subject: bytes, header: bytes, payload: bytes, kind: int = 0) -> bytes:
     """One record. `ts` is ns since epoch; an empty `header` takes no room.
 

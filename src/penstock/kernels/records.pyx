@@ -209,6 +209,10 @@ def xxh64_digest(const unsigned char[:] data not None, uint64_t seed=0):
     return xxh64(<const char*>&data[0], data.shape[0], seed)
 
 
+def size_of(size_t subject_len, size_t header_len, size_t payload_len):
+    return record_size(subject_len, header_len, header_len + payload_len)
+
+
 def encode(uint64_t seq, int64_t ts, bytes subject not None, bytes header not None, bytes payload not None,
            int kind=KIND_MESSAGE):
     cdef bytes body = header + payload

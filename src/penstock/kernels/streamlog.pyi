@@ -30,7 +30,8 @@ class StreamLog(LogCore):
     that writes them. load_block(number, size) gives the bytes of a closed block back; read_pieces([(number,
     pieces)]) some of several, as kernels.readahead.Reading does, or None where the blocks have to be loaded.
     on_lost(number, offset, seq, why) hears of messages whose bytes on disk turned out to be wrong; they count
-    as removed.
+    as removed. storage ("file" or "memory") says what a message counts in `bytes`: a stream that its
+    configuration calls a file's counts as such wherever it is kept.
     """
 
     def __init__(
@@ -40,11 +41,15 @@ class StreamLog(LogCore):
         load_block: Callable[[int, int], Buffer] | None = None,
         on_lost: Callable[[int, int, int, str], None] | None = None,
         read_pieces: Callable[[list[tuple[int, bytes]]], _Pieces | None] | None = None,
+        storage: str = "file",
     ) -> None: ...
 
     # --- messages
     def append(self, subject: bytes, header: bytes, payload: bytes, ts: int) -> int:
         """Stores one message and returns its sequence. Raises ValueError when no record can hold it."""
+
+    def cost_of(self, subject_len: int, header_len: int, payload_len: int) -> int:
+        """How much `bytes` grows by such a message. All that predicts it asks here."""
 
     def begin_batch(self, size: int, count: int) -> None:
         """What is appended until end_batch() is one unit: it comes back from the disk whole or not at all.

@@ -11,7 +11,7 @@ from penstock.kernels.chains cimport count_many, sum_counts
 from penstock.kernels.msgblock cimport (
     BATCH_NOTE_SIZE, ENTRY_DEAD, ENTRY_NONE, SPAN_MAX, MessageBlock,
 )
-from penstock.kernels.records cimport KIND_FLOOR, KIND_REMOVED, RECORD_OK, Record
+from penstock.kernels.records cimport KIND_FLOOR, KIND_REMOVED, RECORD_OK, Record, cost_of
 from penstock.kernels.sinks cimport Message
 from penstock.kernels.subjectrows cimport merge_rows, merge_subject
 from penstock.kernels.subjectstate cimport Subject
@@ -64,6 +64,9 @@ cdef class StreamLog(LogCore):
         m.header_len = len(header)
         m.body_len = len(body)
         return self.append_message(&m, ts)
+
+    def cost_of(self, size_t subject_len, size_t header_len, size_t payload_len):
+        return cost_of(&self.cost, subject_len, header_len, header_len + payload_len)
 
     def begin_batch(self, size_t size, size_t count):
         """What is appended until end_batch() is recovered all or not at all; see the .pyi."""
@@ -534,6 +537,7 @@ cdef class StreamLog(LogCore):
         cdef uint64_t floor = 1, last = 0, replaced = 0, seq, low, high
         cdef list kept = [], refused = []
         assert not self.blocks and self.last_seq == 0
+        assert self.durable                 # _merge() counts whole records
         for block in blocks:
             self.next_number = max(self.next_number, max(block.number, block.replaces_upto) + 1)
             if block.number <= replaced:

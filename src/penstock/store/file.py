@@ -272,7 +272,7 @@ class FileAccountStore:
         if name in self._memory or self._disk.exists(directory / META):
             raise StoreError(f"account {self.name!r} keeps a stream {name!r} already", path=str(directory))
         if storage == "memory":
-            held = MemoryStreamStore(self._memory, name, meta, block_size=self._block_size)
+            held = MemoryStreamStore(self._memory, name, meta, storage=storage, block_size=self._block_size)
             self._memory[name] = held
             return held
         make_directory(self._disk, self._streams_directory)

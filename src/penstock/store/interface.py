@@ -102,7 +102,7 @@ class StreamStore(Protocol):
 
     @property
     def storage(self) -> StorageType:
-        """Where it is kept."""
+        """What its configuration calls for. A store without files keeps both kinds in memory."""
 
     @property
     def log(self) -> StreamLog:

@@ -62,9 +62,7 @@ class MemoryConsumerStore:
 
 
 class MemoryStreamStore:
-    """A stream in memory; see interface.StreamStore."""
-
-    storage: StorageType = "memory"
+    """A stream in memory; see interface.StreamStore. `storage` is what its configuration calls for."""
 
     def __init__(
         self,
@@ -72,11 +70,13 @@ class MemoryStreamStore:
         name: str,
         meta: bytes,
         *,
+        storage: StorageType,
         block_size: int = DEFAULT_BLOCK_SIZE,
     ) -> None:
         self.name = name
         self.meta = meta
-        self.log = StreamLog(block_size)
+        self.storage = storage
+        self.log = StreamLog(block_size, storage=storage)
         self._owner = owner
         self._consumers: dict[str, MemoryConsumerStore] = {}
 
@@ -137,7 +137,10 @@ class MemoryStreamStore:
 
 
 class MemoryAccountStore:
-    """An account's streams in memory; see interface.AccountStore. `storage` of a stream is not looked at."""
+    """An account's streams in memory; see interface.AccountStore.
+
+    Streams whose configuration calls for files are kept in memory as well, and count their bytes as in files.
+    """
 
     def __init__(self, name: str = "$G", *, block_size: int = DEFAULT_BLOCK_SIZE) -> None:
         self.name = name
@@ -156,7 +159,7 @@ class MemoryAccountStore:
     def create_stream(self, name: str, meta: bytes, storage: StorageType) -> MemoryStreamStore:
         if name in self._streams:
             raise StoreError(f"account {self.name!r} keeps a stream {name!r} already")
-        stream = MemoryStreamStore(self._streams, name, meta, block_size=self._block_size)
+        stream = MemoryStreamStore(self._streams, name, meta, storage=storage, block_size=self._block_size)
         self._streams[name] = stream
         return stream
 

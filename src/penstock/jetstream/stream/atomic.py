@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import ATOMIC_INFLIGHT_PER_STREAM, ATOMIC_INFLIGHT_TOTAL
-from penstock.jetstream.stream.ingest import record_size
 from penstock.jetstream.stream.staged import BatchCheck, Checked, StagedMessage
+from penstock.kernels.records import size_of
 from penstock.kernels.staging import StagedBatch, StagedBatches
 from penstock.kernels.streamlog import BATCH_BYTES_MAX
 from penstock.protocol import error_codes as codes
@@ -176,7 +176,7 @@ class AtomicBatches:
 
 def bytes_of(checked: list[Checked]) -> int:
     """Bytes the records of a batch take."""
-    return sum(record_size(one.subject, one.decision.header, len(one.payload)) for one in checked)
+    return sum(size_of(len(one.subject), len(one.decision.header), len(one.payload)) for one in checked)
 
 
 def _sequence(header: bytes) -> int | None:

@@ -108,7 +108,7 @@ class Inflow:
         if config.allow_msg_ttl:
             ttl_ns, header = ingest.own_ttl(stream, header)
         if stream.is_wanted(subject):
-            ingest.check_room(stream, subject, ingest.record_size(subject, header, len(payload)))
+            ingest.check_room(stream, subject, header, len(payload))
         purged = b""
         if may_roll_up and header and headers.value_of(header, headers.SCHEDULE_NEXT) == _PURGE:
             purged = headers.value_of(header, headers.SCHEDULER) or b""

@@ -22,9 +22,6 @@ from penstock.protocol.durations import NS_PER_S
 if TYPE_CHECKING:
     from penstock.jetstream.stream.stream import Stream
 
-RECORD_OVERHEAD = 30  # bytes a record takes besides subject and body (kernels/records.pxd)
-RECORD_HEADER_OVERHEAD = 4
-
 ROLLUP_SUBJECT = "sub"
 ROLLUP_ALL = "all"
 
@@ -101,8 +98,8 @@ def _counted(stream: Stream, subject: bytes, decision: Decision, increment: int 
     return decision._replace(header=header, payload=payload, value=value)
 
 
-def check_room(stream: Stream, subject: bytes, size: int) -> None:
-    """Refuses (10077) a message of `size` record bytes that a stream which discards new ones has no room for.
+def check_room(stream: Stream, subject: bytes, header: bytes, payload_len: int) -> None:
+    """Refuses (10077) a message that a stream which discards new ones has no room for.
 
     A message whose subject is at its own limit replaces that subject's oldest, and takes only its place.
     """
@@ -110,23 +107,18 @@ def check_room(stream: Stream, subject: bytes, size: int) -> None:
     log = stream.log
     if config.discard is not DiscardPolicy.NEW:
         return
+    size = log.cost_of(len(subject), len(header), payload_len)
     replaced_size = 0
     if 0 < config.max_msgs_per_subject <= log.count_matching(subject):
         if config.discard_new_per_subject:
             raise codes.STREAM_STORE_FAILED.exception(err="maximum messages per subject exceeded")
         oldest = log.load_next(subject, 1)
         assert oldest is not None, f"stream {config.name} counts messages on {subject!r} but finds none"
-        replaced_size = record_size(subject, oldest.header, len(oldest.payload))
+        replaced_size = log.cost_of(len(subject), len(oldest.header), len(oldest.payload))
     if 0 < config.max_msgs <= log.messages and not replaced_size:
         raise codes.STREAM_STORE_FAILED.exception(err="maximum messages exceeded")
     if 0 < config.max_bytes < log.bytes + size and not size <= replaced_size:
         raise codes.STREAM_STORE_FAILED.exception(err="maximum bytes exceeded")
-
-
-def record_size(subject: bytes, header: bytes, payload_len: int) -> int:
-    """Bytes the message takes in the stream."""
-    size = RECORD_OVERHEAD + len(subject) + payload_len
-    return size + RECORD_HEADER_OVERHEAD + len(header) if header else size
 
 
 def _without_status_line(header: bytes) -> bytes:

@@ -140,7 +140,7 @@ class BatchCheck:
         self._written[subject] = self._written.get(subject, 0) + 1
         self._is_schedule[subject] = is_schedule
         self._messages += 1
-        self._bytes += ingest.record_size(subject, header, len(payload))
+        self._bytes += self._stream.log.cost_of(len(subject), len(header), len(payload))
 
     def _check_room(self, subject: bytes, rollup: str) -> None:
         """Refuses (10077) what a stream that discards new ones has no room for beside the batch so far."""

@@ -240,8 +240,7 @@ class Stream:
         if decision.payload is not None:
             payload = decision.payload
         if self.is_wanted(subject):
-            size = ingest.record_size(subject, decision.header, len(payload))
-            ingest.check_room(self, subject, size)
+            ingest.check_room(self, subject, decision.header, len(payload))
         seq = self.store_decided(subject, decision, payload, ts)
         if decision.msg_id:
             self.ids.add(decision.msg_id, seq, ts)
@@ -446,7 +445,7 @@ class Stream:
         ttl_ns = self.config.subject_delete_marker_ttl
         header = ttl.marker_header(ttl_ns)
         try:
-            ingest.check_room(self, subject, ingest.record_size(subject, header, 0))
+            ingest.check_room(self, subject, header, 0)
         except JetStreamApiError:
             return
         ts = max(self._now, self.log.last_ts)

@@ -139,7 +139,9 @@ def dump(world: World) -> Any:
         state = stream.state(deleted=True)
         known = world.streams.get(name)
         may_be_lost = world.flipped or world.damaged or known is None or known.may_have_holes
-        messages = read_log(stream.log, 1, damaged=may_be_lost)
+        messages = read_log(
+            stream.log, 1, memory=stream.config.storage.value == "memory", damaged=may_be_lost
+        )
         inflows = [(one.index_name, one.seq, one.ident) for one in stream.inflows]
         found[name] = (stream.store.meta, state, messages, consumers, inflows)
     return found

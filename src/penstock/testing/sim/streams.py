@@ -96,7 +96,7 @@ def is_produced(header: bytes) -> bool:
     return _PRODUCED in header
 
 
-def read_log(log: StreamLog, from_seq: int, *, damaged: bool = False) -> dict[int, Held]:
+def read_log(log: StreamLog, from_seq: int, *, memory: bool, damaged: bool = False) -> dict[int, Held]:
     """What a log holds at or after a sequence, message by message.
 
     damaged: bits were flipped in its files, or power loss left holes in them, so that it may find out while
@@ -112,8 +112,8 @@ def read_log(log: StreamLog, from_seq: int, *, damaged: bool = False) -> dict[in
             continue
         if message is None or message.seq != seq:
             raise Violation("readable", f"message {seq} is said to be there and can not be read")
-        size = 30 + len(message.subject) + len(message.payload)
-        size += 4 + len(message.header) if message.header else 0
+        size = len(message.subject) + len(message.header) + len(message.payload)
+        size += 16 if memory else 34 if message.header else 30
         is_own = LETTER in message.header or is_produced(message.header)
         tag = 0 if is_own else tag_in(message.header, message.payload)
         subject = message.subject.decode()
@@ -166,7 +166,7 @@ class StreamRecord:
     def read(self, log: StreamLog, from_seq: int) -> dict[int, Held]:
         """What the log holds. What it finds to be lost while it reads is gone; whether it had to last is
         for judge() to say."""
-        return read_log(log, from_seq, damaged=self.damaged or self.may_have_holes)
+        return read_log(log, from_seq, memory=self.memory, damaged=self.damaged or self.may_have_holes)
 
     def look(self, stream: Stream, now: int) -> None:
         """Takes in what changed since the last look, and checks it."""
