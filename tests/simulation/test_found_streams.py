@@ -187,7 +187,7 @@ def test_the_index_of_a_block_without_a_byte_is_used() -> None:
     publish_all(bench, SUBJECTS, b"one" * 25)
     bench.tick()
     msgs = Path("/store/jetstream/%24G/streams/S/msgs")
-    disk.truncate(disk.open(msgs / "2.blk"), 0)
+    disk.open(msgs / "2.blk", truncate=True)
     disk.unlink(msgs / "2.idx")
     assert recovered(disk, block_size=130).keys() == {b"s.1", b"s.3"}
     files = OpenFiles(disk=disk)
@@ -298,3 +298,36 @@ def test_a_message_stays_when_power_loss_takes_the_one_that_replaced_it_in_the_s
         disk.lose_power()
         log = opened(disk, block_size=150).account("$G").open_stream("S").log
         assert log.messages in (1, 3, 4), seed
+
+
+def recovery_dies_at(disk: SimDisk, operation: int, count: int) -> None:
+    """A start that dies there, and one that does not and stores other messages under the same sequences."""
+    disk.kill_at = disk.ops + operation
+    with contextlib.suppress(Killed):
+        opened(disk, block_size=4000).account("$G").open_stream("S")
+    disk.restart()
+    stream = opened(disk, block_size=4000).account("$G").open_stream("S")
+    for number in range(count):
+        stream.log.append(b"s", b"", b"new%d" % number, 1)
+    stream.write()
+
+
+@pytest.mark.parametrize("operation", range(1, 12))
+def test_what_a_recovery_cut_does_not_come_back_beside_what_was_stored_since(operation: int) -> None:
+    for seed in range(200):
+        disk = SimDisk(Random(seed))
+        stream = opened(disk, block_size=4000).account("$G").create_stream("S", b"meta", "file")
+        for number in range(5):
+            stream.log.append(b"s", b"", b"old%d" % number, 1)
+        stream.write()
+        stream.sync()
+        block = next(file for path, file in disk.files() if path.endswith("1.blk"))
+        block.data[:100] = bytes(100)
+        block.sync()
+        disk.restart()
+        recovery_dies_at(disk, operation, 3)
+        disk.lose_power()
+        log = opened(disk, block_size=4000).account("$G").open_stream("S").log
+        found = [message.payload for seq in range(1, log.last_seq + 1) if (message := log.load(seq))]
+        assert len({payload[:3] for payload in found}) <= 1, (seed, found)
+        disk.restart()

@@ -10,12 +10,13 @@ import pytest
 from penstock.testing.sim.runner import run_seed
 from tests.simulation.bugs import PLANTED
 from tests.simulation.copy_bugs import COPY_BUGS
+from tests.simulation.recovery_bugs import RECOVERY_BUGS
 from tests.simulation.stream_bugs import STREAM_BUGS
 
 SEEDS = 200
 
 
-ALL = PLANTED + COPY_BUGS + STREAM_BUGS
+ALL = PLANTED + COPY_BUGS + RECOVERY_BUGS + STREAM_BUGS
 
 
 @pytest.mark.parametrize(("plant", "rule", "hint"), ALL, ids=[plant.__name__ for plant, _, _ in ALL])

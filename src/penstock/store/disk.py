@@ -50,9 +50,6 @@ class Disk(Protocol):
     def write(self, fd: int, data: bytes | memoryview, offset: int) -> int:
         """Writes at an offset; returns how much went."""
 
-    def truncate(self, fd: int, size: int) -> None:
-        """The file ends at `size` from now on."""
-
     def sync(self, fd: int) -> None:
         """The file's bytes (and its size) are on the disk."""
 
@@ -143,9 +140,6 @@ class LocalDisk:
 
     def write(self, fd: int, data: bytes | memoryview, offset: int) -> int:
         return os.pwrite(fd, data, offset)
-
-    def truncate(self, fd: int, size: int) -> None:
-        os.ftruncate(fd, size)
 
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)

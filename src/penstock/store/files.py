@@ -185,16 +185,6 @@ def remove_file(disk: Disk, path: Path) -> None:
         raise StoreWriteError(f"cannot remove the file: {error.strerror}", path=str(path)) from error
 
 
-def cut_file(disk: Disk, path: Path, size: int) -> None:
-    """The file ends at `size` from now on, on the disk too. Raises OSError."""
-    fd = disk.open(path)
-    try:
-        disk.truncate(fd, size)
-        disk.sync(fd)
-    finally:
-        disk.close(fd)
-
-
 def make_directory(disk: Disk, path: Path, *, sync_name: bool = True) -> None:
     """Makes a directory and its parents, and syncs the names. Raises StoreWriteError."""
     missing = []

@@ -29,12 +29,12 @@ from penstock.kernels.records import xxh64_digest
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.files import (
     OpenFiles,
-    cut_file,
     pack_meta,
     remove_directory,
     replace_meta,
     sync_directory,
     unpack_meta,
+    write_atomically,
 )
 
 logger = logging.getLogger("penstock.store")
@@ -235,7 +235,9 @@ class FileConsumerStore:
         if not whole:
             logger.warning("%s: cut at byte %d of %d: the entry there is not whole", path, end, len(file))
             self._files.forget(path)
-            cut_file(self._disk, path, end)
+            # Replaced, not truncated: power loss could take that back and keep what is written next.
+            write_atomically(self._disk, path, file[:end], sync_name=False)
+            self._names_changed = True
         if self._appended is None and file[:end] and self._files.vault.encrypts:
             head, size = self._files.encrypt(path)
             self._appended = AppendedFile(self._files, path, size=size, length=end, head=head)

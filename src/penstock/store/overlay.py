@@ -74,11 +74,6 @@ class OverlayDisk:
         file[offset : offset + len(data)] = data
         return len(data)
 
-    def truncate(self, fd: int, size: int) -> None:
-        file = self._changed(self._open[fd])
-        del file[size:]
-        file += bytes(size - len(file))
-
     def sync(self, fd: int) -> None:
         """It is as safe as it will be."""
 

@@ -17,13 +17,13 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.errors import StoreCorruptError, StoreWriteError
+from penstock.errors import StoreCorruptError
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
 from penstock.store.blocks import BlockFiles, block_path, fingerprint, index_path, map_file, write_index
 from penstock.store.disk import Disk
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
-from penstock.store.files import OpenFiles, cut_file, write_atomically
+from penstock.store.files import OpenFiles, write_atomically
 
 logger = logging.getLogger("penstock.store")
 
@@ -160,12 +160,11 @@ def _tell_cut(path: Path, offset: int, size: int, why: str, block: MessageBlock)
 
 
 def _cut(disk: Disk, path: Path, offset: int, data: memoryview) -> None:
-    """Keeps what is behind offset in a file of its own, then ends the block's file there."""
-    try:
-        kept = path.with_name(f"{path.name}.cut-{offset}")
-        write_atomically(disk, kept, bytes(data[offset:]), sync_name=False)
-        cut_file(disk, path, offset)
-    except OSError as error:
-        raise StoreWriteError(
-            f"cannot cut the bad tail at {offset}: {error.strerror}", path=str(path)
-        ) from error
+    """Keeps what is behind offset in a file of its own, then ends the block's file there.
+
+    Not by truncating it: power loss could take back the truncation and keep what is written next, and records
+    of both would stand in the file, under the same sequences.
+    """
+    kept = path.with_name(f"{path.name}.cut-{offset}")
+    write_atomically(disk, kept, bytes(data[offset:]), sync_name=False)
+    write_atomically(disk, path, bytes(data[:offset]))

@@ -271,12 +271,6 @@ class SimDisk:
         file.pending.append((offset, data))
         file.apply(offset, data)
 
-    def truncate(self, fd: int, size: int) -> None:
-        self._step("truncate")
-        file = self._fds[fd]
-        file.pending.append((size, None))
-        file.apply(size, None)
-
     def sync(self, fd: int) -> None:
         self._step("sync")
         self._fds[fd].sync()
