@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from penstock.jetstream.stream import purge
 from penstock.kernels.compaction import compact
 from penstock.kernels.streamlog import StoredMessage, StreamLog
 from penstock.store.file import FileStore
@@ -98,6 +99,16 @@ class LogMachine(RuleBasedStateMachine):
     def purge(self, data: st.DataObject, filter: bytes, keep: int) -> None:
         upto = data.draw(st.integers(0, self.model.last_seq + 3)) if keep == 0 else 0
         assert self.log.purge(filter, upto, keep) == self.model.purge(filter, upto, keep)
+
+    @rule(data=st.data(), filter=st.sampled_from(FILTERS), keep=st.integers(0, 3), slice=st.integers(1, 9))
+    def purge_in_slices(self, data: st.DataObject, filter: bytes, keep: int, slice: int) -> None:
+        last_seq = self.model.last_seq
+        end_seq = data.draw(st.integers(1, last_seq + 1)) if keep == 0 else last_seq + 1
+        expected = self.model.purge(filter, end_seq, keep)
+        self.model.last_seq = last_seq  # the sequence moves on where all is purged at once
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(purge, "SLICE", slice)
+            assert sum(purge.slices(self.log, filter, end_seq, keep)) == expected
 
     @rule(msgs_max=st.integers(-1, 40), bytes_max=st.integers(-1, 3000))
     def limit(self, msgs_max: int, bytes_max: int) -> None:

@@ -69,12 +69,14 @@ class EngineHarness:
         return heard
 
     def messages(self, subject: str, body: Any = b"", header: bytes = b"") -> list[Message]:
-        """Everything that a request is answered with within its tick."""
+        """Everything that a request is answered with in its tick, or in those that its slices take."""
         inbox = b"_INBOX.%d" % next(self._inboxes)
         heard = self.listen(inbox)
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         publish(self.index, subject.encode(), inbox, header, payload)
         self.tick()
+        while self.engine.slices:
+            self.tick()
         return heard
 
     def request(self, subject: str, body: Any = b"", header: bytes = b"") -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.jetstream.limits import SUBJECTS_MAX
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
 from tests.support.engine import START_NS, EngineHarness
@@ -145,6 +146,8 @@ def test_the_last_of_many_subjects_comes_in_order_of_sequence(js: EngineHarness)
     assert batch(js, {"multi_last": ["c.*"], "up_to_seq": 2}) == ([(1, 1, 0), (2, 0, 1)], end(0, 2, 2))
     assert batch(js, {"multi_last": ["c.1", "c.1", "c.h"], "seq": 5}) == ([(6, 0, 0)], end(0, 6, 6))
     assert status(js, GET, {"multi_last": ["zz"]}) == (404, "No Results")
+    assert status(js, GET, {"multi_last": ["zz"] * SUBJECTS_MAX}) == (404, "No Results")
+    assert status(js, GET, {"multi_last": ["zz"] * (SUBJECTS_MAX + 1)}) == (408, "Bad Request")
     assert status(js, GET, {"multi_last": ["c.*"], "up_to_time": "2020-01-01T00:00:00Z"}) == (
         404,
         "No Results",

@@ -32,6 +32,7 @@ from penstock.protocol.claims import (
     seconds_of,
 )
 from penstock.protocol.jwt import (
+    OBJECTS_MAX,
     REPAIR_MAX,
     decode,
     decode64,
@@ -358,3 +359,14 @@ def test_lists_in_claims_have_a_bounded_number_of_entries(field: str) -> None:
     assert len(getattr(decode_user(claims(ENTRIES_MAX)).nats, field)) == ENTRIES_MAX
     with pytest.raises(MisuseError, match="Expected `array` of length <= 1024"):
         decode_user(claims(ENTRIES_MAX + 1))
+
+
+def test_claims_of_more_objects_than_any_needs_are_refused_before_they_are_made() -> None:
+    def claims(count: int) -> str:
+        return with_claims("", f',"tags":[],"x":[{",".join(["{}"] * count)}]')
+
+    assert decode_user(claims(OBJECTS_MAX - 10)).nats.tags == ()
+    with pytest.raises(MisuseError, match="objects; the most is"):
+        decode_user(claims(OBJECTS_MAX))
+    functions = '"pub":{"allow":["' + "{{name()}}" * OBJECTS_MAX + '"]}'
+    assert decode_user(with_claims("", f",{functions}")).nats.pub.allow

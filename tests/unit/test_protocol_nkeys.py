@@ -99,3 +99,11 @@ def test_a_signature_is_good_for_its_key_and_data_alone(data: bytes) -> None:
 
 def test_server_ids_are_public_keys_of_servers() -> None:
     assert is_public(new_server_id(), Prefix.SERVER)
+
+
+def test_text_that_is_too_long_for_a_key_is_not_decoded_and_not_shown_as_a_whole() -> None:
+    with pytest.raises(MisuseError, match="too long") as refused:
+        decode_public("7" * 700_000)
+    assert len(str(refused.value)) < 200
+    with pytest.raises(MisuseError, match="too long"):
+        decode_seed("S" * 700_000)

@@ -41,6 +41,7 @@ from penstock.jetstream.indexing import SubjectIndexing
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import EngineConfig
 from penstock.jetstream.opening import Opening
+from penstock.jetstream.slices import Slices
 from penstock.jetstream.sourcing import Sourcing
 from penstock.jetstream.stream.origins import check_among
 from penstock.jetstream.stream.overflow import Overflow
@@ -120,6 +121,7 @@ class JetStream:
         self.interest = InterestWatch(index)
         self.turns = Turns()
         self.indexing = SubjectIndexing(wake)
+        self.slices = Slices(self)
         self.transfers = Transfers(self)
         self.sourcing = Sourcing(self)
         self._opening = Opening(self)
@@ -148,7 +150,7 @@ class JetStream:
     def close(self) -> None:
         """Takes no more messages, writes what is left and closes every store."""
         failed = self.containment.work_failed
-        for stop in (self._api.stop, self.transfers.stop, self.sourcing.stop):
+        for stop in (self._api.stop, self.slices.stop, self.transfers.stop, self.sourcing.stop):
             faults.contain(stop, failed)
         for stream in list(self.streams.values()):
             faults.contain(stream.unsubscribe, failed, self.index)
@@ -269,7 +271,11 @@ class JetStream:
                 news = faults.contain(self._with_news, self._stream_failed, stream)
                 active.update(dict.fromkeys(news or ()))
         self._deliver(list(active), now)
-        for advance in (partial(self.sourcing.advance, changed), self.transfers.advance):
+        for advance in (
+            partial(self.sourcing.advance, changed),
+            self.transfers.advance,
+            self.slices.advance,
+        ):
             faults.contain(advance, self.containment.work_failed, now)
         faults.contain(self.indexing.advance, self.containment.work_failed)
 

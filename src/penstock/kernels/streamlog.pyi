@@ -101,6 +101,11 @@ class StreamLog(LogCore):
         the next message gets upto_seq (as the official server does).
         """
 
+    def purge_part(self, filter: bytes, seq: int, upto_seq: int, looks: int, most: int) -> tuple[int, int]:
+        """Removes `most` messages at most that match the filter, from seq on and below upto_seq, with looks
+        at so many messages (of a literal filter: so many that match). Returns how many went, and where it
+        goes on; 0: there are no more."""
+
     def limit(self, msgs_max: int, bytes_max: int) -> int:
         """Removes from the front until both hold (0 or negative = no limit); returns how many went."""
 

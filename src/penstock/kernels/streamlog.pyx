@@ -8,6 +8,7 @@ from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memset
 
 from penstock.kernels.chains cimport count_many, sum_counts
+from penstock.kernels.grammar cimport filter_matches, has_wildcard
 from penstock.kernels.msgblock cimport (
     BATCH_NOTE_SIZE, ENTRY_DEAD, ENTRY_NONE, SPAN_MAX, MessageBlock,
 )
@@ -191,6 +192,28 @@ cdef class StreamLog(LogCore):
             gone += self._remove(seq, True, False)
             seq = self.next_matching(seq + 1, <const char*>filter, len(filter))
         return gone
+
+    def purge_part(self, bytes filter not None, uint64_t seq, uint64_t upto_seq, size_t looks,
+                   uint64_t most):
+        """Purges for a while, from seq on; see the .pyi."""
+        cdef const char* f = <const char*>filter
+        cdef size_t n = len(filter)
+        cdef bint wild = has_wildcard(f, n) and filter != b">"
+        cdef uint64_t gone = 0
+        cdef Record r
+        if seq < self.first_seq:
+            seq = self.first_seq
+        while looks and gone < most:
+            # A wildcard looks at each message: asking the index of subjects for the next one, message by message,
+            # may cost a look at all subjects each time.
+            seq = self._next_live(seq) if wild else self.next_matching(seq, f, n)
+            if seq == 0 or seq >= upto_seq:
+                return gone, 0
+            looks -= 1
+            if not wild or (self.read(seq, &r) and filter_matches(f, n, r.subject, r.subject_len)):
+                gone += self._remove(seq, True, False)
+            seq += 1
+        return gone, seq
 
     def _purge_all(self):
         """Nothing stays: no need to look at the messages one by one."""

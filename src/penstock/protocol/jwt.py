@@ -38,6 +38,9 @@ from penstock.protocol.claims import (
 from penstock.protocol.nkeys import KeyPair, is_public, verify
 
 TOKEN_BYTES_MAX = 1024 * 1024
+OBJECTS_MAX = (
+    20_000  # in claims: a megabyte holds 300,000 empty ones, which take a quarter of a second to make
+)
 REPAIR_MAX = 256 * 1024  # bytes of claims that are rewritten before they are read: that takes much longer
 ALGORITHM = "ed25519-nkey"
 ALGORITHM_1 = "ed25519"
@@ -250,6 +253,9 @@ def _claims(payload: bytes, kind: str, version: int) -> AnyClaims:
 
 
 def _decoded(payload: bytes, struct: type[AnyClaims]) -> AnyClaims:
+    objects = payload.count(b"{") - 2 * payload.count(b"{{")  # which begins no object, but a template's name
+    if objects > OBJECTS_MAX:
+        raise msgspec.ValidationError(f"{objects} objects; the most is {OBJECTS_MAX}")
     try:
         return msgspec.json.decode(payload, type=struct)
     except msgspec.ValidationError:

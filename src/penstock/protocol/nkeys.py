@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
+TEXT_MAX = 64  # characters; a seed, the longest, has 58. What is longer is not decoded: that takes long.
 
 
 class Prefix(IntEnum):
@@ -56,7 +57,7 @@ def decode_public(text: str) -> tuple[Prefix, bytes]:
         raw = _decode(text)
         prefix = Prefix(raw[0])
     except (ValueError, IndexError) as error:
-        raise MisuseError(f"{text!r} is no public nkey: {error}") from None
+        raise MisuseError(f"{text[:TEXT_MAX]!r} is no public nkey: {error}") from None
     if prefix not in PUBLIC or len(raw) != 1 + KEY_BYTES:
         raise MisuseError(f"{text!r} is no public nkey")
     return prefix, raw[1:]
@@ -159,6 +160,8 @@ def _encode(body: bytes) -> str:
 
 def _decode(text: str) -> bytes:
     """Without the CRC. Raises ValueError, whose text shows nothing of the input."""
+    if len(text) > TEXT_MAX:
+        raise ValueError("too long")
     try:
         raw = b32decode(text + "=" * (-len(text) % 8))
     except Base32Error as error:

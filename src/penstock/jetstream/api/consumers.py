@@ -8,17 +8,20 @@ older CONSUMER.DURABLE.CREATE.S.C. The same configuration again is no error; ano
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from penstock.errors import StoreError
 from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
+from penstock.jetstream.api.pages import InfoPage
 from penstock.jetstream.consumer import config as rules
 from penstock.jetstream.consumer import work_queue
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.letters import subject_of
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE
+from penstock.jetstream.stream.purge import PENDING_WORK
 from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.dispatch import publish
 from penstock.protocol import error_codes as codes
@@ -100,12 +103,23 @@ def names(engine: JetStream, request: ApiRequest) -> ConsumerNamesResponse:
     )
 
 
-def list_infos(engine: JetStream, request: ApiRequest) -> ConsumerListResponse:
-    """CONSUMER.LIST, in pages of 256."""
+def list_infos(engine: JetStream, request: ApiRequest) -> Generator[int, None, ConsumerListResponse]:
+    """CONSUMER.LIST, in pages of 256, or fewer where they are large."""
     page, offset, total = _page(engine, request, LIST_PAGE)
-    infos = [consumer.info(request.now) for consumer in page]
-    offline = dict(engine.stream(request.args[0]).offline)
-    return ConsumerListResponse(total=total, offset=offset, limit=LIST_PAGE, consumers=infos, offline=offline)
+    infos = InfoPage()
+    for consumer in page:
+        if consumer.closed:
+            continue  # deleted since the first slice
+        if not infos.add(consumer.info(request.now)):
+            break
+        yield infos.work + PENDING_WORK * consumer.state.num_pending
+    return ConsumerListResponse(
+        total=total,
+        offset=offset,
+        limit=LIST_PAGE,
+        consumers=infos.encoded,
+        offline=dict(engine.stream(request.args[0]).offline),
+    )
 
 
 def info(engine: JetStream, request: ApiRequest) -> ConsumerInfoResponse:
@@ -218,9 +232,9 @@ def _expect_empty(request: ApiRequest) -> None:
 
 def _page(engine: JetStream, request: ApiRequest, size: int) -> tuple[list[Consumer], int, int]:
     stream = engine.stream(request.args[0])
-    consumers = [consumer for _, consumer in sorted(stream.consumers.items())]
-    offset = min(max(0, request.optional_body(PagedRequest).offset), len(consumers))
-    return consumers[offset : offset + size], offset, len(consumers)
+    names = sorted(stream.consumers)
+    offset = min(max(0, request.optional_body(PagedRequest).offset), len(names))
+    return [stream.consumers[name] for name in names[offset : offset + size]], offset, len(names)
 
 
 def _fields(consumer_info: ConsumerInfo) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import msgspec
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
 from penstock.jetstream.api.streams import find_message, is_contradictory, start_seq, time_of
-from penstock.jetstream.limits import MULTI_LAST_MAX
+from penstock.jetstream.limits import MULTI_LAST_MAX, SUBJECTS_MAX
 from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.directget import send_run, send_these
 from penstock.kernels.dispatch import publish
@@ -167,8 +167,10 @@ def _last_of_many(stream: Stream, body: MsgGetRequest) -> tuple[list[int], int]:
 
 
 def _needed(filters: list[str]) -> list[bytes]:
-    """Those that find something the others don't: each of a hundred thousand may match all subjects.
-    What is no filter finds nothing."""
+    """Those that find something the others don't: each of many may match all subjects. What is no filter
+    finds nothing."""
+    if len(filters) > SUBJECTS_MAX:
+        raise _Refused(status.DIRECT_BAD_REQUEST)
     try:
         return uncovered([one.encode() for one in filters if is_valid_filter(one)])
     except WorkLimitError:

@@ -3,7 +3,8 @@
 An Endpoint names the verbs of its subject (`STREAM.MSG.GET`), how many tokens follow them, the response
 type and the handler. A handler returns the response struct, or None when it has answered by itself or
 nothing is to be said; it refuses by raising JetStreamApiError, which becomes the `error` of the endpoint's
-response type. Requests to subjects of no endpoint are met with silence (api/service.py).
+response type. One whose work grows with what is stored is a generator of slices
+(jetstream/slices.py). Requests to subjects of no endpoint are met with silence (api/service.py).
 """
 
 from __future__ import annotations

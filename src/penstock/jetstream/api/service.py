@@ -3,6 +3,9 @@
 It is a ServiceSink, so whatever was published before a request is applied when the request runs, and the
 response leaves in the same tick, after what it tells about was written.
 
+A handler whose work may be long is a generator; the answer leaves when its last slice is done
+(jetstream/slices.py).
+
 Invariant: every request with a reply subject is answered exactly once, by its handler or from here, whatever
 the handler raises.
 """
@@ -10,6 +13,8 @@ the handler raises.
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock import faults
@@ -17,6 +22,7 @@ from penstock.errors import JetStreamApiError, StoreError
 from penstock.jetstream.api import account, consumers, direct, streams, transfers
 from penstock.jetstream.api.dispatch import ApiRequest, ApiTable, Endpoint
 from penstock.jetstream.api.waiting import Queue, queue_of
+from penstock.jetstream.slices import Outcome
 from penstock.kernels.directget import DirectGets
 from penstock.kernels.dispatch import publish
 from penstock.kernels.sinks import Sink, Subscription
@@ -82,10 +88,13 @@ class ApiService:
         self._serve(endpoint, ApiRequest(text, args, reply, header, payload, origin))
 
     def _serve(self, endpoint: Endpoint | None, request: ApiRequest) -> None:
-        """Answers now; while a sync is under way or messages are routed, after that."""
+        """Answers now; while a sync is under way, messages are routed or an earlier request of the client is
+        unfinished, after that."""
         engine = self._engine
-        if engine.group.under_way:
-            queue = queue_of(endpoint) if endpoint is not None else Queue.NONE
+        queue = queue_of(endpoint) if endpoint is not None else Queue.NONE
+        if engine.slices.holds(request.origin):
+            engine.slices.after(request.origin, lambda: self._serve(endpoint, request), queue)
+        elif engine.group.under_way:
             engine.group.after(lambda: self._serve(endpoint, request), queue)
         elif engine.is_routing:
             engine.defer(lambda: self._serve(endpoint, request))
@@ -107,14 +116,28 @@ class ApiService:
             publish(self._engine.index, request.reply, b"", block, b"")
 
     def _answer(self, endpoint: Endpoint, request: ApiRequest) -> None:
+        self._conclude(endpoint, request, partial(self._handle, endpoint, request))
+
+    def _handle(self, endpoint: Endpoint, request: ApiRequest) -> Any:
+        if endpoint.json_errors and not headers.api_level_suffices(
+            request.header, self._engine.config.api_level
+        ):
+            raise codes.REQUIRED_API_LEVEL.exception()
+        return endpoint.handler(self._engine, request)
+
+    def _finish(self, endpoint: Endpoint, request: ApiRequest, outcome: Outcome) -> None:
+        """A request that was done in slices has its outcome."""
+        faults.contain(self._conclude, self._answer_fault, endpoint, request, outcome)
+
+    def _conclude(self, endpoint: Endpoint, request: ApiRequest, outcome: Outcome) -> None:
+        """Answers with an outcome; one that is worked out in slices answers when it is there."""
         engine = self._engine
         failed = False
         try:
-            if endpoint.json_errors and not headers.api_level_suffices(
-                request.header, engine.config.api_level
-            ):
-                raise codes.REQUIRED_API_LEVEL.exception()
-            response = endpoint.handler(engine, request)
+            response = outcome()
+            if isinstance(response, Generator):
+                engine.slices.begin(request.origin, response, partial(self._finish, endpoint, request))
+                return
         except JetStreamApiError as error:
             failed = True
             response = ErrorResponse(
@@ -140,7 +163,7 @@ class ApiService:
         if endpoint.audited or failed:
             self._audit(request, text)
 
-    def _answer_fault(self, error: Exception, endpoint: Endpoint, request: ApiRequest) -> None:
+    def _answer_fault(self, error: Exception, endpoint: Endpoint, request: ApiRequest, *_: object) -> None:
         """A handler raised what it never should: the requester is told, in the form it expects."""
         text = faults.told(faults.note(f"request {request.subject!a}", error))
         if endpoint.json_errors:

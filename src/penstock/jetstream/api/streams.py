@@ -7,14 +7,17 @@ purges everything), the request is refused instead.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import MisuseError, StoreWriteError
 from penstock.jetstream import config as stream_config
 from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
+from penstock.jetstream.api.pages import InfoPage
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE, SUBJECTS_PAGE
 from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.streamlog import StoredMessage
+from penstock.kernels.subjectcounts import SubjectCounts
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import (
     TYPE_PREFIX,
@@ -42,6 +45,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# In the units of slices.py, for the subjects of a stream info.
+SUBJECT_WORK = 64  # a subject is copied, or becomes part of the response
+COMPARISON_WORK = 16
+SORT = 1024  # comparisons of one slice
+SUBJECTS_SLICE = 256
+
 
 def create(engine: JetStream, request: ApiRequest) -> StreamCreateResponse:
     """STREAM.CREATE. A stream which exists with the same configuration is answered like a new one."""
@@ -57,7 +66,7 @@ def update(engine: JetStream, request: ApiRequest) -> StreamUpdateResponse:
     return StreamUpdateResponse(**_info(engine, stream, request.now))
 
 
-def info(engine: JetStream, request: ApiRequest) -> StreamInfoResponse:
+def info(engine: JetStream, request: ApiRequest) -> Generator[int, None, StreamInfoResponse]:
     """STREAM.INFO, with a page of subjects and their counts when a subjects_filter asks for them."""
     body = request.optional_body(StreamInfoRequest)
     stream = engine.stream(request.args[0])
@@ -65,11 +74,17 @@ def info(engine: JetStream, request: ApiRequest) -> StreamInfoResponse:
     fields["cluster"] = ClusterInfo(leader=engine.config.server_name)
     total = offset = limit = 0
     if body.subjects_filter:
-        counts = sorted(stream.log.subjects(body.subjects_filter.encode()).items())
+        counts = SubjectCounts(stream.log, body.subjects_filter.encode())  # as they are now
         total, offset = len(counts), max(0, body.offset)
         limit = SUBJECTS_PAGE if total else 0
-        page = counts[offset : offset + limit]
-        fields["state"].subjects = {name.decode("utf-8", "replace"): count for name, count in page}
+        yield total * SUBJECT_WORK
+        while not counts.sort(SORT):
+            yield SORT * COMPARISON_WORK
+        page = fields["state"].subjects = {}
+        for start in range(offset, min(offset + limit, total), SUBJECTS_SLICE):
+            rows = counts.rows(start, min(start + SUBJECTS_SLICE, offset + limit))
+            page.update((name.decode("utf-8", "replace"), count) for name, count in rows)
+            yield len(rows) * SUBJECT_WORK
     return StreamInfoResponse(**fields, total=total, offset=offset, limit=limit)
 
 
@@ -79,11 +94,14 @@ def names(engine: JetStream, request: ApiRequest) -> StreamNamesResponse:
     return StreamNamesResponse(total=total, offset=offset, streams=[stream.name for stream in streams])
 
 
-def listing(engine: JetStream, request: ApiRequest) -> StreamListResponse:
-    """STREAM.LIST, in pages of 256."""
+def listing(engine: JetStream, request: ApiRequest) -> Generator[int, None, StreamListResponse]:
+    """STREAM.LIST, in pages of 256, or fewer where they are large."""
     streams, offset, total = _page(engine, request, LIST_PAGE)
-    infos = [
-        StreamInfo(
+    infos = InfoPage()
+    for stream in streams:
+        if engine.streams.get(stream.name) is not stream:
+            continue  # deleted since the first slice
+        one = StreamInfo(
             config=stream.config,
             created=format_time(stream.created),
             state=stream.state(),
@@ -91,9 +109,10 @@ def listing(engine: JetStream, request: ApiRequest) -> StreamListResponse:
             ts=format_time(request.now),
             **_origin_fields(engine, stream, request.now),
         )
-        for stream in streams
-    ]
-    return StreamListResponse(total=total, offset=offset, streams=infos, offline=dict(engine.offline))
+        if not infos.add(one):
+            break
+        yield infos.work
+    return StreamListResponse(total=total, offset=offset, streams=infos.encoded, offline=dict(engine.offline))
 
 
 def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
@@ -104,16 +123,24 @@ def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
     return SuccessResponse(type=TYPE_PREFIX + "stream_delete_response", success=True)
 
 
-def purge(engine: JetStream, request: ApiRequest) -> StreamPurgeResponse:
+def purge(engine: JetStream, request: ApiRequest) -> Generator[int, None, StreamPurgeResponse]:
     """STREAM.PURGE, all of it or what filter, seq and keep leave over."""
     # Unlike there, text that is no JSON is refused: it would remove every message.
     body = request.optional_body(StreamPurgeRequest, is_json=True)
     stream = engine.stream(request.args[0])
     if body.seq > 0 and body.keep > 0:
         raise codes.BAD_REQUEST.exception()
-    filter_subject = body.filter.encode() or None
     with engine.containment.changing(stream):
-        purged = stream.purge(filter_subject, body.seq, body.keep)
+        steps = stream.purge(body.filter.encode(), body.seq, body.keep)
+        while True:
+            try:
+                work = next(steps)
+            except StopIteration as end:
+                purged = end.value
+                break
+            yield work
+            if engine.streams.get(stream.name) is not stream:
+                raise codes.STREAM_NOT_FOUND.exception(stream=stream.name)
         try:
             engine.keep_change(stream)
         except StoreWriteError as error:

@@ -14,6 +14,7 @@ publish would leave a hole).
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,7 +23,7 @@ from penstock.errors import JetStreamApiError
 from penstock.jetstream.deadlines import earliest
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import DELETED_DETAILS_MAX, SEQ_MAX
-from penstock.jetstream.stream import ingest, retention, ttl
+from penstock.jetstream.stream import ingest, purge, retention, ttl
 from penstock.jetstream.stream.atomic import AtomicBatches, bytes_of
 from penstock.jetstream.stream.dedupe import recover_ids
 from penstock.jetstream.stream.fast import FastIngest, Outcome, is_fast
@@ -339,21 +340,35 @@ class Stream:
             self.needs.review()
         self.expire(now)
 
-    def purge(self, filter_subject: bytes | None, upto_seq: int, keep: int) -> int:
-        """Removes messages (of a filter, below a sequence, all but the newest `keep`); returns how many.
+    def purge(self, filter_subject: bytes, upto_seq: int, keep: int) -> Generator[int, None, int]:
+        """Removes messages (of a filter, below a sequence, all but the newest `keep`), in slices (slices.py);
+        returns how many. What is stored after the first slice stays.
 
         Raises JetStreamApiError: 10109 when sealed, 10110 when purging is denied.
         """
+        self._check_purge()
+        log = self.log
+        if upto_seq > max(SEQ_MAX, log.last_seq + 1):
+            raise codes.STREAM_PURGE_FAILED.exception(err=f"sequences can not go on from {upto_seq}")
+        if filter_subject in (b"", b">") and not keep and not 0 < upto_seq <= log.last_seq:
+            purged = log.purge(None, upto_seq)
+        else:
+            purged = 0
+            for gone in purge.slices(log, filter_subject, upto_seq or log.last_seq + 1, keep):
+                purged += gone
+                yield purge.SLICE_WORK
+                self._check_purge()
+        for consumer in list(self.consumers.values()):
+            if not consumer.closed:
+                consumer.purged()
+                yield purge.CONSUMER_WORK + purge.PENDING_WORK * consumer.state.num_pending
+        return purged
+
+    def _check_purge(self) -> None:
         if self.config.sealed:
             raise codes.STREAM_SEALED.exception()
         if self.config.deny_purge:
             raise codes.STREAM_PURGE_FAILED.exception(err="stream purge not permitted")
-        if upto_seq > max(SEQ_MAX, self.log.last_seq + 1):
-            raise codes.STREAM_PURGE_FAILED.exception(err=f"sequences can not go on from {upto_seq}")
-        purged = self.log.purge(filter_subject, upto_seq, keep)
-        for consumer in self.consumers.values():
-            consumer.purged()
-        return purged
 
     def delete_message(self, seq: int, *, erase: bool) -> None:
         """Removes one message; erase: its bytes are overwritten as well.
