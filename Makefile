@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PINNED := requirements/dev.txt
+PYTHON_SOURCES := $(shell find src -name '*.py')
 KERNEL_SOURCES := $(wildcard src/penstock/kernels/*.pyx src/penstock/kernels/*.pxd)
 # fuzz: how long each fuzzer runs
 SECONDS ?= 20
@@ -31,7 +32,7 @@ JOBS ?= 2
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMPS)/dev $(STAMPS)/kernels  ## .venv with everything in it, and the compiled kernels
+setup: $(STAMPS)/dev $(STAMPS)/kernels $(STAMPS)/bytecode  ## .venv with everything in it, and the compiled kernels
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later on PATH: install one, or say make PYTHON=..." >&2; exit 1; }
@@ -48,6 +49,11 @@ $(STAMPS)/dev: pyproject.toml setup.py $(PINNED) | $(BIN)/python
 $(STAMPS)/kernels: $(KERNEL_SOURCES) setup.py $(STAMPS)/dev
 	@mkdir -p build
 	flock build/.kernel.lock $(BIN)/python setup.py --quiet build_ext --inplace --parallel 4
+	@touch $@
+
+# Bytecode halves the start of a server, and PYTHONDONTWRITEBYTECODE keeps Python from writing it.
+$(STAMPS)/bytecode: $(PYTHON_SOURCES) $(STAMPS)/dev
+	$(BIN)/python -m compileall -q src
 	@touch $@
 
 $(STAMPS)/demo $(STAMPS)/fuzz: $(STAMPS)/%: pyproject.toml $(STAMPS)/dev

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from load import CHUNK_MESSAGES, LoadError, Wire, windowed
-from servers import ServerProcess, free_port
+from servers import ServerProcess, free_port, last_lines
 
 START_TIMEOUT_S = 20.0
 
@@ -33,7 +33,8 @@ class RedisServer(ServerProcess):
         arguments = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.store_dir)]
         arguments += ["--appendonly", "yes", "--appendfsync", self.fsync, "--save", ""]
         started = time.perf_counter()
-        with (self.store_dir.parent / f"{self.name}-{self.fsync}.log").open("ab") as log:
+        log_path = self.store_dir.parent / f"{self.name}-{self.fsync}.log"
+        with log_path.open("ab") as log:
             self.process = subprocess.Popen([*self.command, *arguments], stdout=log, stderr=log)
         while time.perf_counter() - started < START_TIMEOUT_S:
             try:
@@ -44,7 +45,7 @@ class RedisServer(ServerProcess):
             except OSError:
                 pass
             time.sleep(0.01)
-        raise LoadError(f"redis-server did not answer: see {log.name}")
+        raise LoadError(f"redis-server did not answer:\n{last_lines(log_path)}")
 
 
 def redis_server(folder: Path, fsync: str) -> RedisServer:

@@ -17,6 +17,7 @@ from load import LoadError, wire
 OFFICIAL_VERSION = "v2.15.2"
 ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S = 60.0
+LOG_LINES = 20  # shown when a server does not start
 
 
 def official_binary() -> Path | None:
@@ -56,6 +57,12 @@ def _as_installed() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
+def last_lines(log: Path) -> str:
+    """The end of a server's log, for an error: the folder that the log is in goes with the benchmark."""
+    lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+    return "\n".join(f"    {line}" for line in lines or ["(it wrote nothing)"])
+
+
 @dataclass
 class ServerProcess:
     """One server process; `start` returns how long it took until it greeted a connection."""
@@ -70,7 +77,8 @@ class ServerProcess:
     def start(self) -> float:
         self.port = self.port or free_port()
         arguments = ["-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.store_dir), *self.more]
-        log = (self.store_dir.parent / f"{self.name}.log").open("ab")
+        log_path = self.store_dir.parent / f"{self.name}.log"
+        log = log_path.open("ab")
         started = time.perf_counter()
         with log:
             self.process = subprocess.Popen(
@@ -84,9 +92,11 @@ class ServerProcess:
             except OSError:
                 pass
             if self.process.poll() is not None:
-                raise LoadError(f"{self.name} ended with {self.process.returncode}: see {log.name}")
+                raise LoadError(f"{self.name} ended with {self.process.returncode}:\n{last_lines(log_path)}")
             if time.perf_counter() - started > START_TIMEOUT_S:
-                raise LoadError(f"{self.name} did not listen within {START_TIMEOUT_S:.0f} s: see {log.name}")
+                raise LoadError(
+                    f"{self.name} did not listen within {START_TIMEOUT_S:.0f} s:\n{last_lines(log_path)}"
+                )
             time.sleep(0.002)
 
     def until_jetstream_answers(self, stream: str, messages: int) -> None:

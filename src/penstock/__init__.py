@@ -8,11 +8,14 @@
 Importing the package loads neither the server nor the client; using one of these names does.
 """
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
 from penstock import errors
 
+TYPE_CHECKING = False  # as typing has it, which a server does not import before its port listens
 if TYPE_CHECKING:
+    from typing import Any
+
     from penstock.client import connect
     from penstock.server.server import Server
 

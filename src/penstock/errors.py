@@ -52,7 +52,9 @@ number is an attribute instead) and reusing ConnectionError (its errno arguments
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False  # as typing has it, which a server does not import before its port listens
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class PenstockError(Exception):

@@ -23,7 +23,7 @@ from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.stream.stream import Stream
 from penstock.protocol.api import StreamConfig
 from penstock.server.session import Session
-from penstock.store.file import FileStreamStore
+from penstock.store.streamfiles import FileStreamStore
 from tests.support.fault_scenario import Scenario, running
 from tests.support.fault_sites import Injection, Site, recorded, visible_kernels
 

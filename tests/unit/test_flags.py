@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import flags, signals
-from penstock.cli.serve import options_of
+from penstock.cli.flag_options import options_of
 from penstock.errors import ConfigError
 from penstock.server.options import Options
 

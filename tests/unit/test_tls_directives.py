@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import flags
-from penstock.cli.serve import options_of as options_of_flags
+from penstock.cli.flag_options import options_of as options_of_flags
 from penstock.errors import ConfigError
 from penstock.server import conf
 from penstock.server.directives import options_of

@@ -4,30 +4,35 @@ One dash or two, the value after a space or `=`; a switch may be given as `--deb
 every flag, so that the help text can't differ from what is accepted.
 
 Rejected: argparse. It reads `-DV` as `-D V`, abbreviates flags, wants values like `-1` escaped in places,
-and its import alone takes a twentieth of the time this process has to be ready.
+and its import alone takes a twentieth of the time this process has to be ready. A Struct or a dataclass for
+the rows of the table: this is read before the port listens, and msgspec takes longer to import than all else
+that is needed until then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from msgspec import Struct
-
 from penstock.errors import ConfigError
+
+TYPE_CHECKING = False  # see serve.py
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 HELP_WIDTH = 70
 
 
-class Flag(Struct, frozen=True):
+class Flag:
     """names: without dashes. option: the field of Options it sets, or an action of `serve`.
     kind: int, str, or bool for a switch. shown: placeholder of the value in the help text."""
 
-    names: tuple[str, ...]
-    option: str
-    kind: type
-    help: str
-    shown: str = ""
+    __slots__ = ("help", "kind", "names", "option", "shown")
+
+    def __init__(self, names: tuple[str, ...], option: str, kind: type, help: str, shown: str = "") -> None:
+        self.names = names
+        self.option = option
+        self.kind = kind
+        self.help = help
+        self.shown = shown
 
 
 GROUPS: dict[str, tuple[Flag, ...]] = {

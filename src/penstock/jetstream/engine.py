@@ -135,6 +135,10 @@ class JetStream:
         faults.contain(self.sourcing.retire_orphans, self.containment.work_failed)
         self._api.start()
 
+    def serve(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
+        """Answers a request to the API that came before the engine listened."""
+        self._api.on_request(subject, reply, header, payload, origin)
+
     def adopt(self, store: StreamStore) -> Stream:
         """A stream with messages and consumers becomes one of the account's; its store is open."""
         stream = self._opening.adopt(store)

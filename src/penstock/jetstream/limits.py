@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from penstock.protocol.api import AccountLimits
+if TYPE_CHECKING:
+    from penstock.protocol.api import AccountLimits
 
 SECOND_NS = 1_000_000_000
 MINUTE_NS = 60 * SECOND_NS

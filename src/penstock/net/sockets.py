@@ -15,6 +15,10 @@ import socket
 
 from penstock.errors import ServerError
 
+DEFAULT_HOST = "0.0.0.0"
+DEFAULT_PORT = 4222
+ANY_PORT = -1  # of the option; a socket calls it 0
+PORT_MAX = 65535
 BACKLOG = 4096
 WILDCARDS = ("", "0.0.0.0", "::")
 FREE_PORT_TRIES = 16
@@ -53,7 +57,7 @@ def listen_for_clients(host: str, port: int) -> list[socket.socket]:
 
     Raises ServerError when the address can't be bound.
     """
-    port = {0: 4222, -1: 0}.get(port, port)
+    port = {0: DEFAULT_PORT, ANY_PORT: 0}.get(port, port)
     try:
         return listen(host, port)
     except OSError as error:
@@ -64,7 +68,9 @@ def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
     if host in WILDCARDS:
         both = [(int(socket.AF_INET), ("0.0.0.0", port)), (int(socket.AF_INET6), ("::", port))]
         return both if socket.has_ipv6 else both[:1]
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    # Text would load the codec of international names first, which takes longer than all of this module.
+    name = host.encode() if host.isascii() else host
+    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return list(dict.fromkeys((int(family), (str(address[0]), port)) for family, _, _, _, address in found))
 
 

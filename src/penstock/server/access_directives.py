@@ -20,11 +20,11 @@ from penstock.server.directives import (
     duration,
     fields,
     integer,
-    mappings,
     shown,
     storage_size,
     text,
 )
+from penstock.server.mapping_directives import mappings
 from penstock.server.options import AccountJetStream, AccountOptions, MessageTrace, User
 
 if TYPE_CHECKING:

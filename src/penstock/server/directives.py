@@ -18,8 +18,6 @@ from msgspec import structs
 
 from penstock.errors import ConfigError, MisuseError
 from penstock.protocol.durations import parse_duration
-from penstock.protocol.subjects import is_valid_filter
-from penstock.routing.mapping import WEIGHT_MAX, Destination, SubjectMapping
 from penstock.server.conf import Map, Node, Where, parse_file
 from penstock.server.option_checks import NS
 from penstock.server.options import JetStreamOptions, Options
@@ -309,72 +307,6 @@ def _jetstream(node: Node, name: str) -> JetStreamOptions | None:
     return JetStreamOptions(**found) if enabled else None
 
 
-def mappings(node: Node, name: str) -> tuple[SubjectMapping, ...]:
-    """The block `mappings`, of the top level or of an account; in the order they are written.
-
-    A source leads to a destination, to a map of `destination`, `weight` and perhaps `cluster`, or to an array
-    of such maps. What is refused has the official server's text.
-    """
-    return tuple(_mapping(source, where, entry) for source, where, entry in block(node, name))
-
-
-def _mapping(source: str, where: Where, node: Node) -> SubjectMapping:
-    if not is_valid_filter(source):
-        raise where.error(f'Subject "{source}" is not a valid subject')
-    goal = ""
-    if isinstance(node.value, str):
-        destinations: tuple[Destination, ...] = (Destination(subject=node.value),)
-        goal = f' to "{node.value}"'
-    elif isinstance(node.value, list):
-        destinations = tuple(_destination(source, entry) for entry in node.value)
-    else:
-        destinations = (_destination(source, node),)
-    try:
-        return SubjectMapping(source, destinations)
-    except ConfigError as error:
-        raise where.error(f'Error adding mapping for "{source}"{goal} : {error.message}') from error
-
-
-def _destination(source: str, node: Node) -> Destination:
-    if not isinstance(node.value, Map):
-        raise _fail(node, "Expected an entry for the mapping destination")
-    found: dict[str, Any] = {}
-    for key, where, entry in node.value:
-        field = _DESTINATION.get(key.lower())
-        if field is None:
-            raise where.error(f'Unknown field "{key}" for mapping destination')
-        option, read = field
-        found[option] = read(entry, key.lower())
-    if not found.get("subject"):
-        raise _fail(node, f'Missing destination for the mapping of "{source}": give it `destination: ...`')
-    if "weight" not in found:
-        raise _fail(node, f'Missing weight for mapping destination "{found["subject"]}"')
-    return Destination(**found)
-
-
-def _weight(node: Node, name: str) -> int:
-    """Percent: an integer, or a string of one with or without `%`."""
-    value = node.value
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise _fail(node, f"Unknown entry type for weight of {shown(node)}")
-    if isinstance(value, str):
-        digits = value.removesuffix("%")
-        if not re.fullmatch(r"[+-]?[0-9]{1,9}", digits):
-            raise _fail(node, f'Invalid weight "{digits}" for mapping destination')
-        value = int(digits)
-    if not 0 <= value <= WEIGHT_MAX:
-        raise _fail(node, f"Invalid weight {value} for mapping destination")
-    return value
-
-
-_DESTINATION: dict[str, tuple[str, Reader]] = {
-    "dest": ("subject", text),
-    "destination": ("subject", text),
-    "weight": ("weight", _weight),
-    "cluster": ("cluster", text),
-}
-
-
 def _tls(node: Node, name: str) -> Any:
     from penstock.server.tls_directives import tls
 
@@ -559,6 +491,8 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
         elif name in _STORE_DIR:
             store_dir = (text(node, name), where)
         elif name in _MAPPINGS:
+            from penstock.server.mapping_directives import mappings  # most configurations have none
+
             found["mappings"] = (*found.get("mappings", ()), *mappings(node, name))
         elif name in _TOP:
             option, read = _TOP[name]

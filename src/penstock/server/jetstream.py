@@ -1,4 +1,8 @@
-"""JetStream in a server: its store, one engine an account, and what the engines are told of the server.
+"""JetStream in a server: its store, which accounts have it, and an engine for each that uses it.
+
+An account with nothing stored sleeps: it has no engine before its first request, or before somebody asks for
+the engines. The modules of an engine take as long to import as the rest of a server, and most servers that
+suites start, and most accounts of a server, use no JetStream at once (docs/decisions/0019-start-up.md).
 
 Invariant: an engine is closed before the store it writes to.
 """
@@ -7,40 +11,32 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock import faults
 from penstock.errors import ServerError, StoreError
-from penstock.jetstream.advisories import Advisories
-from penstock.jetstream.api.service import TABLE as API_TABLE
-from penstock.jetstream.api.waiting import Queue, WaitingRequests
-from penstock.jetstream.engine import JetStream
-from penstock.jetstream.inflight import Inflight
-from penstock.jetstream.limits import CONSUMERS_PER_STREAM, OWN_TIER, EngineConfig
-from penstock.jetstream.transfers import RestoreMemory
+from penstock.jetstream.limits import EngineConfig
 from penstock.kernels.sinks import Sink, Subscription
-from penstock.protocol.api import AccountLimits
-from penstock.protocol.api.base import TYPE_PREFIX
-from penstock.protocol.durations import format_time
-from penstock.protocol.error_codes import NOT_ENABLED_FOR_ACCOUNT
-from penstock.protocol.ids import NuidGenerator
-from penstock.protocol.status import no_responders_block
 from penstock.protocol.subjects import matches
-from penstock.server.auth import GLOBAL_ACCOUNT
 from penstock.server.background import LoopBackground
-from penstock.server.identity import VERSION
 from penstock.server.options import AccountJetStream, JetStreamOptions
 from penstock.server.reservations import excess, growth
-from penstock.store.file import FileStore
-from penstock.store.keys import StoreKey
-from penstock.store.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.jetstream.engine import JetStream
     from penstock.routing.account import Account
+    from penstock.server.engines import Engines
     from penstock.server.server import Server
     from penstock.server.tick import Tick
+    from penstock.store.interface import Store
+
+API_PREFIX = "$JS.API."
+LOAD_AFTER_S = 1.0  # from the start, for accounts that sleep
 
 
 class JetStreamService:
@@ -59,14 +55,11 @@ class JetStreamService:
         self._server = server
         self._options = options
         self._tick = tick
-        self._new_id = NuidGenerator(_random_below)
-        self.engines: dict[str, JetStream] = {}
+        self.running: dict[str, JetStream] = {}  # the engines of the accounts that do not sleep
         self.failed: dict[str, str] = {}  # accounts whose JetStream could not be started, and why
-        self._limits: dict[str, AccountJetStream] = {}  # of the accounts that have an engine
-        self._inflight = Inflight()
-        self._restore_memory = RestoreMemory()
-        self._requests = WaitingRequests(self._dropped)
-        self._requests.set_limits(options.request_queue_limit, options.info_queue_limit)
+        self._limits: dict[str, AccountJetStream] = {}  # of the accounts that have JetStream
+        self._asleep: dict[str, list[Subscription]] = {}  # what wakes them
+        self._maker: Engines | None = None
         self.max_memory_bytes = _limit(options.max_memory_bytes, _memory_bytes())
         self.max_file_bytes = _limit(options.max_file_bytes, _disk_bytes(options.store_dir))
         self._background: LoopBackground | None = None
@@ -81,11 +74,12 @@ class JetStreamService:
             self._store = self._open_store()
             started_ns = server.clock()
             for name, limits in server.jetstream_accounts().items():
-                faults.contain(self._open, self._opening_failed, name, limits)
+                faults.contain(self._begin, self._opening_failed, name, limits)
         except StoreError as error:
             raise ServerError(f"can not start JetStream: {error}") from error
         self._refusals: dict[str, Subscription] = {}
         self._refuse_others()
+        self._loading = asyncio.get_running_loop().call_later(LOAD_AFTER_S, self._load)
         took_ms = (server.clock() - started_ns) / 1e6
         server.log.info(f"Took {took_ms:.1f}ms to start JetStream")
 
@@ -105,21 +99,38 @@ class JetStreamService:
 
     def end_pulls(self) -> None:
         """Tells those whose pull requests wait that the server stops."""
-        for engine in self.engines.values():
+        for engine in self.running.values():
             engine.end_pulls()
 
-    def _open_store(self) -> MemoryStore | FileStore:
+    @property
+    def engines(self) -> Mapping[str, JetStream]:
+        """The engine of every account that has JetStream; those that sleep are woken."""
+        for name in tuple(self._asleep):
+            self._wake(name)
+        return self.running
+
+    def is_enabled(self, account: str) -> bool:
+        """Has the account JetStream?"""
+        return account in self._limits
+
+    def _open_store(self) -> Store:
         options = self._options
         if options.store_dir is None:
+            from penstock.store.memory import MemoryStore
+
             return MemoryStore()
+        from penstock.store.file import FileStore
+        from penstock.store.keys import StoreKey
+
         key = StoreKey(options.cipher, options.key, options.prev_key)
         self._background = LoopBackground(asyncio.get_running_loop())
         return FileStore(options.store_dir, key=key, background=self._background)
 
     def close(self) -> None:
         """Writes what is left and closes the store. A disk that fails here is told; all else still closes."""
-        for closing in (*self.engines.values(), self._store):
-            faults.contain(closing.close, self._closing_failed)
+        self._loading.cancel()
+        for close in (*(engine.close for engine in self.running.values()), self._store.close):
+            faults.contain(close, self._closing_failed)
         if self._background is not None:
             self._background.close()
 
@@ -144,7 +155,7 @@ class JetStreamService:
             self.max_memory_bytes = _limit(self._options.max_memory_bytes, _memory_bytes())
             self.max_file_bytes = _limit(self._options.max_file_bytes, _disk_bytes(self._options.store_dir))
         wanted = self._server.jetstream_accounts()
-        names = self.engines.keys() | wanted.keys()
+        names = self._limits.keys() | wanted.keys()
         # Those that give something back come first.
         for name in sorted(names, key=lambda name: (growth(self._limits.get(name), wanted.get(name)), name)):
             self.configure(name, wanted.get(name))
@@ -155,7 +166,7 @@ class JetStreamService:
 
         Limits that would reserve more than there is are told, and change nothing.
         """
-        engine, present = self.engines.get(name), self._limits.get(name)
+        present = self._limits.get(name)
         if limits is not None and growth(present, limits) > 0:
             problem = excess(
                 (self._limits | {name: limits}).values(), self.max_memory_bytes, self.max_file_bytes
@@ -164,31 +175,34 @@ class JetStreamService:
                 self._server.log.error(f'Error enabling jetstream on account "{name}": {problem}')
                 self._refuse_others()
                 return
-        if engine is not None and limits is not None:
-            engine.config = self._config(name, limits)
-            self._limits[name] = limits
-        elif engine is not None:
+        if limits is None:
             self._end(name)
-        elif limits is not None:
+        elif present is None:
             refusal = self._refusals.pop(name, None)
             if refusal is not None:
                 self._server.account(name).unsubscribe(refusal)
-            faults.contain(self._open, self._opening_failed, name, limits)
+            faults.contain(self._begin, self._opening_failed, name, limits)
+        else:
+            self._limits[name] = limits
+            if name in self.running:
+                self.running[name].config = self._engines_maker().config(name, limits)
         self._refuse_others()
 
     def _end(self, name: str) -> None:
-        engine = self.engines.pop(name)
-        del self._limits[name]
-        engine.end_pulls()
-        faults.contain(engine.close, self._closing_failed)
-        self._tick.remove(engine)
+        self._limits.pop(name, None)
+        self._rouse(name)
+        engine = self.running.pop(name, None)
+        if engine is not None:
+            engine.end_pulls()
+            faults.contain(engine.close, self._closing_failed)
+            self._tick.remove(engine)
 
     def _refuse_others(self) -> None:
         for account in self._server.accounts.values():
             name = account.name
             if name in self._refusals and self._imports_api(name):
                 account.unsubscribe(self._refusals.pop(name))
-            elif name not in self.engines and name not in self._refusals and not self._imports_api(name):
+            elif name not in self._limits and name not in self._refusals and not self._imports_api(name):
                 self._refusals[name] = refuse_requests(account)
         for name in self._refusals.keys() - self._server.accounts.keys():
             del self._refusals[name]
@@ -203,36 +217,64 @@ class JetStreamService:
         services = [entry for entry in own.imports if isinstance(entry, ServiceImport)]
         return any(matches(plan(entry).local, "$JS.API.INFO") for entry in services)
 
-    def _open(self, account: str, limits: AccountJetStream) -> None:
-        """Starts the engine of an account with what is stored for it."""
-        server = self._server
-        engine = JetStream(
-            server.account(account).index,
-            self._store.account(account),
-            config=self._config(account, limits),
-            clock=server.clock,
-            new_id=self._new_id,
-            wake=self._tick.schedule,
-            below=_random_below,
-        )
-        engine.describe_client = self._describe
-        engine.batches.inflight = self._inflight
-        engine.transfers.memory = self._restore_memory
-        engine.requests = self._requests
-        capacity = engine.capacity
-        capacity.used_elsewhere = lambda storage: sum(
-            one.capacity.used(storage) for one in self._others(engine)
-        )
-        capacity.reserved_elsewhere = lambda storage: sum(
-            one.capacity.reserved(storage) for one in self._others(engine)
-        )
-        capacity.fast_batches_elsewhere = lambda: sum(
-            one.capacity.fast_batches() for one in self._others(engine)
-        )
-        engine.recover(server.clock())
-        self.engines[account], self._limits[account] = engine, limits
+    def _begin(self, account: str, limits: AccountJetStream) -> None:
+        """Starts the engine of an account with what is stored for it; without anything stored, the account
+        sleeps. Raises StoreError, OSError."""
+        if self._store.account(account).stream_names():
+            self._open(account, limits)
+        else:
+            self._asleep[account] = [
+                self._server.account(account).subscribe_service(
+                    f"{prefix}>".encode(), partial(self._first_request, account)
+                )
+                for prefix in self._prefixes()
+            ]
+        self._limits[account] = limits
         self.failed.pop(account, None)
+
+    def _prefixes(self) -> list[str]:
+        domain = self._options.domain
+        return [API_PREFIX, *([f"$JS.{domain}.API."] if domain else ())]
+
+    def _open(self, account: str, limits: AccountJetStream) -> None:
+        engine = self._engines_maker().open(account, limits, self._store.account(account))
+        self.running[account] = engine
         self._tick.add(engine)
+
+    def _engines_maker(self) -> Engines:
+        if self._maker is None:
+            from penstock.server.engines import Engines
+
+            self._maker = Engines(self._server, self, self._tick.schedule)
+        return self._maker
+
+    def _load(self) -> None:
+        """Imports what engines need while no client waits for it, so that a later first request does not."""
+        if self._asleep:
+            self._engines_maker()
+
+    def _first_request(
+        self, account: str, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        self._wake(account)
+        if account in self.running:
+            self.running[account].serve(subject, reply, header, payload, origin)
+        else:
+            _refuse(self._server.account(account), subject, reply)
+
+    def _wake(self, account: str) -> None:
+        """Starts the engine of an account that sleeps."""
+        self._rouse(account)
+        limits = self._limits[account]
+        faults.contain(self._open, self._opening_failed, account, limits)
+        if account not in self.running:
+            del self._limits[account]
+            self._refuse_others()
+
+    def _rouse(self, account: str) -> None:
+        """The account does not listen for its first request any more."""
+        for subscription in self._asleep.pop(account, ()):
+            self._server.account(account).unsubscribe(subscription)
 
     def _opening_failed(self, error: Exception, account: str, limits: AccountJetStream) -> None:
         """One account's store can't be read at all: that account has no JetStream, the others do."""
@@ -241,85 +283,6 @@ class JetStreamService:
             why = faults.told(faults.note(f"JetStream of account {account}", error))
         self._server.log.error(f'JetStream of account "{account}" can not be started: {why}')
         self.failed[account] = why
-
-    def _config(self, account: str, limits: AccountJetStream) -> EngineConfig:
-        server = self._server
-        tiers = {name: _tier(tier) for name, tier in limits.tiers}
-        limits = dict(limits.tiers).get(OWN_TIER, limits)
-        return EngineConfig(
-            account=account,
-            tiers=tiers,
-            server_id=server.server_id,
-            server_name=server.server_name,
-            version=VERSION,
-            domain=self._options.domain,
-            max_memory=self.max_memory_bytes,
-            max_storage=self.max_file_bytes,
-            account_memory_max=limits.max_memory_bytes,
-            account_storage_max=limits.max_file_bytes,
-            max_bytes_required=limits.max_bytes_required,
-            memory_max_stream_bytes=limits.memory_max_stream_bytes,
-            storage_max_stream_bytes=limits.file_max_stream_bytes,
-            max_streams=limits.max_streams,
-            max_consumers=limits.max_consumers,
-            max_ack_pending=limits.max_ack_pending,
-            server_max_ack_pending=self._options.ack_pending_max,
-            max_request_batch=self._options.request_batch_max,
-            duplicate_window_max_ns=self._options.duplicate_window_max_ns,
-            consumers_per_stream_max=self._options.consumers_per_stream_max or CONSUMERS_PER_STREAM,
-            max_payload=server.options.max_payload,
-            max_pending=server.options.max_pending,
-            sync_always=self._options.sync_always,
-            sync_interval_ns=self._options.sync_interval_ns,
-            batch_inflight_per_stream_max=self._options.batch_inflight_per_stream_max,
-            batch_inflight_total_max=self._options.batch_inflight_total_max,
-            batch_messages_max=self._options.batch_messages_max,
-            batch_bytes_max=self._options.batch_bytes_max,
-            official_fast_errors=self._options.official_fast_errors,
-            batch_timeout_ns=self._options.batch_timeout_ns,
-            buffered_msgs_max=self._options.buffered_msgs_max,
-            buffered_bytes_max=self._options.buffered_bytes_max,
-        )
-
-    def _dropped(self, queue: Queue, count: int) -> None:
-        """API requests were dropped: the system account hears of it."""
-        server = self._server
-        server.log.warning(f"{queue.value} limit reached, dropping {count} requests")
-        advisories = Advisories(
-            server.account(server.options.system_account).index,
-            clock=server.clock,
-            new_id=self._new_id,
-            domain=self._options.domain,
-        )
-        advisories.publish(
-            "API.LIMIT_REACHED", "api_limit_reached", {"server": server.server_name, "dropped": count}
-        )
-
-    def _others(self, without: JetStream) -> list[JetStream]:
-        """JetStream of all accounts but one."""
-        return [engine for engine in self.engines.values() if engine is not without]
-
-    def _describe(self, sink: Sink) -> dict[str, Any] | None:
-        """The `client` of an API audit advisory."""
-        session = getattr(sink, "owner", None)
-        if session is None:
-            return None
-        identity = session.identity
-        about = {
-            "start": format_time(session.started_ns),
-            "host": session.connection.peer[0],
-            "id": session.cid,
-            "acc": identity.account if identity is not None else GLOBAL_ACCOUNT,
-            "user": identity.user if identity is not None else "",
-            "name": session.options.name,
-            "lang": session.options.lang,
-            "ver": session.options.version,
-            "rtt": session.rtt_ns,
-            "server": self._server.server_name,
-            "kind": "Client",
-            "client_type": "nats",
-        }
-        return {key: value for key, value in about.items() if value not in ("", 0)}
 
     def _tell(self) -> None:
         log = self._server.log
@@ -339,44 +302,33 @@ class JetStreamService:
 
 
 def refuse_requests(account: Account) -> Subscription:
-    """Tells an account without JetStream, on a server that has it, that it is not enabled.
-
-    Requests that are answered by messages find no responders.
-    """
+    """Tells an account without JetStream, on a server that has it, that it is not enabled."""
 
     def refuse(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
-        if not reply:
-            return
-        text = subject.decode("utf-8", "surrogateescape")
-        found = API_TABLE.find(text.removeprefix("$JS.API.").split("."))
-        if found is None:
-            return  # silence, as for unknown subjects of an account with JetStream
-        endpoint = found[0]
-        if not endpoint.json_errors:
-            account.publish(reply, b"", header=no_responders_block(text))
-            return
-        refused = {"type": TYPE_PREFIX + endpoint.response, "error": NOT_ENABLED_FOR_ACCOUNT}
-        account.publish(reply, msgspec.json.encode(refused))
+        _refuse(account, subject, reply)
 
-    return account.subscribe_service(b"$JS.API.>", refuse)
+    return account.subscribe_service(f"{API_PREFIX}>".encode(), refuse)
 
 
-def _tier(limits: AccountJetStream) -> AccountLimits:
-    return AccountLimits(
-        max_memory=limits.max_memory_bytes,
-        max_storage=limits.max_file_bytes,
-        max_streams=limits.max_streams,
-        max_consumers=limits.max_consumers,
-        max_ack_pending=limits.max_ack_pending,
-        max_bytes_required=limits.max_bytes_required,
-        memory_max_stream_bytes=limits.memory_max_stream_bytes,
-        storage_max_stream_bytes=limits.file_max_stream_bytes,
-    )
+def _refuse(account: Account, subject: bytes, reply: bytes) -> None:
+    """Answers one request. Those that are answered by messages find no responders."""
+    if not reply:
+        return
+    from penstock.jetstream.api.service import TABLE
+    from penstock.protocol.api.base import TYPE_PREFIX
+    from penstock.protocol.error_codes import NOT_ENABLED_FOR_ACCOUNT
+    from penstock.protocol.status import no_responders_block
 
-
-def _random_below(n: int) -> int:
-    """In [0, n). (`secrets` costs start-up time; the bias of 64 spare bits is nothing here.)"""
-    return int.from_bytes(os.urandom((n.bit_length() + 64) // 8 + 1), "little") % n
+    text = subject.decode("utf-8", "surrogateescape")
+    found = TABLE.find(text.removeprefix(API_PREFIX).split("."))
+    if found is None:
+        return  # silence, as for unknown subjects of an account with JetStream
+    endpoint = found[0]
+    if not endpoint.json_errors:
+        account.publish(reply, b"", header=no_responders_block(text))
+        return
+    refused = {"type": TYPE_PREFIX + endpoint.response, "error": NOT_ENABLED_FOR_ACCOUNT}
+    account.publish(reply, msgspec.json.encode(refused))
 
 
 def _limit(option: int, available: int) -> int:

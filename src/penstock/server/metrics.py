@@ -23,7 +23,7 @@ from penstock.server.pages.connz import account_of
 from penstock.server.pages.varz import num_subscriptions, resident_bytes, traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from penstock.jetstream.engine import JetStream
     from penstock.server.server import Server
@@ -134,7 +134,7 @@ def _connections(server: Server) -> Generator[None, None, list[Family]]:
     return [pending_all, pending, subscriptions]
 
 
-def _jetstream(engines: dict[str, JetStream], now: int) -> Generator[None, None, list[Family]]:
+def _jetstream(engines: Mapping[str, JetStream], now: int) -> Generator[None, None, list[Family]]:
     streams = {
         key: Family(f"penstock_stream_{key}", "gauge", text, _STREAM)
         for key, text in (

@@ -259,7 +259,7 @@ class Trace:
     def store(self, stream: Stream, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
         """A stream takes it, or refuses it."""
         service = self._server.jetstream
-        engine = next((e for e in service.engines.values() if e.streams.get(stream.name) is stream), None) \
+        engine = next((e for e in service.running.values() if e.streams.get(stream.name) is stream), None) \
             if service is not None else None  # fmt: skip
         if engine is not None:
             engine.may_answer()  # what came before is applied

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from penstock.errors import ConfigError
+from penstock.net.sockets import DEFAULT_HOST, DEFAULT_PORT
 from penstock.protocol.subjects import is_valid_subject
 from penstock.server.jetstream_options import JetStreamOptions
 from penstock.server.option_checks import NS, at_least, between, host_and_port
@@ -213,9 +214,9 @@ class ResolverOptions(Struct, frozen=True, kw_only=True):
 class Options(Struct, frozen=True, kw_only=True):
     """Everything a server is told. Times are ns unless the name says otherwise."""
 
-    host: str = "0.0.0.0"
+    host: str = DEFAULT_HOST
     """Address to listen on. Default all IPv4 addresses. `host`, `net` or in `listen`."""
-    port: int = 4222
+    port: int = DEFAULT_PORT
     """Port for clients, 1..65535; 0 = 4222; -1 = any free port. Default 4222. `port`."""
     server_name: str = ""
     """Name of the server, no spaces. Default: its generated id. `server_name`."""

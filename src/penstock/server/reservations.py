@@ -10,20 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.protocol.error_codes import MEMORY_RESOURCES_EXCEEDED, STORAGE_RESOURCES_EXCEEDED
 from penstock.server.options import AccountJetStream
 
 
 def excess(accounts: Iterable[AccountJetStream], max_memory_bytes: int, max_file_bytes: int) -> str:
     """What these reserve too much of, in the official words; "" when there is enough."""
     memory, file = _reserved(accounts)
-    for error, reserved, available in (
-        (MEMORY_RESOURCES_EXCEEDED, memory, max_memory_bytes),
-        (STORAGE_RESOURCES_EXCEEDED, file, max_file_bytes),
-    ):
-        if reserved > available:
-            return f"{error.description} ({error.err_code})"
-    return ""
+    if memory <= max_memory_bytes and file <= max_file_bytes:
+        return ""
+    from penstock.protocol.error_codes import MEMORY_RESOURCES_EXCEEDED, STORAGE_RESOURCES_EXCEEDED
+
+    error = MEMORY_RESOURCES_EXCEEDED if memory > max_memory_bytes else STORAGE_RESOURCES_EXCEEDED
+    return f"{error.description} ({error.err_code})"
 
 
 def growth(before: AccountJetStream | None, after: AccountJetStream | None) -> int:

@@ -23,9 +23,17 @@ from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE, StoredMessage, Stream
 from penstock.store.blocks import block_path, fingerprint, index_path, map_file
 from penstock.store.disk import LOCAL_DISK, Disk
 from penstock.store.envelope import is_enveloped
-from penstock.store.files import OpenFiles, names_in, quote_name, unpack_meta, unquote_name, write_atomically
+from penstock.store.files import (
+    META,
+    OpenFiles,
+    names_in,
+    quote_name,
+    unpack_meta,
+    unquote_name,
+    write_atomically,
+)
 from penstock.store.interface import POSITIONS
-from penstock.store.journal import META, STATE, FileConsumerStore, read_entries, read_state
+from penstock.store.journal import STATE, FileConsumerStore, read_entries, read_state
 from penstock.store.keys import StoreKey, open_vault
 from penstock.store.mending import (
     OPEN_FRAME_MAX,

@@ -20,6 +20,9 @@ from penstock.store.envelope import HEAD, Vault, is_enveloped
 
 logger = logging.getLogger("penstock.store")
 
+META = "meta"
+"""The file that makes a directory a stream or a consumer."""
+
 NAME_BYTES_MAX = 200
 """Longer quoted names are cut and get a hash, so that suffixes fit into the 255 bytes of a file name."""
 
@@ -329,3 +332,10 @@ class OpenFiles:
             self.disk.sync(self.fd(path))
         except OSError as error:
             raise StoreWriteError(f"cannot sync: {error.strerror}", path=str(path)) from error
+
+
+def make_empty(disk: Disk, directory: Path, *, sync_name: bool = True) -> None:
+    """A directory for a new asset; what a crash left of an earlier try goes."""
+    if disk.exists(directory):
+        disk.remove_tree(directory)
+    make_directory(disk, directory, sync_name=sync_name)

@@ -12,20 +12,12 @@ batch is one write).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from penstock.errors import StoreWriteError
-from penstock.kernels.streamlog import StoredMessage, StreamLog
 
-__all__ = [
-    "AccountStore",
-    "ConsumerStore",
-    "StorageType",
-    "Store",
-    "StoredMessage",
-    "StreamLog",
-    "StreamStore",
-]
+if TYPE_CHECKING:
+    from penstock.kernels.streamlog import StreamLog
 
 StorageType = Literal["file", "memory"]
 

@@ -28,6 +28,7 @@ from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
 from penstock.kernels.records import xxh64_digest
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.files import (
+    META,
     OpenFiles,
     pack_meta,
     remove_directory,
@@ -39,7 +40,6 @@ from penstock.store.files import (
 
 logger = logging.getLogger("penstock.store")
 
-META = "meta"
 STATE = "state"
 ENTRY_SIZE_MAX = 1 << 30
 

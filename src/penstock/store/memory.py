@@ -71,12 +71,12 @@ class MemoryStreamStore:
         meta: bytes,
         *,
         storage: StorageType,
-        block_size: int = DEFAULT_BLOCK_SIZE,
+        block_size: int | None = None,
     ) -> None:
         self.name = name
         self.meta = meta
         self.storage = storage
-        self.log = StreamLog(block_size, storage=storage)
+        self.log = StreamLog(block_size or DEFAULT_BLOCK_SIZE, storage=storage)
         self._owner = owner
         self._consumers: dict[str, MemoryConsumerStore] = {}
 

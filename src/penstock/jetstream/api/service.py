@@ -58,7 +58,7 @@ class ApiService:
         if engine.config.domain:
             self._prefixes.append(f"$JS.{engine.config.domain}.API.")
         self._sink = DirectGets(
-            self._on_request, self._apply_pending, engine, engine.index, status.MESSAGE_NOT_FOUND.block()
+            self.on_request, self._apply_pending, engine, engine.index, status.MESSAGE_NOT_FOUND.block()
         )
         self._subscriptions: list[Subscription] = []
 
@@ -79,9 +79,10 @@ class ApiService:
         if not self._engine.is_routing:
             self._engine.apply(self._engine.clock())
 
-    def _on_request(
+    def on_request(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
+        """Serves one request."""
         text = subject.decode("utf-8", "surrogateescape")
         prefix = next(prefix for prefix in self._prefixes if text.startswith(prefix))
         endpoint, args = TABLE.find(text[len(prefix) :].split(".")) or (None, [])

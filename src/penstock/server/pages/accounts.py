@@ -61,7 +61,7 @@ def account_info(server: Server, name: str) -> Page:
         "is_system": name == server.options.system_account,
         "expired": known is not None and known.expired,
         "complete": True,
-        "jetstream_enabled": service is not None and name in service.engines,
+        "jetstream_enabled": service is not None and service.is_enabled(name),
         "leafnode_connections": 0,
         "client_connections": num_connections(server, name),
         "subscriptions": account.index.count,

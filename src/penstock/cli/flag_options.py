@@ -1,0 +1,88 @@
+"""Options from the flags of `penstock serve`, over those of the configuration file they name."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from msgspec import structs
+
+from penstock.errors import ConfigError
+from penstock.server.options import JetStreamOptions, Options, TlsOptions
+
+
+def options_of(found: dict[str, Any]) -> Options:
+    """Options from flags, over those of the configuration file they name. Raises ConfigError, OSError."""
+    options = Options()
+    path = found.get("config", "")
+    if path:
+        from penstock.server.directives import load
+
+        options = load(path)
+    changes = {key: value for key, value in found.items() if key in Options.__struct_fields__}
+    changes.pop("jetstream", None)
+    for name, options_set in _SEVERAL.items():
+        if name in found:
+            changes |= dict.fromkeys(options_set, found[name])
+    _refuse_what_needs_others(found)
+    jetstream = options.jetstream
+    if "jetstream" in found:
+        jetstream = (jetstream or JetStreamOptions()) if found["jetstream"] else None
+    if jetstream is not None:
+        # Served, streams outlive the process; only an embedded server keeps them for its own life.
+        store_dir = found.get("store_dir") or jetstream.store_dir or _default_store_dir()
+        jetstream = structs.replace(jetstream, store_dir=store_dir)
+    if "tls_on" in found or "tls_verify" in found:
+        changes["tls"] = _tls_options(options.tls, found)
+    return structs.replace(options, jetstream=jetstream, **changes)
+
+
+_SEVERAL = {
+    "debug_and_trace": ("debug", "trace"),
+    "verbose_trace": ("trace", "trace_verbose"),
+    "debug_and_verbose_trace": ("debug", "trace", "trace_verbose"),
+}
+
+
+def _refuse_what_needs_others(found: dict[str, Any]) -> None:
+    """Raises ConfigError for flags that would connect the server to others, or open a profiling port."""
+    for flag in ("cluster_listen", "routes"):
+        if found.get(flag):
+            raise ConfigError(f"--{flag} needs clusters, and this server stands alone; start it without")
+    if found.get("profile"):
+        from penstock.server.directives import NO_PROFILE
+
+        raise ConfigError(f"--profile: {NO_PROFILE}")
+    if found.get("remote_syslog"):
+        from penstock.server.syslog import address_of
+
+        address_of(found["remote_syslog"])
+
+
+def _tls_options(given: TlsOptions | None, found: dict[str, Any]) -> TlsOptions | None:
+    """TLS as the flags want it: without `--tls` or `--tlsverify` the files they name mean nothing."""
+    if not found.get("tls_on", True) and not found.get("tls_verify"):
+        return None
+    changes: dict[str, Any] = {
+        key: found[key] for key in ("cert_file", "key_file", "ca_file") if key in found
+    }
+    if found.get("tls_verify"):
+        changes["verify"] = True
+    if given is not None:
+        return structs.replace(given, **changes)
+    return TlsOptions(**changes)
+
+
+def digest(options: Options) -> str:
+    """What identifies a configuration file's content."""
+    import hashlib
+
+    if not options.config_file:
+        return "no file"
+    with open(options.config_file, "rb") as file:
+        return f"sha256:{hashlib.sha256(file.read()).hexdigest()}"
+
+
+def _default_store_dir() -> str:
+    """Not `nats`, where the official server keeps its streams in a format of its own."""
+    return os.path.join(os.environ.get("TMPDIR", "/tmp"), "penstock")

@@ -1,0 +1,179 @@
+"""The JetStream engines of a server's accounts: how one is made, and what all of them share.
+
+Apart from `jetstream` because of what it imports: half of the modules of a server. `jetstream` loads it when
+an account has something stored, or with the first request.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.jetstream.advisories import Advisories
+from penstock.jetstream.api.waiting import Queue, WaitingRequests
+from penstock.jetstream.engine import JetStream
+from penstock.jetstream.inflight import Inflight
+from penstock.jetstream.limits import CONSUMERS_PER_STREAM, OWN_TIER, EngineConfig
+from penstock.jetstream.transfers import RestoreMemory
+from penstock.protocol.api import AccountLimits
+from penstock.protocol.durations import format_time
+from penstock.protocol.ids import NuidGenerator
+from penstock.server.auth import GLOBAL_ACCOUNT
+from penstock.server.identity import VERSION
+
+if TYPE_CHECKING:
+    from penstock.kernels.sinks import Sink
+    from penstock.server.jetstream import JetStreamService
+    from penstock.server.options import AccountJetStream
+    from penstock.server.server import Server
+    from penstock.store.interface import AccountStore
+
+
+class Engines:
+    """Makes engines.
+
+    Args:
+        server: whose JetStream this is.
+        service: knows the server's limits.
+        wake: called when an engine has work for the end of a tick.
+    """
+
+    def __init__(self, server: Server, service: JetStreamService, wake: Callable[[], None]) -> None:
+        self._server = server
+        self._service = service
+        self._wake = wake
+        self._new_id = NuidGenerator(_random_below)
+        self._inflight = Inflight()
+        self._restore_memory = RestoreMemory()
+        self._requests = WaitingRequests(self._dropped)
+        options = service.options
+        self._requests.set_limits(options.request_queue_limit, options.info_queue_limit)
+
+    def open(self, account: str, limits: AccountJetStream, store: AccountStore) -> JetStream:
+        """The engine of an account, with what is stored for it. Raises StoreError, OSError."""
+        server = self._server
+        engine = JetStream(
+            server.account(account).index,
+            store,
+            config=self.config(account, limits),
+            clock=server.clock,
+            new_id=self._new_id,
+            wake=self._wake,
+            below=_random_below,
+        )
+        engine.describe_client = self._describe
+        engine.batches.inflight = self._inflight
+        engine.transfers.memory = self._restore_memory
+        engine.requests = self._requests
+        capacity = engine.capacity
+        capacity.used_elsewhere = lambda storage: sum(
+            one.capacity.used(storage) for one in self._others(engine)
+        )
+        capacity.reserved_elsewhere = lambda storage: sum(
+            one.capacity.reserved(storage) for one in self._others(engine)
+        )
+        capacity.fast_batches_elsewhere = lambda: sum(
+            one.capacity.fast_batches() for one in self._others(engine)
+        )
+        engine.recover(server.clock())
+        return engine
+
+    def _others(self, without: JetStream) -> list[JetStream]:
+        """The engines of all accounts but one."""
+        return [engine for engine in self._service.running.values() if engine is not without]
+
+    def config(self, account: str, limits: AccountJetStream) -> EngineConfig:
+        """What an engine knows of its server, and an account may use."""
+        server, service = self._server, self._service
+        options = service.options
+        tiers = {name: _tier(tier) for name, tier in limits.tiers}
+        limits = dict(limits.tiers).get(OWN_TIER, limits)
+        return EngineConfig(
+            account=account,
+            tiers=tiers,
+            server_id=server.server_id,
+            server_name=server.server_name,
+            version=VERSION,
+            domain=options.domain,
+            max_memory=service.max_memory_bytes,
+            max_storage=service.max_file_bytes,
+            account_memory_max=limits.max_memory_bytes,
+            account_storage_max=limits.max_file_bytes,
+            max_bytes_required=limits.max_bytes_required,
+            memory_max_stream_bytes=limits.memory_max_stream_bytes,
+            storage_max_stream_bytes=limits.file_max_stream_bytes,
+            max_streams=limits.max_streams,
+            max_consumers=limits.max_consumers,
+            max_ack_pending=limits.max_ack_pending,
+            server_max_ack_pending=options.ack_pending_max,
+            max_request_batch=options.request_batch_max,
+            duplicate_window_max_ns=options.duplicate_window_max_ns,
+            consumers_per_stream_max=options.consumers_per_stream_max or CONSUMERS_PER_STREAM,
+            max_payload=server.options.max_payload,
+            max_pending=server.options.max_pending,
+            sync_always=options.sync_always,
+            sync_interval_ns=options.sync_interval_ns,
+            batch_inflight_per_stream_max=options.batch_inflight_per_stream_max,
+            batch_inflight_total_max=options.batch_inflight_total_max,
+            batch_messages_max=options.batch_messages_max,
+            batch_bytes_max=options.batch_bytes_max,
+            official_fast_errors=options.official_fast_errors,
+            batch_timeout_ns=options.batch_timeout_ns,
+            buffered_msgs_max=options.buffered_msgs_max,
+            buffered_bytes_max=options.buffered_bytes_max,
+        )
+
+    def _describe(self, sink: Sink) -> dict[str, Any] | None:
+        """The `client` of an API audit advisory."""
+        session = getattr(sink, "owner", None)
+        if session is None:
+            return None
+        identity = session.identity
+        about = {
+            "start": format_time(session.started_ns),
+            "host": session.connection.peer[0],
+            "id": session.cid,
+            "acc": identity.account if identity is not None else GLOBAL_ACCOUNT,
+            "user": identity.user if identity is not None else "",
+            "name": session.options.name,
+            "lang": session.options.lang,
+            "ver": session.options.version,
+            "rtt": session.rtt_ns,
+            "server": self._server.server_name,
+            "kind": "Client",
+            "client_type": "nats",
+        }
+        return {key: value for key, value in about.items() if value not in ("", 0)}
+
+    def _dropped(self, queue: Queue, count: int) -> None:
+        """API requests were dropped: the system account hears of it."""
+        server = self._server
+        server.log.warning(f"{queue.value} limit reached, dropping {count} requests")
+        advisories = Advisories(
+            server.account(server.options.system_account).index,
+            clock=server.clock,
+            new_id=self._new_id,
+            domain=self._service.options.domain,
+        )
+        advisories.publish(
+            "API.LIMIT_REACHED", "api_limit_reached", {"server": server.server_name, "dropped": count}
+        )
+
+
+def _tier(limits: AccountJetStream) -> AccountLimits:
+    return AccountLimits(
+        max_memory=limits.max_memory_bytes,
+        max_storage=limits.max_file_bytes,
+        max_streams=limits.max_streams,
+        max_consumers=limits.max_consumers,
+        max_ack_pending=limits.max_ack_pending,
+        max_bytes_required=limits.max_bytes_required,
+        memory_max_stream_bytes=limits.memory_max_stream_bytes,
+        storage_max_stream_bytes=limits.file_max_stream_bytes,
+    )
+
+
+def _random_below(n: int) -> int:
+    """In [0, n). (`secrets` costs start-up time; the bias of 64 spare bits is nothing here.)"""
+    return int.from_bytes(os.urandom((n.bit_length() + 64) // 8 + 1), "little") % n
