@@ -123,8 +123,14 @@ def test_a_variable_must_be_defined_before_it_is_used() -> None:
 
 
 def test_include_merges_into_the_current_map() -> None:
-    files = {"users.conf": "user: a\npass: $p"}
-    assert read("p: x\nauth {\n include 'users.conf'\n}", files=files)["auth"] == {"user": "a", "pass": "x"}
+    files = {"users.conf": "p: x\nuser: a\npass: $p"}
+    auth = read("auth {\n include 'users.conf'\n again: $p\n}", files=files)["auth"]
+    assert auth == {"p": "x", "user": "a", "pass": "x", "again": "x"}
+
+
+def test_an_included_file_does_not_know_the_variables_of_the_one_that_includes_it() -> None:
+    with pytest.raises(ConfigError, match="variable reference for 'p' on line 1 can not be found"):
+        read("p: x\ninclude 'one.conf'", files={"one.conf": "pass: $p"})
 
 
 def test_include_paths_start_at_the_including_file() -> None:
@@ -134,7 +140,7 @@ def test_include_paths_start_at_the_including_file() -> None:
 
 def test_an_error_in_an_included_file_names_that_file() -> None:
     with pytest.raises(ConfigError, match=r"^one\.conf:2:1: "):
-        read("include one.conf", files={"one.conf": "a: 1\n}"})
+        read("include one.conf", files={"one.conf": "a: 1\n]"})
 
 
 def test_files_that_include_each_other_are_refused() -> None:

@@ -134,8 +134,12 @@ _BY_NAME = {name: flag for group in GROUPS.values() for flag in group for name i
 _BOOLEAN = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
 
 
+class FlagError(ConfigError):
+    """A flag that there is not, or a value that it does not take."""
+
+
 def parse(arguments: list[str]) -> dict[str, Any]:
-    """What the arguments set, by option name. Raises ConfigError."""
+    """What the arguments set, by option name. Raises FlagError; ConfigError for a word that is no flag."""
     found: dict[str, Any] = {}
     rest = list(arguments)
     while rest:
@@ -148,12 +152,12 @@ def parse(arguments: list[str]) -> dict[str, Any]:
         name, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
         flag = _BY_NAME.get(name)
         if flag is None:
-            raise ConfigError(f"flag provided but not defined: -{name}; see --help")
+            raise FlagError(f"flag provided but not defined: -{name}; see --help")
         if flag.kind is bool:
             value = value if equals else "true"
         elif not equals:
             if not rest:
-                raise ConfigError(f"flag needs an argument: -{name}")
+                raise FlagError(f"flag needs an argument: -{name}")
             value = rest.pop(0)
         found[flag.option] = _converted(flag, name, value)
     return found
@@ -163,13 +167,13 @@ def _converted(flag: Flag, name: str, value: str) -> Any:
     if flag.kind is bool:
         known = _BOOLEAN.get(value.lower())
         if known is None:
-            raise ConfigError(f'invalid boolean value "{value}" for -{name}')
+            raise FlagError(f'invalid boolean value "{value}" for -{name}')
         return known
     if flag.kind is int:
         try:
             return int(value)
         except ValueError:
-            raise ConfigError(f'invalid value "{value}" for flag -{name}: not an integer') from None
+            raise FlagError(f'invalid value "{value}" for flag -{name}: not an integer') from None
     return value
 
 

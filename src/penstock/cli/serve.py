@@ -47,6 +47,9 @@ def serve(arguments: list[str], program: str = "penstock serve") -> int:
             return EXIT_OK
         if found.get("test") and not found.get("config"):
             raise ConfigError("must specify [-c, --config] option to check configuration file syntax")
+    except flags.FlagError as error:
+        sys.stdout.write(flags.usage(program))
+        return _refuse(error)
     except (ConfigError, OSError) as error:
         return _refuse(error)
     return _serve(found)
@@ -61,13 +64,16 @@ def _serve(found: dict[str, Any]) -> int:
 
     try:
         options = options_of(found)
+        if found.get("test"):
+            from penstock.server.directives import warnings
+
+            for text in warnings(options.config_file):
+                raise ConfigError(text)
+            valid = f"configuration file {options.config_file} is valid ({digest(options)})"
+            sys.stderr.write(f"nats-server: {valid}\n")
+            return EXIT_OK
     except (ConfigError, OSError) as error:
         return _refuse(error)
-    if found.get("test"):
-        sys.stderr.write(
-            f"nats-server: configuration file {options.config_file} is valid ({digest(options)})\n"
-        )
-        return EXIT_OK
     return _run(options, partial(options_of, found), listening)
 
 

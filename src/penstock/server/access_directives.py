@@ -17,11 +17,10 @@ from penstock.server.conf import Map, Node
 from penstock.server.directives import (
     block,
     boolean,
-    duration,
+    duration_text,
     fields,
     integer,
     shown,
-    storage_size,
     text,
 )
 from penstock.server.mapping_directives import mappings
@@ -95,7 +94,7 @@ def _responses(node: Node, name: str) -> ResponsePermission | None:
         if key.lower() in _MAX:
             found = replace(found, max_msgs=integer(entry, key) or found.max_msgs)
         elif key.lower() in _EXPIRES:
-            found = replace(found, expires_ns=duration(entry, key) or found.expires_ns)
+            found = replace(found, expires_ns=duration_text(entry, key) or found.expires_ns)
         else:
             raise where.error(f'Unknown field "{key}" parsing permissions')
     return found
@@ -164,19 +163,22 @@ def with_defaults(users: tuple[User, ...], defaults: Permissions | None) -> tupl
     return tuple(user if user.permissions else structs.replace(user, permissions=defaults) for user in users)
 
 
+def _size(node: Node, name: str) -> int:
+    """Bytes; in an account's block an integer, as with the official server, which reads no text here."""
+    if isinstance(node.value, bool) or not isinstance(node.value, int):
+        raise node.where.error(f'Expected a parseable size for "{name}", got {shown(node)}')
+    return node.value
+
+
 _JETSTREAM = {
-    **dict.fromkeys(("max_memory", "max_mem", "mem", "memory"), ("max_memory_bytes", storage_size)),
-    **dict.fromkeys(("max_store", "max_file", "max_disk", "store", "disk"), ("max_file_bytes", storage_size)),
+    **dict.fromkeys(("max_memory", "max_mem", "mem", "memory"), ("max_memory_bytes", _size)),
+    **dict.fromkeys(("max_store", "max_file", "max_disk", "store", "disk"), ("max_file_bytes", _size)),
     **dict.fromkeys(("max_streams", "streams"), ("max_streams", integer)),
     **dict.fromkeys(("max_consumers", "consumers"), ("max_consumers", integer)),
     "max_ack_pending": ("max_ack_pending", integer),
     **dict.fromkeys(("max_bytes_required", "max_stream_bytes", "max_bytes"), ("max_bytes_required", boolean)),
-    **dict.fromkeys(
-        ("mem_max_stream_bytes", "memory_max_stream_bytes"), ("memory_max_stream_bytes", storage_size)
-    ),
-    **dict.fromkeys(
-        ("disk_max_stream_bytes", "store_max_stream_bytes"), ("file_max_stream_bytes", storage_size)
-    ),
+    **dict.fromkeys(("mem_max_stream_bytes", "memory_max_stream_bytes"), ("memory_max_stream_bytes", _size)),
+    **dict.fromkeys(("disk_max_stream_bytes", "store_max_stream_bytes"), ("file_max_stream_bytes", _size)),
 }
 _UNSUPPORTED_JETSTREAM = frozenset({"cluster_traffic"})
 

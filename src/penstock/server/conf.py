@@ -6,7 +6,8 @@ turns the tree into `Options`. Every error names file, line and column.
 Grammar (as the official server reads it): items `key: value`, `key = value`, `key value`, maps `{}`, arrays
 `[]`; comments `#` and `//`; integers with suffixes of powers of 1000 (k m g t p e) or 1024 (kb ki kib ...);
 `$NAME` refers to an earlier key of the enclosing maps, then to the environment; `include 'file'` merges that
-file's keys into the current map.
+file's keys into the current map. An included file knows only its own variables, and a `}` that closes nothing
+is accepted at the end of a file, as there.
 
 Rejected: reading values straight into options while parsing. Variables may hold whole blocks that are
 used in several places, and unknown keys can only be told from variables at the end.
@@ -49,11 +50,13 @@ Scalar = str | int | float | bool | datetime
 
 @dataclass(slots=True)
 class Node:
-    """A value and where it stands. `used` is set once a variable referred to it."""
+    """A value and where it stands. `used` is set once a variable referred to it; `warning` is what a test of
+    the configuration refuses, although a server starts with it."""
 
     value: Scalar | Map | list[Node]
     where: Where
     used: bool = False
+    warning: str = ""
 
 
 @dataclass(slots=True)
@@ -72,9 +75,10 @@ class Map:
         return ((key, self.where_of[key], node) for key, node in self.items.items())
 
 
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-_SIZED = re.compile(r"([+-]?[0-9]+)([A-Za-z]{1,3})")
-_FLOAT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
+# A word that begins with a plus is a string, as with the official server.
+_INTEGER = re.compile(r"-?[0-9]+")
+_SIZED = re.compile(r"(-?[0-9]+)([A-Za-z]{1,3})")
+_FLOAT = re.compile(r"-?[0-9]+\.[0-9]+")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _POWER = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 _BOOLEAN = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -178,14 +182,20 @@ class _Reader:
             return
         while True:
             self.skip(_BETWEEN_LINES)
-            if not self.peek():
+            if not self.peek() or self.ends_with_stray_brace():
                 return
             self.item(into, in_map=False)
             self.skip(_BLANKS)
+            if self.ends_with_stray_brace():
+                return
             if self.peek() == ",":
                 self.advance()
             elif self.peek() not in ("", "\n", ";"):
                 raise self.bad(f"expected a new line, ';' or a comment after a value, found {self.peek()!r}")
+
+    def ends_with_stray_brace(self) -> bool:
+        """Is all that is left a closing brace too many?"""
+        return self.peek() == "}" and not self.text[self.at + 1 :].strip(" \t\r\n")
 
     def map_items(self, into: Map) -> None:
         """Items up to and with the closing brace."""
@@ -236,8 +246,11 @@ class _Reader:
         except (OSError, ValueError) as error:  # ValueError: no path, or no text
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise self.fail(f"error parsing include file '{name}', {why}: {path}", where) from error
-        inner = _Reader(text, path, self.scopes, self.environ, self.open_file, self.depth + 1, self.nesting)
-        inner.document(into)
+        included = Map()
+        inner = _Reader(text, path, [included], self.environ, self.open_file, self.depth + 1, self.nesting)
+        inner.document(included)
+        for key, at, node in included:
+            into.put(key, at, node)
 
     # -- values
 

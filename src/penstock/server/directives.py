@@ -11,7 +11,7 @@ A top-level key that some value refers to as a variable is no unknown field.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from msgspec import structs
@@ -29,7 +29,7 @@ NO_PROFILE = (
     "`py-spy record --pid <pid>` takes a profile of a running server"
 )
 
-_STORAGE_SIZE = re.compile(r"([0-9]{1,19})([KMGT]?)")
+_STORAGE_SIZE = re.compile(r"(-?[0-9]{1,19})([KMGT])")
 
 UNSUPPORTED = frozenset(
     """connect_error_reports default_js_domain feature_flags
@@ -78,21 +78,32 @@ def duration(node: Node, name: str) -> int:
         raise _fail(node, f"error parsing {name}: {error}") from error
 
 
+def interval(node: Node, name: str) -> int:
+    """A duration that was once a number of seconds, which is still taken; a test of the configuration refuses
+    it."""
+    if not isinstance(node.value, str):
+        node.warning = f'invalid use of field "{name}": {name} should be converted to a duration'
+    return duration(node, name)
+
+
 def duration_text(node: Node, name: str) -> int:
     """A duration that must be a string."""
     return duration(Node(text(node, name), node.where), name)
 
 
 def storage_size(node: Node, name: str) -> int:
-    """Bytes: an integer, or a string with K M G T (powers of 1024)."""
-    if isinstance(node.value, str):
-        match = _STORAGE_SIZE.fullmatch(node.value.upper().removesuffix("B"))
-        if match is None:
-            raise _fail(
-                node, f'{name} is "{node.value}"; it must be a number of bytes, or one with K, M, G or T'
-            )
-        return int(match[1]) << 10 * " KMGT".index(match[2] or " ")
-    return integer(node, name)
+    """Bytes: an integer, or a string that ends in K, M, G or T (powers of 1024); the empty string is 0."""
+    if not isinstance(node.value, str):
+        return integer(node, name)
+    if not node.value:
+        return 0
+    match = _STORAGE_SIZE.fullmatch(node.value)
+    if match is None:
+        raise _fail(
+            node,
+            f'{name} is "{node.value}"; it must be an integer, or a string that ends in K, M, G or T',
+        )
+    return int(match[1]) << 10 * " KMGT".index(match[2])
 
 
 def address(node: Node, name: str) -> tuple[str | None, int]:
@@ -103,7 +114,7 @@ def address(node: Node, name: str) -> tuple[str | None, int]:
     match = re.fullmatch(r"(\[[^\]]*\]|[^:]*):([^:]*)", word)
     if match is None:
         raise _fail(node, f'could not parse address string "{word}"; write it as "host:port"')
-    if not re.fullmatch(r"-?[0-9]{1,9}", match[2]):
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}", match[2]):
         raise _fail(node, f'could not parse port "{match[2]}"')
     return match[1].strip("[]") or None, int(match[2])
 
@@ -207,7 +218,7 @@ def _sync_interval(node: Node, name: str) -> int | None:
     """Nanoseconds; None stands for `always`."""
     if isinstance(node.value, str) and node.value.lower() == "always":
         return None
-    return duration(node, name)
+    return interval(node, name)
 
 
 def _cipher(node: Node, name: str) -> str:
@@ -401,10 +412,10 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "max_sub_tokens": ("max_sub_tokens", _sub_tokens),
     "max_subscription_tokens": ("max_sub_tokens", _sub_tokens),
     "max_closed_clients": ("max_closed_clients", integer),
-    "ping_interval": ("ping_interval_ns", duration),
+    "ping_interval": ("ping_interval_ns", interval),
     "ping_max": ("ping_max", integer),
     "write_timeout": ("write_timeout", _write_timeout),
-    "write_deadline": ("write_deadline_ns", duration),
+    "write_deadline": ("write_deadline_ns", interval),
     "no_fast_producer_stall": ("fast_producer_stall", _inverted),
     "no_auth_user": ("no_auth_user", text),
     "accounts": ("accounts", _accounts),
@@ -554,3 +565,24 @@ def _placed(read: Reader, node: Node, name: str, where: Where) -> Any:
 def load(path: str, base: Options | None = None) -> Options:
     """Reads options from a configuration file. Raises ConfigError; OSError when the file can't be read."""
     return structs.replace(options_of(parse_file(path), base), config_file=path)
+
+
+def warnings(path: str) -> list[str]:
+    """What a test of a configuration (`-t`) refuses, although a server starts with it. Raises like `load`."""
+    tree = parse_file(path)
+    options_of(tree)
+    if not tree.items:
+        return [f"{path}: config has no values or is empty"]
+    return [f"{node.where}: {node.warning}" for node in _nodes(tree) if node.warning]
+
+
+def _nodes(tree: Map) -> Iterator[Node]:
+    """All values, at any depth."""
+    found = list(tree.items.values())
+    while found:
+        node = found.pop()
+        yield node
+        if isinstance(node.value, Map):
+            found += node.value.items.values()
+        elif isinstance(node.value, list):
+            found += node.value

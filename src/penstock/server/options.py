@@ -246,7 +246,7 @@ class Options(Struct, frozen=True, kw_only=True):
     max_connections: int = 65536
     """Most client connections at a time; 0 or less = no limit. Default 65536. `max_connections`."""
     max_control_line: int = 4096
-    """Most bytes of a protocol line, 1..1 MiB. Default 4096. `max_control_line`."""
+    """Most bytes of a protocol line, 1..64 MiB. Default 4096. `max_control_line`."""
     proxy_protocol: bool = False
     """Clients may come through proxies that put a PROXY header before what the client sends. Default off.
     `proxy_protocol`."""
@@ -385,7 +385,7 @@ class Options(Struct, frozen=True, kw_only=True):
         between("http_port", self.http_port, -1, 65535)
         between("https_port", self.https_port, -1, 65535)
         between("max_payload", self.max_payload, 1, MAX_PAYLOAD_BYTES)
-        between("max_control_line", self.max_control_line, 1, 1024 * 1024)
+        between("max_control_line", self.max_control_line, 1, 64 * 1024 * 1024)
         at_least("max_pending", self.max_pending, 1)
         if self.max_payload > self.max_pending:
             raise ConfigError(

@@ -7,7 +7,17 @@ from typing import Any
 from penstock.errors import ConfigError
 from penstock.server import tls_directives
 from penstock.server.conf import Node
-from penstock.server.directives import Reader, address, block, boolean, duration, fields, integer, text
+from penstock.server.directives import (
+    Reader,
+    address,
+    block,
+    boolean,
+    duration,
+    fields,
+    integer,
+    interval,
+    text,
+)
 from penstock.server.options import WebsocketOptions
 
 UNSUPPORTED_AUTHORIZATION = frozenset(
@@ -62,7 +72,7 @@ _WEBSOCKET: dict[str, tuple[str, Reader]] = {
     "compression": ("compression", boolean),
     "compress": ("compression", boolean),
     "advertise": ("advertise", text),
-    "ping_interval": ("ping_interval_ns", duration),
+    "ping_interval": ("ping_interval_ns", interval),
     "same_origin": ("same_origin", boolean),
     "allowed_origins": ("allowed_origins", _origins),
     "allowed_origin": ("allowed_origins", _origins),
