@@ -10,6 +10,7 @@ import pytest
 from penstock.store import recovery
 from penstock.store.files import write_atomically
 from penstock.testing.sim.disk import SimDisk
+from tests.simulation.stream_bugs import removals_before_what_they_rest_on
 
 
 def tail_cut_in_two_steps(patch: pytest.MonkeyPatch) -> None:
@@ -31,4 +32,5 @@ def tail_cut_in_two_steps(patch: pytest.MonkeyPatch) -> None:
 
 RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (tail_cut_in_two_steps, "sequence", 93000225),
+    (removals_before_what_they_rest_on, "prefix", 194),
 ]

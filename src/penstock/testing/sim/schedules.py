@@ -103,9 +103,10 @@ class Schedules(Feature):
         self._produced.add(held.seq)
         where = f"{self.record.name} {held.seq}, of {scheduler}"
         known = self._known.get(scheduler)
-        if known is None:
-            # One whose time is over may come and go in one tick.
-            publish = self.record.published.get(tag_of(held.payload))
+        tag = tag_of(held.payload)
+        if known is None or known.held.tag != tag:
+            # One whose time is over may come and go in one tick. It takes the place of the one there was.
+            publish = self.record.published.get(tag)
             may = publish is not None and publish.subject == scheduler
             require(may, "schedules", f"{where}: there is no such schedule")
             return
@@ -160,6 +161,13 @@ class Schedules(Feature):
             known = before.get(_value(held, headers.SCHEDULER))
             if known is not None:  # else it was published with the tick that the crash ended
                 require(held.ts >= known.due, "schedules", f"{held} came too early, due {known.due}")
+        # What one made while the server started may have gone with the start, too.
+        self._looked_upto = min(self._looked_upto, self.record.base.last_seq)
+        fresh = {seq: held for seq, held in live.items() if seq > self._looked_upto}
+        before = {
+            subject: one._replace(since=now) if self._may_be_unseen(one, fresh) else one
+            for subject, one in before.items()
+        }
         self._looked_upto = self.record.last_seq
         self._produced = set(new)
         for held in live.values():

@@ -566,7 +566,7 @@ class StreamRecord:
     def _judge_prefix(self, found: dict[int, Held], base: Picture, now: int) -> None:
         """Of what was appended since the last write, recovery keeps a beginning."""
         since = [seq for seq in self.live if seq > base.last_seq]
-        missing = [seq for seq in since if seq not in found and not self.has_aged(self.live[seq], now)]
+        missing = [seq for seq in since if seq not in found and not self._has_reason(self.live[seq], now)]
         present = [seq for seq in since if seq in found]
         if missing and present and min(missing) < max(present) and not self.asked and not self.published:
             raise Violation("prefix", f"{self.name}: {missing} are gone, {present} are there")
