@@ -1,6 +1,6 @@
 """A dialogue with a server, written down so that two servers' can be held against each other.
 
-Times, ids and versions are left out, and the wording of JSON errors.
+Times, ids (that of the server in `cluster`) and versions are left out, and the wording of JSON errors.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ TIMES = {
     "pinned_ts",
     "_nats.ver",
     "_nats.level",
+    "cluster",
 }
 MS = 1_000_000
 QUIET_S = 0.08  # nothing more is coming

@@ -52,7 +52,10 @@ from tests.support.consumers import ConsumerBench
         ({"deliver_subject": "d", "priority_policy": "overflow", "priority_groups": ["a"]}, 10178),
         # What this server does not have is refused, never accepted and ignored.
         ({"pause_until": "some day"}, 10025),
-        ({"deliver_subject": "d", "ack_policy": "flow_control"}, 10012),
+        ({"ack_policy": "flow_control"}, 10218),
+        ({"deliver_subject": "d", "ack_policy": "flow_control", "max_ack_pending": -1}, 10220),
+        ({"deliver_subject": "d", "ack_policy": "flow_control", "ack_wait": 5}, 10221),
+        ({"deliver_subject": "d", "ack_policy": "flow_control", "max_deliver": 1}, 10222),
     ],
 )
 def test_a_configuration_that_makes_no_sense_is_refused(config: dict[str, Any], err_code: int) -> None:

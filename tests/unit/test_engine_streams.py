@@ -33,7 +33,7 @@ def test_account_info_counts_what_is_there(js: EngineHarness) -> None:
     assert (info["type"], info["streams"], info["consumers"]) == (T + "account_info_response", 2, 0)
     assert (info["storage"], info["memory"]) == (36, 22)
     assert info["limits"]["max_storage"] == -1
-    assert info["api"] == {"level": 3, "total": 2, "errors": 0}  # the request itself is not counted yet
+    assert info["api"] == {"level": 4, "total": 2, "errors": 0}  # the request itself is not counted yet
 
 
 def test_a_created_stream_shows_its_defaults(js: EngineHarness) -> None:
@@ -64,7 +64,7 @@ def test_a_created_stream_shows_its_defaults(js: EngineHarness) -> None:
         "allow_rollup_hdrs": False,
         "consumer_limits": {},
         "allow_msg_ttl": False,
-        "metadata": {"_nats.level": "3", "_nats.req.level": "0", "_nats.ver": "2.14.0"},
+        "metadata": {"_nats.level": "4", "_nats.req.level": "0", "_nats.ver": "2.14.0"},
     }
     assert answer["state"] == {
         "messages": 0,
@@ -126,7 +126,7 @@ def test_what_is_asked_of_an_unknown_stream_is_404(js: EngineHarness, verb: str)
     assert (update["type"], refused(update)[1]) == (T + "stream_update_response", 10059)
 
 
-@pytest.mark.parametrize("level", ["4", "x"])
+@pytest.mark.parametrize("level", ["9", "x"])
 def test_requests_that_require_a_higher_api_level_are_refused(js: EngineHarness, level: str) -> None:
     header = f"NATS/1.0\r\nNats-Required-Api-Level: {level}\r\n\r\n".encode()
     assert refused(js.api("STREAM.NAMES", header=header)) == (

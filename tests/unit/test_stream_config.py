@@ -150,7 +150,7 @@ def test_durable_consumers_of_origins_are_refused() -> None:
 
 def test_fast_batches_need_level_3_and_are_not_for_mirrors() -> None:
     """Row 140."""
-    assert checked(allow_batched=True).metadata == {"_nats.req.level": "3"}
+    assert checked(allow_batched=True).metadata == {"_nats.req.level": "4"}
     config = checked(allow_batched=True, persist_mode=PersistMode.ASYNC)
     assert (config.allow_batched, config.persist_mode) == (True, PersistMode.ASYNC)
     mirror = StreamSource(name="M")

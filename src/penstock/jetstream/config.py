@@ -135,7 +135,7 @@ def with_versions(config: StreamConfig, engine: EngineConfig) -> StreamConfig:
 def required_level(config: StreamConfig) -> int:
     """The lowest API level that serves this configuration (ADR-44)."""
     if config.allow_batched:
-        return 3
+        return 4
     if (
         config.allow_msg_counter
         or config.allow_atomic

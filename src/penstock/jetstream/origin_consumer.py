@@ -76,7 +76,7 @@ def make(
         sourcing=True,
         metadata=metadata,
     )
-    consumer = Consumer.create(engine, origin, config, name, now)
+    consumer = Consumer.create(engine, origin, config, name, now, driven=True)
     origin.consumers[name] = consumer
     engine.touch_consumer(consumer)
     engine.advisories.consumer_action(origin.name, name, "create")

@@ -28,11 +28,10 @@ from penstock.errors import JetStreamApiError, ProtocolError, StoreError, StoreW
 from penstock.jetstream import config as stream_config
 from penstock.jetstream.consumer import config as rules
 from penstock.jetstream.consumer.start import start_of
-from penstock.jetstream.consumer.state import ConsumerMeta
+from penstock.jetstream.consumer.state import KERNEL_POLICY, ConsumerMeta
 from penstock.jetstream.limits import SECOND_NS, SEQ_MAX
 from penstock.jetstream.stream.stream import StreamMeta
 from penstock.kernels.acksnapshot import make_snapshot
-from penstock.kernels.ackstate import AckPolicy as KernelPolicy
 from penstock.kernels.ackstate import AckState
 from penstock.kernels.archive import ENTRY_CUT, ENTRY_LAST, unpack_messages
 from penstock.kernels.dispatch import ServiceSink, publish
@@ -74,12 +73,6 @@ CHUNK_SIZE = 256
 CONSUMER_SIZE_FACTOR = 4  # a consumer, once it is read, for each byte of its entry
 UINT32_MAX = 2**32 - 1
 RESPONSE_TYPE = TYPE_PREFIX + "stream_create_response"
-
-_KERNEL_POLICY = {
-    AckPolicy.NONE: KernelPolicy.ACK_NONE,
-    AckPolicy.ALL: KernelPolicy.ACK_ALL,
-    AckPolicy.EXPLICIT: KernelPolicy.ACK_EXPLICIT,
-}
 
 
 class Restore:
@@ -280,7 +273,7 @@ class Restore:
             name, consumer = self._consumers.popleft()
             pending = len(consumer.state.pending) + len(consumer.state.redelivered)
             left -= CONSUMER_WORK + pending * 8 * MESSAGE_WORK
-            if consumer.config.ack_policy is not AckPolicy.FLOW_CONTROL:  # a mirror makes its own
+            if not consumer.config.sourcing:  # a mirror makes its own
                 self._create_consumer(store, name, consumer)
         if not self._consumers and left > 0:
             self._syncing = True
@@ -301,6 +294,7 @@ class Restore:
             self._engine.clock(),
             start.seq if start is not None else 1,
             start.resume_seq if start is not None else 0,
+            driven=False,
         )
         kept = store.create_consumer(name, encode(meta), config.mem_storage)
         if not fresh:
@@ -403,7 +397,7 @@ def consumer_snapshot(config: ConsumerConfig, state: archive.ArchivedState, last
         # One that is not pending was given up, if it had as many deliveries as it may have.
         if seq not in state.pending and 0 < config.max_deliver <= count + 1:
             given_up.append((seq, min(count + 1, UINT32_MAX)))
-    policy = _KERNEL_POLICY[config.ack_policy]
+    policy = KERNEL_POLICY[config.ack_policy]
     made = make_snapshot(policy, (state.delivered.consumer_seq, delivered), floor, pending, given_up)
     AckState(policy).restore(made)
     return made

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from penstock.jetstream.consumer import config as rules
 from penstock.jetstream.consumer.letters import TERMINATED, Letter
 from penstock.kernels.dispatch import publish
+from penstock.protocol import headers
 from penstock.protocol.acks import NEXT, AckKind, parse_body
 from penstock.protocol.api import AckPolicy
+from penstock.protocol.numbers import natural
 
 if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer import Consumer
@@ -25,6 +27,7 @@ class Acks:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._confirmations: list[bytes] = []
+        self._acked_by_flow = (0, 0)  # stream and consumer sequence of the last answer to flow control
 
     def apply(self, now: int) -> None:
         """Applies everything that was gathered."""
@@ -36,11 +39,24 @@ class Acks:
             settled += queue.apply(state, place)
             settled += self._apply_one(stream_seq, consumer_seq, deliveries, body, reply, now)
         settled += queue.apply(state)
+        acked, self._acked_by_flow = self._acked_by_flow, (0, 0)
+        if acked[1] > state.ack_floor_consumer:  # as there: one without a delivery behind it acks nothing
+            settled += state.acked(*acked)
         settled += consumer.letters.apply(now)
         if settled:
             consumer.acked_at = now
         if queue.samples:
             self._tell_samples(now)
+
+    def on_flow_reply(self, header: bytes) -> None:
+        """An answer to flow control says in its header what its sender has stored; one without acks nothing,
+        and its sender goes on receiving."""
+        stored, delivered = (
+            natural(headers.value_of(header, name) or b"") if header else None
+            for name in (headers.LAST_STREAM, headers.LAST_CONSUMER)
+        )
+        if stored and delivered:
+            self._acked_by_flow = max(self._acked_by_flow, (stored, delivered))
 
     @property
     def to_confirm(self) -> bool:

@@ -40,6 +40,7 @@ from penstock.protocol.durations import (
 from penstock.protocol.numbers import natural
 
 ACK_WAIT_NS = 30 * NS_PER_S
+FLOW_HEARTBEAT_NS = NS_PER_S  # of ack policy flow_control
 MAX_ACK_PENDING = 1000
 MAX_WAITING = 512
 INACTIVE_THRESHOLD_NS = 5 * NS_PER_S  # of consumers without a durable name that named none
@@ -51,6 +52,8 @@ PINNED_TIMEOUT_NS = 120 * NS_PER_S  # without a request, until who is pinned los
 KEY_TOKEN = "penstock.key_token"  # consumer metadata: key-shared delivery
 KEY_TOKEN_MAX = 255
 GROUP_NAME = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
+
+_TIMED_POLICIES = (AckPolicy.EXPLICIT, AckPolicy.ALL)  # what is not acked in time comes again
 
 _ASSET_NAME = "consumer {what} can not contain '.', '*', '>', '\\', '/'"
 
@@ -97,7 +100,6 @@ def checked(
     _check_groups(config)
     _check_dead_letter(config, stream)
     _check_key_token(config)
-    _check_supported(config)
     config = structs.replace(config, pause_until=_checked_pause(config))
     return structs.replace(config, metadata=_stored_metadata(config))
 
@@ -141,7 +143,7 @@ def with_versions(config: ConsumerConfig, engine: EngineConfig) -> ConsumerConfi
 
 def ack_waits_ns(config: ConsumerConfig) -> list[int]:
     """How long a delivery may stay unacked, by number of deliveries; empty when nothing comes again."""
-    if config.ack_policy is AckPolicy.NONE:
+    if config.ack_policy not in _TIMED_POLICIES:
         return []
     return list(config.backoff) or [config.ack_wait]
 
@@ -191,12 +193,13 @@ def _with_defaults(
         changes["max_deliver"] = -1
     if not is_push(config) and config.max_waiting == 0:
         changes["max_waiting"] = MAX_WAITING
+    ack_wait = config.ack_wait or (ACK_WAIT_NS if config.ack_policy in _TIMED_POLICIES else 0)
     if config.backoff:
-        if pedantic and config.ack_wait not in (0, config.backoff[0]):
+        if pedantic and ack_wait != config.backoff[0]:
             raise codes.PEDANTIC.exception(err="first backoff value has to equal batch AckWait")
         changes["ack_wait"] = config.backoff[0]
-    elif config.ack_wait == 0 and uses_acks:
-        changes["ack_wait"] = ACK_WAIT_NS
+    else:
+        changes["ack_wait"] = ack_wait
     if config.max_ack_pending == 0 and stream.consumer_limits.max_ack_pending:
         changes["max_ack_pending"] = stream.consumer_limits.max_ack_pending
     elif config.max_ack_pending == 0 and uses_acks:
@@ -210,6 +213,9 @@ def _with_defaults(
         changes["max_batch"] = engine.max_request_batch
     if config.priority_policy is PriorityPolicy.PINNED_CLIENT and config.priority_timeout == 0:
         changes["priority_timeout"] = PINNED_TIMEOUT_NS
+    if config.ack_policy is AckPolicy.FLOW_CONTROL and not pedantic:
+        changes["flow_control"] = True
+        changes["idle_heartbeat"] = FLOW_HEARTBEAT_NS
     threshold = config.inactive_threshold or stream.consumer_limits.inactive_threshold
     if threshold == 0 and not config.durable_name:
         threshold = INACTIVE_THRESHOLD_NS
@@ -243,8 +249,26 @@ def _check_waits(config: ConsumerConfig) -> None:
         raise codes.CONSUMER_BACK_OFF_NEGATIVE.exception()
     if config.ack_wait < 0:
         raise codes.CONSUMER_ACK_WAIT_NEGATIVE.exception()
+    if config.ack_policy is AckPolicy.FLOW_CONTROL:
+        _check_flow_policy(config)
     if config.backoff and config.max_deliver != -1 and len(config.backoff) > config.max_deliver:
         raise codes.CONSUMER_MAX_DELIVER_BACKOFF.exception()
+
+
+def _check_flow_policy(config: ConsumerConfig) -> None:
+    """Answers to flow control are its acks: it needs what asks for them, and nothing that expects others."""
+    if not is_push(config):
+        raise codes.CONSUMER_ACK_FC_REQUIRES_PUSH.exception()
+    if not config.flow_control:
+        raise codes.CONSUMER_ACK_FC_REQUIRES_FC.exception()
+    if config.idle_heartbeat != FLOW_HEARTBEAT_NS:
+        raise codes.STREAM_INVALID_CONFIG.exception(err="flow control ack policy heartbeat needs to be 1s")
+    if config.max_ack_pending <= 0:
+        raise codes.CONSUMER_ACK_FC_REQUIRES_MAX_ACK_PENDING.exception()
+    if config.ack_wait or config.backoff:
+        raise codes.CONSUMER_ACK_FC_REQUIRES_NO_ACK_WAIT.exception()
+    if config.max_deliver > 0:
+        raise codes.CONSUMER_ACK_FC_REQUIRES_NO_MAX_DELIVER.exception()
 
 
 def _check_push(config: ConsumerConfig, stream: StreamConfig) -> None:
@@ -421,15 +445,6 @@ def _check_key_token(config: ConsumerConfig) -> None:
         raise refuse(f"{KEY_TOKEN} needs ack policy explicit: the next message of a key waits for the ack")
 
 
-def _check_supported(config: ConsumerConfig) -> None:
-    wanted = {
-        "ack policy flow_control": config.ack_policy is AckPolicy.FLOW_CONTROL,
-    }
-    missing = ", ".join(feature for feature, is_wanted in wanted.items() if is_wanted)
-    if missing:
-        raise refuse(f"not supported by this server version: {missing}")
-
-
 def _start_ns(config: ConsumerConfig) -> int | None:
     return parse_time(config.opt_start_time) if config.opt_start_time else None
 
@@ -459,5 +474,6 @@ def _own(config: ConsumerConfig) -> dict[str, str]:
 def _stored_metadata(config: ConsumerConfig) -> dict[str, str]:
     metadata = {key: value for key, value in config.metadata.items() if key not in (LEVEL_KEY, VERSION_KEY)}
     newer = config.pause_until or config.priority_policy is not PriorityPolicy.NONE or config.priority_groups
-    metadata[REQUIRED_LEVEL_KEY] = "1" if newer else "0"
+    level = 4 if config.ack_policy is AckPolicy.FLOW_CONTROL else 1 if newer else 0
+    metadata[REQUIRED_LEVEL_KEY] = str(level)
     return dict(sorted(metadata.items()))

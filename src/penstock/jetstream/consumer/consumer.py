@@ -33,7 +33,7 @@ from penstock.jetstream.consumer.pull import PullQueue, PullRefusedError, check_
 from penstock.jetstream.consumer.push import FLOW_PREFIX, PushDelivery
 from penstock.jetstream.consumer.redelivery import Redelivery
 from penstock.jetstream.consumer.start import Start, last_per_subject, start_of
-from penstock.jetstream.consumer.state import ConsumerMeta, Recorder
+from penstock.jetstream.consumer.state import KERNEL_POLICY, ConsumerMeta, Recorder
 from penstock.jetstream.consumer.wiring import ConsumerWiring
 from penstock.kernels.acksink import AckQueue
 from penstock.kernels.ackstate import AckPolicy as KernelPolicy
@@ -77,13 +77,6 @@ UINT32_MAX = 2**32 - 1
 # Ends of a run that only acks bring on.
 _FULL = (RunEnd.RUN_ACKS_FULL, RunEnd.RUN_KEYS_FULL)
 
-_KERNEL_POLICY = {
-    AckPolicy.NONE: KernelPolicy.ACK_NONE,
-    AckPolicy.ALL: KernelPolicy.ACK_ALL,
-    AckPolicy.EXPLICIT: KernelPolicy.ACK_EXPLICIT,
-    AckPolicy.FLOW_CONTROL: KernelPolicy.ACK_NONE,  # is_driven
-}
-
 
 class Consumer:
     """A consumer of `stream`. Make one by `create` or `recover`."""
@@ -110,7 +103,11 @@ class Consumer:
         self._acks_full = False  # max_ack_pending stopped the last delivery
         self._used_at = now
         self._paused = rules.pause_until_ns(config) > now
-        self.state = AckState(_KERNEL_POLICY[config.ack_policy], meta.start_seq)
+        acks_by_flow = config.ack_policy is AckPolicy.FLOW_CONTROL
+        # Does it deliver nothing itself, because a mirror or source tells it what was taken?
+        self.is_driven = acks_by_flow if meta.driven is None else meta.driven
+        policy = KernelPolicy.ACK_NONE if self.is_driven else KERNEL_POLICY[config.ack_policy]
+        self.state = AckState(policy, meta.start_seq)
         self._recorder = Recorder(store, self.state, engine.config.journal_min_bytes)
         self._recorder.recover(stream.log.last_seq)
         prefix = f"{stream.name}.{self.name}.".encode()
@@ -130,6 +127,7 @@ class Consumer:
                 config.deliver_subject.encode(),
                 heartbeat_ns=config.idle_heartbeat,
                 flow_prefix=FLOW_PREFIX.encode() + prefix if config.flow_control else b"",
+                acks_by_flow=acks_by_flow and not self.is_driven,
                 new_id=engine.new_id,
                 now=now,
             )
@@ -158,12 +156,22 @@ class Consumer:
 
     @classmethod
     def create(
-        cls, engine: JetStream, stream: Stream, config: ConsumerConfig, name: str, now: int
+        cls,
+        engine: JetStream,
+        stream: Stream,
+        config: ConsumerConfig,
+        name: str,
+        now: int,
+        *,
+        driven: bool = False,
     ) -> Consumer:
-        """A new consumer of a checked configuration. Raises StoreError when it can't be kept."""
+        """A new consumer of a checked configuration; driven: see ConsumerMeta.
+
+        Raises StoreError when it can't be kept.
+        """
         one_per_subject = stream.config.max_msgs_per_subject == 1
         start = start_of(config, stream.log, one_per_subject=one_per_subject)
-        meta = ConsumerMeta(config, name, now, start.seq, start.resume_seq)
+        meta = ConsumerMeta(config, name, now, start.seq, start.resume_seq, driven=driven)
         store = stream.store.create_consumer(name, encode(meta), config.mem_storage or config.direct)
         try:
             return cls(engine, stream, meta, store, now)
@@ -192,11 +200,6 @@ class Consumer:
     def since(self) -> int:
         """The first stream sequence of which its position says that it was delivered."""
         return self.meta.since or self.meta.start_seq
-
-    @property
-    def is_driven(self) -> bool:
-        """Does it deliver nothing itself, because a mirror or source tells it what was taken?"""
-        return self.config.ack_policy is AckPolicy.FLOW_CONTROL
 
     def _wiring(self) -> ConsumerWiring:
         wiring = self.stream.wiring
@@ -282,6 +285,8 @@ class Consumer:
         end = self._run(push.targets, now)
         if self.pump.sent:
             push.after_delivery(now)
+        if end in _FULL:
+            push.acks_full()
         self._wiring().wait(self, end == RunEnd.RUN_EMPTY and push.is_active)
         if push.is_active:
             self.engine.interest.stop(self)
@@ -443,9 +448,12 @@ class Consumer:
     def _messages_pending(self, request: PullRequest) -> int:
         return self.pump.num_pending + self.state.num_queued if request.no_wait else 0
 
-    def on_flow_reply(self, subject: bytes) -> None:
-        """The receiver answered a flow control request."""
+    def on_flow_reply(self, subject: bytes, header: bytes) -> None:
+        """The receiver answered a flow control request; what that acks is applied with the tick's acks."""
         if self.push is not None and self.push.on_flow_reply(subject):
+            if self.push.acks_by_flow:
+                self._acks.on_flow_reply(header)
+                self.acks.mark()
             self.engine.touch_consumer(self)
 
     def update(self, config: ConsumerConfig, now: int) -> None:

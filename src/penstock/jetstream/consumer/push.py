@@ -8,6 +8,10 @@ makes it look (`interest`).
 Flow control: once half the window is delivered, the receiver is asked for an answer; while more than a
 window is unanswered, delivery stalls. The window begins small and doubles with every answer, up to
 WINDOW_MAX.
+
+With ack policy flow_control those answers are the acks. So they are asked for as well when max_ack_pending
+stops the delivery, and with a heartbeat while something is pending: else the last messages of a stream would
+never be acked.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ class PushDelivery:
     """Where a push consumer delivers to.
 
     heartbeat_ns: 0 for none. flow_prefix: `$JS.FC.<stream>.<consumer>.`, b"" without flow control.
+    acks_by_flow: the answers are acks.
     new_id: an unused id; its last characters name flow control requests.
     """
 
@@ -43,6 +48,7 @@ class PushDelivery:
         *,
         heartbeat_ns: int,
         flow_prefix: bytes,
+        acks_by_flow: bool,
         new_id: Callable[[], str],
         now: int,
     ) -> None:
@@ -52,6 +58,7 @@ class PushDelivery:
         self._heartbeat_ns = heartbeat_ns
         self._flow_prefix = flow_prefix
         self._flow_id = b""
+        self.acks_by_flow = acks_by_flow
         self.target = Target(subject)
         self.targets: list[Target] = []
         self.idle_since = now  # when interest was lost
@@ -116,6 +123,8 @@ class PushDelivery:
         if self.targets:
             block = heartbeat_block(last_consumer, last_stream, self._flow_id)
             publish(self._index, self.target.subject, b"", block, b"")
+            if self.acks_by_flow and self._pump.state.num_pending:
+                self._ask_for_acks()
         self._heartbeat_due = now + self._heartbeat_ns
 
     # --- flow control ------------------------------------------------------------------------------
@@ -126,6 +135,18 @@ class PushDelivery:
             return False
         self._answered()
         return True
+
+    def acks_full(self) -> None:
+        """max_ack_pending stopped the delivery."""
+        if self.acks_by_flow:
+            self._ask_for_acks()
+
+    def _ask_for_acks(self) -> None:
+        pump = self._pump
+        if not self._flow_id:
+            pump.flow_open = True
+            pump.flow_size = pump.flow_bytes
+            self._request_flow()
 
     def _request_flow(self) -> None:
         self._flow_id = self._flow_prefix + self._new_id()[-FLOW_ID_LEN:].encode()

@@ -16,11 +16,19 @@ import logging
 import msgspec
 
 from penstock.errors import StoreCorruptError
+from penstock.kernels.ackstate import AckPolicy as KernelPolicy
 from penstock.kernels.ackstate import AckState
-from penstock.protocol.api import ConsumerConfig
+from penstock.protocol.api import AckPolicy, ConsumerConfig
 from penstock.store.interface import ConsumerStore
 
 log = logging.getLogger("penstock.jetstream")
+
+KERNEL_POLICY = {
+    AckPolicy.NONE: KernelPolicy.ACK_NONE,
+    AckPolicy.ALL: KernelPolicy.ACK_ALL,
+    AckPolicy.EXPLICIT: KernelPolicy.ACK_EXPLICIT,
+    AckPolicy.FLOW_CONTROL: KernelPolicy.ACK_ALL,  # an answer to flow control acks all before it
+}
 
 # A snapshot is taken when the journal has as many bytes as four snapshots, and not below a minimum.
 SNAPSHOTS_PER_JOURNAL = 4
@@ -32,6 +40,8 @@ class ConsumerMeta(msgspec.Struct, frozen=True):
     start_seq: the stream sequence it began with. resume_seq: deliver policy last_per_subject first takes
     the last message of each subject up to here, then everything behind it; 0 for the other policies.
     since: the first sequence its position speaks of, after other filters or a reset; 0: start_seq.
+    driven: it stands for a mirror or source that reads the log itself (origin_consumer.py), and delivers
+    nothing; None: kept by a version in which that was so of all with ack policy flow_control.
     """
 
     config: ConsumerConfig
@@ -40,6 +50,7 @@ class ConsumerMeta(msgspec.Struct, frozen=True):
     start_seq: int
     resume_seq: int = 0
     since: int = 0
+    driven: bool | None = None
 
 
 class Recorder:

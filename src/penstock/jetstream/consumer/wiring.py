@@ -18,7 +18,7 @@ from penstock.kernels.acksink import AckSink
 from penstock.kernels.dispatch import ServiceSink
 from penstock.kernels.pump import Pump, ready, take_news
 from penstock.kernels.sinks import Sink, Subscription
-from penstock.protocol.api import RetentionPolicy
+from penstock.protocol.api import AckPolicy, RetentionPolicy
 from penstock.protocol.ids import short_hash
 from penstock.protocol.numbers import natural
 
@@ -57,7 +57,8 @@ class ConsumerWiring:
             for subscription in self._subscriptions:
                 self._engine.index.insert(subscription)
         self._consumers[consumer.name] = consumer
-        self._acks.add(consumer.name.encode(), consumer.acks)
+        if consumer.config.ack_policy is not AckPolicy.FLOW_CONTROL:
+            self._acks.add(consumer.name.encode(), consumer.acks)
         self.claim(consumer)
 
     def claim(self, consumer: Consumer) -> None:
@@ -106,7 +107,7 @@ class ConsumerWiring:
         tokens = subject.decode("utf-8", "replace").split(".")
         consumer = self._consumers.get(tokens[3]) if len(tokens) == 5 else None
         if consumer is not None:
-            consumer.on_flow_reply(subject)
+            consumer.on_flow_reply(subject, header)
 
     def _on_letter_answer(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
