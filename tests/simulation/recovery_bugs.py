@@ -1,4 +1,5 @@
-"""Bugs of recovery and of what the store does to its files, planted on purpose like those of bugs.py."""
+"""Bugs of recovery, of what the store does to its files and of updates, planted on purpose like those of
+bugs.py."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.jetstream.consumer.consumer import Consumer
+from penstock.protocol.api import ConsumerConfig
 from penstock.store import recovery
 from penstock.store.files import write_atomically
 from penstock.testing.sim.disk import SimDisk
@@ -30,7 +33,20 @@ def tail_cut_in_two_steps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "_cut", in_place)
 
 
+def first_messages_of_other_filters(patch: pytest.MonkeyPatch) -> None:
+    """An update of a consumer's filters leaves the list of the last messages of each subject as it was."""
+    update = Consumer.update
+
+    def listed_before(consumer: Consumer, config: ConsumerConfig, now: int) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Consumer, "_start_last_per_subject", lambda one: None)
+            update(consumer, config, now)
+
+    patch.setattr(Consumer, "update", listed_before)
+
+
 RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
+    (first_messages_of_other_filters, "delivered", 93000392),
     (tail_cut_in_two_steps, "sequence", 93000225),
     (removals_before_what_they_rest_on, "prefix", 194),
 ]

@@ -63,6 +63,19 @@ def test_last_per_subject_goes_on_with_what_is_stored_later() -> None:
     assert not consumer.pump.skipping
 
 
+def test_other_filters_begin_with_the_last_messages_of_their_own() -> None:
+    bench = ConsumerBench()
+    bench.store_messages("s.a", "s.b", "s.a", "s.b", "s.c")
+    config = {"durable_name": "x", "deliver_policy": "last_per_subject"}
+    bench.consumer("x", **config, filter_subject="s.a")
+    bench.consumer("x", **config, filter_subjects=["s.b", "s.c"])
+    assert bench.info("x")["num_pending"] == 2
+    assert bench.pull("x", b"2").seqs() == [4, 5]
+    bench.consumer("x", **config, filter_subject="s.a")
+    bench.store_messages("s.a")
+    assert bench.pull("x", b"1").seqs() == [6], "the last of s.a is behind it"
+
+
 def test_last_per_subject_is_everything_where_a_stream_keeps_one_message_a_subject() -> None:
     bench = ConsumerBench(stream={"max_msgs_per_subject": 1})
     bench.store_messages(*STORED)

@@ -478,6 +478,7 @@ class Consumer:
         if other_filters:
             self._wiring().wait(self, False)
             self.pump.set_filters([one.encode() for one in filters])
+            self._start_last_per_subject()  # of what it takes now, as after a restart
             self._wiring().claim(self)
             self._needs_changed()
         self._configure_pump()

@@ -78,14 +78,18 @@ class ConsumerRecord:
         self.simple_start = config.get("deliver_policy", "all") != "last_per_subject"
         self.may_vanish = bool(config.get("inactive_threshold")) or not config.get("durable_name")
 
-    def update(self, config: dict[str, Any], consumer: Consumer) -> None:
+    def update(self, config: dict[str, Any], consumer: Consumer, record: StreamRecord) -> None:
         """It has another configuration. What came as often as the one before allowed is pending no more, and
-        does not come again where this one allows more."""
+        does not come again where this one allows more. Other filters have other last messages."""
         pending = pending_of(consumer)
         self.exhausted |= {
             seq for seq, times in self.delivered.items() if self._is_last(seq, times) and seq not in pending
         }
+        filters, firsts = self.filters, self.firsts
         self.configure(config)
+        if self.resume and self.filters != filters:
+            self.starts_with_lasts(self.resume, record)
+            self.firsts |= firsts
 
     def _is_last(self, seq: int, times: int) -> bool:
         """Did it come as often as it may?"""

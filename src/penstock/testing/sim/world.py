@@ -237,7 +237,8 @@ class World:
         stream = self.engine.streams.get(record.stream)
         consumer = stream.consumers.get(record.name) if stream is not None else None
         if consumer is not None:
-            record.update(json.loads(encode(consumer.config)), consumer)
+            config = json.loads(encode(consumer.config))
+            record.update(config, consumer, self.streams[record.stream])
 
     def forget(self, name: str) -> None:
         """A stream is gone, with its consumers. One whose files the disk kept may be back with a restart."""
@@ -529,7 +530,7 @@ class World:
         consumer = self.engine.streams[stream].consumers[name]
         known = self.consumers.get(key)
         if known is not None and known.created == consumer.created:
-            known.update(answer["config"], consumer)
+            known.update(answer["config"], consumer, self.streams[stream])
             return known
         return self.meet_unknown(stream, name)
 
