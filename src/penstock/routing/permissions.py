@@ -103,6 +103,18 @@ def _covers(outer: list[bytes], inner: list[bytes]) -> bool:
     return len(outer) == len(inner)
 
 
+def _matches_literally(outer: list[bytes], subject: list[bytes]) -> bool:
+    """Does the filter match the subject of a message, in which `>` and `*` are tokens like others?"""
+    for i, token in enumerate(outer):
+        if i >= len(subject):
+            return False
+        if token == b">":
+            return True
+        if token not in (b"*", subject[i]):
+            return False
+    return len(outer) == len(subject)
+
+
 def overlaps(a: bytes, b: bytes) -> bool:
     """Is there a subject that both filters match?"""
     left, right = a.split(b"."), b.split(b".")
@@ -137,6 +149,11 @@ class PermissionList:
                 return any(_covers(names, wanted) for names in queues)
         return any(_covers(outer, tokens) for outer in self._plain)
 
+    def matches_message(self, subject: bytes) -> bool:
+        """Does an entry without queue match the subject of a message?"""
+        tokens = subject.split(b".")
+        return any(_matches_literally(outer, tokens) for outer in self._plain)
+
     def overlaps(self, subject: bytes) -> bool:
         """Has an entry without queue a subject in common with this filter?"""
         return any(overlaps(b".".join(tokens), subject) for tokens in self._plain)
@@ -157,10 +174,11 @@ class PermissionRules:
         self._subscribe_deny = PermissionList(subscribe.deny)
 
     def may_publish(self, subject: bytes) -> bool:
-        """Ignoring responses."""
-        if self._publish_allow is not None and not self._publish_allow.matches(subject):
+        """Ignoring responses. The subject of a message to `p.>` is no filter: its last token is `>`, which
+        `p.*` matches, as with the official server, and subscriptions to `p.*` get it."""
+        if self._publish_allow is not None and not self._publish_allow.matches_message(subject):
             return False
-        return not self._publish_deny.matches(subject)
+        return not self._publish_deny.matches_message(subject)
 
     def may_subscribe(self, subject: bytes, queue: bytes = b"") -> bool:
         if self._subscribe_allow is not None and not self._subscribe_allow.matches(subject, queue):
@@ -173,7 +191,7 @@ class PermissionRules:
 
     def may_receive(self, subject: bytes) -> bool:
         """Is the subject of a message not denied? Entries with queues don't count."""
-        return not self._subscribe_deny.matches(subject)
+        return not self._subscribe_deny.matches_message(subject)
 
 
 class ResponseGrants:

@@ -263,14 +263,15 @@ class SystemService:
             page, status = refused.page or {}, refused.status
         return {"server": self.describe(), "data": {**page, "status_code": status}}
 
-    def _account_page(self, name: str) -> Callable[[bytes, bytes, Sink | None], Page | Steps]:
-        def make(subject: bytes, payload: bytes, origin: Sink | None) -> Page | Steps:
+    def _account_page(self, name: str) -> Callable[[bytes, bytes, Sink | None], Page | Steps | None]:
+        def make(subject: bytes, payload: bytes, origin: Sink | None) -> Page | Steps | None:
             account = subject.split(b".")[3].decode("utf-8", "replace")
             return self._about_account(name, account, payload)
 
         return make
 
-    def _about_account(self, name: str, account: str, payload: bytes) -> Page | Steps:
+    def _about_account(self, name: str, account: str, payload: bytes) -> Page | Steps | None:
+        """None is silence: of accounts without connections another server may have some to tell of."""
         from penstock.server.pages import accounts, connz, jsz, remotes, subsz
 
         server, replace = self._server, msgspec.structs.replace
@@ -286,13 +287,14 @@ class SystemService:
         if name == "INFO":
             return self._enveloped(accounts.account_info(server, account))
         if name == "CONNS":
-            if account not in server.accounts:
-                raise MisuseError(f"Account {account} does not exist")
+            if account not in server.accounts or not accounts.num_connections(server, account):
+                return None
             return self._advisory("account_connections", **accounts.account_stat(server, account))
         options = decoded(payload, accounts.AccountStatzOptions)
         if account != "PING":
             options = replace(options, accounts=[account])
-        return self._enveloped(accounts.accstatz(server, options))
+        page = accounts.accstatz(server, options)
+        return self._enveloped(page) if page["account_statz"] or options.include_unused else None
 
     def _control(self, name: str) -> Callable[[bytes, bytes, Sink | None], Page | Steps]:
         def make(subject: bytes, payload: bytes, origin: Sink | None) -> Page | Steps:

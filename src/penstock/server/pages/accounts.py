@@ -98,7 +98,7 @@ def accstatz(server: Server, options: AccountStatzOptions) -> Page:
     """Traffic of accounts."""
     names = options.accounts or list(server.accounts)
     shown = [name for name in names if name in server.accounts]
-    if not options.accounts and not options.include_unused:
+    if not options.include_unused:
         shown = [name for name in shown if num_connections(server, name)]
     return header(server) | {"account_statz": [account_stat(server, name) for name in shown]}
 

@@ -86,7 +86,9 @@ def flag(query: Query, name: str) -> bool:
         return True
     if word in _FALSE:
         return False
-    raise MisuseError(f"Error decoding boolean for '{name}': parsing \"{query[name]}\": invalid syntax")
+    raise MisuseError(
+        f"Error decoding boolean for '{name}': strconv.ParseBool: parsing \"{query[name]}\": invalid syntax"
+    )
 
 
 def number(query: Query, name: str) -> int:
@@ -96,8 +98,20 @@ def number(query: Query, name: str) -> int:
         return 0
     digits = word[1:] if word[0] in "+-" else word
     if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
-        raise MisuseError(f"Error decoding int for '{name}': parsing \"{word}\": invalid syntax")
+        raise MisuseError(
+            f"Error decoding int for '{name}': strconv.Atoi: parsing \"{word}\": invalid syntax"
+        )
     return int(word)
+
+
+def natural(query: Query, name: str) -> int:
+    """0 when it is not given. Raises MisuseError for what is no whole number from 0 up."""
+    word = query.get(name, "")
+    if word and not (word.isascii() and word.isdigit() and len(word) <= 20 and int(word) < 2**64):
+        raise MisuseError(
+            f"Error decoding uint64 for '{name}': strconv.ParseUint: parsing \"{word}\": invalid syntax"
+        )
+    return int(word or 0)
 
 
 def paging(offset: int, limit: int) -> tuple[int, int]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta
 
 from penstock.errors import MisuseError
 from penstock.protocol.durations import format_time
+from penstock.protocol.subjects import overlaps
 from penstock.server.auth import GLOBAL_ACCOUNT
 from penstock.server.pages.base import (
     Options,
@@ -16,6 +19,7 @@ from penstock.server.pages.base import (
     duration,
     flag,
     header,
+    natural,
     number,
     paging,
     pieces,
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.server.server import Server
 
 OPEN, CLOSED, ALL = 0, 1, 2
-_STATES = {"": OPEN, "open": OPEN, "0": OPEN, "closed": CLOSED, "1": CLOSED, "any": ALL, "all": ALL, "2": ALL}
+_STATES = {"": OPEN, "open": OPEN, "closed": CLOSED, "any": ALL, "all": ALL}
 Some = Session | ClosedSession
 
 
@@ -44,7 +48,7 @@ class ConnzOptions(Options, frozen=True, kw_only=True):
     subscriptions_detail: bool = False
     offset: int = 0
     limit: int = 0
-    cid: int = 0
+    cid: Annotated[int, Meta(ge=0)] = 0
     mqtt_client: str = ""
     state: int = OPEN
     user: str = ""
@@ -64,7 +68,7 @@ class ConnzOptions(Options, frozen=True, kw_only=True):
             subscriptions_detail=detail,
             offset=number(query, "offset"),
             limit=number(query, "limit"),
-            cid=number(query, "cid"),
+            cid=natural(query, "cid"),
             mqtt_client=query.get("mqtt_client", ""),
             state=state,
             user=query.get("user", ""),
@@ -78,8 +82,8 @@ def connz(server: Server, options: ConnzOptions) -> Steps:
         raise MisuseError(f"invalid sorting option: {options.sort}")
     if options.sort in ("stop", "reason") and options.state != CLOSED:
         raise MisuseError(f"sort by {options.sort} only valid on closed connections")
-    if options.filter_subject and not options.acc:
-        raise MisuseError("filter by subject only valid if account provided")
+    if options.filter_subject not in ("", ">") and not options.acc:
+        raise MisuseError("filter by subject only valid with account filtering")
     return _connz(server, options)
 
 
@@ -88,9 +92,9 @@ def _connz(server: Server, options: ConnzOptions) -> Steps:
     if options.cid:
         limit = 1
     candidates: list[Some] = []
-    if options.state != CLOSED:
+    if options.state in (OPEN, ALL):
         candidates += server.sessions.values()
-    if options.state != OPEN:
+    if options.state in (CLOSED, ALL):
         candidates += server.closed_sessions
     total, chosen, key = 0, [], _SORTS[options.sort]
     for piece in pieces(candidates, 1024):
@@ -121,9 +125,10 @@ def _is_wanted(one: Some, options: ConnzOptions) -> bool:
         return False
     if options.mqtt_client:  # there are no MQTT connections
         return False
-    if options.filter_subject:
-        subjects = one.subscriptions.values() if isinstance(one, Session) else ()
-        return any(text(subscription.subject) == options.filter_subject for subscription in subjects)
+    if options.filter_subject not in ("", ">") and isinstance(one, Session):
+        # Any subscription that a message of the filter could reach; what is closed is shown all the same.
+        subscriptions = one.subscriptions.values()
+        return any(overlaps(text(found.subject), options.filter_subject) for found in subscriptions)
     return True
 
 

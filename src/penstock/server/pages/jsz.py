@@ -12,6 +12,7 @@ from penstock.protocol.durations import format_time
 from penstock.server.pages.base import Options, Page, Query, Steps, flag, header, number, paging, pieces
 
 if TYPE_CHECKING:
+    from penstock.jetstream.consumer.consumer import Consumer
     from penstock.jetstream.engine import JetStream
     from penstock.jetstream.stream.stream import Stream
     from penstock.server.server import Server
@@ -89,7 +90,9 @@ def account_jsz(server: Server, options: JszOptions) -> Steps:
     """JetStream of one account. Raises MisuseError when it has none."""
     engine = server.jetstream.engines.get(options.account) if server.jetstream is not None else None
     if engine is None:
-        raise MisuseError(f'jetstream not enabled for account "{options.account}"')
+        known = server.jetstream is None or options.account in server.accounts
+        why = "jetstream not enabled for account {}" if known else "account {} not found"
+        raise MisuseError(why.format(f'"{options.account}"'))
     return account_detail(server, options.account, engine, options)
 
 
@@ -139,12 +142,21 @@ def _stream_detail(server: Server, engine: JetStream, stream: Stream, options: J
     consumers: list[object] = []
     for piece in pieces(stream.consumers.values(), 16):
         now = server.clock()
-        # The configuration as it is stored: without the versions that answers of the API add.
-        consumers += [msgspec.structs.replace(one.info(now), config=one.config) for one in piece]
+        consumers += [_consumer_detail(one, now, options) for one in piece]
         yield
     if consumers:
         detail["consumer_detail"] = consumers
     return detail
+
+
+def _consumer_detail(consumer: Consumer, now: int, options: JszOptions) -> object:
+    """Its info, with the configuration as it is stored: without the versions that answers of the API add."""
+    info = msgspec.structs.replace(consumer.info(now), config=consumer.config)
+    if options.config:
+        return info
+    page: Page = msgspec.to_builtins(info)
+    del page["config"]
+    return page
 
 
 def jetstream_config(server: Server) -> Page:
