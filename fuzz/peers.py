@@ -23,6 +23,7 @@ from penstock.server.options import Options
 from penstock.server.server import Server
 
 INPUTS_PER_SERVER = 500
+TURNS_MAX = 100  # rounds of the loop until the witness has its message
 
 
 class FakeTransport(asyncio.Transport):
@@ -206,7 +207,11 @@ class Host:
             raise AssertionError(f"the server failed: {self._fatal}")
         self.witness.take()
         self.witness.receive(b"PING\r\nPONG\r\nPUB witness.%d 2\r\nok\r\n" % self._inputs)
-        await turns()
         expected = b"MSG witness.%d 1 2\r\nok\r\n" % self._inputs
-        if expected not in (got := self.witness.take()):
-            raise AssertionError(f"the witness got {got[-500:]!r}, expected {expected!r}")
+        got = b""
+        for _ in range(TURNS_MAX):  # parts end by the clock: on a busy machine, the witness has several turns
+            await turns()
+            got += self.witness.take()
+            if expected in got:
+                return
+        raise AssertionError(f"the witness got {got[-500:]!r}, expected {expected!r}")

@@ -436,9 +436,16 @@ def _deliver_subject(client: RawNats) -> str:
             return found.get("deliver_subject", "")  # type: ignore[no-any-return]
 
 
+class _ArchivedState(msgspec.Struct):
+    delivered: archive.SequencePair
+    ack_floor: archive.SequencePair
+    pending: dict[int, archive.PendingMessage]
+    redelivered: dict[int, int]
+
+
 class _ArchivedConsumer(msgspec.Struct):
     config: ConsumerConfig
-    state: archive.ArchivedState
+    state: _ArchivedState
 
 
 def archive_probes() -> Iterator[Probe]:

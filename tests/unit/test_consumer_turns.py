@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.jetstream import engine
+from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.turns import SHARE_LEAST, TICK_MESSAGES, Turns
 from penstock.kernels.dispatch import ClientSink, publish
 from penstock.kernels.frames import FrameParser
@@ -115,3 +117,79 @@ def test_consumers_that_deliver_to_one_slow_connection_get_equal_parts(
         ticks += 1
         assert ticks < 4000
     assert set(served.values()) == {1000}
+
+
+def crowded(count: int) -> tuple[EngineHarness, list[int]]:
+    """Consumers that each wait for a message, and how many are served in each tick once one comes."""
+    js = EngineHarness()
+    js.create("S", "s", max_consumers=count)
+    heard = js.listen(b"served.*")
+    for n in range(count):
+        config = {"name": f"C{n}", "deliver_subject": f"served.{n}", "ack_policy": "none"}
+        js.api(f"CONSUMER.CREATE.S.C{n}", {"stream_name": "S", "config": config})
+    publish(js.index, b"s", b"", b"", b"x")
+    served = []
+    while len(heard) < count:
+        before = len(heard)
+        js.tick()
+        served.append(len(heard) - before)
+    return js, served
+
+
+def test_a_tick_serves_only_so_many_consumers_and_the_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "CONSUMERS_TICK", 10)
+    js, served = crowded(35)
+    assert max(served) == 10 and sum(served) == 35
+    wakes = js.wakes
+    js.tick()
+    assert js.wakes == wakes  # nobody is left
+
+
+def test_a_timer_works_on_only_so_many_deadlines_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "CONSUMERS_TICK", 10)
+    js = EngineHarness()
+    js.create("S", "s", max_consumers=35)
+    for n in range(35):
+        config = {"name": f"C{n}", "inactive_threshold": 1_000_000_000}
+        js.api(f"CONSUMER.CREATE.S.C{n}", {"stream_name": "S", "config": config})
+    present, left = js.engine.streams["S"].consumers, []
+    js.now += 5_000_000_000
+    while present:
+        due = js.engine.next_deadline()
+        assert due is not None and due <= js.now
+        before = len(present)
+        js.engine.on_time(js.now)
+        js.tick()
+        left.append(before - len(present))
+    assert max(left) == 10 and sum(left) == 35
+
+
+def test_acks_of_many_consumers_are_confirmed_after_they_were_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "CONSUMERS_TICK", 10)
+    js = EngineHarness()
+    js.create("S", "s", max_consumers=35)
+    written: list[str] = []
+    confirmed: list[str] = []
+    write, confirm = Consumer.write, Consumer.confirm
+    monkeypatch.setattr(Consumer, "write", lambda self: (written.append(self.name), write(self))[1])
+    monkeypatch.setattr(Consumer, "confirm", lambda self: (confirmed.append(self.name), confirm(self))[1])
+    for n in range(35):
+        config = {"name": f"C{n}", "durable_name": f"C{n}", "ack_policy": "explicit"}
+        js.api(f"CONSUMER.CREATE.S.C{n}", {"stream_name": "S", "config": config})
+    js.request("s", b"x")
+    answers = [js.messages(f"$JS.API.CONSUMER.MSG.NEXT.S.C{n}", {"batch": 1}) for n in range(35)]
+    while not all(answers):
+        js.tick()
+    heard = js.listen(b"confirmed.*")
+    for n in range(35):
+        publish(js.index, b"$JS.ACK.S.C%d.1.1.1.%d.0" % (n, js.now), b"confirmed.%d" % n, b"", b"+ACK")
+    written.clear()
+    confirmed.clear()
+    while len(heard) < 35:
+        before = len(confirmed)
+        js.tick()
+        assert len(confirmed) - before <= 10
+        assert set(confirmed[before:]) <= set(written)
+    assert all(consumer.state.num_pending == 0 for consumer in js.engine.streams["S"].consumers.values())

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from penstock.jetstream import restore, transfers
+from penstock.jetstream import opening, restore, snapshot, transfers
+from penstock.jetstream.snapshot import pack_consumer
+from penstock.kernels.ackstate import AckPolicy as KernelPolicy
+from penstock.kernels.ackstate import AckState
 from penstock.kernels.dispatch import publish
-from penstock.protocol.api import ConsumerConfig, StorageType, StreamState, encode
+from penstock.protocol import archive
+from penstock.protocol.api import ConsumerConfig, StorageType, StreamState, decode, encode
 from penstock.protocol.archive import (
     CONSUMER_MAX,
     CONSUMER_PREFIX,
@@ -192,3 +200,118 @@ def test_restores_hold_only_so_much_memory_together(
     js.engine.transfers.stop()
     other.engine.transfers.stop()
     assert js.engine.transfers.memory.held == 0
+
+
+PENDING = 20_000
+
+
+def many_pending() -> EngineHarness:
+    """A consumer with many messages that wait for their ack."""
+    js = EngineHarness()
+    js.create("S", "s")
+    for _ in range(PENDING):
+        js.engine.streams["S"].log.append(b"s", b"", b"", 1)
+    config = {"durable_name": "C", "ack_policy": "explicit", "max_ack_pending": -1, "max_deliver": 3}
+    js.api("CONSUMER.CREATE.S.C", {"stream_name": "S", "config": config})
+    while js.engine.streams["S"].consumers["C"].state.num_pending < PENDING:
+        js.messages("$JS.API.CONSUMER.MSG.NEXT.S.C", {"batch": PENDING, "no_wait": True})
+    return js
+
+
+def test_a_consumer_with_many_pending_messages_is_packed_and_made_in_many_turns() -> None:
+    """At once, a hundred thousand of them take longer than anybody should wait."""
+    consumer = many_pending().engine.streams["S"].consumers["C"]
+    parts = list(pack_consumer(consumer, PENDING, 0))
+    assert len(parts) > PENDING // snapshot.MESSAGES_SLICE
+    taken = archive.take_entry(b"".join(parts), 0, CONSUMER_MAX)
+    assert taken is not None
+    state = decode(ArchivedConsumer, taken[0].payload).state
+    steps = restore.consumer_snapshot(consumer.config, state, PENDING)
+    works = []
+    while True:
+        try:
+            works.append(next(steps))
+        except StopIteration as end:
+            made = AckState(KernelPolicy.ACK_EXPLICIT)
+            made.restore(end.value)
+            break
+    assert made.pending() == consumer.state.pending()
+    assert max(works[:-1]) <= transfers.WORK and sum(works) > 10 * transfers.WORK
+
+
+def test_consumers_of_a_restored_stream_are_opened_in_turns_and_nothing_reaches_it_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 20
+    js = EngineHarness()
+    subject = begun(js)
+    entries = b"".join(consumer_entry(f"C{n}", 0) for n in range(count))
+    sent(js, subject, IDENTIFIER + encode_chunks(state(consumer_count=count) + entries + END))
+    heard = js.listen(b"end")
+    publish(js.index, subject.encode(), b"end", b"", b"")
+    monkeypatch.setattr(opening, "CONSUMER_WORK", transfers.WORK)
+    ticks_until(js, lambda: js.engine.transfers._restores["S"]._adopting)
+    assert (
+        ticks_until(js, lambda: heard or js.api("STREAM.INFO.S")["error"]["err_code"] != 10059) > count // 3
+    )
+    assert json.loads(heard[0][2])["state"]["consumer_count"] == count
+    assert len(js.api("CONSUMER.NAMES.S")["consumers"]) == count
+
+
+def test_a_server_that_stops_while_a_restored_stream_is_opened_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    js = EngineHarness()
+    subject = begun(js)
+    entries = b"".join(consumer_entry(f"C{n}", 0) for n in range(20))
+    sent(js, subject, IDENTIFIER + encode_chunks(state(consumer_count=20) + entries + END))
+    monkeypatch.setattr(opening, "CONSUMER_WORK", transfers.WORK)
+    publish(js.index, subject.encode(), b"end", b"", b"")
+    ticks_until(js, lambda: js.engine.transfers._restores["S"]._adopting)
+    js.engine.close()
+    assert not js.engine.streams and not js.store.stream_names()
+    assert not js.index.has_interest(b"$JS.ACK.S.C1.1.1.1.1.1") and not js.index.has_interest(b"S")
+
+
+@pytest.mark.parametrize(
+    ("pending", "why"),
+    [
+        ("[]", "no object by sequence"),
+        ('{"a":{"Sequence":1}}', "archive|can not read|expected"),
+        ('{"1":5}', "can not read|expected"),
+        ('{"1":{"Sequence":1},"2":{"Sequence":1e400}}', "can not read|expected|range"),
+    ],
+)
+def test_what_is_no_state_of_a_consumer_is_refused(pending: str, why: str) -> None:
+    js = EngineHarness()
+    subject = begun(js)
+    config = '{"durable_name":"C","ack_policy":"explicit"}'
+    body = f'{{"config":{config},"state":{{"delivered":{{"stream_seq":1}},"pending":{pending}}}}}'
+    entry = pack_entry(Entry(CONSUMER, 0, body.encode()))
+    sent(js, subject, IDENTIFIER + encode_chunks(state(consumer_count=1) + entry + END))
+    heard = js.messages(subject)
+    ticks_until(js, lambda: heard)
+    assert re.search(why, json.loads(heard[0][2])["error"]["description"])
+
+
+@given(
+    st.dictionaries(st.integers(1, 1 << 60), st.integers(0, 1 << 60), max_size=50),
+    st.integers(1, 60),
+    st.sampled_from(["", " ", "\n\t"]),
+)
+def test_a_state_read_in_pieces_is_the_same_as_read_at_once(
+    found: dict[int, int], piece: int, space: str
+) -> None:
+    counts = json.dumps(found, separators=("," + space, ":" + space))
+    values = {seq: {"Sequence": one, "Timestamp": -one} for seq, one in found.items()}
+    messages = json.dumps(values, separators=(space + "," + space, ":")).replace("}", space + "}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archive, "PIECE", piece)
+        parts = list(archive.pieces(msgspec.Raw(counts.encode()), int))
+        assert {seq: one for part in parts for seq, one in part.items()} == found
+        states = list(archive.pieces(msgspec.Raw(messages.encode()), archive.PendingMessage))
+        assert {seq: one for part in states for seq, one in part.items()} == {
+            seq: archive.PendingMessage(one, -one) for seq, one in found.items()
+        }
+    joined = archive.joined(encode(part) for part in parts)
+    assert json.loads(bytes(joined)) == json.loads(counts) if found else joined is msgspec.UNSET

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import sys
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -65,10 +66,11 @@ class Deadlines(Generic[T]):
             heapq.heappop(heap)
         return None
 
-    def take_due(self, now: int) -> list[T]:
-        """The things whose deadline has come, in the order of their deadlines; each loses its deadline."""
+    def take_due(self, now: int, most: int = sys.maxsize) -> list[T]:
+        """Things whose deadline has come, in the order of their deadlines, at most so many; each loses its
+        deadline."""
         things: list[T] = []
-        while (deadline := self.earliest()) is not None and deadline <= now:
+        while len(things) < most and (deadline := self.earliest()) is not None and deadline <= now:
             _, _, key = heapq.heappop(self._heap)
             things.append(self._due.pop(key)[1])
         return things

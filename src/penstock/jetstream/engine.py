@@ -16,8 +16,9 @@ No IO, no clock, no randomness of its own: files are the store's, time and ids c
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, cast
 
@@ -56,6 +57,7 @@ from penstock.store.interface import AccountStore, StreamStore
 
 log = logging.getLogger("penstock.jetstream")
 
+CONSUMERS_TICK = 1024  # consumers, or deadlines, that one tick works on: 20 ms at most, and 2 ms mostly
 AGAIN_NS = 100_000_000  # until the next tick at the latest, after a step that failed
 
 
@@ -103,6 +105,7 @@ class JetStream:
         # with dangling pointers. An API request that arrives then (a message delivered to an API subject, a
         # pub ack whose reply is one) waits for the next tick.
         self.is_routing = False
+        self._written: list[Consumer] = []  # consumers in this tick, which may confirm acks
         self._deferred: list[Callable[[], object]] = []
         self._deadlines: Deadlines[Stream | Consumer] = Deadlines()
         self._unsynced: dict[str, None] = {}
@@ -139,9 +142,10 @@ class JetStream:
         """Answers a request to the API that came before the engine listened."""
         self._api.on_request(subject, reply, header, payload, origin)
 
-    def adopt(self, store: StreamStore) -> Stream:
-        """A stream with messages and consumers becomes one of the account's; its store is open."""
-        stream = self._opening.adopt(store)
+    def adopt(self, store: StreamStore) -> Generator[int, None, Stream]:
+        """A stream with messages and consumers becomes one of the account's; its store is open. Yields work
+        in the units of slices.py."""
+        stream = yield from self._opening.adopt(store)
         self.advisories.stream_action(stream.name, "create")
         return stream
 
@@ -229,7 +233,8 @@ class JetStream:
                 self._unwritten[stream.name] = stream  # time changed it: nobody waits for that
             else:
                 faults.contain(self._write_stream, self._stream_failed, stream)
-        for consumer in list(self._active):
+        self._written = self._first_active()
+        for consumer in self._written:
             faults.contain(self._write_consumer, self._consumer_failed, consumer)
         if self._unsynced and self._sync_due is None:
             self._sync_due = self.clock() + self.config.sync_interval_ns
@@ -247,8 +252,8 @@ class JetStream:
             for stream in list(self._changed.values()):
                 if not stream.syncing:
                     faults.contain(self._acknowledge_stream, self._stream_failed, stream)
-            for consumer in list(self._active):
-                if consumer not in self._lagging:
+            for consumer in self._written:
+                if consumer in self._active and consumer not in self._lagging:
                     faults.contain(self._confirm, self._consumer_failed, consumer)
         finally:
             self.is_routing = False
@@ -269,12 +274,18 @@ class JetStream:
 
     def _deliver_all(self, now: int) -> None:
         changed, self._changed = self._changed, {}
-        active, self._active = self._active, {}
         for stream in changed.values():
             if stream.write_failure is None and not stream.syncing:
                 news = faults.contain(self._with_news, self._stream_failed, stream)
-                active.update(dict.fromkeys(news or ()))
-        self._deliver(list(active), now)
+                self._active.update(dict.fromkeys(news or ()))
+        active = self._first_active()
+        if len(active) == len(self._active):
+            self._active = {}
+        else:
+            for consumer in active:
+                del self._active[consumer]
+            self.wake()
+        self._deliver(active, now)
         for advance in (
             partial(self.sourcing.advance, changed),
             self.transfers.advance,
@@ -282,6 +293,11 @@ class JetStream:
         ):
             faults.contain(advance, self.containment.work_failed, now)
         faults.contain(self.indexing.advance, self.containment.work_failed)
+
+    def _first_active(self) -> list[Consumer]:
+        """Consumers that have their turn in a tick: ten thousand take a tenth of a second. Those that became
+        active first are first, and the others follow in the next ticks."""
+        return list(itertools.islice(self._active, CONSUMERS_TICK))
 
     def _with_news(self, stream: Stream) -> list[Consumer]:
         """The consumers that waited for what the stream now holds."""
@@ -361,7 +377,8 @@ class JetStream:
 
     def _on_time(self, now: int) -> None:
         self._again_due = None
-        for thing in self._deadlines.take_due(now):
+        # Those that are left are due at once again: the timer brings another turn.
+        for thing in self._deadlines.take_due(now, CONSUMERS_TICK):
             if isinstance(thing, Stream):
                 faults.contain(self._stream_on_time, self._stream_failed, thing, now)
             else:

@@ -10,6 +10,7 @@ Invariant: what could not be opened is reached by nothing: it has no subscriptio
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.jetstream")
 
+CONSUMER_WORK = 64 * 1024  # a consumer is opened, in the units of slices.py
+
 
 class Opening:
     """Of one engine."""
@@ -38,17 +41,26 @@ class Opening:
         for name in self._engine.stores.stream_names():
             faults.contain(self._recover_stream, self._stream_failed, name, now)
 
-    def adopt(self, store: StreamStore) -> Stream:
-        """A restored stream becomes one of the account's. When it raises, nothing is left but the store."""
+    def adopt(self, store: StreamStore) -> Generator[int, None, Stream]:
+        """A restored stream becomes one of the account's; yields work in the units of slices.py. Nothing
+        reaches it before it is whole. When it raises, or is closed, nothing is left but the store."""
         meta = msgspec.json.decode(store.meta, type=StreamMeta)
+        engine = self._engine
+        stream = engine.new_stream(meta.config, store, meta.created)
+        now = engine.clock()
         try:
-            return self._open_stream(store, meta, self._engine.clock(), is_restored=True)
-        except Exception:
-            half_open = self._engine.streams.get(meta.config.name)
-            if half_open is not None:
-                self._engine.containment.take_out(half_open)
-            self._engine.claims.release(meta.config.name)
+            stream.recover(now)
+            for name in store.consumer_names():
+                faults.contain(self._recover_consumer, self._consumer_failed, stream, name, now)
+                yield CONSUMER_WORK
+            engine.streams[stream.name] = stream
+            engine.claims.hold(stream.name, meta.config.subjects)
+            self._begin(stream, now, reviews=bool(stream.consumers))
+        except (Exception, GeneratorExit):
+            engine.containment.take_out(stream)
+            engine.claims.release(stream.name)
             raise
+        return stream
 
     def _recover_stream(self, name: str, now: int) -> None:
         store = self._engine.stores.open_stream(name)
@@ -74,9 +86,7 @@ class Opening:
         log.error("stream %s is offline, its files stay as they are: %s", name, why)
         self._engine.offline[name] = why
 
-    def _open_stream(
-        self, store: StreamStore, meta: StreamMeta, now: int, *, is_restored: bool = False
-    ) -> Stream:
+    def _open_stream(self, store: StreamStore, meta: StreamMeta, now: int) -> None:
         engine = self._engine
         # Known from now on: when it can't be opened, this tells what to take out again.
         stream = engine.streams[meta.config.name] = engine.new_stream(meta.config, store, meta.created)
@@ -85,19 +95,22 @@ class Opening:
         stream.recover(now)
         for name in store.consumer_names():
             faults.contain(self._recover_consumer, self._consumer_failed, stream, name, now)
-        # An ack may have been written whose removal was not. A backup without consumers waits for new ones.
-        if stream.needs is not None and (stream.consumers or not is_restored):
+        self._begin(stream, now, reviews=True)
+
+    def _begin(self, stream: Stream, now: int, *, reviews: bool) -> None:
+        """It has its consumers. reviews: an ack may have been written whose removal was not; a backup without
+        consumers waits for new ones."""
+        engine = self._engine
+        if stream.needs is not None and reviews:
             stream.needs.review()
         stream.expire(now)
         stream.subscribe(engine.index)
         engine.sourcing.follow(stream)
         engine.touch_stream(stream)
-        return stream
 
     def _recover_consumer(self, stream: Stream, name: str, now: int) -> None:
         consumer = Consumer.recover(self._engine, stream, stream.store.open_consumer(name), now)
         stream.consumers[consumer.name] = consumer
-        self._engine.touch_consumer(consumer)
 
     def _consumer_failed(self, error: Exception, stream: Stream, name: str, now: int) -> None:
         why = _reason(error, f"recovery of consumer {name} of stream {stream.name}")

@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterator
+from heapq import merge
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -30,7 +32,7 @@ from penstock.jetstream.consumer import config as rules
 from penstock.jetstream.consumer.start import start_of
 from penstock.jetstream.consumer.state import KERNEL_POLICY, ConsumerMeta
 from penstock.jetstream.limits import SECOND_NS, SEQ_MAX
-from penstock.jetstream.stream.stream import StreamMeta
+from penstock.jetstream.stream.stream import Stream, StreamMeta
 from penstock.kernels.acksnapshot import make_snapshot
 from penstock.kernels.ackstate import AckState
 from penstock.kernels.archive import ENTRY_CUT, ENTRY_LAST, unpack_messages
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.jetstream")
 
+T = TypeVar("T")
+
 STALLED_NS = 5 * SECOND_NS
 WAITING_MAX = 64 * 1024 * 1024  # bytes of chunks that were sent without waiting for the answers
 # Work, where a byte of the plain archive is 1, about 2 ns.
@@ -67,6 +71,8 @@ BLOCK_WORK = 512  # a chunk of the compressed stream is read
 CONSUMER_WORK = 32 * 1024  # an entry of a consumer is read, or the consumer is made
 CONSUMER_BYTE_WORK = 8
 MESSAGE_WORK = 128
+READ_WORK = 512  # a message of a consumer's state
+MESSAGES_SLICE = 512
 # Memory beside the bytes of what is kept.
 RESTORE_SIZE = 64 * 1024
 CHUNK_SIZE = 256
@@ -100,6 +106,9 @@ class Restore:
         self._consumers_size = 0
         self._whole = False
         self._syncing = False
+        self._steps: Generator[int, None, object] | None = None  # of the consumer or the stream that is made
+        self._adopting = False
+        self._opening: Generator[int, None, Stream] = _nothing()
         self._store: StreamStore | None = None
         self._subscription = Subscription(ServiceSink(self._on_chunk), self.deliver_subject.encode())
         engine.index.insert(self._subscription)
@@ -143,6 +152,8 @@ class Restore:
         """Takes what came until it has done so much work; returns how much is left. None left: call again."""
         if self.is_done or self._syncing:
             return work
+        if self._adopting:
+            return self._adopt(now, work)
         if self._waiting > WAITING_MAX:
             self.fail(f"more than {WAITING_MAX} bytes were sent without waiting for answers")
             return work
@@ -269,19 +280,31 @@ class Restore:
             raise ProtocolError("backup was truncated")
         if state.last_seq > store.log.last_seq:
             store.log.skip_to(state.last_seq, store.log.last_ts)
-        while self._consumers and left > 0:
-            name, consumer = self._consumers.popleft()
-            pending = len(consumer.state.pending) + len(consumer.state.redelivered)
-            left -= CONSUMER_WORK + pending * 8 * MESSAGE_WORK
-            if not consumer.config.sourcing:  # a mirror makes its own
-                self._create_consumer(store, name, consumer)
+        while (self._consumers or self._steps is not None) and left > 0:
+            if self._steps is None:
+                name, consumer = self._consumers.popleft()
+                if consumer.config.sourcing:  # a mirror makes its own
+                    continue
+                self._steps = self._create_consumer(store, name, consumer)
+            left = self._step(left)
         if not self._consumers and left > 0:
             self._syncing = True
             store.write()
             store.start_sync(self._synced)
         return left
 
-    def _create_consumer(self, store: StreamStore, name: str, archived: archive.ArchivedConsumer) -> None:
+    def _step(self, left: int) -> int:
+        """One step of what is being made; returns the work left."""
+        assert self._steps is not None
+        try:
+            return left - next(self._steps)
+        except StopIteration:
+            self._steps = None
+            return left
+
+    def _create_consumer(
+        self, store: StreamStore, name: str, archived: archive.ArchivedConsumer
+    ) -> Generator[int, None, None]:
         config = msgspec.structs.replace(archived.config, name=name)
         config = rules.checked(config, self.config, self._engine.config)
         state = archived.state
@@ -297,8 +320,9 @@ class Restore:
             driven=False,
         )
         kept = store.create_consumer(name, encode(meta), config.mem_storage)
+        yield CONSUMER_WORK
         if not fresh:
-            kept.snapshot(consumer_snapshot(config, state, store.log.last_seq))
+            kept.snapshot((yield from consumer_snapshot(config, state, store.log.last_seq)))
 
     def _synced(self, error: StoreWriteError | None) -> None:
         if self.is_done:
@@ -313,10 +337,26 @@ class Restore:
             return
         try:
             self._store.save_meta(msgspec.json.encode(StreamMeta(self.config, self._engine.clock())))
-            stream = self._engine.adopt(self._store)
         except StoreError as error:
             self.fail(str(error))
             return
+        self._syncing, self._adopting = False, True
+        self._opening = self._engine.adopt(self._store)
+        self._engine.transfers.go_on(self, self._engine.clock())
+
+    def _adopt(self, now: int, left: int) -> int:
+        """Opens the stream with its consumers; returns the work left."""
+        self.deadline = now + STALLED_NS
+        try:
+            while left > 0:
+                left -= next(self._opening)
+        except StopIteration as end:
+            self._adopted(end.value)
+        except StoreError as error:
+            self.fail(str(error))
+        return left
+
+    def _adopted(self, stream: Stream) -> None:
         self._store = None  # it is the stream's now
         self.stop()
         now = self._engine.clock()
@@ -360,6 +400,7 @@ class Restore:
     def abandon(self) -> None:
         """Stops and removes what was restored so far. Raises StoreError."""
         self.stop()
+        self._opening.close()
         store, self._store = self._store, None
         if store is not None:
             store.delete()
@@ -384,20 +425,49 @@ def check_state(state: StreamState) -> None:
         raise ProtocolError("invalid stream state: inconsistent message count or sequence range")
 
 
-def consumer_snapshot(config: ConsumerConfig, state: archive.ArchivedState, last_seq: int) -> bytes:
-    """What a consumer's store keeps for an archived state. Raises ValueError where that makes no sense."""
+def consumer_snapshot(
+    config: ConsumerConfig, state: archive.ArchivedState, last_seq: int
+) -> Generator[int, None, bytes]:
+    """What a consumer's store keeps for an archived state; yields work. Raises ProtocolError, DecodeError or
+    ValueError where the state makes no sense."""
     delivered = min(state.delivered.stream_seq, last_seq)
     floor = (state.ack_floor.consumer_seq, min(state.ack_floor.stream_seq, last_seq))
+    redelivered, given_up_seqs = yield from _by_seq(archive.pieces(state.redelivered, int))
+    unacked, pending_seqs = yield from _by_seq(archive.pieces(state.pending, archive.PendingMessage))
     pending, given_up = [], []
-    for seq, one in sorted(state.pending.items()):
-        times = min(state.redelivered.get(seq, 0) + 1, UINT32_MAX)
+    for at, seq in enumerate(pending_seqs, 1):
+        times = min(redelivered.get(seq, 0) + 1, UINT32_MAX)
         if seq <= delivered and config.ack_policy is not AckPolicy.NONE:
-            pending.append((seq, one.sequence, one.timestamp, times))
-    for seq, count in sorted(state.redelivered.items()):
+            pending.append((seq, unacked[seq].sequence, unacked[seq].timestamp, times))
+        if not at % MESSAGES_SLICE:
+            yield MESSAGES_SLICE * READ_WORK
+    for at, seq in enumerate(given_up_seqs, 1):
         # One that is not pending was given up, if it had as many deliveries as it may have.
-        if seq not in state.pending and 0 < config.max_deliver <= count + 1:
+        count = redelivered[seq]
+        if seq not in unacked and 0 < config.max_deliver <= count + 1:
             given_up.append((seq, min(count + 1, UINT32_MAX)))
+        if not at % MESSAGES_SLICE:
+            yield MESSAGES_SLICE * READ_WORK
     policy = KERNEL_POLICY[config.ack_policy]
     made = make_snapshot(policy, (state.delivered.consumer_seq, delivered), floor, pending, given_up)
+    yield len(pending) * MESSAGE_WORK
     AckState(policy).restore(made)
     return made
+
+
+def _by_seq(parts: Iterator[dict[int, T]]) -> Generator[int, None, tuple[dict[int, T], Iterator[int]]]:
+    """What the parts hold together, and its sequences in order, as they are asked for: to sort a hundred
+    thousand at once takes long."""
+    found: dict[int, T] = {}
+    seqs: list[list[int]] = []
+    for part in parts:
+        seqs.append(sorted(seq for seq in part if seq not in found))
+        found |= part
+        yield len(part) * READ_WORK
+    return found, merge(*seqs)
+
+
+def _nothing() -> Generator[int, None, Stream]:
+    """What is opened before there is something to open."""
+    raise AssertionError("nothing is restored yet")
+    yield 0

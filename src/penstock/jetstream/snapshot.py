@@ -1,7 +1,8 @@
 """A stream on its way out: its archive, in chunks, to the subject a STREAM.SNAPSHOT request names.
 
-What the archive holds is settled when the request comes: the messages up to the last sequence of then.
-Messages that leave while it is sent are left out. A chunk's reply takes its ack; as many chunks are on their
+What the archive holds is settled when the request comes: the consumers of then, and the messages up to the
+last sequence of then. A consumer's state is that of its turn, as far as it is about those messages; messages
+that leave while it is sent are left out. A chunk's reply takes its ack; as many chunks are on their
 way as fit the window. The last chunk and the empty message after it have no reply; that message says 204, or
 why the archive is not whole (408, 500).
 
@@ -40,6 +41,7 @@ KIB = 1024
 CHUNK_DEFAULT, CHUNK_MIN, CHUNK_MAX = 128 * KIB, KIB, 1024 * KIB
 WINDOW_DEFAULT, WINDOW_MIN, WINDOW_MAX = 8192 * KIB, KIB, 32 * 1024 * KIB
 SLICE_BYTES = 256 * KIB  # of the archive, that one tick makes and sends
+MESSAGES_SLICE = 1024  # of a consumer, that one tick makes
 INTEREST_WAIT_NS = 2 * SECOND_NS
 ACK_WAIT_NS = 5 * SECOND_NS
 
@@ -86,20 +88,22 @@ class Snapshot:
 
     def _archive(self, with_consumers: bool, now: int) -> Iterator[bytes]:
         """The compressed archive, slice by slice."""
-        log, last_seq = self._stream.log, self.state.last_seq
+        log = self._stream.log
         consumers = [
-            pack_consumer(one, last_seq, now)
+            one
             for _, one in sorted(self._stream.consumers.items())
             if with_consumers and not (one.config.direct or one.is_driven)
         ]
         self.state.consumer_count = len(consumers)
         head = archive.pack_entry(archive.Entry(archive.STATE_NAME, now, encode(self.state)))
-        return self._compressed(archive.MARK + head, consumers, log.first_seq, last_seq)
+        return self._compressed(archive.MARK + head, consumers, log.first_seq, now)
 
-    def _compressed(self, head: bytes, consumers: list[bytes], seq: int, last_seq: int) -> Iterator[bytes]:
+    def _compressed(self, head: bytes, consumers: list[Consumer], seq: int, now: int) -> Iterator[bytes]:
+        last_seq = self.state.last_seq
         yield IDENTIFIER + encode_chunks(head)
         for consumer in consumers:
-            yield encode_chunks(consumer)
+            for part in pack_consumer(consumer, last_seq, now):
+                yield encode_chunks(part) if part else b""
         while seq:
             packed, seq = pack_messages(self._stream.log, seq, last_seq, SLICE_BYTES)
             yield encode_chunks(packed)
@@ -214,21 +218,26 @@ class Snapshot:
             self._engine.interest.stop(self)
 
 
-def pack_consumer(consumer: Consumer, last_seq: int, now: int) -> bytes:
-    """The entry of a consumer, of what the archive holds: nothing behind stream sequence last_seq."""
+def pack_consumer(consumer: Consumer, last_seq: int, now: int) -> Iterator[bytes]:
+    """The entry of a consumer, of what the archive holds: nothing behind stream sequence last_seq. In parts,
+    with empty ones while it is made."""
     state = consumer.state
-    pending = {
-        seq: archive.PendingMessage(consumer_seq, ts)
-        for seq, consumer_seq, ts, _ in state.pending()
-        if seq <= last_seq
-    }
-    redelivered = {seq: times - 1 for seq, _, _, times in state.pending() if times > 1 and seq <= last_seq}
-    redelivered |= {seq: max(times - 1, 1) for seq, times in state.given_up() if seq <= last_seq}
-    archived = archive.ArchivedState(
-        archive.SequencePair(state.delivered_consumer, min(state.delivered_stream, last_seq)),
-        archive.SequencePair(state.ack_floor_consumer, min(state.ack_floor_stream, last_seq)),
-        pending,
-        redelivered,
-    )
-    body = encode(archive.ArchivedConsumer(consumer.config, archived))
-    return archive.pack_entry(archive.Entry(archive.CONSUMER_PREFIX + consumer.name, now, body))
+    config = consumer.config
+    delivered = archive.SequencePair(state.delivered_consumer, min(state.delivered_stream, last_seq))
+    floor = archive.SequencePair(state.ack_floor_consumer, min(state.ack_floor_stream, last_seq))
+    rows, given_up = state.pending(), state.given_up()  # all of it at one moment
+    pending, redelivered = [], []
+    for at in range(0, len(rows), MESSAGES_SLICE):
+        some = [row for row in rows[at : at + MESSAGES_SLICE] if row[0] <= last_seq]
+        pending.append(encode({seq: archive.PendingMessage(number, ts) for seq, number, ts, _ in some}))
+        redelivered.append(encode({seq: times - 1 for seq, _, _, times in some if times > 1}))
+        yield b""
+    for at in range(0, len(given_up), MESSAGES_SLICE):
+        gone = given_up[at : at + MESSAGES_SLICE]
+        redelivered.append(encode({seq: max(times - 1, 1) for seq, times in gone if seq <= last_seq}))
+        yield b""
+    archived = archive.ArchivedState(delivered, floor, archive.joined(pending), archive.joined(redelivered))
+    body = encode(archive.ArchivedConsumer(config, archived))
+    entry = archive.pack_entry(archive.Entry(archive.CONSUMER_PREFIX + consumer.name, now, body))
+    for at in range(0, len(entry), SLICE_BYTES):
+        yield entry[at : at + SLICE_BYTES]

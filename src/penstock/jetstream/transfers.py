@@ -102,6 +102,11 @@ class Transfers:
                 break
         self._count_held()
 
+    def go_on(self, restore: Restore, now: int) -> None:
+        """A slice of a restore that waited for the disk; what is left is done at the end of ticks."""
+        faults.contain(self._advance_restore, self._restore_failed, restore, now, WORK)
+        self._engine.wake()
+
     def _advance_restore(self, restore: Restore, now: int, work: int) -> int:
         left = restore.advance(now, work)
         self._restores[restore.name] = self._restores.pop(restore.name)  # behind the others

@@ -5,7 +5,7 @@
     for each dead one, ascending: u64 stream seq | u32 deliveries
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from penstock.kernels.ackwindow cimport Entry, Window, entry_at, window_clear, window_push, window_reserve
@@ -91,12 +91,26 @@ cdef int read_snapshot(bytes snapshot, int policy, Position* position, Window* w
 
 def make_snapshot(int policy, tuple delivered, tuple floor, list pending, list given_up):
     """What snapshot() of such a state returns; see the .pyi."""
-    cdef list parts = [bytes((VERSION, policy))]
+    cdef size_t size = HEAD_SIZE + len(pending) * ENTRY_SIZE + len(given_up) * DEAD_SIZE
+    cdef bytes result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
+    cdef char* d = PyBytes_AS_STRING(result)
+    cdef uint64_t number, consumer_number
+    cdef uint32_t count
+    cdef int64_t at
+    d[0] = VERSION
+    d[1] = <char>policy
+    d += 2
     for number in (*delivered, *floor, len(pending), len(given_up)):
-        parts.append(int(number).to_bytes(8, "little"))
-    for seq, consumer_seq, ts, deliveries in pending:
-        parts.append(seq.to_bytes(8, "little") + consumer_seq.to_bytes(8, "little"))
-        parts.append(ts.to_bytes(8, "little", signed=True) + deliveries.to_bytes(4, "little"))
-    for seq, deliveries in given_up:
-        parts.append(seq.to_bytes(8, "little") + deliveries.to_bytes(4, "little"))
-    return b"".join(parts)
+        memcpy(d, &number, 8)
+        d += 8
+    for number, consumer_number, at, count in pending:
+        memcpy(d, &number, 8)
+        memcpy(d + 8, &consumer_number, 8)
+        memcpy(d + 16, &at, 8)
+        memcpy(d + 24, &count, 4)
+        d += ENTRY_SIZE
+    for number, count in given_up:
+        memcpy(d, &number, 8)
+        memcpy(d + 8, &count, 4)
+        d += DEAD_SIZE
+    return result

@@ -7,16 +7,21 @@ The official server's format since 2.15: a mark, `state.json`, an entry for each
     (numbers are LEB128)
 
 Entries of messages are the kernel's (kernels/archive.pyx), which takes thousands in one call.
+
+A consumer may have a hundred thousand pending messages, which take a tenth of a second to read or to write as
+one JSON object. So that part of its state is read and written piece by piece (`pieces`, `joined`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from penstock.errors import ProtocolError
-from penstock.protocol.api import ConsumerConfig
+from penstock.protocol.api import ConsumerConfig, decode
 
 MARK = b"NATSARC1"
 STATE_NAME = "state.json"
@@ -26,6 +31,7 @@ STATE_MAX = 1024 * 1024  # bytes of the stream's state: some hundred, unless mes
 CONSUMER_MAX = 8 * 1024 * 1024  # bytes of a consumer: 60 for each message that is pending
 NAME_MAX = 1024
 
+PIECE = 16 * 1024  # bytes of a consumer's messages that are read at once
 _FIELDS = 5
 _VARINT_MAX = 10
 
@@ -44,14 +50,19 @@ class PendingMessage(msgspec.Struct, frozen=True, rename="pascal"):
     timestamp: int = 0
 
 
+Text = msgspec.Raw | msgspec.UnsetType
+Value = TypeVar("Value", PendingMessage, int)
+_ENDS: dict[type, re.Pattern[bytes]] = {PendingMessage: re.compile(rb"\}\s*,"), int: re.compile(rb",")}
+
+
 class ArchivedState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A consumer's state. pending and redelivered are by stream sequence; redelivered counts the deliveries
-    after the first."""
+    """A consumer's state. pending (PendingMessage) and redelivered (int) are JSON objects by stream sequence,
+    see `pieces`; redelivered counts the deliveries after the first."""
 
     delivered: SequencePair = msgspec.field(default_factory=SequencePair)
     ack_floor: SequencePair = msgspec.field(default_factory=SequencePair)
-    pending: dict[int, PendingMessage] = {}
-    redelivered: dict[int, int] = {}
+    pending: Text = msgspec.UNSET
+    redelivered: Text = msgspec.UNSET
 
 
 class ArchivedConsumer(msgspec.Struct, frozen=True):
@@ -67,6 +78,31 @@ class Entry(NamedTuple):
     name: str
     time: int
     payload: bytes
+
+
+def pieces(text: Text, kind: type[Value]) -> Iterator[dict[int, Value]]:
+    """What a JSON object by sequence holds, about PIECE bytes at a time.
+
+    Raises ProtocolError or DecodeError for what is none. Cuts where a value of this kind ends: in text that
+    this cuts elsewhere, there is something else than such values.
+    """
+    data = bytes(text).strip() if isinstance(text, msgspec.Raw) else b"null"
+    if data == b"null":
+        return
+    if data[:1] != b"{" or data[-1:] != b"}":
+        raise ProtocolError("archive: messages of a consumer that are no object by sequence")
+    at, end = 1, len(data) - 1
+    while at < end:
+        found = _ENDS[kind].search(data, min(at + PIECE, end), end)
+        cut = end if found is None else found.end() - 1
+        yield decode(dict[int, kind], b"{%s}" % data[at:cut])  # type: ignore[valid-type]
+        at = cut + 1
+
+
+def joined(parts: Iterable[bytes]) -> Text:
+    """JSON objects as one; unset when there is nothing in them."""
+    inside = [part[1:-1] for part in parts if part != b"{}"]
+    return msgspec.Raw(b"{%s}" % b",".join(inside)) if inside else msgspec.UNSET
 
 
 def pack_entry(entry: Entry) -> bytes:
