@@ -139,11 +139,11 @@ def test_info_tells_what_clients_need(nats_server_factory: Factory) -> None:
         assert len(info["server_id"]) == 56
         assert info["server_id"].startswith("N")
         assert info["server_name"] == "one"
-        assert tuple(map(int, info["version"].split("."))) >= (2, 14, 0)
+        assert tuple(map(int, info["version"].split("."))) >= (2, 15, 2)
         assert info["proto"] == 1
         assert info["headers"] is True
         assert info["jetstream"] is True
-        assert info["api_lvl"] >= 3
+        assert info["api_lvl"] >= 5
         assert info["max_payload"] == 4096
         assert info["client_ip"] == "127.0.0.1"
         assert info["port"] == server.port

@@ -130,3 +130,24 @@ async def test_a_large_origin_comes_whole_and_goes_on_after_a_restart(kind: str,
             await here.reaches("S", 401)
             assert (await here.get("M", 401)).payload == b"last"  # type: ignore[union-attr]
             assert (await here.get("S", 401)).source[1] == "401"  # type: ignore[union-attr]
+
+
+async def test_a_durable_consumer_of_another_account_empties_its_work_queue(
+    there: Streams, here: Streams
+) -> None:
+    """The consumer is made by whoever owns the queue; it delivers here, and the answers go back."""
+    await there.make("Q", "q.>", retention="workqueue")
+    config = {"durable_name": "c", "ack_policy": "flow_control", "deliver_subject": "deliver.i.q"}
+    made = await there.api("CONSUMER.CREATE.Q.c", {"stream_name": "Q", "config": config})
+    assert "error" not in made
+    consumer = {"name": "c", "deliver_subject": "deliver.i.q"}
+    await here.make("S", sources=[{"name": "Q", "external": EXTERNAL, "consumer": consumer}])
+    for n in range(10):
+        await there.pub(f"q.{n}", b"%d" % n)
+    await here.reaches("S", 10)
+    assert [one.payload for one in await here.all("S")] == [b"%d" % n for n in range(10)]
+
+    async def emptied() -> bool:
+        return (await there.state("Q"))[0] == 0
+
+    await until(emptied, 30)

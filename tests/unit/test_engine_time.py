@@ -317,7 +317,7 @@ def test_a_stream_that_can_not_be_read_is_offline_and_the_others_work(tmp_path: 
     assert js.api("STREAM.CREATE.A", {"name": "A"})["error"]["err_code"] == 10194
     listed = js.api("STREAM.LIST")
     assert ([s["config"]["name"] for s in listed["streams"]], list(listed["offline"])) == (["B"], ["A", "C"])
-    assert listed["offline"]["C"] == "unsupported - required API level: 99, current API level: 4"
+    assert listed["offline"]["C"] == "unsupported - required API level: 99, current API level: 5"
     store.close()
 
 

@@ -18,6 +18,7 @@ from penstock.protocol.api import (
     StreamConfigRequest,
     StreamConsumerSource,
     StreamSource,
+    SubjectTransform,
 )
 
 ENGINE = EngineConfig(version="2.14.0", api_level=3)
@@ -141,14 +142,29 @@ def test_the_servers_own_subjects_need_no_ack(subject: str, text: str) -> None:
     assert checked(subjects=[subject], no_ack=bool(text)).subjects == [subject]
 
 
-def test_durable_consumers_of_origins_are_refused() -> None:
-    source = StreamSource(name="O", consumer=StreamConsumerSource(name="c", deliver_subject="d"))
-    text = "a durable consumer for a mirror or source is not supported by this server version"
-    assert refusal(mirror=source, subjects=[]) == (10052, text)
-    assert refusal(sources=[source]) == (10052, text)
+def test_a_source_may_name_a_durable_consumer_and_no_filter_or_start_of_its_own() -> None:
+    consumer = StreamConsumerSource(name="c", deliver_subject="d")
+    for more, is_fine in (
+        ({}, True),
+        ({"filter_subject": "s"}, False),
+        ({"opt_start_seq": 3}, False),
+        ({"opt_start_time": "2024-01-01T00:00:00Z"}, False),
+    ):
+        source = StreamSource(name="O", consumer=consumer, **more)
+        if is_fine:
+            assert checked(sources=[source]).sources == [source]
+            assert checked(mirror=source, subjects=[]).mirror == source
+        else:
+            assert refusal(sources=[source])[0] == 10215
+            assert refusal(mirror=source, subjects=[])[0] == 10213
+    twice = [
+        StreamSource(name="O", consumer=consumer),
+        StreamSource(name="O", consumer=consumer, subject_transforms=[SubjectTransform(src="a", dest="b")]),
+    ]
+    assert refusal(sources=twice)[0] == 10216
 
 
-def test_fast_batches_need_level_3_and_are_not_for_mirrors() -> None:
+def test_fast_batches_need_level_4_and_are_not_for_mirrors() -> None:
     """Row 140."""
     assert checked(allow_batched=True).metadata == {"_nats.req.level": "4"}
     config = checked(allow_batched=True, persist_mode=PersistMode.ASYNC)

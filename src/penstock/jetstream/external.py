@@ -6,7 +6,12 @@ ephemeral and takes no acks: what was taken is known by what was stored. Its del
 one which got lost is noticed, by the next one or by a heartbeat; then the consumer is made anew behind what
 is there.
 
-Back pressure: requests for flow control are answered when the stream has applied what came before.
+Where the configuration names a durable consumer (ADR-60), in the own account too, that one is used: a reset
+makes it deliver from above its ack floor, its own configuration says which messages and to which subject. Its
+ack policy is flow_control, so a work queue keeps what was not stored here, and nothing longer.
+
+Back pressure: requests for flow control are answered when the stream has applied what came before. Those of a
+durable consumer are acks, so they wait until that is written, or with sync_always until it is on the disk.
 
 States: WAITING (for the next try), ASKED (the request is out), FOLLOWING. What is sent is put off to the next
 apply, so that an account's API is never asked while its engine delivers.
@@ -36,6 +41,7 @@ from penstock.protocol.api import (
     DecodeError,
     DeliverPolicy,
     ErrorResponse,
+    StreamConsumerSource,
     decode,
     encode,
 )
@@ -55,6 +61,7 @@ SILENCE_MAX_NS = 10 * SECOND_NS  # without a message or heartbeat: it has gone
 ANSWER_NS = 5 * SECOND_NS  # to wait for the consumer
 RETRY_MIN_NS = SECOND_NS  # doubled with each failure
 RETRY_MAX_NS = 60 * SECOND_NS
+RETRY_DURABLE_MAX_NS = 10 * SECOND_NS  # a reset is cheap, and who makes the consumer later waits for it
 ACK_WAIT_NS = 22 * 3600 * SECOND_NS  # of a consumer that takes none, as the official server sends it
 IDENTITY_MISMATCH = codes.CONSUMER_STREAM_IDENTITY_MISMATCH.err_code
 
@@ -80,7 +87,10 @@ class ExternalReader:
         self._failures = 0
         self._error: ApiError | None = None
         self._consumer = ""
+        self._durable = inflow.source.consumer
         self._delivered = 0  # by the consumer
+        self._last_seq = 0  # the origin's sequence of the last delivery
+        self._taken = 0  # the last one of the origin that is in the batch or the stream
         self._lag = 0
         self._heard_at = -1
         self._flow_replies: list[bytes] = []  # answers to send when the batch was applied
@@ -98,9 +108,10 @@ class ExternalReader:
                 self._ask(now)
             else:
                 self._fail(None, now)
-        if self._flow_replies:
+        if self._flow_replies and (self._durable is None or self.stream.is_kept):
             replies, self._flow_replies = self._flow_replies, []
-            self._engine.defer(lambda: self._answer(replies))
+            stored = self._stored() if self._durable is not None else b""
+            self._engine.defer(lambda: self._answer(replies, stored))
         return 0
 
     def deadline(self) -> int | None:
@@ -133,6 +144,12 @@ class ExternalReader:
     # --- the consumer --------------------------------------------------------------------------
 
     def _ask(self, now: int) -> None:
+        reply = f"_INBOX.{self._engine.new_id()}"
+        self._listen(reply, ServiceSink(self._on_answer))
+        self.state, self._due = State.ASKED, now + ANSWER_NS
+        if self._durable is not None:
+            self._ask_for_reset(self._durable, reply)
+            return
         source, inflow = self.inflow.source, self.inflow
         assert source.external is not None
         to = deliver_subject(source.external.deliver, self._engine.new_id(), is_mirror=inflow.is_mirror)
@@ -140,14 +157,22 @@ class ExternalReader:
         subject = f"{source.external.api or '$JS.API'}.CONSUMER.CREATE.{source.name}"
         if config.filter_subject:
             subject += f".{config.name}.{config.filter_subject}"
-        reply = f"_INBOX.{self._engine.new_id()}"
         self._listen(config.deliver_subject, DeliverySink(self._on_delivery))
-        self._listen(reply, ServiceSink(self._on_answer))
         self._consumer = config.name
-        self.state, self._due = State.ASKED, now + ANSWER_NS
         header = headers.build([(headers.STREAM_IDENTITY, inflow.ident)]) if inflow.ident else b""
         request = encode(ConsumerCreateRequest(stream_name=source.name, config=config))
         self._engine.defer(lambda: self._send(subject.encode(), reply.encode(), header, request))
+
+    def _ask_for_reset(self, durable: StreamConsumerSource, reply: str) -> None:
+        """What it delivers before the reset is not taken, and comes again behind it."""
+        source, inflow = self.inflow.source, self.inflow
+        api = (source.external.api if source.external is not None else "") or "$JS.API"
+        subject = f"{api}.CONSUMER.RESET.{source.name}.{durable.name}"
+        self._listen(durable.deliver_subject, DeliverySink(self._on_delivery))
+        self._consumer = durable.name
+        # A mirror's position is its own last sequence, whatever stream that was of.
+        header = b"" if inflow.is_mirror else headers.build([(headers.STREAM_IDENTITY, inflow.ident)])
+        self._engine.defer(lambda: self._send(subject.encode(), reply.encode(), header, b""))
 
     def _config(self, deliver_subject: str) -> ConsumerConfig:
         inflow, source, log = self.inflow, self.inflow.source, self.stream.log
@@ -203,9 +228,14 @@ class ExternalReader:
             why = f"nobody answers {subject.decode('utf-8', 'replace')}"
             self._fail(failed.format(err=why), self._engine.clock())
 
-    def _answer(self, replies: list[bytes]) -> None:
+    def _answer(self, replies: list[bytes], stored: bytes) -> None:
         for reply in replies:
-            publish(self._engine.index, reply, b"", b"", b"")
+            publish(self._engine.index, reply, b"", stored, b"")
+
+    def _stored(self) -> bytes:
+        """Of what was delivered, everything is stored: the batch is empty, and the stream is written."""
+        numbers = ((headers.LAST_CONSUMER, self._delivered), (headers.LAST_STREAM, self._last_seq))
+        return headers.build([(name, str(number)) for name, number in numbers]) if self._delivered else b""
 
     def _fail(self, error: ApiError | None, now: int) -> None:
         """No consumer, or none any more: another try later."""
@@ -217,7 +247,8 @@ class ExternalReader:
             )  # fmt: skip
         self._error = error
         self.state = State.WAITING
-        self._due = now + min(RETRY_MIN_NS << self._failures, RETRY_MAX_NS)
+        longest = RETRY_MAX_NS if self._durable is None else RETRY_DURABLE_MAX_NS
+        self._due = now + min(RETRY_MIN_NS << self._failures, longest)
         self._failures = min(self._failures + 1, 16)
         self._look(self)
 
@@ -246,6 +277,10 @@ class ExternalReader:
 
     def _begin(self, answer: ConsumerCreateResponse, header: bytes, now: int) -> None:
         inflow = self.inflow
+        if self._durable is not None and answer.config.ack_policy is not AckPolicy.FLOW_CONTROL:
+            wrong = codes.MIRROR_CONSUMER_REQUIRES_ACK_FC
+            self._fail(wrong if inflow.is_mirror else codes.SOURCE_CONSUMER_REQUIRES_ACK_FC, now)
+            return
         before = inflow.seq
         ident = headers.value_of(header, headers.STREAM_IDENTITY) if header else None
         inflow.begin((ident or b"").decode("utf-8", "surrogateescape"))
@@ -254,7 +289,8 @@ class ExternalReader:
             self._look(self)
             return
         self.state, self._due = State.FOLLOWING, now + SILENCE_MAX_NS
-        self._error, self._failures, self._delivered, self._heard_at = None, 0, 0, now
+        self._error, self._failures, self._heard_at = None, 0, now
+        self._delivered, self._last_seq, self._taken = 0, 0, inflow.seq
         self._lag = answer.num_pending
         if inflow.is_mirror and answer.delivered.stream_seq > self.stream.log.last_seq:
             inflow.batch.place(answer.delivered.stream_seq)
@@ -278,6 +314,10 @@ class ExternalReader:
             return
         self._delivered += 1
         self._lag = delivery.pending
+        self._last_seq = delivery.stream_seq
+        if delivery.stream_seq <= self._taken:
+            return  # stored, but the answer that said so got lost
+        self._taken = delivery.stream_seq
         changed = subject
         for mapper in (self.inflow.mapper, self.stream.sink.mapper):
             changed = mapper.map(changed) if mapper is not None else changed

@@ -78,7 +78,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     server_id: str = ""
     server_name: str = ""
     version: str = ""
-    api_level: int = 4
+    api_level: int = 5
     domain: str = ""
     max_memory: int = -1
     max_storage: int = -1

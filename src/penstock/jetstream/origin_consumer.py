@@ -113,7 +113,7 @@ def retire_orphans(engine: JetStream) -> None:
             name = metadata.get("_nats.mirror.stream") or metadata.get("_nats.src.stream") or ""
             stream = engine.streams.get(name)
             inflows = stream.inflows if stream is not None else []
-            of_it = [one for one in inflows if one.source.external is None and one.source.name == origin.name]
+            of_it = [one for one in inflows if one.reads_log and one.source.name == origin.name]
             if name in engine.offline or (stream and any(_is_for(consumer, stream, one) for one in of_it)):
                 continue
             log.warning("consumer %s of stream %s: stream %s is gone", consumer.name, origin.name, name)

@@ -1,11 +1,11 @@
 """Who reads the origins of an account's mirrors and sources, and when.
 
-A reader belongs to one inflow of one stream. Origins in reach by imports only are read by the consumer
-protocol (external.py); that of a stream in the account itself looks at its origin in ticks in which that
-changed, after what changed was written, copies what is new into the inflow's batch and marks its stream,
-which applies the batch in the next tick, like publishes. So an origin's log is read when nothing changes it,
-a copy never runs ahead of what a crash leaves of the original, and a stream that catches up takes turns with
-everything else.
+A reader belongs to one inflow of one stream. Origins in reach by imports only, and those for which a durable
+consumer is named, are read by the consumer protocol (external.py). That of another stream in the account
+looks at its origin in ticks in which that changed, after what changed was written, copies what is new into
+the inflow's batch and marks its stream, which applies the batch in the next tick, like publishes. So an
+origin's log is read when nothing changes it, a copy never runs ahead of what a crash leaves of the original,
+and a stream that catches up takes turns with everything else.
 
 Ordering contract: a batch is filled only when the one before was applied; the position is the stream's own.
 
@@ -213,7 +213,7 @@ class Sourcing:
         self._due.update(dict.fromkeys(readers))
 
     def _reader(self, stream: Stream, inflow: Inflow) -> Reader:
-        if inflow.source.external is not None:
+        if not inflow.reads_log:
             return ExternalReader(self._engine, stream, inflow, self._look)
         reader = LocalReader(self._engine, stream, inflow)
         self._by_origin.setdefault(inflow.source.name, []).append(reader)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from penstock.protocol.curvekeys import CurveKey
     from penstock.protocol.nkeys import KeyPair
 
-VERSION = "2.14.3"
+VERSION = "2.15.2"
 """The NATS version whose features clients may expect; not the version of this package."""
 PROTOCOL = 1
 RUNTIME = f"python{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"

@@ -164,8 +164,12 @@ def reset(engine: JetStream, request: ApiRequest) -> ConsumerResetResponse:
     """CONSUMER.RESET: delivers again from a stream sequence on, or (empty body) from above the ack floor."""
     consumer = _consumer_of(engine, request)
     from_seq = request.body(ConsumerResetRequest).seq
+    stream = consumer.stream
     with engine.containment.changing(consumer):
         seq = consumer.reset(from_seq, request.now)
+    if headers.value_of(request.header, headers.STREAM_IDENTITY) is not None:
+        # Whoever sources through this consumer looks whether it is the stream it knows.
+        request.answer_header = headers.build([(headers.STREAM_IDENTITY, stream.identity)])
     return ConsumerResetResponse(**_fields(consumer.info(request.now)), reset_seq=seq)
 
 

@@ -47,6 +47,11 @@ class Inflow:
         self._seq = 0
 
     @property
+    def reads_log(self) -> bool:
+        """Is the origin in reach, and no consumer named that delivers it?"""
+        return self.source.external is None and self.source.consumer is None
+
+    @property
     def seq(self) -> int:
         """The origin's last sequence that was taken; 0 before the first."""
         return self._stream.log.last_seq if self.is_mirror else self._seq

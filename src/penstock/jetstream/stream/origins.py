@@ -52,6 +52,12 @@ def index_name(source: StreamSource) -> str:
     return f"{name} {sources} {destinations}"
 
 
+def consumer_key(source: StreamSource) -> str:
+    """What tells the durable consumers of one stream's sources apart: two sources can not share one."""
+    api = short_hash(source.external.api) if source.external is not None else ""
+    return f"{source.name}:{api} {source.consumer.name if source.consumer is not None else ''}"
+
+
 def header_line(source: StreamSource, ident: str) -> tuple[bytes, bytes, bytes]:
     """The parts of `Nats-Stream-Source` around the sequence and the subject; for
     kernels.copying.CopyBatch."""
@@ -115,9 +121,6 @@ def check_alone(config: StreamConfig) -> None:
         _check_mirror(config, config.mirror)
     if config.sources:
         _check_sources(config)
-    for source in _origins(config):
-        if source.consumer is not None:
-            raise _refuse("a durable consumer for a mirror or source is not supported by this server version")
 
 
 def _check_counts(config: StreamConfig) -> None:
@@ -160,6 +163,7 @@ def _check_mirror(config: StreamConfig, mirror: StreamSource) -> None:
 
 def _check_sources(config: StreamConfig) -> None:
     names: set[str] = set()
+    consumers: set[str] = set()
     for source in config.sources:
         if not subjects.is_valid_name(source.name):
             raise codes.SOURCE_INVALID_STREAM_NAME.exception()
@@ -175,6 +179,10 @@ def _check_sources(config: StreamConfig) -> None:
             if subjects.any_subset([transform.src or ALL for transform in source.subject_transforms]):
                 raise codes.SOURCE_OVERLAPPING_SUBJECT_FILTERS.exception()
         _check_consumer(source, codes.SOURCE_DURABLE_CONSUMER_CFG_INVALID.exception)
+        if source.consumer is not None:
+            if consumer_key(source) in consumers:
+                raise codes.SOURCE_DURABLE_CONSUMER_DUPLICATE_DETECTED.exception()
+            consumers.add(consumer_key(source))
         _check_start(source)
         if source.filter_subject and not subjects.is_valid_filter(source.filter_subject):
             err = f"subject filter '{source.filter_subject}' for the source: invalid subject"
@@ -196,7 +204,9 @@ def _check_consumer(source: StreamSource, refusal: Callable[[], Exception]) -> N
     consumer = source.consumer
     if consumer is None:
         return
-    is_sound = subjects.is_valid_name(consumer.name) and subjects.is_valid_subject(consumer.deliver_subject)
+    deliver = consumer.deliver_subject
+    is_sound = subjects.is_valid_name(consumer.name) and subjects.is_valid_subject(deliver)
+    is_sound = is_sound and not subjects.is_too_long(deliver)
     if not is_sound or source.opt_start_seq or source.opt_start_time or source.filter_subject:
         raise refusal()
 
