@@ -3,8 +3,8 @@
 What the archive holds is settled when the request comes: the consumers of then, and the messages up to the
 last sequence of then. A consumer's state is that of its turn, as far as it is about those messages; messages
 that leave while it is sent are left out. A chunk's reply takes its ack; as many chunks are on their
-way as fit the window. The last chunk and the empty message after it have no reply; that message says 204, or
-why the archive is not whole (408, 500).
+way as fit the window. The last chunk and the empty message after it have no reply; that message says
+why the archive is not whole (408, 500), or 204; as on the official server nothing, when no chunk was full.
 
 The receiver may subscribe after it got the response, as the `nats` command line does, so the first chunk
 waits for it, two seconds at most. Until then only a subscription to exactly the deliver subject counts as the
@@ -129,7 +129,7 @@ class Snapshot:
         if self._pieces is None and len(self._unsent) < self._chunk_size:
             if self._unsent:
                 self._publish(b"", b"", bytes(self._unsent))
-            self._finish(NO_CONTENT, "", now)
+            self._finish(NO_CONTENT if self._sent else None, "", now)
         return not self.is_done and self._slots > 0
 
     def _failure(self) -> tuple[Status, str] | None:
@@ -196,9 +196,9 @@ class Snapshot:
         else:
             self._finish(NO_FLOW_RESPONSE, "no flow response", now)
 
-    def _finish(self, status: Status, error: str, now: int) -> None:
+    def _finish(self, status: Status | None, error: str, now: int) -> None:
         self.stop()
-        self._publish(b"", status.block(), b"")
+        self._publish(b"", status.block() if status is not None else b"", b"")
         fields = {
             "stream": self._stream.name,
             "start": format_time(self._started),

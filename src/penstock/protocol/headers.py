@@ -201,6 +201,17 @@ def value_of(block: bytes, name: str) -> bytes | None:
     return block[start : end if end >= 0 else len(block)].strip(b" \t")
 
 
+def exact_value_of(block: bytes, name: str) -> bytes | None:
+    """The same with what stands behind the value, and with tabs: for values whose every byte counts. Spaces
+    before it belong to the separator."""
+    at = block.find(needle := _needle(name))
+    if at < 0:
+        return None
+    start = at + len(needle)
+    end = block.find(b"\r\n", start)
+    return block[start : end if end >= 0 else len(block)].lstrip(b" ")
+
+
 def api_level_suffices(block: bytes, level: int) -> bool:
     """Is the API level that a block requires, if any, at most `level`? What is no number never is."""
     required = value_of(block, REQUIRED_API_LEVEL) if block else None

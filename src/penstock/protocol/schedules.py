@@ -16,6 +16,7 @@ seconds count days of the week, combined day fields and the change of clocks in 
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
 
@@ -47,6 +48,7 @@ _FIELDS: tuple[tuple[int, int, dict[str, int]], ...] = (
 )
 _NUMBER = re.compile(r"\+?[0-9]{1,9}", re.ASCII)
 PATTERN_MAX = 1000  # characters: more than six fields that list every value
+_LOCALTIME = "/etc/localtime"
 _YEARS_AHEAD = 5
 _YEAR_MAX = 9990
 _DAY = timedelta(days=1)
@@ -60,15 +62,30 @@ class Occurrence(Struct, frozen=True):
 
 
 def load_zone(name: str) -> tzinfo:
-    """The time zone of that name in the machine's database. Raises MisuseError when there is none."""
+    """The time zone of that name in the machine's database; `Local` is the machine's own, as in Go. Raises
+    MisuseError when there is none."""
     if name == "UTC":
         return UTC
     from zoneinfo import ZoneInfo
 
     try:
-        return ZoneInfo(name)
+        return _local_zone() if name == "Local" else ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise MisuseError(f"{name!r} is no time zone of this machine's database") from None
+
+
+def _local_zone() -> tzinfo:
+    """What TZ names, else what /etc/localtime holds, else UTC. Raises like ZoneInfo."""
+    from zoneinfo import ZoneInfo
+
+    named = os.environ.get("TZ")
+    if named is not None:
+        return ZoneInfo(named.removeprefix(":")) if named else UTC
+    try:
+        with open(_LOCALTIME, "rb") as file:
+            return ZoneInfo.from_file(file, key="Local")
+    except OSError:
+        return UTC
 
 
 def next_occurrence(pattern: str, zone: tzinfo | None, after: int, now: int) -> Occurrence:

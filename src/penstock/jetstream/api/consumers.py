@@ -283,7 +283,7 @@ def create_consumer(
         raise codes.CONSUMER_STORE_FAILED.exception(err=str(error)) from error
     stream.consumers[name] = consumer
     engine.touch_consumer(consumer)
-    engine.advisories.consumer_action(stream.name, name, "create")
+    consumer.tell_created()
     return consumer
 
 

@@ -116,7 +116,7 @@ def _send_batch(engine: JetStream, stream: Stream, request: ApiRequest, body: Ms
             sent, last, pending = _send_run(engine, stream, request, body, name, room)
     except JetStreamApiError:
         raise _Refused(status.MALFORMED_REQUEST) from None
-    if not sent:
+    if not sent and (body.multi_last or body.batch >= 0):
         raise _Refused(status.NO_RESULTS if body.multi_last else status.MESSAGE_NOT_FOUND)
     lines = [(headers.NUM_PENDING, str(pending)), (headers.LAST_SEQUENCE, str(last)), *end]
     publish(engine.index, request.reply, b"", status.EOB.block(lines), b"")
@@ -125,12 +125,12 @@ def _send_batch(engine: JetStream, stream: Stream, request: ApiRequest, body: Ms
 def _send_run(
     engine: JetStream, stream: Stream, request: ApiRequest, body: MsgGetRequest, name: bytes, room: int
 ) -> tuple[int, int, int]:
-    """Messages in order of sequence."""
-    if body.batch < 0:
-        raise _Refused(status.DIRECT_BAD_REQUEST)
+    """Messages in order of sequence. A batch below zero has none, and its end says what there would be."""
     filter_subject = body.next_by_subj.encode()
     seq = start_seq(stream, body)
     pending = stream.log.count_from(seq, filter_subject)
+    if body.batch < 0:
+        return 0, 0, pending
     return send_run(
         engine.index,
         request.reply,

@@ -81,11 +81,11 @@ class Acks:
         settled = 0
         confirmed = True
         if ack.kind is AckKind.ACK:
-            settled = self._settle(stream_seq, consumer_seq)
+            settled = self._sampled(stream_seq, consumer_seq)
             # An ack of what was never delivered is not answered.
             confirmed = stream_seq <= consumer.state.delivered_stream
         elif ack.kind is AckKind.NEXT:
-            settled = self._settle(stream_seq, consumer_seq)
+            settled = self._sampled(stream_seq, consumer_seq)
             consumer.request_messages(reply, body[len(NEXT) :], now)
             confirmed = False
         elif ack.kind is AckKind.NAK:
@@ -99,10 +99,15 @@ class Acks:
             self._confirmations.append(reply)
         return settled
 
+    def _sampled(self, stream_seq: int, consumer_seq: int) -> int:
+        """Settles by an ack, which may make a metric; a termination makes none."""
+        if self._consumer.config.ack_policy is not AckPolicy.NONE:
+            self._consumer.acks.sample(self._consumer.state, stream_seq)
+        return self._settle(stream_seq, consumer_seq)
+
     def _settle(self, stream_seq: int, consumer_seq: int) -> int:
         if self._consumer.config.ack_policy is AckPolicy.NONE:
             return 0
-        self._consumer.acks.sample(self._consumer.state, stream_seq)
         return self._consumer.state.acked(stream_seq, consumer_seq)
 
     def _terminate(self, stream_seq: int, consumer_seq: int, deliveries: int, reason: str) -> int:
@@ -119,6 +124,8 @@ class Acks:
     def _sample_percent(self) -> int:
         """How many of a hundred acks make a metric now: none where nobody listens."""
         consumer = self._consumer
+        if consumer.config.ack_policy is AckPolicy.ALL:
+            return 0  # as on the official server: an ack for many messages has no time of its own
         percent = rules.sample_percent(consumer.config)
         metrics = consumer.engine.advisories
         return percent if percent and metrics.metric_wanted(consumer.ack_metric) else 0

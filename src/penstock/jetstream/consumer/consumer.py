@@ -55,7 +55,7 @@ from penstock.protocol.api import (
     SequenceInfo,
     encode,
 )
-from penstock.protocol.durations import format_time
+from penstock.protocol.durations import format_time, format_time_or_zero
 from penstock.protocol.status import (
     BAD_REQUEST,
     CONSUMER_DELETED,
@@ -390,12 +390,20 @@ class Consumer:
 
     def _check_pause(self, now: int) -> None:
         """Enters or leaves the pause, and tells those who listen for it."""
-        until = rules.pause_until_ns(self.config)
-        paused = until > now
+        paused = rules.pause_until_ns(self.config) > now
         if paused != self._paused:
             self._paused = paused
-            when = {"pause_until": self.config.pause_until} if until else {}
-            self.advise("PAUSE", "consumer_pause", paused=paused, **when)
+            self._tell_pause()
+
+    def tell_created(self) -> None:
+        """Advisories of a new consumer: that it is there, and that it is paused already."""
+        self.engine.advisories.consumer_action(self.stream.name, self.name, "create")
+        if self._paused:
+            self._tell_pause()
+
+    def _tell_pause(self) -> None:
+        until = format_time_or_zero(rules.pause_until_ns(self.config))
+        self.advise("PAUSE", "consumer_pause", paused=self._paused, pause_until=until)
 
     def _inactive_at(self) -> int | None:
         threshold = rules.inactive_threshold_ns(self.config)

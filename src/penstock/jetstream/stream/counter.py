@@ -52,7 +52,7 @@ def check_increment(stream: Stream, header: bytes, payload_len: int) -> int | No
     Raises JetStreamApiError: 10171 for what is no number or stands beside a roll-up or an expectation, 10168
     when the stream holds no counters, 10170 when there is a payload.
     """
-    value = headers.value_of(header, headers.INCR)
+    value = headers.exact_value_of(header, headers.INCR)
     if not value:
         return None
     if _INCREMENT.fullmatch(value) is None:
