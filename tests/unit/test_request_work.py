@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream.limits import SOURCES_MAX, SUBJECTS_MAX, TRANSFORMS_MAX
+from penstock.jetstream.limits import BACKOFFS_MAX, SOURCES_MAX, SUBJECTS_MAX, TRANSFORMS_MAX
 from tests.support.engine import EngineHarness
 
 Call = Callable[[], Any]
@@ -96,6 +96,12 @@ def test_lists_that_are_too_long_are_refused_with_the_most_there_may_be() -> Non
     consumer = {"durable_name": "C", "ack_policy": "explicit", "filter_subjects": many}
     refused = [
         ("CONSUMER.DURABLE.CREATE.S.C", {"stream_name": "S", "config": consumer}, 10012, SUBJECTS_MAX),
+        (
+            "CONSUMER.DURABLE.CREATE.S.C",
+            {"stream_name": "S", "config": {"durable_name": "C", "backoff": [1] * (BACKOFFS_MAX + 1)}},
+            10012,
+            BACKOFFS_MAX,
+        ),
         ("STREAM.CREATE.T", {"name": "T", "subjects": named(SUBJECTS_MAX + 1, "t.%d")}, 10052, SUBJECTS_MAX),
         ("STREAM.UPDATE.S", {"name": "S", "subjects": many}, 10052, SUBJECTS_MAX),
         (

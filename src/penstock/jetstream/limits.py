@@ -19,6 +19,7 @@ METADATA_MAX = 128 * 1024  # bytes, keys and values together
 REPLICAS_MAX = 5
 # What a configuration lists is checked, indexed and answered within one turn of the event loop.
 SUBJECTS_MAX = 10_000  # of a stream; filters of a consumer
+BACKOFFS_MAX = 10_000  # of a consumer
 SOURCES_MAX = 1000  # of a stream
 TRANSFORMS_MAX = 1000  # of all sources of a stream together, or of its mirror
 AGE_MIN_NS = 100_000_000  # of max_age and duplicate_window

@@ -391,9 +391,9 @@ def scalar(word: str) -> Scalar:
         suffix = sized[2].lower()
         power = _POWER.get(suffix[0])
         if power is not None and suffix[1:] == "":
-            return _integer(sized[1], word) * int(1000**power)
+            return _integer(sized[1], word, int(1000**power))
         if power is not None and suffix[1:] in ("b", "i", "ib"):
-            return _integer(sized[1], word) << 10 * power
+            return _integer(sized[1], word, 1 << 10 * power)
     if _FLOAT.fullmatch(word):
         if math.isinf(number := float(word)):
             raise ValueError(f"float '{_short(word)}' is out of the range")
@@ -406,9 +406,9 @@ def scalar(word: str) -> Scalar:
     return word
 
 
-def _integer(digits: str, word: str) -> int:
+def _integer(digits: str, word: str, unit: int = 1) -> int:
     """Raises ValueError for more than 64 bits; Python alone would take any, slowly, up to 4,300 digits."""
-    if len(digits.lstrip("+-0")) <= INTEGER_DIGITS_MAX and -(2**63) <= (number := int(digits)) < 2**63:
+    if len(digits.lstrip("+-0")) <= INTEGER_DIGITS_MAX and -(2**63) <= (number := int(digits) * unit) < 2**63:
         return number
     raise ValueError(f"integer '{_short(word)}' is out of the range")
 

@@ -17,7 +17,14 @@ from penstock.errors import JetStreamApiError, MisuseError
 from penstock.jetstream.claims import bounded
 from penstock.jetstream.config import LEVEL_KEY, REQUIRED_LEVEL_KEY, VERSION_KEY
 from penstock.jetstream.consumer.letters import METADATA_KEY, subject_of
-from penstock.jetstream.limits import DESCRIPTION_MAX, METADATA_MAX, NAME_MAX, SUBJECTS_MAX, EngineConfig
+from penstock.jetstream.limits import (
+    BACKOFFS_MAX,
+    DESCRIPTION_MAX,
+    METADATA_MAX,
+    NAME_MAX,
+    SUBJECTS_MAX,
+    EngineConfig,
+)
 from penstock.kernels.grammar import overlaps_any
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
@@ -245,6 +252,9 @@ def _check_replicas(config: ConsumerConfig, stream: StreamConfig) -> None:
 
 
 def _check_waits(config: ConsumerConfig) -> None:
+    if len(config.backoff) > BACKOFFS_MAX:
+        count = len(config.backoff)
+        raise refuse(f"the consumer has {count} backoff values, at most {BACKOFFS_MAX} are allowed")
     if any(wait < 0 for wait in config.backoff):
         raise codes.CONSUMER_BACK_OFF_NEGATIVE.exception()
     if config.ack_wait < 0:
