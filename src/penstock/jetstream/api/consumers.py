@@ -28,6 +28,7 @@ from penstock.protocol import error_codes as codes
 from penstock.protocol import headers, subjects
 from penstock.protocol.api import (
     TYPE_PREFIX,
+    AckPolicy,
     ConsumerAction,
     ConsumerConfig,
     ConsumerCreateRequest,
@@ -43,6 +44,7 @@ from penstock.protocol.api import (
     ConsumerUnpinRequest,
     ConsumerUnpinResponse,
     PagedRequest,
+    RetentionPolicy,
     SuccessResponse,
 )
 from penstock.protocol.durations import format_time_or_zero
@@ -63,15 +65,24 @@ def create(engine: JetStream, request: ApiRequest) -> ConsumerCreateResponse:
     body = request.body(ConsumerCreateRequest)
     stream = _stream_of(engine, request, body)
     config = body.config
-    if config.direct or config.sourcing:
+    name = _requested_name(request, config)
+    for_sourcing = config.direct or config.sourcing
+    if for_sourcing:
         expected = headers.value_of(request.header, headers.STREAM_IDENTITY) if request.header else None
         if expected and expected.decode("utf-8", "replace") != stream.identity:
             raise codes.CONSUMER_STREAM_IDENTITY_MISMATCH.exception(msg=stream.identity)
+    answer = _created(engine, stream, body, name, request.now)
+    if for_sourcing:
         request.answer_header = headers.build([(headers.STREAM_IDENTITY, stream.identity)])
+    return answer
+
+
+def _requested_name(request: ApiRequest, config: ConsumerConfig) -> str:
+    """As the subject has it, or ""; refuses a configuration that says another one, or another filter."""
     if len(request.args) == 1:
         if config.durable_name:
             raise codes.CONSUMER_EPHEMERAL_WITH_DURABLE_NAME.exception()
-        return _created(engine, stream, body, config.name, request.now)
+        return config.name
     name = request.args[1]
     if config.durable_name and config.durable_name != name:
         raise codes.CONSUMER_DURABLE_NAME_NOT_MATCH_SUBJECT.exception()
@@ -80,7 +91,7 @@ def create(engine: JetStream, request: ApiRequest) -> ConsumerCreateResponse:
             raise codes.CONSUMER_MULTIPLE_FILTERS_NOT_ALLOWED.exception()
         if ".".join(request.args[2:]) != config.filter_subject:
             raise codes.CONSUMER_CREATE_FILTER_SUBJECT_MISMATCH.exception()
-    return _created(engine, stream, body, name, request.now)
+    return name
 
 
 def create_durable(engine: JetStream, request: ApiRequest) -> ConsumerCreateResponse:
@@ -236,7 +247,8 @@ def _expect_empty(request: ApiRequest) -> None:
 
 def _page(engine: JetStream, request: ApiRequest, size: int) -> tuple[list[Consumer], int, int]:
     stream = engine.stream(request.args[0])
-    names = sorted(stream.consumers)
+    # Those that others source by without acks are no consumers of the stream's users.
+    names = sorted(name for name, consumer in stream.consumers.items() if not consumer.config.direct)
     offset = min(max(0, request.optional_body(PagedRequest).offset), len(names))
     return [stream.consumers[name] for name in names[offset : offset + size]], offset, len(names)
 
@@ -248,8 +260,41 @@ def _fields(consumer_info: ConsumerInfo) -> dict[str, Any]:
 def _created(
     engine: JetStream, stream: Stream, body: ConsumerCreateRequest, name: str, now: int
 ) -> ConsumerCreateResponse:
+    if body.config.direct and body.config.sourcing and name:
+        body, name = _for_sourcing(engine, stream, body, name)
     consumer = create_consumer(engine, stream, body, name, now)
     return ConsumerCreateResponse(**_fields(consumer.info(now)))
+
+
+def _for_sourcing(
+    engine: JetStream, stream: Stream, body: ConsumerCreateRequest, name: str
+) -> tuple[ConsumerCreateRequest, str]:
+    """The request and name of what a mirror or source elsewhere gets.
+
+    It asks under the same name each time. A stream that keeps only what is needed holds its messages back by
+    one durable consumer of that name, whose acks are answers to flow control. Where nothing has to be held
+    back, each request makes another consumer, without acks.
+    """
+    if stream.config.retention is RetentionPolicy.LIMITS:
+        return body, f"{name}-{_unused_name(engine, stream)}"
+    config = structs.replace(
+        body.config,
+        direct=False,
+        durable_name=name,
+        ack_policy=AckPolicy.FLOW_CONTROL,
+        ack_wait=0,
+        max_deliver=0,
+        inactive_threshold=0,
+    )
+    present = stream.consumers.get(name)
+    if present is not None:  # where it began is not what the request asks for now
+        config = structs.replace(
+            config,
+            deliver_policy=present.config.deliver_policy,
+            opt_start_seq=present.config.opt_start_seq,
+            opt_start_time=present.config.opt_start_time,
+        )
+    return structs.replace(body, config=config), name
 
 
 def create_consumer(
@@ -294,14 +339,18 @@ def _check_dead_letter_stream(engine: JetStream, config: ConsumerConfig) -> None
 
 
 def _updated(present: Consumer, config: ConsumerConfig, action: ConsumerAction, now: int) -> Consumer:
-    if rules.same(present.config, config):
+    is_same = rules.same(present.config, config)
+    if is_same and not config.sourcing:
         return present
-    if action is ConsumerAction.CREATE:
+    if not is_same and action is ConsumerAction.CREATE:
         raise codes.CONSUMER_ALREADY_EXISTS.exception()
     work_queue.check(present.stream, config, present.name)
     with present.engine.containment.changing(present):
         try:
-            present.update(config, now)
+            if not is_same:
+                present.update(config, now)
+            if config.sourcing and not present.is_driven:
+                present.reset(0, now)  # who sources by it begins again behind what it has stored
         except StoreError as error:
             raise codes.CONSUMER_STORE_FAILED.exception(err=str(error)) from error
     return present

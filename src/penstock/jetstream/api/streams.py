@@ -280,6 +280,9 @@ ENDPOINTS = (
     Endpoint("STREAM.MSG.DELETE", 1, 1, "stream_msg_delete_response", delete_message),
     Endpoint("STREAM.LEADER.STEPDOWN", 1, 1, "stream_leader_stepdown_response", refuse_alone),
     Endpoint("STREAM.PEER.REMOVE", 1, 1, "stream_remove_peer_response", refuse_alone),
+    Endpoint("STREAM.PEER.EVACUATE", 1, 1, "stream_evacuate_peer_response", refuse_alone),
     Endpoint("STREAM.CANCEL_MOVE", 1, 1, "stream_cancel_move_response", refuse_alone),
+    Endpoint("CONSUMER.PEER.REMOVE", 2, 2, "consumer_remove_peer_response", refuse_alone),
+    Endpoint("CONSUMER.PEER.EVACUATE", 2, 2, "consumer_evacuate_peer_response", refuse_alone),
     Endpoint("CONSUMER.LEADER.STEPDOWN", 2, 2, "consumer_leader_stepdown_response", refuse_alone),
 )
