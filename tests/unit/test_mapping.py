@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
+from penstock.routing import mapping
 from penstock.routing.mapping import DROPPED, Destination, Mappings, SubjectMapping, WeightedChoice
 
 
@@ -139,3 +140,20 @@ def test_the_numbers_are_shared_out_exactly_as_weighted(weights: list[int], list
     expected = Counter({d.subject.encode(): d.weight for d in destinations})
     expected[DROPPED if lists_source and destinations else b"a"] += 100 - sum(weights)
     assert shares(b"a", *destinations) == +expected
+
+
+def test_a_mapping_is_prepared_for_the_first_subject_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reload sets thousands at once, and clients wait meanwhile."""
+    made: list[str] = []
+
+    class Counted(mapping.WeightedChoice):
+        def __init__(self, one: SubjectMapping, cluster: str = "") -> None:
+            made.append(one.source)
+            super().__init__(one, cluster)
+
+    monkeypatch.setattr(mapping, "WeightedChoice", Counted)
+    mappings = Mappings([SubjectMapping(f"a.{n}", (to(f"b.{n}"),)) for n in range(1000)])
+    assert made == []
+    for _ in range(2):
+        assert mappings.decide(b"a.7", lambda n: 0) == (b"b.7", True)
+    assert made == ["a.7"]

@@ -139,7 +139,10 @@ class Mappings:
 
     def __init__(self, mappings: Iterable[SubjectMapping], cluster: str = "") -> None:
         by_source = {mapping.source: mapping for mapping in mappings}
-        self._choices = [WeightedChoice(mapping, cluster) for mapping in by_source.values()]
+        self._mappings = list(by_source.values())
+        self._cluster = cluster
+        # Made when they are asked for first: thousands of them take longer than a reload may hold up clients.
+        self._choices: dict[int, WeightedChoice] = {}
         self._first = FirstMatch(by_source)
 
     def decide(self, subject: bytes, below: Below) -> tuple[bytes, bool]:
@@ -155,6 +158,8 @@ class Mappings:
         place = self._first.find(subject)
         if place is None:
             return subject, True
-        choice = self._choices[place]
+        choice = self._choices.get(place)
+        if choice is None:
+            choice = self._choices[place] = WeightedChoice(self._mappings[place], self._cluster)
         outcome = choice.choose(below(WEIGHT_MAX) if choice.is_random else 0)
         return outcome.subject(subject, below), not choice.is_random
