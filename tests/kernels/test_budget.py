@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernels.budget import CROWD_NS, LONG_NS, SHORT_NS, LoopBudget
+from penstock.kernels.budget import CROWD_NS, CROWDED_READ, LONG_NS, SHORT_NS, LoopBudget
 from penstock.kernels.dispatch import ClientSink, Inlet, ServiceSink
 from penstock.kernels.frames import OP_ERROR, OP_NEED_MORE, OP_PING
 from penstock.kernels.sinks import Sink, Subscription
@@ -20,7 +20,7 @@ from penstock.kernels.subjects import SubscriptionIndex
 from penstock.kernels.ticks import WORK_MAX, WORK_MAX_CROWDED, TickTrigger
 from tests.reference import budget as reference
 
-REQUEST_NS = 10_000
+REQUEST_NS = 5_000
 A_SHORT_PART = SHORT_NS // REQUEST_NS
 A_LONG_PART = LONG_NS // REQUEST_NS
 REQUEST = b"PUB a 1\r\nx\r\n"
@@ -113,7 +113,7 @@ def world() -> World:
 
 def test_a_large_read_is_worked_on_in_parts_of_the_long_budget_where_nobody_waits(world: World) -> None:
     client = Client(world, "a")
-    client.read(REQUEST * 1000)
+    client.read(REQUEST * 5 * A_LONG_PART)
     assert (len(world.served), client.inlet.waiting) == (A_LONG_PART, True)
     for turn in range(2, 6):
         world.turn()
@@ -179,6 +179,45 @@ def test_what_one_with_much_reads_waits_while_others_with_little_are_there(world
     assert (world.count("a"), client.inlet.waiting) == (10, True)
     world.turn()
     assert (world.count("a"), client.inlet.waiting) == (11, False)
+
+
+def test_one_with_much_reads_less_at_once_while_others_with_little_are_there(world: World) -> None:
+    client = Client(world, "a")
+
+    def room() -> int:
+        with client.inlet.parser.get_buffer() as view:
+            return len(view)
+
+    whole = room()
+    client.read(REQUEST * 1000)
+    assert room() > whole // 2, "nobody else is there"
+    while world.soon:
+        world.turn()
+    world.crowd()
+    client.read(REQUEST * 1000)
+    while world.soon:
+        world.turn()
+    assert room() == CROWDED_READ
+    world.now_ns += 2 * CROWD_NS
+    client.read(REQUEST)
+    assert room() > whole // 2
+
+
+def test_a_message_larger_than_such_a_read_arrives_whole(world: World) -> None:
+    client = Client(world, "a")
+    payload = bytes(range(256)) * (CROWDED_READ // 64)
+    data = memoryview(REQUEST * 1000 + b"PUB a %d\r\n%s\r\n" % (len(payload), payload))
+    while data:
+        world.crowd()
+        with client.inlet.parser.get_buffer() as view:
+            n = min(len(view), len(data))
+            view[:n] = data[:n]
+        client.inlet.received(n)
+        data = data[n:]
+        while world.soon:
+            world.turn()
+    assert world.count("a") == 1001
+    assert world.served[-1] == ("a", payload)
 
 
 def test_what_is_read_while_the_rest_waits_comes_behind_it(world: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-SHORT_NS = 50_000
+SHORT_NS = 25_000
 LONG_NS = 2_000_000
 CROWD_NS = 50_000_000
 

@@ -3,9 +3,12 @@ from libc.stdint cimport uint64_t
 
 # ns
 cdef enum:
-    SHORT = 50_000
+    SHORT = 25_000
     LONG = 2_000_000
+    LIGHT = 50_000                  # the work of one read of a connection with little to do, at most
     CROWD = 50_000_000
+# bytes
+    READ_CROWDED = 32 << 10         # of a connection with much to do, in a crowd
 
 cdef class LoopBudget:
     cdef object call_soon

@@ -5,6 +5,7 @@ from collections.abc import Callable
 SHORT_NS: int
 LONG_NS: int
 CROWD_NS: int
+CROWDED_READ: int
 
 class LoopBudget:
     """How long the loop works for connections with much to do before all others have a turn.

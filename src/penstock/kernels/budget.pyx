@@ -14,6 +14,10 @@ microseconds of its own (the loop's turn, pausing and resuming the socket), and 
 batches, writes and runs of acks large. Connections that all have much to do want throughput and not answers
 soon, so they have long parts among themselves too.
 
+A read counts too. The kernel copies 128 KiB in 50 microseconds, twice a short part, so in a crowd a connection
+with much to do is given room for READ_CROWDED bytes. Measured beside a flood of 128-byte publishes: the
+bystander's median round trip fell from 0.36 to 0.22 ms, the flood's rate by a seventh.
+
 Invariants: who waits has its turn, whatever others do or raise; nobody has two turns within one of the loop.
 
 Rejected: a thread for each connection, or for some of them (the state of the server has one writer, and the
@@ -51,6 +55,7 @@ cdef extern from *:
 SHORT_NS = SHORT
 LONG_NS = LONG
 CROWD_NS = CROWD
+CROWDED_READ = READ_CROWDED
 
 
 cdef class LoopBudget:

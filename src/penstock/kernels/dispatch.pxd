@@ -102,6 +102,7 @@ cdef class Inlet:
     cdef public bint held               # nothing is worked on: what is read waits until go_on() without it
     # Of the part that runs: its budget is used up; it has none; nothing has been done in it.
     cdef bint spent, unbounded, fresh
+    cdef bint filled                    # the last read filled the room that it was given
     cdef bint fills_parts               # its last part was about as long as a short one may be
     cdef uint64_t used                  # ns of its part that went into reads before this one
     cdef uint64_t heavy_until           # it is one with much to do

@@ -21,7 +21,7 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memmove
 
 from penstock.kernels.buffers cimport OutBuffer
-from penstock.kernels.budget cimport CROWD, SHORT, LoopBudget
+from penstock.kernels.budget cimport CROWD, LIGHT, READ_CROWDED, SHORT, LoopBudget
 from penstock.kernels.encoders cimport put_msg, put_msg_behind
 from penstock.kernels.frames cimport ERROR_MALFORMED, OP_HPUB, OP_NEED_MORE, OP_PUB, FrameParser, to_python
 from penstock.kernels.grammar cimport has_space, is_literal_subject, is_reserved_reply, is_reserved_subject
@@ -475,13 +475,14 @@ cdef class Inlet:
             return
         self.active = True
         self.read_bytes = n
+        self.filled = <size_t>n == self.parser.offered
         if self.waiting or self.held:
             return
         if self.yields():
             self.waiting = True
             self.on_wait()
             return
-        self.work_on(<size_t>n, self.parser.end == self.parser.capacity)
+        self.work_on(<size_t>n, self.filled)
 
     def go_on(self):
         """The next part of what was read and waits; `waiting` says whether there is still more."""
@@ -549,10 +550,13 @@ cdef class Inlet:
     cdef bint note_weight(self, LoopBudget budget, size_t n, bint full) except -1:
         """Is the connection one with little to do, that should be answered soon, or one with much?"""
         cdef uint64_t taken = budget.taken()
-        self.fills_parts = taken > SHORT // 2 or self.spent
-        if taken > SHORT or self.spent or full or n > LIGHT_BYTES:
+        cdef bint crowded = budget.began < budget.crowded_until
+        self.fills_parts = taken > SHORT // 2 or self.spent or self.filled
+        if taken > LIGHT or self.spent or full or n > LIGHT_BYTES:
             self.heavy_until = budget.began + CROWD
-        elif budget.began >= self.heavy_until:
+        # The kernel's copy of a read makes others wait too, and takes longer than a part when it fills the buffer.
+        self.parser.view_max = READ_CROWDED if crowded and budget.began < self.heavy_until else 0
+        if budget.began >= self.heavy_until:
             budget.note_light()
             return True
         return False

@@ -46,6 +46,8 @@ cdef class FrameParser:
     cdef size_t capacity
     cdef size_t need            # total bytes from `start` the frame under way needs; 0 when unknown
     cdef Py_ssize_t exports     # live views handed out by get_buffer
+    cdef size_t view_max        # most bytes that a view has room for; 0: as many as there are
+    cdef size_t offered         # bytes of the last view; a read that fills it has more behind it
     cdef public size_t max_control_line
     cdef public size_t max_payload
     cdef public bint connect_only   # until the peer has shown who it is, nothing but CONNECT is taken

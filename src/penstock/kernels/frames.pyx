@@ -281,7 +281,11 @@ cdef class FrameParser:
             PyBuffer_Release(&view)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
-        PyBuffer_FillInfo(view, self, self.data + self.end, <Py_ssize_t>(self.capacity - self.end), 0, flags)
+        cdef size_t room = self.capacity - self.end
+        if self.view_max and room > self.view_max:
+            room = self.view_max
+        PyBuffer_FillInfo(view, self, self.data + self.end, <Py_ssize_t>room, 0, flags)
+        self.offered = room
         self.exports += 1
 
     def __releasebuffer__(self, Py_buffer* view):
