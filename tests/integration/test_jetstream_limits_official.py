@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.conf_servers import running_as_configured
+from tests.support.conf_servers import running_as_configured, running_conf
 from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
 
@@ -92,3 +93,30 @@ def test_a_stream_without_a_limit_has_the_default_number_of_consumers(client: Ra
     for name in "abc":
         assert "error" not in consume(client, name)
     assert consume(client, "d")["error"]["err_code"] == 10026
+
+
+ACCOUNT = """accounts { A { jetstream { max_file: 1000, max_mem: 1000 }, users: [{user: a, password: p}] } }
+no_auth_user: a
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("storage", ["file", "memory"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_an_account_refuses_the_message_that_would_exceed_its_limit(
+    at_once: bool, storage: str, kind: str, tmp_path: Path
+) -> None:
+    with running_conf(kind, ACCOUNT, tmp_path) as port:
+        client = RawNats(port)
+        assert "error" not in create(client, storage=storage, subjects=["s"])
+        client.subscribe("answer.*", 1)
+        answers = []
+        for i, size in enumerate((200, 200, 200, 500, 100, 10)):
+            client.publish("s", b"x" * size, f"answer.{i}")
+            if not at_once:
+                answers.append(client.message())
+        while len(answers) < 6:
+            answers.append(client.message())
+        client.close()
+    codes = [json.loads(answer.payload).get("error", {}).get("err_code") for answer in answers]
+    assert codes == [None, None, None, 10002, None, None]

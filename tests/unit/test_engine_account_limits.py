@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from penstock.kernels.dispatch import publish
 from tests.support.engine import EngineHarness
 
 
@@ -15,6 +18,23 @@ def test_what_other_accounts_reserve_is_not_there(storage: str, code: int) -> No
     answer = engine.api("STREAM.CREATE.A", {**config, "max_bytes": 301})
     assert answer["error"]["err_code"] == code
     assert "error" not in engine.api("STREAM.CREATE.A", {**config, "max_bytes": 300})
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_would_exceed_the_limit_is_refused_and_a_smaller_message_is_not(at_once: bool) -> None:
+    engine = EngineHarness(account_storage_max=1000)
+    for name in ("A", "B"):
+        engine.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [name.lower()], "storage": "file"})
+    engine.request("b", b"x" * 100)
+    heard = engine.listen(b"answer.*")
+    for i, size in enumerate((200, 200, 200, 400, 100, 10)):
+        publish(engine.index, b"a", b"answer.%d" % i, b"", b"x" * size)
+        if not at_once:
+            engine.tick()
+    engine.tick()
+    refused = [json.loads(payload).get("error", {}).get("err_code") for _, _, payload in heard]
+    assert refused == [None, None, None, 10002, None, None]
+    assert engine.api("INFO")["storage"] <= 1000
 
 
 @pytest.mark.parametrize(

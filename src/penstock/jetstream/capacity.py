@@ -107,6 +107,13 @@ class Capacity:
         limit = self._limit(storage)
         return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self.used_elsewhere(storage) else None
 
+    def bytes_end(self, stream: Stream) -> int | None:
+        """Up to how many bytes the stream may grow before the account has too many; None = no limit."""
+        limit = self._own_limit(stream.config.storage)
+        if limit < 0:
+            return None
+        return stream.accounted_bytes + limit - self._used[stream.config.storage]
+
     def check(self, config: StreamConfig, present: Stream | None) -> None:
         """May there be a stream like this, new or in place of `present`?
 

@@ -211,7 +211,7 @@ class JetStream:
         if stream.syncing:
             self.group.hold(stream)
             return
-        stream.refuse_all = stream.write_failure or self.capacity.refusal(stream)
+        self._admit(stream)
         if was_held and (stream.next_deadline() or now + 1) <= now:
             stream.expire(now)  # came while it was synced
         stream.apply_pending(now)
@@ -399,9 +399,14 @@ class JetStream:
         if stream.syncing:
             self.group.hold(stream)  # what time stores must not leave with the sync that is under way
             return
-        stream.refuse_all = stream.write_failure or self.capacity.refusal(stream)
+        self._admit(stream)
         stream.expire(now)
         self._touch(stream)
+
+    def _admit(self, stream: Stream) -> None:
+        """Tells the stream what the account allows it to store just now."""
+        stream.refuse_all = stream.write_failure or self.capacity.refusal(stream)
+        stream.bytes_end = self.capacity.bytes_end(stream)
 
     def _consumer_on_time(self, consumer: Consumer, now: int) -> None:
         consumer.on_time(now)

@@ -40,8 +40,7 @@ def preview(
     if is_fast(reply) or headers.value_of(header, headers.BATCH_ID):
         return Preview(subject, stream.is_wanted(subject))
     try:
-        if stream.refuse_all is not None:
-            raise stream.refuse_all.exception()
+        stream.check_admitted(subject, header, len(payload))
         decision = ingest.check(stream, subject, header, len(payload), now)
     except JetStreamApiError as error:
         return Preview(b"", error=_told(error, header), answer=_answer(stream, error))

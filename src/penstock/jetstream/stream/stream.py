@@ -133,6 +133,7 @@ class Stream:
         self.inflows: list[Inflow] = []  # what it mirrors or sources
         self.positions: SourcePositions | None = None  # of one with sources
         self.refuse_all: ApiError | None = None  # set by the engine: what every publish gets just now
+        self.bytes_end: int | None = None  # set by the engine: what the account allows it to grow to
         self.kept_seq = self.log.last_seq  # the last that lasts: written, and synced where acks wait for it
         self.write_failure: ApiError | None = None  # set while the store can't write
         # True while what was applied is on its way to the disk (sync_always): nothing more is applied,
@@ -184,7 +185,7 @@ class Stream:
         # Times never go backwards within a stream: seeking by time relies on it.
         ts = max(now, self.log.last_ts)
         while True:
-            if self.refuse_all is None:
+            if self.refuse_all is None and self._fits(batch):
                 apply_plain(
                     batch, self.log, self.limits, self.ids, now, ts, self.acks, self.republisher,
                     self.fast.batches, self.atomic.staged,
@@ -198,6 +199,12 @@ class Stream:
                 self._apply_one(*publish, now, ts)
         if self.fast.batches.has_due:
             self.fast.acknowledge(batch.size)
+
+    def _fits(self, batch: IngestBatch) -> bool:
+        """Is there room in the account for all of the batch, whatever each message takes?"""
+        if self.bytes_end is None:
+            return True
+        return self.log.bytes + batch.size + batch.count * self.log.cost_of(0, 0, 0) <= self.bytes_end
 
     def _apply_one(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, now: int, ts: int
@@ -222,6 +229,16 @@ class Stream:
         elif answers:
             self.acks.add_ack(reply, stored.seq, stored.duplicate)
 
+    def check_admitted(self, subject: bytes, header: bytes, payload_len: int) -> None:
+        """Raises JetStreamApiError when nothing is stored now, and 10002 when this message would exceed the
+        account's limit. What the stream would remove for it does not count, as with the official server."""
+        if self.refuse_all is not None:
+            raise self.refuse_all.exception()
+        if self.bytes_end is None:
+            return
+        if self.log.bytes + self.log.cost_of(len(subject), len(header), payload_len) > self.bytes_end:
+            raise codes.ACCOUNT_RESOURCES_EXCEEDED.exception()
+
     def store_publish(
         self,
         subject: bytes,
@@ -233,8 +250,7 @@ class Stream:
         in_fast_batch: bool = False,
     ) -> Outcome:
         """Decides about one publish and stores it. Raises JetStreamApiError when it is refused."""
-        if self.refuse_all is not None:
-            raise self.refuse_all.exception()
+        self.check_admitted(subject, header, len(payload))
         decision = ingest.check(self, subject, header, len(payload), now, in_fast_batch=in_fast_batch)
         if decision.duplicate_of:
             return Outcome(decision.duplicate_of, duplicate=True, value="")
