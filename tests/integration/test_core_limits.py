@@ -193,6 +193,25 @@ def test_a_client_that_answers_no_ping_is_stale(nats_server_factory: Factory) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_early_ping_waits_for_connect(kind: str, tmp_path: Path) -> None:
+    """Two seconds after CONNECT; connections without one get none. The first PING of one tells the time for
+    the others."""
+    with (
+        running_conf(kind, "", tmp_path) as port,
+        Wire(port) as silent,
+        Wire(port) as late,
+        Wire(port).connect() as clock,
+    ):
+        clock.until(b"PING\r\n")
+        assert silent.ask(b"") == late.ask(b"") == b""
+        late.connect()
+        with Wire(port).connect() as clock_again:
+            clock_again.until(b"PING\r\n")
+        late.until(b"PING\r\n")
+        assert silent.ask(b"") == b""
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_client_that_publishes_stays_though_it_answers_no_ping(kind: str, tmp_path: Path) -> None:
     """As programs do that write to one connection and read from another. It is pinged once."""
     with running_conf(kind, 'ping_interval: "200ms"\nping_max: 3', tmp_path) as port, Wire(port) as wire:

@@ -229,16 +229,18 @@ def test_results_of_several_filters_are_cached_and_inbox_churn_leaves_them_there
     assert len(index.match(b"orders.new").plain) == 3
 
 
-def test_whoever_waits_for_interest_is_called_after_each_insert() -> None:
+def test_whoever_waits_for_interest_or_its_end_is_called_after_each_change() -> None:
     index = SubscriptionIndex()
-    seen: list[bool] = []
-    index.on_insert = lambda: seen.append(index.has_interest(b"a"))
+    seen: list[tuple[str, Subscription, bool]] = []
+    index.on_insert = lambda one: seen.append(("came", one, index.has_interest(b"a")))
+    index.on_remove = lambda one: seen.append(("went", one, index.has_interest(b"a")))
     sub = Subscription(Sink(), b"a")
     index.insert(sub)
     index.remove(sub)
-    index.on_insert = None
+    index.remove(sub)
+    index.on_insert = index.on_remove = None
     index.insert(sub)
-    assert seen == [True]
+    assert seen == [("came", sub, True), ("went", sub, False)]
 
 
 def test_the_generation_grows_with_every_change() -> None:

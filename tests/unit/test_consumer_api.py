@@ -126,6 +126,33 @@ def test_an_unused_ephemeral_goes_after_its_threshold_and_a_durable_stays() -> N
     assert bench.api("CONSUMER.NAMES.S")["consumers"] == ["d"]
 
 
+def test_messages_that_may_still_be_acked_keep_an_unused_consumer() -> None:
+    """Its user may work on them until their ack waits end."""
+    bench = ConsumerBench()
+    bench.define("e", ack_policy="explicit", ack_wait=10 * SECOND)
+    bench.store_messages("s.1", "s.2")
+    bench.pull("e", {"batch": 2})
+    bench.pass_time(15 * SECOND - 1)
+    assert bench.api("CONSUMER.NAMES.S")["consumers"] == ["e"]
+    bench.pass_time(1)
+    assert bench.api("CONSUMER.NAMES.S")["consumers"] == []
+
+
+@pytest.mark.parametrize("body", [b"", b"-NAK", b"+WPI", b"no ack"])
+def test_what_comes_to_its_ack_subjects_starts_a_consumers_threshold_again(body: bytes) -> None:
+    bench = ConsumerBench()
+    bench.define("e", ack_policy="explicit", ack_wait=SECOND)
+    bench.store_messages("s.1")
+    (message,) = bench.pull("e", {"batch": 1}).take()
+    bench.pass_time(4 * SECOND)
+    bench.ack(message, body)
+    bench.tick()
+    bench.pass_time(5 * SECOND - 1)
+    assert bench.api("CONSUMER.NAMES.S")["consumers"] == ["e"]
+    bench.pass_time(1 + SECOND)  # +WPI begins another ack wait
+    assert bench.api("CONSUMER.NAMES.S")["consumers"] == []
+
+
 def test_a_durable_with_a_threshold_goes_as_well() -> None:
     bench = ConsumerBench()
     bench.define("d", ack_policy="explicit", durable_name="d", inactive_threshold=SECOND)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from penstock.jetstream.consumer.push import WINDOW_MAX, WINDOW_MIN
 from penstock.kernels.dispatch import publish
 from tests.support.consumers import MS, SECOND, ConsumerBench, Inbox
@@ -86,10 +88,54 @@ def test_an_ephemeral_without_listener_goes_after_its_threshold() -> None:
     pushed(bench)
     bench.pass_time(20 * SECOND)
     assert bench.api("CONSUMER.NAMES.S")["consumers"] == ["x"]
+    bench.pass_time(SECOND // 2)  # at no moment that a timer could have been set to
+    wakes = bench.wakes
     inbox.close()
-    bench.pass_time(5 * SECOND)
+    assert bench.wakes == wakes + 1  # the removal itself makes it look
+    bench.tick()
+    bench.pass_time(5 * SECOND - 1)
     assert bench.api("CONSUMER.NAMES.S")["consumers"] == ["x"]
-    bench.pass_time(2 * SECOND)
+    bench.pass_time(1)
+    assert bench.api("CONSUMER.NAMES.S")["consumers"] == []
+
+
+@pytest.mark.parametrize("filter_subject", [b"d", b"*", b">"])
+def test_only_subscriptions_that_cover_its_subject_make_a_consumer_look(filter_subject: bytes) -> None:
+    bench = ConsumerBench()
+    pushed(bench)
+    bench.tick()
+    wakes = bench.wakes
+    others = [Inbox(bench, other) for other in (b"e", b"d.*", b"*.d")]
+    assert bench.wakes == wakes
+    inbox = Inbox(bench, filter_subject)
+    assert bench.wakes == wakes + 1
+    bench.tick()
+    wakes = bench.wakes
+    for other in others:
+        other.close()
+    assert bench.wakes == wakes
+    inbox.close()
+    assert bench.wakes == wakes + 1
+    bench.tick()
+    bench.pass_time(5 * SECOND)
+    assert bench.api("CONSUMER.NAMES.S")["consumers"] == []
+    assert bench.index.on_insert is None and bench.index.on_remove is None
+
+
+def test_an_ack_starts_the_threshold_of_an_unheard_consumer_again() -> None:
+    bench = ConsumerBench()
+    inbox = Inbox(bench, b"d")
+    pushed(bench, ack_policy="explicit")
+    bench.store_messages("s.a")
+    (message,) = inbox.take()
+    inbox.close()
+    bench.tick()
+    bench.pass_time(4 * SECOND)
+    bench.ack(message)
+    bench.tick()
+    bench.pass_time(5 * SECOND - 1)
+    assert bench.api("CONSUMER.NAMES.S")["consumers"] == ["x"]
+    bench.pass_time(1)
     assert bench.api("CONSUMER.NAMES.S")["consumers"] == []
 
 

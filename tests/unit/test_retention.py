@@ -301,7 +301,7 @@ def test_a_consumer_that_is_deleted_takes_its_needs_with_it() -> None:
 def test_an_ephemeral_consumer_that_expires_takes_its_needs_with_it() -> None:
     """row 27, row 68"""
     bench = Bench("interest")
-    bench.consumer("e", inactive_threshold=SECOND)
+    bench.consumer("e", inactive_threshold=SECOND, ack_wait=SECOND)
     bench.consumer("d", durable_name="d", filter_subject="s.d")
     bench.store_messages("s.a", "s.d")
     delivered(bench, "e")

@@ -147,6 +147,7 @@ def test_the_walkthrough_of_an_ephemeral_monitor() -> None:
     bench.pass_time(MINUTE)
     assert bench.info("m")["push_bound"]
     monitor.close()
+    bench.tick()
     bench.pass_time(4 * SECOND)
     assert "error" not in bench.info("m")
     bench.pass_time(4 * SECOND)

@@ -82,7 +82,7 @@ class Snapshot:
         self._reply = f"$JS.SNAPSHOT.ACK.{stream.name}.{self.id}".encode()
         self._acks = Subscription(ServiceSink(self._on_ack), self._reply + b".>")
         engine.index.insert(self._acks)
-        engine.interest.wait(self, engine.wake)
+        engine.interest.await_listener(self, self._subject, engine.wake)
 
     # --- what is sent --------------------------------------------------------------------------
 

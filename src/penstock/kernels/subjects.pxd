@@ -48,7 +48,10 @@ cdef class SubscriptionIndex:
     cdef readonly size_t count
     cdef readonly uint64_t num_lookups      # since it was made
     cdef readonly uint64_t num_walks        # of those, the ones that the cache didn't answer
-    cdef public object on_insert            # None, or called after every insert: somebody waits for interest
+    # None, or called with the subscription after every insert or removal: somebody waits for interest, or for
+    # its end.
+    cdef public object on_insert
+    cdef public object on_remove
     cdef public uint64_t random_state       # picks queue group members; set it for a repeatable choice
     cdef uint64_t seed                      # of the hashes
     cdef dict members                       # {Subscription: None} in the order of insertion

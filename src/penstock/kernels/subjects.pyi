@@ -27,13 +27,15 @@ class SubscriptionIndex:
     """All subscriptions of one account.
 
     random_state -- seeds the choice of queue group members (64 bits; 0 = the default).
-    on_insert -- None, or called after every insert: somebody waits for interest.
+    on_insert, on_remove -- None, or called with the subscription after every insert or removal: somebody
+    waits for interest, or for its end.
     replies -- None, or who awaits one message, beside the subscriptions.
     watcher -- None, or told of each subscription that came or went.
     """
 
     random_state: int
-    on_insert: Callable[[], object] | None
+    on_insert: Callable[[Subscription], object] | None
+    on_remove: Callable[[Subscription], object] | None
     replies: AwaitedReplies | None
     watcher: IndexWatcher | None
     @property

@@ -452,7 +452,7 @@ cdef class SubscriptionIndex:
         self.generation += 1
         self.invalidate(f, n, wildcard)
         if self.on_insert is not None:
-            self.on_insert()
+            self.on_insert(sub)
         if self.watcher is not None:
             self.watcher.inserted(sub)
         return 0
@@ -475,6 +475,8 @@ cdef class SubscriptionIndex:
         self.count -= 1
         self.generation += 1
         self.invalidate(f, n, wildcard)
+        if self.on_remove is not None:
+            self.on_remove(sub)
         if self.watcher is not None:
             self.watcher.removed(sub)
         if self.replies is not None:

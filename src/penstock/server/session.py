@@ -120,10 +120,8 @@ class Session:
         else:
             # Cookies, which `options` hold by now, count with CONNECT, as in the official server.
             self._check(ConnectOptions(), self._welcome)
-        first_ping_s = min(FIRST_PING_S, server.ping_interval_ns_of(self.connection.kind) / 1e9)
-        self._ping_timer = self._call_later(
-            first_ping_s * (1 + FIRST_PING_JITTER * server.random()), self._on_ping_timer
-        )
+        # Whoever sends no CONNECT may not be ready for a PING yet, so the early one waits for it.
+        self._ping_in(server.ping_interval_ns_of(self.connection.kind) / 1e9)
 
     def _welcome(self, identity: Identity | None) -> None:
         """Lets in who needs no CONNECT, unless it has to show that it comes through a proxy."""
@@ -283,6 +281,8 @@ class Session:
             if self._refuses_proxy(options.user, None):
                 return
         self.rtt_ns = max(1, self.server.clock() - self.started_ns)  # until a PONG says it better
+        first_ping_s = min(FIRST_PING_S, self.server.ping_interval_ns_of(self.connection.kind) / 1e9)
+        self._ping_in(first_ping_s * (1 + FIRST_PING_JITTER * self.server.random()))
         self._check(options, lambda identity: self._checked(options, identity))
 
     def _refuses_proxy(self, user: str, identity: Identity | None) -> bool:
@@ -626,8 +626,12 @@ class Session:
             self._ping_sent_ns = self._last_ping_ns = now
             self.trace("->> [PING]")
             self.send(PING)
-        interval_s = self.server.ping_interval_ns_of(self.connection.kind) / 1e9
-        self._ping_timer = self._call_later(interval_s, self._on_ping_timer)
+        self._ping_in(self.server.ping_interval_ns_of(self.connection.kind) / 1e9)
+
+    def _ping_in(self, delay_s: float) -> None:
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
+        self._ping_timer = self._call_later(delay_s, self._on_ping_timer)
 
     def _call_later(self, delay_s: float, work: Callable[[], object]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(delay_s, faults.contain, work, self.fail)

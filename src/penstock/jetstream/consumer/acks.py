@@ -29,13 +29,15 @@ class Acks:
         self._confirmations: list[bytes] = []
         self._acked_by_flow = (0, 0)  # stream and consumer sequence of the last answer to flow control
 
-    def apply(self, now: int) -> None:
-        """Applies everything that was gathered."""
+    def apply(self, now: int) -> bool:
+        """Applies everything that was gathered; was there anything?"""
         consumer = self._consumer
         queue, state = consumer.acks, consumer.state
+        special = queue.take_special()
+        is_used = bool(special) or queue.count > 0
         queue.sample_percent = self._sample_percent()
         settled = 0
-        for place, stream_seq, consumer_seq, deliveries, body, reply in queue.take_special():
+        for place, stream_seq, consumer_seq, deliveries, body, reply in special:
             settled += queue.apply(state, place)
             settled += self._apply_one(stream_seq, consumer_seq, deliveries, body, reply, now)
         settled += queue.apply(state)
@@ -47,6 +49,7 @@ class Acks:
             consumer.acked_at = now
         if queue.samples:
             self._tell_samples(now)
+        return is_used
 
     def on_flow_reply(self, header: bytes) -> None:
         """An answer to flow control says in its header what its sender has stored; one without acks nothing,

@@ -232,8 +232,8 @@ class Consumer:
     def apply(self, now: int) -> None:
         """Applies the acks that came since the last time."""
         self.acks.clean()
-        if not self.closed:
-            self._acks.apply(now)
+        if not self.closed and self._acks.apply(now):
+            self._used_at = now
 
     def write(self) -> None:
         """Hands what changed to the operating system; with sync_always what is to be confirmed also to the
@@ -259,6 +259,9 @@ class Consumer:
             self._wiring().wait(self, False)
             if self.pull is not None:
                 self.pull.at_end_of_stream(now)
+            elif self.push is not None:
+                self.push.look(now)
+                self._await_change(self.push)
         elif self.push is not None:
             self._deliver_push(self.push, now)
         elif self.pull is not None:
@@ -280,18 +283,20 @@ class Consumer:
         self._wiring().wait(self, at_end and bool(pull.requests))
 
     def _deliver_push(self, push: PushDelivery, now: int) -> None:
-        if not push.is_active:
-            push.look(now)
+        push.look(now)
         end = self._run(push.targets, now)
         if self.pump.sent:
             push.after_delivery(now)
         if end in _FULL:
             push.acks_full()
         self._wiring().wait(self, end == RunEnd.RUN_EMPTY and push.is_active)
-        if push.is_active:
-            self.engine.interest.stop(self)
-        else:
-            self.engine.interest.wait(self, self.acks.mark)
+        self._await_change(push)
+
+    def _await_change(self, push: PushDelivery) -> None:
+        """The next subscription that may begin or end its interest makes it look again."""
+        interest = self.engine.interest
+        wait = interest.await_silence if push.is_active else interest.await_listener
+        wait(self, push.target.subject, self.acks.mark)
 
     def _run(self, targets: list[Target], now: int) -> int:
         share = unwritten.share_of(self, self._share)
@@ -424,6 +429,11 @@ class Consumer:
         self.pull.sweep(now)
         if self.pull.requests:
             self._used_at = now
+            return False
+        # Whoever has messages may work on them until their ack waits end; the threshold counts from there.
+        unacked = max((ts + self.state.wait_ns(seq) for seq, _, ts, _ in self.state.pending()), default=0)
+        if unacked + rules.inactive_threshold_ns(self.config) > now:
+            self._used_at = unacked
             return False
         return True
 

@@ -1,14 +1,25 @@
-"""Push consumers and backups that stand still because nobody listens: a new subscription wakes them.
+"""Who is woken when somebody begins or ceases to listen on a subject: push consumers and backups.
 
-Invariant: the index calls only while somebody waits, so that subscriptions cost nothing where all consumers
-are bound. What is called only marks work for the end of the tick.
+A push consumer without listeners stands still until one comes, and one that is in use must notice when the
+last one goes: its inactive threshold counts from then. A backup waits for its receiver.
+
+Invariants: each waits for one thing at a time; the index calls only while somebody waits for that kind of
+change; what is called only marks work for the end of the tick, so a subscription that comes and goes within
+one tick is no change.
+
+Rejected: looking at intervals (a threshold of 100 ms took up to a second longer, and every consumer in use
+had a timer); calling everybody at each subscription (with ten thousand idle consumers each SUB cost all).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.kernels.filterset import FilterSet
+from penstock.kernels.sinks import Subscription
 from penstock.kernels.subjects import SubscriptionIndex
+
+WORK_MAX = 2**63  # a filter may concern everybody, and those have to look
 
 
 class InterestWatch:
@@ -16,19 +27,47 @@ class InterestWatch:
 
     def __init__(self, index: SubscriptionIndex) -> None:
         self._index = index
-        self._waiting: dict[object, Callable[[], object]] = {}
+        self._coming: FilterSet[object] = FilterSet()
+        self._going: FilterSet[object] = FilterSet()
+        self._waiting: dict[object, tuple[FilterSet[object], bytes, Callable[[], object]]] = {}
 
-    def wait(self, waiter: object, mark: Callable[[], object]) -> None:
-        """It waits for somebody to listen: `mark` is called after each new subscription."""
-        self._waiting[waiter] = mark
-        self._index.on_insert = self._look
+    def await_listener(self, waiter: object, subject: bytes, mark: Callable[[], object]) -> None:
+        """`mark` is called after each new subscription that covers the (literal) subject."""
+        self._wait(waiter, self._coming, subject, mark)
+
+    def await_silence(self, waiter: object, subject: bytes, mark: Callable[[], object]) -> None:
+        """`mark` is called after each removal of a subscription that covers the subject."""
+        self._wait(waiter, self._going, subject, mark)
 
     def stop(self, waiter: object) -> None:
         """It waits no more."""
-        self._waiting.pop(waiter, None)
-        if not self._waiting:
-            self._index.on_insert = None
+        before = self._waiting.pop(waiter, None)
+        if before is not None:
+            before[0].discard(before[1], waiter)
+            self._attach()
 
-    def _look(self) -> None:
-        for mark in self._waiting.values():
-            mark()
+    def _wait(
+        self, waiter: object, filters: FilterSet[object], subject: bytes, mark: Callable[[], object]
+    ) -> None:
+        before = self._waiting.get(waiter)
+        if before is not None:
+            if before[0] is filters and before[1] == subject:
+                return
+            before[0].discard(before[1], waiter)
+        filters.add(subject, waiter)
+        self._waiting[waiter] = (filters, subject, mark)
+        self._attach()
+
+    def _attach(self) -> None:
+        self._index.on_insert = self._came if self._coming else None
+        self._index.on_remove = self._went if self._going else None
+
+    def _came(self, subscription: Subscription) -> None:
+        self._mark(self._coming, subscription)
+
+    def _went(self, subscription: Subscription) -> None:
+        self._mark(self._going, subscription)
+
+    def _mark(self, filters: FilterSet[object], subscription: Subscription) -> None:
+        for waiter in filters.owners_overlapping(subscription.subject, work_max=WORK_MAX):
+            self._waiting[waiter][2]()

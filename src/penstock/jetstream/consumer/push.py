@@ -1,9 +1,8 @@
 """Delivery to a subject: interest, idle heartbeats, flow control.
 
 A push consumer delivers while somebody listens on its deliver subject; without listeners it stands
-still, and an ephemeral one is removed when that has lasted for its inactive threshold. Interest is looked
-up when it delivers or beats and every INTEREST_CHECK_NS; while it stands still, every new subscription
-makes it look (`interest`).
+still, and is removed when that has lasted for its inactive threshold. Interest is looked up when it delivers
+or beats, and after each subscription to its subject that comes or goes (`interest`).
 
 Flow control: once half the window is delivered, the receiver is asked for an answer; while more than a
 window is unanswered, delivery stalls. The window begins small and doubles with every answer, up to
@@ -29,7 +28,6 @@ WINDOW_MAX = 32 * 1024 * 1024
 WINDOW_MIN = WINDOW_MAX // 16
 FLOW_PREFIX = "$JS.FC."
 FLOW_ID_LEN = 4
-INTEREST_CHECK_NS = 1_000_000_000
 
 
 class PushDelivery:
@@ -63,7 +61,6 @@ class PushDelivery:
         self.targets: list[Target] = []
         self.idle_since = now  # when interest was lost
         self._heartbeat_due = now + heartbeat_ns
-        self._look_due = now + INTEREST_CHECK_NS
         if flow_prefix:
             pump.flow_window = WINDOW_MIN
             pump.on_flow = self._request_flow
@@ -94,14 +91,12 @@ class PushDelivery:
             self.idle_since = now
         elif wanted:
             self.idle_since = 0
-        self._look_due = now + INTEREST_CHECK_NS
         return began
 
     def lost(self, now: int) -> None:
         """The pump found nobody."""
         self.targets.clear()
         self.idle_since = self.idle_since or now
-        self._look_due = now + INTEREST_CHECK_NS
 
     def after_delivery(self, now: int) -> None:
         """Messages were delivered: the next heartbeat is due a whole interval later."""
@@ -109,14 +104,10 @@ class PushDelivery:
 
     def next_deadline(self) -> int | None:
         """When on_time has something to do."""
-        if not self.targets:
-            return None
-        return min(self._look_due, self._heartbeat_due) if self._heartbeat_ns else self._look_due
+        return self._heartbeat_due if self.targets and self._heartbeat_ns else None
 
     def on_time(self, now: int, last_consumer: int, last_stream: int) -> None:
-        """Looks for interest and sends an idle heartbeat when one is due."""
-        if self._look_due <= now:
-            self.look(now)
+        """Sends an idle heartbeat when one is due, if somebody still listens."""
         if not (self._heartbeat_ns and self.targets and self._heartbeat_due <= now):
             return
         self.look(now)
