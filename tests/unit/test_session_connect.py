@@ -39,6 +39,11 @@ def test_a_later_connect_changes_only_what_it_names() -> None:
     assert (second.verbose, second.name, second.echo) == (False, "me", False)
 
 
+def test_a_connect_of_null_names_nothing() -> None:
+    before = parsed(verbose=False, name="me")
+    assert parse_connect(b"null", before) == parse_connect(b" null ", before) == before
+
+
 def test_null_counts_as_absent_and_unknown_fields_are_ignored() -> None:
     assert parsed(user=None, verbose=None, future="x", tls_required=False) == ConnectOptions()
 

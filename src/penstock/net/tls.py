@@ -14,7 +14,8 @@ What comes first on a new socket:
 Phases: UNDECIDED (nothing has come) -> HANDSHAKE -> OPEN. A client that goes on without TLS leaves UNDECIDED
 by taking the socket over: then the layer is out of the way, and such a client costs nothing more.
 
-Invariant: after INFO, nothing leaves in clear but the one -ERR of a handshake that never began.
+Invariant: after INFO, nothing leaves in clear. A client whose handshake takes too long reads the end: an -ERR
+would be no record of TLS, and with handshake_first the first bytes that it ever got.
 
 Rejected: `loop.start_tls`. It can't look at the first byte before it decides, has no way to be handed bytes
 that have come already, and keeps a write buffer of its own that no limit of ours sees.
@@ -38,7 +39,6 @@ from penstock.net.reasons import CloseReason
 
 HANDSHAKE_RECORD = 0x16  # the first byte of a ClientHello (RFC 8446, 5.1)
 READ_BYTES = 256 * 1024
-NO_TLS_ERROR = b"-ERR 'Secure Connection - TLS Required'\r\n"
 # The names of RFC 5246 that nats.conf and monitoring use, and OpenSSL's. TLS 1.3 suites have one name.
 SUITES = {
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
@@ -163,7 +163,6 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._phase = Phase.UNDECIDED
         self._in_clear = policy.info_delay_s == 0.0
-        self._begun = False  # bytes of a handshake have come
         self._has_more = False  # there may be something to decrypt
         self._is_working = False
         self._held: list[bytes] = []  # written by the connection before it may leave
@@ -194,7 +193,6 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
                 self._step_aside(bytes(self._scratch[:nbytes]))
                 return
             self._begin()
-        self._begun = True
         self._incoming.write(self._scratch[:nbytes])
         self._has_more = True
         if self._phase is Phase.HANDSHAKE:
@@ -369,6 +367,4 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
     def _on_timeout(self) -> None:
         self._timer = None
         self._told("TLS handshake timeout")
-        if not self._begun:
-            self._raw.write(NO_TLS_ERROR)
         self._connection.close(CloseReason.TLS_HANDSHAKE_FAILURE)

@@ -48,7 +48,7 @@ def permissions(node: Node, name: str) -> Permissions:
             found["subscribe"] = _subjects(entry, field, queues=True)
         elif field in _RESPONSES:
             found["responses"] = _responses(entry, field)
-        else:
+        elif not entry.used:
             raise where.error(f'Unknown field "{key}" parsing permissions')
     return Permissions(**found)
 
@@ -64,7 +64,7 @@ def _subjects(node: Node, name: str, *, queues: bool) -> SubjectPermission:
             allow += _entries(entry, key, queues=queues)
         elif key.lower() == "deny":
             deny += _entries(entry, key, queues=queues)
-        else:
+        elif not entry.used:
             raise where.error(f'Unknown field name "{key}" parsing subject permissions, only \'allow\' or'
                               " 'deny' are permitted")  # fmt: skip
     return SubjectPermission(allow=allow or None, deny=deny)
@@ -95,7 +95,7 @@ def _responses(node: Node, name: str) -> ResponsePermission | None:
             found = replace(found, max_msgs=integer(entry, key) or found.max_msgs)
         elif key.lower() in _EXPIRES:
             found = replace(found, expires_ns=duration_text(entry, key) or found.expires_ns)
-        else:
+        elif not entry.used:
             raise where.error(f'Unknown field "{key}" parsing permissions')
     return found
 
@@ -262,6 +262,8 @@ def accounts(node: Node, name: str) -> tuple[AccountOptions, ...]:
     shared: list[SharedEntry] = []
     for account, where, entry in block(node, name):
         if not isinstance(entry.value, Map):
+            if entry.used:
+                continue
             raise where.error("Expected map entries for accounts")
         try:
             found.append(_account(account, entry.value, shared))

@@ -67,10 +67,10 @@ def parse_connect(payload: bytes, before: ConnectOptions) -> ConnectOptions:
         before: the options so far.
 
     Raises:
-        ProtocolError: no JSON object, or a field of the wrong type.
+        ProtocolError: neither a JSON object nor null, which names nothing; or a field of the wrong type.
     """
     try:
-        found = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+        found = msgspec.json.decode(payload, type=dict[str, msgspec.Raw] | None) or {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"CONNECT with bad JSON: {error}") from error
     changes: dict[str, Any] = {}

@@ -5,7 +5,7 @@ A directive the official server knows and this one doesn't support yet is refuse
 a server that silently drops `tls` or `accounts` is worse than one that doesn't start. What has an effect in
 clusters alone is checked (`standalone_directives`).
 
-A top-level key that some value refers to as a variable is no unknown field.
+A key that some value refers to as a variable is no unknown field, in whatever block it stands.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ def fields(
     for key, where, node in items:
         entry = table.get(key.lower())
         if entry is None:
-            _check_without_effect(key, where, node, unsupported)
+            if not node.used:
+                _check_without_effect(key, where, node, unsupported)
             continue
         option, read = entry
         found[option] = read(node, key.lower())

@@ -55,6 +55,8 @@ def _check(items: Map, table: dict[str, Reader]) -> None:
     for key, where, node in items:
         read = table.get(key.lower())
         if read is None:
+            if node.used:
+                continue
             raise where.error(f'unknown field "{key}"')
         read(node, key.lower())
 

@@ -87,6 +87,8 @@ def _read(
     for key, where, node in items:
         entry = table.get(key.lower())
         if entry is None:
+            if node.used:
+                continue
             raise where.error(f'unknown field "{key}"')
         about, read = entry
         if about in found and about in _ONCE:

@@ -53,6 +53,8 @@ def trusted(node: Node, name: str) -> tuple[str, ...]:
     found: tuple[str, ...] = ()
     for key, where, entry in block(node, name):
         if key.lower() != "trusted":
+            if entry.used:
+                continue
             raise where.error(f'unknown field "{key}"')
         if not isinstance(entry.value, list):
             raise where.error(f"expected proxies' trusted field to be an array, got {shown(entry)}")
@@ -64,6 +66,8 @@ def _key(node: Node) -> str:
     public = ""
     for key, where, entry in block(node, "an entry of proxies.trusted"):
         if key.lower() not in ("key", "public_key"):
+            if entry.used:
+                continue
             raise where.error(f'unknown field "{key}"')
         public = text(entry, key)
         if not is_public(public):
