@@ -1,8 +1,6 @@
 """The same dialogue with both servers: answers, ack subjects, statuses and infos must be the same.
 
-Left out of the comparison: times, ids, versions, and the wording of JSON errors. Where penstock is
-different on purpose, the dialogue doesn't go: the official server's reported floor lags behind after
-max_deliver until the next ack, ours doesn't.
+Left out of the comparison: times, ids, versions, and the wording of JSON errors.
 """
 
 from __future__ import annotations

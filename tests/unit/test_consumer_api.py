@@ -11,8 +11,8 @@ TYPE = "io.nats.jetstream.api.v1."
 
 def test_the_same_configuration_again_is_no_error() -> None:
     bench = ConsumerBench()
-    first = bench.define("x", ack_policy="explicit")
-    again = bench.define("x", ack_policy="explicit", action="create")
+    first = bench.define("x", ack_policy="explicit", durable_name="x")
+    again = bench.define("x", ack_policy="explicit", durable_name="x", action="create")
     assert first["type"] == again["type"] == TYPE + "consumer_create_response"
     assert first["config"] == again["config"]
     assert first["created"] == again["created"]

@@ -25,7 +25,7 @@ from penstock.jetstream.stream.purge import PENDING_WORK
 from penstock.jetstream.stream.stream import Stream
 from penstock.kernels.dispatch import publish
 from penstock.protocol import error_codes as codes
-from penstock.protocol import headers, subjects
+from penstock.protocol import headers
 from penstock.protocol.api import (
     TYPE_PREFIX,
     AckPolicy,
@@ -222,6 +222,9 @@ def _stream_of(engine: JetStream, request: ApiRequest, body: ConsumerCreateReque
     stream = engine.stream(request.args[0])
     if body.stream_name != stream.name:
         raise codes.STREAM_MISMATCH.exception()
+    name = request.args[1] if len(request.args) > 1 else body.config.name
+    if "/" in name or "\\" in name:
+        raise codes.CONSUMER_NAME_CONTAINS_PATH_SEPARATORS.exception()
     return stream
 
 
@@ -305,20 +308,22 @@ def create_consumer(
     name: "" for an ephemeral that is given one. Raises JetStreamApiError: what the configuration's rules
     refuse, 10148 and 10149 for the action, 10013, 10026, 10104.
     """
-    name = name or _unused_name(engine, stream)
-    if not subjects.is_valid_name(name):
-        raise codes.CONSUMER_BAD_DURABLE_NAME.exception()
-    _refuse_offline(stream, name)
+    # A name that the server gives to an ephemeral is no part of its configuration.
     config = structs.replace(body.config, name=name)
+    name = name or _unused_name(engine, stream)
+    _refuse_offline(stream, name)
     present = stream.consumers.get(name)
     if present is not None:  # pausing has its own request; an update neither pauses nor resumes
         config = structs.replace(config, pause_until=present.config.pause_until)
     if present is None and body.action is ConsumerAction.UPDATE:
         rules.checked(config, stream.config, engine.config, pedantic=body.pedantic)
         raise codes.CONSUMER_DOES_NOT_EXIST.exception()
+    asked = config
     config = rules.checked(config, stream.config, engine.config, pedantic=body.pedantic)
     _check_dead_letter_stream(engine, config)
     if present is not None:
+        if body.action is ConsumerAction.CREATE and rules.is_left_to_default(asked, stream.config):
+            raise codes.CONSUMER_ALREADY_EXISTS.exception()
         return _updated(present, config, body.action, now)
     _check_capacity(engine, stream, config)
     work_queue.check(stream, config, name)

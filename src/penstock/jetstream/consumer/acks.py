@@ -46,7 +46,7 @@ class Acks:
             settled += state.acked(*acked)
         settled += consumer.letters.apply(now)
         if settled:
-            consumer.acked_at = now
+            consumer.acked(now)
         if queue.samples:
             self._tell_samples(now)
         return is_used
@@ -79,11 +79,12 @@ class Acks:
         """Returns how many messages stopped being pending."""
         consumer = self._consumer
         ack = parse_body(body)
-        if ack is None:
-            return 0
         settled = 0
         confirmed = True
-        if ack.kind is AckKind.ACK:
+        if ack is None:
+            # No ack, but whoever asks for an answer gets one, as with the official server.
+            confirmed = stream_seq > 0
+        elif ack.kind is AckKind.ACK:
             settled = self._sampled(stream_seq, consumer_seq)
             # An ack of what was never delivered is not answered.
             confirmed = stream_seq <= consumer.state.delivered_stream

@@ -212,6 +212,8 @@ def _with_defaults(
     elif config.max_ack_pending == 0 and uses_acks:
         bounds = (MAX_ACK_PENDING, engine.server_max_ack_pending, engine.max_ack_pending)
         changes["max_ack_pending"] = min(bound for bound in bounds if bound > 0)
+    if pedantic:
+        _check_limits_named(config, stream)
     if engine.max_request_batch > 0 and not is_push(config) and config.max_batch == 0:
         if pedantic:
             raise codes.PEDANTIC.exception(
@@ -228,6 +230,22 @@ def _with_defaults(
         threshold = INACTIVE_THRESHOLD_NS
     changes["inactive_threshold"] = threshold
     return structs.replace(config, **changes)
+
+
+def _check_limits_named(config: ConsumerConfig, stream: StreamConfig) -> None:
+    """What the stream limits must be said by a pedantic request. Raises JetStreamApiError 10157."""
+    for name in ("max_ack_pending", "inactive_threshold"):
+        if getattr(stream.consumer_limits, name) > 0 and getattr(config, name) == 0:
+            raise codes.PEDANTIC.exception(err=f"{name} must be set if it's configured in stream limits")
+
+
+def is_left_to_default(config: ConsumerConfig, stream: StreamConfig) -> bool:
+    """Does a configuration leave its inactive threshold to the server?
+
+    The official server compares what was asked for with what it keeps, and only the latter has the default:
+    creating such a consumer again is refused, where clients rely on it to find out that a name is taken.
+    """
+    return not (config.durable_name or config.inactive_threshold or stream.consumer_limits.inactive_threshold)
 
 
 def _check_names(config: ConsumerConfig) -> None:

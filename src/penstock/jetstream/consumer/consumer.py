@@ -102,6 +102,7 @@ class Consumer:
         self._removals = -1  # what is pending was not held against what the stream has yet
         self._acks_full = False  # max_ack_pending stopped the last delivery
         self._used_at = now
+        self._floor_held: tuple[int, int] | None = None  # what infos show; None: the floor as it is
         self._paused = rules.pause_until_ns(config) > now
         acks_by_flow = config.ack_policy is AckPolicy.FLOW_CONTROL
         # Does it deliver nothing itself, because a mirror or source tells it what was taken?
@@ -125,6 +126,7 @@ class Consumer:
                 engine.index,
                 self.pump,
                 config.deliver_subject.encode(),
+                group=config.deliver_group.encode(),
                 heartbeat_ns=config.idle_heartbeat,
                 flow_prefix=FLOW_PREFIX.encode() + prefix if config.flow_control else b"",
                 acks_by_flow=acks_by_flow and not self.is_driven,
@@ -232,8 +234,15 @@ class Consumer:
     def apply(self, now: int) -> None:
         """Applies the acks that came since the last time."""
         self.acks.clean()
-        if not self.closed and self._acks.apply(now):
+        if self.closed:
+            return
+        if self._acks.apply(now):
             self._used_at = now
+
+    def acked(self, now: int) -> None:
+        """An ack settled messages."""
+        self.acked_at = now
+        self._floor_held = None
 
     def write(self) -> None:
         """Hands what changed to the operating system; with sync_always what is to be confirmed also to the
@@ -300,6 +309,7 @@ class Consumer:
 
     def _run(self, targets: list[Target], now: int) -> int:
         share = unwritten.share_of(self, self._share)
+        floor = self._floor
         end = self.pump.run(targets, now, share)
         if not share:
             end = RunEnd.RUN_EMPTY  # the engine comes back when the stream is written again
@@ -311,7 +321,7 @@ class Consumer:
             self.delivered_at = self._used_at = now
             self.redelivery.delivered(now)
         if self.pump.given_up:
-            self._give_up(self.pump.given_up)
+            self._give_up(self.pump.given_up, floor)
             self.pump.given_up.clear()
         if end == RunEnd.RUN_BUDGET:
             self.engine.touch_consumer(self)
@@ -342,6 +352,7 @@ class Consumer:
 
     def purged(self) -> None:
         """Messages were purged: what is gone counts as delivered and acked."""
+        self._floor_held = None
         self._drop_missing()
         self.state.skip(self.stream.log.first_seq - 1)
         self.engine.touch_consumer(self)
@@ -374,9 +385,10 @@ class Consumer:
             return
         self._check_pause(now)
         self.pinning.on_time(now)
+        floor = self._floor
         given_up = self.redelivery.on_time(now)
         if given_up:
-            self._give_up(given_up)
+            self._give_up(given_up, floor)
         self.letters.on_time(now)
         state = self.state
         if self.pull is not None:
@@ -479,6 +491,7 @@ class Consumer:
         for what may not change, StoreWriteError when it can't be kept."""
         rules.check_update(self.config, config)
         moved = self.push is not None and config.deliver_subject != self.config.deliver_subject
+        is_regrouped = config.deliver_group != self.config.deliver_group
         if moved and self.push is not None:
             self.push.look(now)
             if self.push.is_active:
@@ -504,8 +517,8 @@ class Consumer:
         self._used_at = now
         self.letters.resume()
         self._check_pause(now)
-        if moved and self.push is not None:
-            self.push.move_to(config.deliver_subject.encode(), now)
+        if (moved or is_regrouped) and self.push is not None:
+            self.push.move_to(config.deliver_subject.encode(), config.deliver_group.encode(), now)
         self.engine.touch_consumer(self)
 
     def reset(self, seq: int, now: int) -> int:
@@ -529,6 +542,7 @@ class Consumer:
         self._needs_changed()
         self.redelivery.configure(rules.ack_waits_ns(self.config), self.config.max_deliver, now)
         self.delivered_at = self.acked_at = 0
+        self._floor_held = None
         self._used_at = now
         self.engine.touch_consumer(self)
         return seq
@@ -554,7 +568,7 @@ class Consumer:
             created=format_time(self.created),
             config=rules.with_versions(self.config, self.engine.config),
             delivered=_sequence(state.delivered_consumer, state.delivered_stream, self.delivered_at),
-            ack_floor=_sequence(state.ack_floor_consumer, state.ack_floor_stream, self.acked_at),
+            ack_floor=_sequence(*(self._floor_held or self._floor), self.acked_at),
             num_ack_pending=state.num_pending,
             # With one delivery there are no redeliveries; what is given up is none either.
             num_redelivered=0 if self.config.max_deliver == 1 else state.num_redelivered,
@@ -579,8 +593,16 @@ class Consumer:
         suffix = f"CONSUMER.{event}.{self.stream.name}.{self.name}"
         self.engine.advisories.publish(suffix, kind, where | fields)
 
-    def _give_up(self, given_up: list[tuple[int, int]]) -> None:
-        """These reached max_deliver, and are so in the ack state."""
+    @property
+    def _floor(self) -> tuple[int, int]:
+        """The ack floor: consumer and stream sequence."""
+        return self.state.ack_floor_consumer, self.state.ack_floor_stream
+
+    def _give_up(self, given_up: list[tuple[int, int]], floor: tuple[int, int]) -> None:
+        """These reached max_deliver, and are so in the ack state. floor: before that."""
+        if not self.letters.wanted:
+            # Nobody acked them: infos show the floor of before until somebody acks, as the official server's.
+            self._floor_held = self._floor_held or floor
         for stream_seq, deliveries in given_up:
             if self.letters.wanted:
                 self.letters.add(stream_seq, Letter(deliveries, MAX_DELIVER, ""))

@@ -59,7 +59,7 @@ class WaitingRequest(Target):
     def __init__(self, reply: bytes, request: PullRequest, now: int) -> None:
         super().__init__(reply, max(request.batch, 1), max(request.max_bytes, 0))
         self.no_wait = request.no_wait
-        self.expires = now + request.expires if request.expires > 0 else None
+        self.expires = now + request.expires if request.expires else None
         self.heartbeat_ns = max(request.idle_heartbeat, 0)
         self.heartbeat_due = now + self.heartbeat_ns if self.heartbeat_ns else None
         self.heartbeat_sent_at = 0  # `delivered` when the heartbeat was set
@@ -134,7 +134,7 @@ class PullQueue:
         if len(self.requests) >= self.waiting_max and now - self._swept_at > SWEEP_NS:
             self.sweep(now)
         if request.no_wait:
-            if messages_pending == 0 and request.expires <= 0:
+            if messages_pending == 0 and not request.expires:
                 raise PullRefusedError(NO_MESSAGES)
             if messages_pending > 0 and self.requests:
                 self.sweep(now)

@@ -33,6 +33,7 @@ FLOW_ID_LEN = 4
 class PushDelivery:
     """Where a push consumer delivers to.
 
+    group: who listens must be a member of; b"" for none.
     heartbeat_ns: 0 for none. flow_prefix: `$JS.FC.<stream>.<consumer>.`, b"" without flow control.
     acks_by_flow: the answers are acks.
     new_id: an unused id; its last characters name flow control requests.
@@ -44,6 +45,7 @@ class PushDelivery:
         pump: Pump,
         subject: bytes,
         *,
+        group: bytes,
         heartbeat_ns: int,
         flow_prefix: bytes,
         acks_by_flow: bool,
@@ -53,6 +55,7 @@ class PushDelivery:
         self._index = index
         self._pump = pump
         self._new_id = new_id
+        self._group = group
         self._heartbeat_ns = heartbeat_ns
         self._flow_prefix = flow_prefix
         self._flow_id = b""
@@ -71,15 +74,16 @@ class PushDelivery:
         """Did somebody listen at the last look?"""
         return bool(self.targets)
 
-    def move_to(self, subject: bytes, now: int) -> None:
-        """Delivers to another subject from now on."""
+    def move_to(self, subject: bytes, group: bytes, now: int) -> None:
+        """Delivers to another subject, or another group, from now on."""
+        self._group = group
         self.target = Target(subject)
         self.targets.clear()
         self.look(now)
 
     def look(self, now: int) -> bool:
         """Looks whether somebody listens: True when that has just begun."""
-        wanted = self.target.is_wanted(self._index)
+        wanted = self._is_bound()
         began = wanted and not self.targets
         if began:
             self.targets.append(self.target)
@@ -92,6 +96,18 @@ class PushDelivery:
         elif wanted:
             self.idle_since = 0
         return began
+
+    def _is_bound(self) -> bool:
+        """Does somebody listen as it wants it: as a member of its deliver group, or else in no group at all?
+
+        Others on its subject don't make it deliver, as with the official server, but get what it delivers.
+        """
+        match = self._index.match(self.target.subject)
+        if not (match.plain or match.groups):
+            return self.target.is_wanted(self._index)  # its subject may be one across accounts
+        if self._group:
+            return any(members[0].queue == self._group for members in match.groups)
+        return bool(match.plain)
 
     def lost(self, now: int) -> None:
         """The pump found nobody."""

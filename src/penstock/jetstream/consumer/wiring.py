@@ -57,7 +57,8 @@ class ConsumerWiring:
             for subscription in self._subscriptions:
                 self._engine.index.insert(subscription)
         self._consumers[consumer.name] = consumer
-        if consumer.config.ack_policy is not AckPolicy.FLOW_CONTROL:
+        # Nobody listens on ack subjects of others: a request there has no responders.
+        if consumer.config.ack_policy not in (AckPolicy.FLOW_CONTROL, AckPolicy.NONE):
             self._acks.add(consumer.name.encode(), consumer.acks)
         self.claim(consumer)
 
