@@ -151,3 +151,28 @@ async def test_a_durable_consumer_of_another_account_empties_its_work_queue(
         return (await there.state("Q"))[0] == 0
 
     await until(emptied, 30)
+
+
+async def test_a_work_queue_of_another_account_keeps_what_is_not_stored_yet(
+    there: Streams, here: Streams
+) -> None:
+    await there.make("Q", "q.>", retention="workqueue")
+    await here.make("S", sources=[{"name": "Q", "external": EXTERNAL}])
+    for n in range(10):
+        await there.pub(f"q.{n}", b"%d" % n)
+    await here.reaches("S", 10, 60)
+    assert [one.payload for one in await here.all("S")] == [b"%d" % n for n in range(10)]
+
+    async def emptied() -> bool:
+        return (await there.state("Q"))[0] == 0
+
+    await until(emptied, 30)
+    (name,) = (await there.api("CONSUMER.NAMES.Q"))["consumers"]
+    config = (await there.api(f"CONSUMER.INFO.Q.{name}"))["config"]
+    assert (config["ack_policy"], config["sourcing"]) == ("flow_control", True)
+    await here.delete("S")
+
+    async def gone() -> bool:
+        return not (await there.api("CONSUMER.NAMES.Q"))["consumers"]
+
+    await until(gone, 30)

@@ -54,7 +54,7 @@ def test_row_172_a_mirror_and_a_source_follow(js: EngineHarness) -> None:
     assert origin_info(js, "M") == {"name": "O", "external": EXTERNAL, "lag": 0, "active": 0}
     assert js.api("CONSUMER.NAMES.O")["consumers"] == []  # they are no business of the origin's users
     names = list(js.engine.streams["O"].consumers)
-    assert sorted(name.rsplit("_", 2)[0] for name in names) == ["JS_MIRROR", "JS_SRC"]
+    assert sorted(name.rsplit("_", 1)[0] for name in names) == ["JS_MIRROR", "JS_SRC"]
     js.api("STREAM.DELETE.M")
     js.api("STREAM.DELETE.S")
     later(js, 30)
@@ -183,3 +183,43 @@ def test_a_start_by_time_and_filters_reach_the_consumer(js: EngineHarness) -> No
     later(js, 15)  # the first names it asks for are those of the consumers before
     put(js, b"3")
     assert payloads(js, "S") == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+def test_an_origin_that_keeps_what_is_needed_lets_go_of_what_is_stored(retention: str) -> None:
+    js = EngineHarness(domain="hub")
+    js.create("O", "o.*", retention=retention)
+    make(js, "S", sources=[{"name": "O", "external": EXTERNAL}])
+    settle(js)
+    (name,) = js.api("CONSUMER.NAMES.O")["consumers"]
+    put(js, b"0", b"1", b"2")
+    assert payloads(js, "S") == [b"0", b"1", b"2"] and len(content(js, "O")) == 3
+    later(js, 2)  # the heartbeat asks for the acks
+    assert len(content(js, "O")) == 0
+    js = EngineHarness(js.store, now=js.now, domain="hub")
+    put(js, b"3")
+    later(js, 15)
+    assert payloads(js, "S") == [b"0", b"1", b"2", b"3"] and len(content(js, "O")) == 0
+    assert js.api("CONSUMER.NAMES.O")["consumers"] == [name]
+    js.api("STREAM.DELETE.S")
+    settle(js)
+    assert js.api("CONSUMER.NAMES.O")["consumers"] == []
+
+
+def test_answers_that_do_not_reach_the_consumer_are_said_until_one_does(
+    js: EngineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    js.create("Q", "q", retention="workqueue")
+    make(js, "S", sources=[{"name": "Q", "external": EXTERNAL}])
+    settle(js)
+    with monkeypatch.context() as patch:
+        patch.setattr(ExternalReader, "_answer", lambda *_: None)
+        publish(js.index, b"q", b"", b"", b"0")
+        settle(js)
+        later(js, 3)
+        assert "error" not in origin_info(js, "S")[0]
+        later(js, 2)
+        assert origin_info(js, "S")[0]["error"]["err_code"] == 10228
+    later(js, 3)
+    assert "error" not in origin_info(js, "S")[0]
+    assert len(content(js, "Q")) == 0

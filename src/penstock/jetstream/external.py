@@ -4,14 +4,15 @@ The request for the consumer goes out under the API prefix that the configuratio
 to a subject under the prefix that it names, and imports carry both to where the origin is. The consumer is
 ephemeral and takes no acks: what was taken is known by what was stored. Its deliveries are counted, so that
 one which got lost is noticed, by the next one or by a heartbeat; then the consumer is made anew behind what
-is there.
+is there. An origin that keeps only what is needed answers the same request with a durable consumer, whose
+acks are the answers to flow control; it is removed when the stream has no use for it any more.
 
 Where the configuration names a durable consumer (ADR-60), in the own account too, that one is used: a reset
 makes it deliver from above its ack floor, its own configuration says which messages and to which subject. Its
 ack policy is flow_control, so a work queue keeps what was not stored here, and nothing longer.
 
-Back pressure: requests for flow control are answered when the stream has applied what came before. Those of a
-durable consumer are acks, so they wait until that is written, or with sync_always until it is on the disk.
+Back pressure: requests for flow control are answered when the stream has applied what came before. Where the
+answers are acks, they wait until that is written, or with sync_always until it is on the disk.
 
 States: WAITING (for the next try), ASKED (the request is out), FOLLOWING. What is sent is put off to the next
 apply, so that an account's API is never asked while its engine delivers.
@@ -25,6 +26,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.limits import SECOND_NS
+from penstock.jetstream.origin_consumer import consumer_name
 from penstock.jetstream.stream.origins import deliver_subject
 from penstock.kernels.copying import DeliverySink
 from penstock.kernels.dispatch import ServiceSink, publish
@@ -46,7 +48,6 @@ from penstock.protocol.api import (
     encode,
 )
 from penstock.protocol.durations import format_time
-from penstock.protocol.ids import short_hash
 from penstock.protocol.numbers import natural
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ RETRY_MIN_NS = SECOND_NS  # doubled with each failure
 RETRY_MAX_NS = 60 * SECOND_NS
 RETRY_DURABLE_MAX_NS = 10 * SECOND_NS  # a reset is cheap, and who makes the consumer later waits for it
 ACK_WAIT_NS = 22 * 3600 * SECOND_NS  # of a consumer that takes none, as the official server sends it
+STALLS_MAX = 3  # heartbeats in a row that name the same unanswered request
 IDENTITY_MISMATCH = codes.CONSUMER_STREAM_IDENTITY_MISMATCH.err_code
 
 
@@ -88,6 +90,9 @@ class ExternalReader:
         self._error: ApiError | None = None
         self._consumer = ""
         self._durable = inflow.source.consumer
+        self._acks = False  # are answers to flow control the consumer's acks?
+        self._held = ""  # the durable consumer that the origin made for the stream
+        self._stalled = (b"", 0)  # what heartbeats say is not answered, and how many in a row did
         self._delivered = 0  # by the consumer
         self._last_seq = 0  # the origin's sequence of the last delivery
         self._taken = 0  # the last one of the origin that is in the batch or the stream
@@ -108,9 +113,9 @@ class ExternalReader:
                 self._ask(now)
             else:
                 self._fail(None, now)
-        if self._flow_replies and (self._durable is None or self.stream.is_kept):
+        if self._flow_replies and (not self._acks or self.stream.is_kept):
             replies, self._flow_replies = self._flow_replies, []
-            stored = self._stored() if self._durable is not None else b""
+            stored = self._stored() if self._acks else b""
             self._engine.defer(lambda: self._answer(replies, stored))
         return 0
 
@@ -136,7 +141,10 @@ class ExternalReader:
         return self._error or self.inflow.refusal
 
     def stop(self, *, for_good: bool) -> None:
-        """Listens no more; the consumer goes when nobody listens."""
+        """Listens no more; a consumer without acks goes when nobody listens."""
+        if for_good and self._held:
+            subject = self._subject("DELETE", self._held)
+            self._engine.defer(lambda: self._answer([subject], b""))
         self._stop_following()
         self._unsubscribe()
         self.state, self._due = State.WAITING, None
@@ -154,29 +162,33 @@ class ExternalReader:
         assert source.external is not None
         to = deliver_subject(source.external.deliver, self._engine.new_id(), is_mirror=inflow.is_mirror)
         config = self._config(to)
-        subject = f"{source.external.api or '$JS.API'}.CONSUMER.CREATE.{source.name}"
+        subject = self._subject("CREATE")
         if config.filter_subject:
-            subject += f".{config.name}.{config.filter_subject}"
+            subject = self._subject("CREATE", config.name, config.filter_subject)
         self._listen(config.deliver_subject, DeliverySink(self._on_delivery))
         self._consumer = config.name
         header = headers.build([(headers.STREAM_IDENTITY, inflow.ident)]) if inflow.ident else b""
         request = encode(ConsumerCreateRequest(stream_name=source.name, config=config))
-        self._engine.defer(lambda: self._send(subject.encode(), reply.encode(), header, request))
+        self._engine.defer(lambda: self._send(subject, reply.encode(), header, request))
+
+    def _subject(self, verb: str, *more: str) -> bytes:
+        """Of a request about a consumer of the origin."""
+        source = self.inflow.source
+        api = (source.external.api if source.external is not None else "") or "$JS.API"
+        return ".".join((api, "CONSUMER", verb, source.name, *more)).encode()
 
     def _ask_for_reset(self, durable: StreamConsumerSource, reply: str) -> None:
         """What it delivers before the reset is not taken, and comes again behind it."""
-        source, inflow = self.inflow.source, self.inflow
-        api = (source.external.api if source.external is not None else "") or "$JS.API"
-        subject = f"{api}.CONSUMER.RESET.{source.name}.{durable.name}"
+        inflow = self.inflow
+        subject = self._subject("RESET", durable.name)
         self._listen(durable.deliver_subject, DeliverySink(self._on_delivery))
         self._consumer = durable.name
         # A mirror's position is its own last sequence, whatever stream that was of.
         header = b"" if inflow.is_mirror else headers.build([(headers.STREAM_IDENTITY, inflow.ident)])
-        self._engine.defer(lambda: self._send(subject.encode(), reply.encode(), header, b""))
+        self._engine.defer(lambda: self._send(subject, reply.encode(), header, b""))
 
     def _config(self, deliver_subject: str) -> ConsumerConfig:
         inflow, source, log = self.inflow, self.inflow.source, self.stream.log
-        kind = "MIRROR" if inflow.is_mirror else "SRC"
         about = "mirror" if inflow.is_mirror else "src"
         account = self._engine.config.account
         seq = inflow.seq + 1 if inflow.seq else source.opt_start_seq
@@ -186,7 +198,7 @@ class ExternalReader:
         policy = DeliverPolicy.BY_START_TIME if since else DeliverPolicy.ALL
         filters = [one.decode() for one in inflow.filters]
         return ConsumerConfig(
-            name=f"JS_{kind}_{short_hash(f'{self.stream.name} {account}')}_{self._engine.new_id()}",
+            name=consumer_name(self._engine, self.stream, inflow),
             deliver_subject=deliver_subject,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE if seq else policy,
             opt_start_seq=seq,
@@ -200,6 +212,7 @@ class ExternalReader:
             idle_heartbeat=HEARTBEAT_NS,
             inactive_threshold=SILENCE_MAX_NS,
             direct=True,
+            sourcing=True,
             metadata={f"_nats.{about}.acc": account, f"_nats.{about}.stream": self.stream.name},
         )
 
@@ -277,7 +290,8 @@ class ExternalReader:
 
     def _begin(self, answer: ConsumerCreateResponse, header: bytes, now: int) -> None:
         inflow = self.inflow
-        if self._durable is not None and answer.config.ack_policy is not AckPolicy.FLOW_CONTROL:
+        self._acks = answer.config.ack_policy is AckPolicy.FLOW_CONTROL
+        if self._durable is not None and not self._acks:
             wrong = codes.MIRROR_CONSUMER_REQUIRES_ACK_FC
             self._fail(wrong if inflow.is_mirror else codes.SOURCE_CONSUMER_REQUIRES_ACK_FC, now)
             return
@@ -291,6 +305,9 @@ class ExternalReader:
         self.state, self._due = State.FOLLOWING, now + SILENCE_MAX_NS
         self._error, self._failures, self._heard_at = None, 0, now
         self._delivered, self._last_seq, self._taken = 0, 0, inflow.seq
+        self._held = answer.name if self._acks and self._durable is None else ""
+        self._consumer = answer.name  # the origin may have made a name of its own of the one asked for
+        self._stalled = (b"", 0)
         self._lag = answer.num_pending
         if inflow.is_mirror and answer.delivered.stream_seq > self.stream.log.last_seq:
             inflow.batch.place(answer.delivered.stream_seq)
@@ -313,6 +330,7 @@ class ExternalReader:
             self._fail(None, now)
             return
         self._delivered += 1
+        self._heed_stall(b"")
         self._lag = delivery.pending
         self._last_seq = delivery.stream_seq
         if delivery.stream_seq <= self._taken:
@@ -336,6 +354,20 @@ class ExternalReader:
                 self._fail(None, now)
                 return
             stalled = headers.value_of(header, headers.CONSUMER_STALLED)
+            self._heed_stall(stalled or b"")
             if stalled and stalled not in self._flow_replies:
                 self._flow_replies.append(stalled)
         self._look(self)
+
+    def _heed_stall(self, stalled: bytes) -> None:
+        """Answers that do not reach the consumer, for want of an import, are said in the stream's info."""
+        known, count = self._stalled
+        self._stalled = (stalled, (count + 1 if stalled == known else 1) if stalled else 0)
+        if self._stalled[1] == STALLS_MAX:
+            self._error = codes.SOURCE_CONSUMER_FLOW_CONTROL_STALLED
+            log.warning(
+                "stream %s: answers to the flow control of %s do not reach its consumer",
+                self.stream.name, self.inflow.source.name,
+            )  # fmt: skip
+        elif not stalled and self._error == codes.SOURCE_CONSUMER_FLOW_CONTROL_STALLED:
+            self._error = None

@@ -358,6 +358,9 @@ CONSUMER_STREAM_IDENTITY_MISMATCH: Final = ApiError(
 )
 STREAM_RECONFIGURE_IN_PROGRESS: Final = ApiError(400, 10226, "stream reconfiguration already in progress")
 MESSAGE_SOURCE_HDR_NOT_ALLOWED: Final = ApiError(400, 10227, "message stream source header is not allowed")
+SOURCE_CONSUMER_FLOW_CONTROL_STALLED: Final = ApiError(
+    500, 10228, "stream source consumer stalled on flow control"
+)
 
 # Where the official server numbers an error otherwise than the specification: the same under its number.
 OFFICIAL: Final[dict[ApiError, ApiError]] = {
