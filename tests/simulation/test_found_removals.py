@@ -13,7 +13,7 @@ import pytest
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from penstock.testing.sim.disk import Killed, SimDisk
-from tests.support.consumers import ConsumerBench
+from tests.support.consumers import SECOND, ConsumerBench
 from tests.support.engine import EngineHarness
 
 OFFLINE_STREAM, OFFLINE_CONSUMER = 10194, 10195
@@ -187,6 +187,45 @@ def test_what_was_acked_while_a_consumer_was_offline_leaves_a_work_queue_when_it
     assert bench.state("S")["messages"] == 2
     assert bench.api("CONSUMER.DELETE.S.x")["success"]
     assert bench.state("S")["messages"] == 1, "nobody acked s.x"
+
+
+class DiskWithFullBlocks(SimDisk):
+    """Takes everything but the bytes of blocks while it is not well."""
+
+    is_well = True
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int) -> int:
+        blocks = [file for path, file in self.files() if path.endswith(".blk")]
+        if not self.is_well and self._fds[fd] in blocks:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(fd, data, offset)
+
+
+def test_no_consumer_ends_while_the_removals_by_its_acks_can_not_be_written() -> None:
+    disk = DiskWithFullBlocks(Random(1))
+    bench = ConsumerBench(opened(disk).account("$G"), stream={"retention": "workqueue"})
+    bench.consumer("x", durable_name="x", filter_subject="s.x")
+    bench.consumer("y", inactive_threshold=5 * SECOND, filter_subject="s.y")
+    bench.store_messages("s.x", "s.y")
+    (mine,), (other,) = bench.pull("x", b"1").take(), bench.pull("y", b"1").take()
+    disk.is_well = False
+    confirmations = bench.listen(b"_OK")
+    for message in (mine, other):
+        bench.ack(message, reply=b"_OK")
+    bench.tick()
+    assert len(confirmations) == 2, "the acks are kept in the journals of the consumers"
+    assert bench.api("CONSUMER.DELETE.S.x")["error"]["code"] == 500
+    bench.pass_time(20 * SECOND)
+    assert sorted(bench.engine.streams["S"].consumers) == ["x", "y"]
+    disk.restart()
+    assert ConsumerBench(opened(disk).account("$G")).state("S")["messages"] == 0
+
+    disk.is_well = True
+    disk.restart()
+    bench = ConsumerBench(opened(disk).account("$G"), now=bench.now)
+    assert bench.api("CONSUMER.DELETE.S.x")["success"]
+    bench.pass_time(20 * SECOND)
+    assert not bench.engine.streams["S"].consumers
 
 
 def after_power_loss(disk: SimDisk) -> SimDisk:

@@ -15,7 +15,6 @@ No IO, no clock, no randomness of its own: files are the store's, time and ids c
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Generator
@@ -427,10 +426,14 @@ class JetStream:
             raise StoreWriteError(stream.write_failure.description)
 
     def keep_removals(self, stream: Stream) -> None:
-        """Writes what acks removed from an interest or work-queue stream, when it waits to be written."""
+        """Writes what acks removed from an interest or work-queue stream, when it waits to be written.
+
+        A consumer may end only after that: until then its state alone tells what it acked. After a crash in
+        between, the next consumer of a work queue would get messages whose acks were confirmed. Raises
+        StoreWriteError.
+        """
         if stream.needs is not None and not stream.syncing and not stream.log.is_written:
-            with contextlib.suppress(StoreWriteError):  # it was logged, and is tried again
-                self.keep_change(stream)
+            self.keep_change(stream)
 
     def _touch(self, stream: Stream) -> None:
         self._note_stream(stream)

@@ -16,6 +16,7 @@ memory), or has a deadline.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock import faults
-from penstock.errors import StoreError
+from penstock.errors import StoreError, StoreWriteError
 from penstock.jetstream.consumer import config as rules
 from penstock.jetstream.consumer import unwritten
 from penstock.jetstream.consumer.acks import Acks
@@ -403,7 +404,7 @@ class Consumer:
             self.push.on_time(now, state.delivered_consumer, state.delivered_stream)
         inactive_at = self._inactive_at()
         if inactive_at is not None and inactive_at <= now and self._is_unused(now):
-            self.retire()
+            self._expire(now)
 
     def _check_pause(self, now: int) -> None:
         """Enters or leaves the pause, and tells those who listen for it."""
@@ -649,9 +650,19 @@ class Consumer:
             self._leave()
             self.store.abandon()
 
+    def _expire(self, now: int) -> None:
+        try:
+            self.engine.keep_removals(self.stream)
+        except StoreWriteError:  # it was logged
+            self._used_at = now
+        else:
+            self.retire()
+
     def retire(self) -> None:
         """Ends for good and leaves its stream, without a request. A restart finds it where its files can't be
         removed, and it ends again."""
+        with contextlib.suppress(StoreWriteError):  # it was logged
+            self.engine.keep_removals(self.stream)
         self._leave_stream()
         try:
             self.store.delete()
@@ -662,7 +673,8 @@ class Consumer:
     def remove(self, *, sync: bool) -> None:
         """The same by a request. sync: power loss does not bring it back. Raises StoreError where its files
         can't be removed: it is offline then, because a restart may find it, until another request removes
-        it."""
+        it. The same where the removals by its acks can't be written: then it goes on."""
+        self.engine.keep_removals(self.stream)
         self._leave_stream()
         try:
             self.store.delete(sync=sync)
@@ -674,9 +686,6 @@ class Consumer:
     def _leave_stream(self) -> None:
         self.engine.forget_consumer(self)
         self.stream.consumers.pop(self.name, None)
-        # What it acked is known by its state alone until the removal is noted. After a crash in between, the
-        # next consumer of a work queue would get messages whose acks were confirmed.
-        self.engine.keep_removals(self.stream)
         self.end()
 
     def _left_stream(self) -> None:
