@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
 import pytest
 
+from penstock.errors import JetStreamApiError
 from penstock.jetstream import slices
 from penstock.jetstream.api import pages
 from penstock.jetstream.stream import purge
@@ -56,7 +58,7 @@ def longest_slice(js: EngineHarness, subject: str, body: Any, monkeypatch: pytes
     found = [0]
     begin = slices.Slices.begin
 
-    def watched(self: slices.Slices, owner: Any, steps: slices.Steps, finish: Any) -> None:
+    def watched(self: slices.Slices, owner: Any, steps: slices.Steps, *then: Any) -> None:
         def counted() -> slices.Steps:
             while True:
                 try:
@@ -66,7 +68,7 @@ def longest_slice(js: EngineHarness, subject: str, body: Any, monkeypatch: pytes
                 found[0] = max(found[0], work)
                 yield work
 
-        begin(self, owner, counted(), finish)
+        begin(self, owner, counted(), *then)
 
     monkeypatch.setattr(slices.Slices, "begin", watched)
     assert "error" not in Asked(js, subject, body).answer()
@@ -250,3 +252,23 @@ def test_an_engine_that_stops_answers_unfinished_requests_no_more(monkeypatch: p
     asked = Asked(js, "STREAM.PURGE.S", {"keep": 1})
     js.engine.close()
     assert not asked.heard and not js.engine.slices
+
+
+@pytest.mark.parametrize(
+    ("subject", "body"),
+    [("STREAM.INFO.none", {}), ("STREAM.INFO.S", {"subjects_filter": 5}), ("STREAM.PURGE.S", {"keep": 10})],
+)
+def test_what_refused_a_request_is_not_kept(subject: str, body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its traceback holds the frames below it, and so the read buffer of the client's connection."""
+    monkeypatch.setattr(slices, "WORK", 1)
+    js = filled(3000)
+    gc.collect()
+    gc.disable()
+    try:
+        asked = Asked(js, subject, body, by=client())
+        if "PURGE" in subject:
+            Asked(js, "STREAM.DELETE.S", {}, by=client())
+        assert "error" in asked.answer()
+        assert not [one for one in gc.get_objects() if isinstance(one, JetStreamApiError)]
+    finally:
+        gc.enable()

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Hashable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import faults
 from penstock.jetstream.api.waiting import Queue
@@ -37,15 +36,20 @@ UNFINISHED_MAX = 256
 
 Steps = Generator[int, None, Any]
 """Yields work, returns a response."""
-Outcome = Callable[[], Any]
-"""Returns the response, or raises what refuses the request."""
 
 
-class _Unfinished:
-    def __init__(self, owner: Hashable, steps: Steps, finish: Callable[[Outcome], object]) -> None:
-        self.owner = owner
-        self.steps = steps
-        self.finish = finish
+Finish = Callable[[Any], object]
+"""Called with the response."""
+Refuse = Callable[[Exception], object]
+"""Called with what was raised. It must not keep it: the frames that an exception holds have the read buffer
+of the connection in use, which could not grow then."""
+
+
+class _Unfinished(NamedTuple):
+    owner: Hashable
+    steps: Steps
+    finish: Finish
+    refuse: Refuse
 
 
 class Slices:
@@ -67,12 +71,12 @@ class Slices:
         """Another request of the client: it is served when none is unfinished, unless too many wait."""
         self._engine.requests.add((self, owner), request, queue)
 
-    def begin(self, owner: Hashable, steps: Steps, finish: Callable[[Outcome], object]) -> None:
-        """Does the first slice of a request. finish: called once, with its outcome, now or later."""
-        work = _Unfinished(owner, steps, finish)
+    def begin(self, owner: Hashable, steps: Steps, finish: Finish, refuse: Refuse) -> None:
+        """Does the first slice of a request. One of finish and refuse is called once, now or later."""
+        work = _Unfinished(owner, steps, finish, refuse)
         if len(self._unfinished) >= UNFINISHED_MAX:
             steps.close()
-            finish(_refused)
+            refuse(codes.INSUFFICIENT_RESOURCES.exception())
         elif self._run(work, WORK) <= 0:
             self._unfinished.append(work)
             self._owners[owner] = self._owners.get(owner, 0) + 1
@@ -111,10 +115,10 @@ class Slices:
             try:
                 left -= next(work.steps)
             except StopIteration as end:
-                work.finish(partial(_given, end.value))
+                work.finish(end.value)
                 return left
-            except Exception as error:  # noqa: BLE001  # the outcome says it to who finishes the request
-                work.finish(partial(_raise, error))
+            except Exception as error:  # noqa: BLE001  # it is the request's
+                work.refuse(error)
                 return left
         return left
 
@@ -124,15 +128,3 @@ class Slices:
             del self._owners[owner]
             for request in self._engine.requests.take((self, owner)):
                 self._engine.defer(request)
-
-
-def _given(response: Any) -> Any:
-    return response
-
-
-def _raise(error: Exception) -> None:
-    raise error
-
-
-def _refused() -> None:
-    raise codes.INSUFFICIENT_RESOURCES.exception()

@@ -22,7 +22,6 @@ from penstock.errors import JetStreamApiError, StoreError
 from penstock.jetstream.api import account, consumers, direct, streams, transfers
 from penstock.jetstream.api.dispatch import ApiRequest, ApiTable, Endpoint
 from penstock.jetstream.api.waiting import Queue, queue_of
-from penstock.jetstream.slices import Outcome
 from penstock.kernels.directget import DirectGets
 from penstock.kernels.dispatch import publish
 from penstock.kernels.sinks import Sink, Subscription
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.jetstream")
 
 PREFIX = "$JS.API."
+REFUSALS = (JetStreamApiError, StoreError, UnicodeEncodeError, OverflowError)  # what a handler may raise
 NO_RESPONDERS = ("CONSUMER.MSG.NEXT", "DIRECT.GET")  # unknown subjects below these are answered with a 503
 
 TABLE = ApiTable(
@@ -117,49 +117,57 @@ class ApiService:
             publish(self._engine.index, request.reply, b"", block, b"")
 
     def _answer(self, endpoint: Endpoint, request: ApiRequest) -> None:
-        self._conclude(endpoint, request, partial(self._handle, endpoint, request))
-
-    def _handle(self, endpoint: Endpoint, request: ApiRequest) -> Any:
-        if endpoint.json_errors and not headers.api_level_suffices(
-            request.header, self._engine.config.api_level
-        ):
-            raise codes.REQUIRED_API_LEVEL.exception()
-        return endpoint.handler(self._engine, request)
-
-    def _finish(self, endpoint: Endpoint, request: ApiRequest, outcome: Outcome) -> None:
-        """A request that was done in slices has its outcome."""
-        faults.contain(self._conclude, self._answer_fault, endpoint, request, outcome)
-
-    def _conclude(self, endpoint: Endpoint, request: ApiRequest, outcome: Outcome) -> None:
-        """Answers with an outcome; one that is worked out in slices answers when it is there."""
         engine = self._engine
-        failed = False
         try:
-            response = outcome()
-            if isinstance(response, Generator):
-                engine.slices.begin(request.origin, response, partial(self._finish, endpoint, request))
-                return
-        except JetStreamApiError as error:
-            failed = True
-            response = ErrorResponse(
-                type=TYPE_PREFIX + endpoint.response, error=ApiError.from_exception(error)
-            )
-        except (UnicodeEncodeError, OverflowError) as error:
+            if endpoint.json_errors and not headers.api_level_suffices(
+                request.header, engine.config.api_level
+            ):
+                raise codes.REQUIRED_API_LEVEL.exception()
+            response = endpoint.handler(engine, request)
+        except REFUSALS as error:
+            self._conclude(endpoint, request, self._refusal(endpoint, request, error), failed=True)
+            return
+        if isinstance(response, Generator):
+            finish = partial(self._finish, endpoint, request)
+            engine.slices.begin(request.origin, response, finish, partial(self._refuse, endpoint, request))
+        else:
+            self._conclude(endpoint, request, response)
+
+    def _finish(self, endpoint: Endpoint, request: ApiRequest, response: Any) -> None:
+        """The response of a request that was done in slices."""
+        faults.contain(self._conclude, self._answer_fault, endpoint, request, response)
+
+    def _refuse(self, endpoint: Endpoint, request: ApiRequest, error: Exception) -> None:
+        """A slice of a request raised."""
+        if isinstance(error, REFUSALS):
+            response = self._refusal(endpoint, request, error)
+            self._conclude(endpoint, request, response, failed=True)
+        else:
+            self._answer_fault(error, endpoint, request)
+
+    def _refusal(self, endpoint: Endpoint, request: ApiRequest, error: Exception) -> ErrorResponse:
+        """What the requester is told about an error that a handler may raise."""
+        if isinstance(error, JetStreamApiError):
+            told = ApiError.from_exception(error)
+        elif isinstance(error, StoreError):
+            log.error("request %s failed in the store: %s", request.subject, error)
+            told = codes.STREAM_GENERAL.format(err=str(error))
+        else:
             # A name that is no UTF-8 can be kept nowhere; a number that fits no field means nothing.
             log.debug("request %s: %s", request.subject, error)
-            failed = True
-            response = ErrorResponse(type=TYPE_PREFIX + endpoint.response, error=codes.BAD_REQUEST)
-        except StoreError as error:
-            log.error("request %s failed in the store: %s", request.subject, error)
-            failed = True
-            description = codes.STREAM_GENERAL.format(err=str(error))
-            response = ErrorResponse(type=TYPE_PREFIX + endpoint.response, error=description)
-        if failed:
-            engine.api_stats.errors += 1
+            told = codes.BAD_REQUEST
+        return ErrorResponse(type=TYPE_PREFIX + endpoint.response, error=told)
+
+    def _conclude(
+        self, endpoint: Endpoint, request: ApiRequest, response: Any, *, failed: bool = False
+    ) -> None:
+        """Sends the response, if there is one, and reports the request."""
+        stats = self._engine.api_stats
+        stats.errors += failed
         if response is None:
             return
         text = encode(response)
-        engine.api_stats.total += 1  # as the official server counts: no answer counts itself
+        stats.total += 1  # as the official server counts: no answer counts itself
         self._respond(request.reply, text, request.answer_header)
         if endpoint.audited or failed:
             self._audit(request, text)
