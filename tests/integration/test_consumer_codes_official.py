@@ -203,3 +203,27 @@ def test_a_queue_subscriber_does_not_bind_a_push_consumer_without_a_group(nats: 
     nats.send(b"SUB in.push 61\r\n")
     assert sorted(nats.message().sid for _ in range(2)) == [b"60", b"61"]
     nats.send(b"UNSUB 60\r\nUNSUB 61\r\n")
+
+
+def test_a_reset_may_have_unknown_fields_and_is_not_audited(nats: RawNats) -> None:
+    ask(nats, "CREATE.S.c", {**EXPLICIT, "durable_name": "c"})
+    nats.send(b"SUB $JS.EVENT.ADVISORY.API 60\r\n")
+    answer = nats.request("$JS.API.CONSUMER.RESET.S.c", {"seq": 0, "future": 1})
+    assert code(answer) == 0 and answer["reset_seq"] == 1
+    nats.request("$JS.API.CONSUMER.UNPIN.S.c", {"group": "a", "future": 1})
+    audited = [json.loads(one.payload)["subject"] for one in heard(nats) if one.sid == b"60"]
+    assert audited == ["$JS.API.CONSUMER.UNPIN.S.c"]
+    nats.send(b"UNSUB 60\r\n")
+
+
+def test_an_unknown_field_of_unpin_is_no_error(nats: RawNats) -> None:
+    ask(nats, "CREATE.S.c", {**EXPLICIT, "durable_name": "c"})
+    assert code(nats.request("$JS.API.CONSUMER.UNPIN.S.c", {"group": "a", "future": 1})) == 10160
+
+
+@pytest.mark.parametrize("level", [b"", b"-1", b"+3", b"5", b"6", b"x"])
+def test_a_required_api_level_is_read_as_a_number(nats: RawNats, level: bytes) -> None:
+    header = b"NATS/1.0\r\nNats-Required-Api-Level: %s\r\n\r\n" % level
+    nats.send(b"HPUB $JS.API.STREAM.NAMES in.names %d %d\r\n%s\r\n" % (len(header), len(header), header))
+    answer = json.loads(await_answer(nats, "in.names").payload)
+    assert code(answer) == (10185 if level in (b"6", b"x") else 0)

@@ -195,7 +195,7 @@ def test_header_blocks_above_64k_are_refused() -> None:
     assert answer == error(400, 10097, "header size exceeds maximum allowed of 64k")
 
 
-@pytest.mark.parametrize("level", ["4", "x", ""])
+@pytest.mark.parametrize("level", ["4", "x"])
 def test_a_publish_that_requires_a_higher_api_level_is_refused(level: str) -> None:
     answer = put_one(make_stream(), Nats_Required_Api_Level=level)
     assert answer == error(412, 10185, "JetStream minimum api level required")

@@ -213,12 +213,13 @@ def exact_value_of(block: bytes, name: str) -> bytes | None:
 
 
 def api_level_suffices(block: bytes, level: int) -> bool:
-    """Is the API level that a block requires, if any, at most `level`? What is no number never is."""
+    """Is the API level that a block requires, if any, at most `level`? Nothing and negative numbers require
+    none; what is no number never suffices."""
     required = value_of(block, REQUIRED_API_LEVEL) if block else None
-    if required is None:
+    if not required:
         return True
-    number = natural(required)
-    return number is not None and number <= level
+    number = natural(required[1:] if required[:1] in b"+-" else required)
+    return number is not None and (number <= level or required[:1] == b"-")
 
 
 def without(block: bytes, *names: str) -> bytes:

@@ -174,7 +174,7 @@ def pause(engine: JetStream, request: ApiRequest) -> ConsumerPauseResponse:
 def reset(engine: JetStream, request: ApiRequest) -> ConsumerResetResponse:
     """CONSUMER.RESET: delivers again from a stream sequence on, or (empty body) from above the ack floor."""
     consumer = _consumer_of(engine, request)
-    from_seq = request.body(ConsumerResetRequest).seq
+    from_seq = request.body(ConsumerResetRequest, is_strict=False).seq
     stream = consumer.stream
     with engine.containment.changing(consumer):
         seq = consumer.reset(from_seq, request.now)
@@ -186,7 +186,7 @@ def reset(engine: JetStream, request: ApiRequest) -> ConsumerResetResponse:
 
 def unpin(engine: JetStream, request: ApiRequest) -> ConsumerUnpinResponse:
     """CONSUMER.UNPIN: the client that is pinned loses the pin."""
-    group = request.body(ConsumerUnpinRequest).group
+    group = request.body(ConsumerUnpinRequest, is_strict=False).group
     if not group:
         raise codes.INVALID_JSON.exception(err="consumer group not specified")
     if not rules.GROUP_NAME.fullmatch(group):
@@ -390,7 +390,7 @@ ENDPOINTS = (
     Endpoint("CONSUMER.INFO", 2, 2, "consumer_info_response", info),
     Endpoint("CONSUMER.DELETE", 2, 2, "consumer_delete_response", delete),
     Endpoint("CONSUMER.PAUSE", 2, 2, "consumer_pause_response", pause),
-    Endpoint("CONSUMER.RESET", 2, 2, "consumer_reset_response", reset),
+    Endpoint("CONSUMER.RESET", 2, 2, "consumer_reset_response", reset, audited=False),
     Endpoint("CONSUMER.UNPIN", 2, 2, "consumer_unpin_response", unpin),
     Endpoint("CONSUMER.MSG.NEXT", 2, 2, "", next_messages, audited=False, json_errors=False),
 )

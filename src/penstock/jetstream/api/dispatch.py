@@ -39,8 +39,8 @@ class ApiRequest(Struct):
     now: int = 0  # ns; when it is served
     answer_header: bytes = b""  # a handler may set it
 
-    def body(self, kind: type[T]) -> T:
-        """The payload as a `kind`; refuses with 10025 what is no such JSON, or has a field too many.
+    def body(self, kind: type[T], *, is_strict: bool = True) -> T:
+        """The payload as a `kind`; refuses with 10025 what is no such JSON, or (strict) has a field too many.
 
         A megabyte holds 300,000 empty objects, which take a quarter of a second to make, or 80,000 members of
         metadata: how many there may be is bounded before they are made. `{{` begins no object but a function
@@ -56,7 +56,7 @@ class ApiRequest(Struct):
             value = decode(kind, self.payload)
         except DecodeError as error:
             raise codes.INVALID_JSON.exception(err=str(error)) from None
-        unknown = unknown_field(value, self.payload)
+        unknown = unknown_field(value, self.payload) if is_strict else None
         if unknown is not None:
             raise codes.INVALID_JSON.exception(err=f'json: unknown field "{unknown}"')
         return value
