@@ -422,6 +422,23 @@ def test_row_174_a_deleted_consumer_of_an_origin_is_made_again() -> None:
     assert "error" in refused
 
 
+def test_a_consumer_of_an_origin_that_an_earlier_version_kept_still_delivers_nothing_itself() -> None:
+    js = EngineHarness()
+    js.create("O", "o", retention="workqueue")
+    make(js, "S", sources=[{"name": "O"}])
+    settle(js)
+    (consumer,) = js.engine.streams["O"].consumers.values()
+    assert b',"driven":true' in consumer.store.meta
+    consumer.store.save_meta(consumer.store.meta.replace(b',"driven":true', b""))
+    js = js.restart()
+    settle(js)
+    (consumer,) = js.engine.streams["O"].consumers.values()
+    assert consumer.is_driven
+    js.request("o", b"0")
+    settle(js)
+    assert payloads(js, "S") == [b"0"] and payloads(js, "O") == []
+
+
 def test_row_173_a_note_about_messages_that_power_loss_took_counts_for_nothing() -> None:
     js = EngineHarness()
     js.create("O", "o")
