@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import cast
 
 import pytest
 
 from penstock import faults
 from penstock.server.server import Server
+from tests.support.scan import resumed, run_shard, shard_of
 from tests.support.scanner import Probe, Scanner, Session, World
 
 BOUND_MS = 50.0
@@ -94,3 +97,42 @@ def test_a_server_that_ended_is_found() -> None:
         server.failed = True
 
     assert ("gone", "end") in found(stop)
+
+
+def numbered(count: int) -> list[Probe]:
+    return [Probe("api", str(n), "accounts", lambda session: None) for n in range(count)]
+
+
+def test_the_shards_of_a_seed_have_each_probe_once_in_an_order_of_its_own() -> None:
+    probes = numbered(100)
+    shards = [shard_of(probes, f"{n}/3", 7) for n in range(3)]
+    assert sorted((one for shard in shards for one in shard), key=probes.index) == probes
+    assert shards[0] == shard_of(probes, "0/3", 7) != shard_of(probes, "0/3", 8)
+
+
+def test_a_shard_goes_on_behind_what_its_file_says(tmp_path: Path) -> None:
+    class Ended(Exception):
+        pass
+
+    class Seen:
+        def __init__(self, most: int) -> None:
+            self.findings: list[str] = []
+            self.shapes: list[str] = []
+            self.most = most
+
+        def run(self, probe: Probe) -> None:
+            if len(self.shapes) == self.most:
+                raise Ended
+            self.shapes.append(probe.shape)
+            self.findings += [probe.shape] * (probe.shape == "5")
+
+    path, probes = tmp_path / "done", numbered(250)
+    first, second = Seen(130), Seen(1000)
+    with pytest.raises(Ended):
+        run_shard(cast("Scanner", first), probes, resumed(path, 3, "0/1"), path)
+    done = resumed(path, 99, "0/1")
+    assert (done.seed, done.count, done.findings) == (3, 130, ["5"])
+    run_shard(cast("Scanner", second), probes, done, path)
+    assert first.shapes + second.shapes == [one.shape for one in probes]
+    with pytest.raises(ValueError, match="is of shard 0/1, not 1/2"):
+        resumed(path, 3, "1/2")
