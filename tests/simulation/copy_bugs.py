@@ -36,6 +36,11 @@ def source_one_too_late(patch: pytest.MonkeyPatch) -> None:
     _read_on_from(1, patch)
 
 
+def source_two_too_late(patch: pytest.MonkeyPatch) -> None:
+    """The same, two messages further on."""
+    _read_on_from(2, patch)
+
+
 def positions_not_noted(patch: pytest.MonkeyPatch) -> None:
     """How far a stream got with its sources is what its messages say, as long as they are there."""
     patch.setattr(SourcePositions, "note", lambda positions, inflows, log: None)
@@ -110,6 +115,7 @@ def work_queue_held_by_the_gone(patch: pytest.MonkeyPatch) -> None:
 COPY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (source_one_too_early, "exactly once", 3),
     (source_one_too_late, "gap", 62),
+    (source_two_too_late, "gap", 62),
     (positions_not_noted, "exactly once", 53),
     (void_notes_come_back, "exactly once", 20006690),
     (removed_sources_not_noted, "exactly once", 30010722),

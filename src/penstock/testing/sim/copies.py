@@ -212,13 +212,14 @@ class Copies(Feature):
         stream = self._world.engine.streams[self.record.name]
         for inflow in stream.inflows if count > 0 and not self._shows_everything() else ():
             key, ident = key_of(inflow.source), inflow.ident
-            past, past_ident = self._upto.get(key, (0, ""))
+            past, past_ident = self._before.get(key, (0, ""))
             for held in self._wanted(inflow.source, past if ident == past_ident else 0, ident):
                 if count == 0 or held.seq > inflow.seq:
                     break
                 count -= 1
                 self._came.add((key, held.seq, ident))
-                self._upto[key] = (held.seq, ident)
+                if (held.seq, ident) > self._upto.get(key, (0, "")) or self._upto[key][1] != ident:
+                    self._upto[key] = (held.seq, ident)
                 if held.header:
                     self._ids_unseen.add(headers.value_of(held.header, headers.MSG_ID) or b"")
 
@@ -370,9 +371,13 @@ class Copies(Feature):
         self._may_be_ahead |= damaged or is_lossy
         if not self._may_be_ahead:
             self._check_not_ahead()
-            # What the crash took back has to come once more.
-            for key, (upto, ident) in kept.items():
-                self._came -= {one for one in self._came if one[::2] == (key, ident) and one[1] > upto}
+        if not damaged:
+            self._came = {one for one in self._came if not self._comes_again(*one)}
+
+    def _comes_again(self, key: str, seq: int, ident: str) -> bool:
+        """Did a crash take back a copy that came?"""
+        upto, upto_ident = self._upto.get(key, (0, ident))
+        return ident == upto_ident and seq > upto
 
     def _check_not_ahead(self) -> None:
         record = self.record

@@ -299,10 +299,13 @@ class StreamRecord:
                     return True
         if self.copies is not None and self.copies.rolls_up(held):
             return True
-        return any(
-            publish.rollup == "all" or (publish.rollup == "sub" and publish.subject == held.subject)
-            for publish in self.published.values()
-        )
+        return any(self._may_roll_up(publish, held) for publish in self.published.values())
+
+    def _may_roll_up(self, publish: Publish, held: Held) -> bool:
+        """Does a publish take older messages away, if it was stored? One that no look saw may have been."""
+        if publish.rollup == "sub" and publish.subject != held.subject:
+            return False
+        return bool(publish.rollup) and held.seq < self.seq_of.get(publish.tag, held.seq + 1)
 
     def has_aged(self, held: Held, now: int) -> bool:
         """Is it older than the stream, or itself, allows?"""
