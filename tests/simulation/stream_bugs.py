@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,8 @@ from penstock.kernels.streamlog import StreamLog
 from penstock.protocol.api import ConsumerConfig
 from penstock.store import blocks, files, recovery
 from penstock.store.disk import Disk
+from penstock.store.envelope import is_enveloped
+from penstock.store.file import FileStore
 from penstock.store.journal import FileConsumerStore
 from tests.simulation.bugs import KIND_FLOOR, half_a_batch_in_recovery
 
@@ -54,19 +57,28 @@ def removals_before_what_they_rest_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(blocks.BlockFiles, "_write_new", backwards)
 
 
-def half_a_batch_in_the_first_recovery(patch: pytest.MonkeyPatch) -> None:
-    """Every other recovery takes what is there of an atomic batch."""
+def half_a_batch_in_the_second_recovery(patch: pytest.MonkeyPatch) -> None:
+    """A start that directly follows another one takes what is there of an atomic batch."""
     whole = recovery.map_file
     with patch.context() as inner:
         half_a_batch_in_recovery(inner)
         half = recovery.map_file
-    seen: dict[Path, int] = {}
+    has_run = True
+    apply, begin = JetStream.apply, FileStore.__init__
 
-    def in_turn(disk: Disk, path: Path) -> memoryview:
-        seen[path] = seen.get(path, 0) + 1
-        return (half if seen[path] % 2 else whole)(disk, path)
+    def ticked(engine: JetStream, now: int) -> None:
+        nonlocal has_run
+        has_run = True
+        apply(engine, now)
 
-    patch.setattr(recovery, "map_file", in_turn)
+    def started(store: FileStore, *args: Any, **options: Any) -> None:
+        nonlocal has_run
+        is_second, has_run = not has_run, False
+        patch.setattr(recovery, "map_file", half if is_second else whole)
+        begin(store, *args, **options)
+
+    patch.setattr(JetStream, "apply", ticked)
+    patch.setattr(FileStore, "__init__", started)
 
 
 def ack_of_a_lost_delivery_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -85,23 +97,35 @@ def state_gone_before_the_removals(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JetStream, "keep_removals", lambda engine, stream: None)
 
 
+def _records_in(data: bytes | memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+    """Offset, size, kind, sequence and time of each record of a block."""
+    at = 0
+    while at + 20 <= len(data):
+        length, tagged, ts = struct.unpack_from("<IQq", data, at)
+        size = length & 0x7FFFFFFF
+        yield at, size, tagged >> 48, tagged & (1 << 48) - 1, ts
+        at += max(size, 1)
+
+
 def number_of_a_removed_message_used_again(patch: pytest.MonkeyPatch) -> None:
-    """Recovery goes on behind the last message, though a note says that a later one was removed. (A note of
-    a number that no message has is not read.)"""
+    """Recovery goes on behind the last message, though notes say that later ones were removed."""
     map_file = recovery.map_file
 
     def without_numbers(disk: Disk, path: Path) -> memoryview:
-        data, at = bytearray(map_file(disk, path)), 0
-        found: list[tuple[int, int, int, int]] = []  # offset, size, kind, sequence
-        while at + 12 <= len(data):
-            length, tagged = struct.unpack_from("<IQ", data, at)
-            size = length & 0x7FFFFFFF
-            found.append((at, size, tagged >> 48, tagged & (1 << 48) - 1))
-            at += max(size, 1)
-        present = {seq for _, _, kind, seq in found if kind == KIND_MESSAGE}
-        for at, size, kind, seq in found:
-            if kind == KIND_REMOVED and seq not in present and at + size <= len(data):
+        data = bytearray(map_file(disk, path))
+        names = [name for name in disk.names(path.parent) if name.endswith(".blk")]
+        files = [map_file(disk, path.parent / name) for name in names]
+        if any(is_enveloped(one) for one in files):
+            return memoryview(bytes(data))  # its messages can not be read here
+        found = [one for file in files for one in _records_in(file)]
+        last = max((seq for _, _, kind, seq, _ in found if kind == KIND_MESSAGE), default=0)
+        for at, size, kind, seq, upto in _records_in(bytes(data)):
+            if kind == KIND_REMOVED and seq > last and 30 <= size <= len(data) - at:
                 data[at : at + size] = records.encode(0, 0, b"", b"", bytes(size - 30), KIND_FLOOR)
+            elif kind == KIND_FLOOR and seq <= last < upto and size == 38 <= len(data) - at:
+                data[at : at + size] = records.encode(
+                    seq, last, b"", b"", bytes(data[at + 22 : at + 30]), kind
+                )
         return memoryview(bytes(data))
 
     patch.setattr(recovery, "map_file", without_numbers)
@@ -176,12 +200,12 @@ def forgotten_deliveries_come_back(patch: pytest.MonkeyPatch) -> None:
 STREAM_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (index_of_unwritten_removals, "acked means kept", 7000659),
     (removals_before_what_they_rest_on, "acked means kept", 7001237),
-    (half_a_batch_in_the_first_recovery, "idempotent recovery", 7000115),
+    (half_a_batch_in_the_second_recovery, "atomic", 61),
     (state_gone_before_the_removals, "idempotent recovery", 30002706),
     (repeated_ack_confirmed_unsynced, "acks stay", 30011826),
     (forgotten_deliveries_come_back, "one a key", 91000074),
     (ack_of_a_lost_delivery_dropped, "acks stay", 7001436),
-    (number_of_a_removed_message_used_again, "acked means kept", 60000603),
+    (number_of_a_removed_message_used_again, "sequence", 20),
     (write_not_in_order, "acked means kept", 20014071),
     (marker_past_the_limit, "limits", 20006861),
     (message_ids_forgotten_in_a_crash, "no duplicate", 1),

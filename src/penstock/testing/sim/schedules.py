@@ -159,7 +159,8 @@ class Schedules(Feature):
         before = {subject: self._found_again(one, now) for subject, one in before.items()} if fits else {}
         for held in new.values():
             known = before.get(_value(held, headers.SCHEDULER))
-            if known is not None:  # else it was published with the tick that the crash ended
+            # Others were published with the tick that the crash ended, maybe in place of a known one.
+            if known is not None and known.held.tag == tag_of(held.payload):
                 require(held.ts >= known.due, "schedules", f"{held} came too early, due {known.due}")
         # What one made while the server started may have gone with the start, too.
         self._looked_upto = min(self._looked_upto, self.record.base.last_seq)
