@@ -132,6 +132,12 @@ def test_clients_of_protocol_1_learn_their_account_after_the_first_pong(nats_ser
         assert wire.ask(b"PING\r\n") == b""  # once only
 
 
+def test_info_has_the_api_level_without_jetstream_too(nats_server_factory: Factory) -> None:
+    with Wire(nats_server_factory().port) as wire:
+        assert wire.info["api_lvl"] >= 5
+        assert "jetstream" not in wire.info
+
+
 def test_info_tells_what_clients_need(nats_server_factory: Factory) -> None:
     server = nats_server_factory(jetstream=True, server_name="one", max_payload=4096)
     with Wire(server.port) as first, Wire(server.port) as second:

@@ -20,7 +20,7 @@ from penstock.protocol.api import AccountLimits
 from penstock.protocol.durations import format_time
 from penstock.protocol.ids import NuidGenerator
 from penstock.server.auth import GLOBAL_ACCOUNT
-from penstock.server.identity import VERSION
+from penstock.server.identity import API_LEVEL, VERSION
 
 if TYPE_CHECKING:
     from penstock.kernels.sinks import Sink
@@ -95,6 +95,7 @@ class Engines:
             server_id=server.server_id,
             server_name=server.server_name,
             version=VERSION,
+            api_level=API_LEVEL,
             domain=options.domain,
             max_memory=service.max_memory_bytes,
             max_storage=service.max_file_bytes,

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 VERSION = "2.15.2"
 """The NATS version whose features clients may expect; not the version of this package."""
+API_LEVEL = 5
+"""The JetStream API level of that version; INFO has it with and without JetStream."""
 PROTOCOL = 1
 RUNTIME = f"python{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
 _PREFIX_SERVER = 13 << 3

@@ -18,10 +18,10 @@ import msgspec
 
 from penstock import faults
 from penstock.errors import ServerError, StoreError
-from penstock.jetstream.limits import EngineConfig
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.protocol.subjects import matches
 from penstock.server.background import LoopBackground
+from penstock.server.identity import API_LEVEL
 from penstock.server.options import AccountJetStream, JetStreamOptions
 from penstock.server.reservations import excess, growth
 
@@ -82,11 +82,6 @@ class JetStreamService:
         self._loading = asyncio.get_running_loop().call_later(LOAD_AFTER_S, self._load)
         took_ms = (server.clock() - started_ns) / 1e6
         server.log.info(f"Took {took_ms:.1f}ms to start JetStream")
-
-    @property
-    def api_level(self) -> int:
-        """The JetStream API level that INFO and account info advertise."""
-        return EngineConfig().api_level
 
     @property
     def store_dir(self) -> str:
@@ -297,7 +292,7 @@ class JetStreamService:
             log.info(f"  Encryption:      {name}")
         if self._options.domain:
             log.info(f"  Domain:          {self._options.domain}")
-        log.info(f"  API Level:       {self.api_level}")
+        log.info(f"  API Level:       {API_LEVEL}")
         log.info("-------------------------------------------")
 
 

@@ -34,6 +34,7 @@ from penstock.routing.account import Account
 from penstock.server import account_setup, files, lameduck, logs
 from penstock.server.auth import GLOBAL_ACCOUNT, Authenticator, ConfiguredUsers
 from penstock.server.identity import (
+    API_LEVEL,
     PROTOCOL,
     RUNTIME,
     VERSION,
@@ -516,6 +517,7 @@ class Server:
             "port": port,
             "headers": options.header_support,
             "max_payload": options.max_payload,
+            "api_lvl": API_LEVEL,
         }
         if self.curve_key is not None:
             info["xkey"] = self.curve_key.public
@@ -527,7 +529,6 @@ class Server:
             info["jetstream"] = True
             if options.jetstream is not None and options.jetstream.domain:
                 info["domain"] = options.jetstream.domain
-            info["api_lvl"] = self.jetstream.api_level
         if options.client_advertise:
             host, told = host_and_port("client_advertise", options.client_advertise)
             info |= {"host": host, "port": told or port}

@@ -9,6 +9,7 @@ import msgspec
 from penstock.errors import MisuseError
 from penstock.jetstream.limits import CONSUMERS_PER_STREAM
 from penstock.protocol.durations import format_time
+from penstock.server.identity import API_LEVEL
 from penstock.server.pages.base import Options, Page, Query, Steps, flag, header, number, paging, pieces
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def jetstream_stats(server: Server) -> Page:
         "accounts": len(infos),
         "ha_assets": 0,
         "api": {
-            "level": service.api_level if service is not None else 0,
+            "level": API_LEVEL if service is not None else 0,
             "total": sum(info.api.total for info in infos),
             "errors": sum(info.api.errors for info in infos),
         },
