@@ -141,7 +141,7 @@ class ExternalReader:
         return self._error or self.inflow.refusal
 
     def stop(self, *, for_good: bool) -> None:
-        """Listens no more; a consumer without acks goes when nobody listens."""
+        """Stops listening; a consumer without acks is removed when it has no listener."""
         if for_good and self._held:
             subject = self._subject("DELETE", self._held)
             self._engine.defer(lambda: self._answer([subject], b""))

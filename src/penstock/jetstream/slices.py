@@ -2,8 +2,7 @@
 
 A handler whose work grows with what is stored is a generator: it yields the work that it did since the last
 time, and returns the response. The first slice runs when the request comes, which is all that most requests
-need. What is left is done at the end of ticks, a slice of each, so that nobody waits for it longer than for a
-slice.
+need. What is left is done at the end of ticks, a slice of each, so that others wait for a slice at most.
 
 Order: while a request of a client is unfinished, those that it sends afterwards wait (see api/waiting.py), so
 its answers leave in the order of its requests. Other clients' requests are served meanwhile, and change what
@@ -103,7 +102,7 @@ class Slices:
             self._engine.wake()
 
     def stop(self) -> None:
-        """The engine stops: nobody is answered any more."""
+        """The engine stops: no request is answered any more."""
         for work in self._unfinished:
             faults.contain(work.steps.close, self._engine.containment.work_failed)
         self._unfinished.clear()

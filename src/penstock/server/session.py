@@ -120,7 +120,7 @@ class Session:
         else:
             # Cookies, which `options` hold by now, count with CONNECT, as in the official server.
             self._check(ConnectOptions(), self._welcome)
-        # Whoever sends no CONNECT may not be ready for a PING yet, so the early one waits for it.
+        # A client that has not sent CONNECT may not be ready for a PING, so the early one waits for it.
         self._ping_in(server.ping_interval_ns_of(self.connection.kind) / 1e9)
 
     def _welcome(self, identity: Identity | None) -> None:

@@ -179,7 +179,7 @@ def reset(engine: JetStream, request: ApiRequest) -> ConsumerResetResponse:
     with engine.containment.changing(consumer):
         seq = consumer.reset(from_seq, request.now)
     if headers.value_of(request.header, headers.STREAM_IDENTITY) is not None:
-        # Whoever sources through this consumer looks whether it is the stream it knows.
+        # A server that sources through this consumer checks that it is still the same stream.
         request.answer_header = headers.build([(headers.STREAM_IDENTITY, stream.identity)])
     return ConsumerResetResponse(**_fields(consumer.info(request.now)), reset_seq=seq)
 

@@ -89,7 +89,7 @@ class ApiService:
         self._serve(endpoint, ApiRequest(text, args, reply, header, payload, origin))
 
     def _serve(self, endpoint: Endpoint | None, request: ApiRequest) -> None:
-        """Answers now; while a sync is under way, messages are routed or an earlier request of the client is
+        """Answers now; while a sync runs, messages are routed or an earlier request of the client is
         unfinished, after that."""
         engine = self._engine
         queue = queue_of(endpoint) if endpoint is not None else Queue.NONE
@@ -146,7 +146,7 @@ class ApiService:
             self._answer_fault(error, endpoint, request)
 
     def _refusal(self, endpoint: Endpoint, request: ApiRequest, error: Exception) -> ErrorResponse:
-        """What the requester is told about an error that a handler may raise."""
+        """The answer to a request whose handler raised this error."""
         if isinstance(error, JetStreamApiError):
             told = ApiError.from_exception(error)
         elif isinstance(error, StoreError):

@@ -82,7 +82,7 @@ class Acks:
         settled = 0
         confirmed = True
         if ack is None:
-            # No ack, but whoever asks for an answer gets one, as with the official server.
+            # Not an ack, but a request for an answer gets one, as from the official server.
             confirmed = stream_seq > 0
         elif ack.kind is AckKind.ACK:
             settled = self._sampled(stream_seq, consumer_seq)

@@ -443,7 +443,7 @@ class Consumer:
         if self.pull.requests:
             self._used_at = now
             return False
-        # Whoever has messages may work on them until their ack waits end; the threshold counts from there.
+        # A client may work on its messages until their ack waits end; the threshold counts from there.
         unacked = max((ts + self.state.wait_ns(seq) for seq, _, ts, _ in self.state.pending()), default=0)
         if unacked + rules.inactive_threshold_ns(self.config) > now:
             self._used_at = unacked
@@ -602,7 +602,7 @@ class Consumer:
     def _give_up(self, given_up: list[tuple[int, int]], floor: tuple[int, int]) -> None:
         """These reached max_deliver, and are so in the ack state. floor: before that."""
         if not self.letters.wanted:
-            # Nobody acked them: infos show the floor of before until somebody acks, as the official server's.
+            # They were not acked: until the next ack, infos show the earlier floor, as the official ones do.
             self._floor_held = self._floor_held or floor
         for stream_seq, deliveries in given_up:
             if self.letters.wanted:

@@ -57,7 +57,7 @@ class ConsumerWiring:
             for subscription in self._subscriptions:
                 self._engine.index.insert(subscription)
         self._consumers[consumer.name] = consumer
-        # Nobody listens on ack subjects of others: a request there has no responders.
+        # Ack subjects of other consumers have no listener: a request there gets 503.
         if consumer.config.ack_policy not in (AckPolicy.FLOW_CONTROL, AckPolicy.NONE):
             self._acks.add(consumer.name.encode(), consumer.acks)
         self.claim(consumer)

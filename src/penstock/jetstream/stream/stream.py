@@ -514,7 +514,7 @@ class Stream:
         """A consumer ended for good: what only it needed goes. Returns how many messages went.
 
         held_back: it may have held back what others acked, as that of a mirror or source does, and one that
-        is offline. Else there is nothing to look for in a work queue: what nobody acked stays for the next
+        is offline. Else there is nothing to look for in a work queue: what was not acked stays for the next
         consumer.
         """
         if self.needs is None or (self.needs.work_queue and not held_back):
