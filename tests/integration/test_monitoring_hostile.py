@@ -67,6 +67,24 @@ def test_a_request_that_is_half_sent_ends_after_some_seconds(kind: str, tmp_path
         assert rest(half) == b""
 
 
+@pytest.mark.parametrize(
+    "broken", [b"5\r\0\0\0Hlo\r\n0\r\n\r\n", b"zz\r\n\r\n", b"1\r\nxx\r\n", b"1\r\nx\r\nq\r\n"]
+)
+def test_a_broken_body_ends_its_connection_with_one_answer(
+    server: EmbeddedServer, caplog: pytest.LogCaptureFixture, broken: bytes
+) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    port = monitor_port(server)
+    for cut in range(len(broken) + 1):  # the body comes with the head, or in part behind its page
+        with dialled(port, head + broken[:cut]) as sock:
+            if cut < len(broken):
+                assert sock.recv(12).startswith(b"HTTP/1.1 ")
+                sock.sendall(broken[cut:])
+            assert rest(sock).count(b"HTTP/1.1 ") == (cut == len(broken))
+    assert page(port) == b"HTTP/1.1 200"
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 @pytest.mark.parametrize("sent", [b"", b"G", HALF, ASK + HALF, ASK + b"\r\n", b"\r\n" * 10])
 def test_whatever_was_sent_no_connection_outlasts_its_deadline(
     server: EmbeddedServer, sent: bytes, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_TIMEOUT_S = 5.0
@@ -56,6 +57,19 @@ class MonitorConnection(H11Protocol):
             self._answered = self.cycle
             self._stop_waiting()
             self._deadline = self.loop.call_later(ANSWER_TIMEOUT_S, self._end)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is no HTTP, unless a page has begun: then the connection just closes.
+
+        A request whose body is broken may have been given to the application already. Its page must not be
+        sent after the 400: h11 refuses that, and the error would be logged as one of ours.
+        """
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         if not self.transport.is_closing():
