@@ -198,7 +198,8 @@ TARGETS: dict[str, Target] = {
 BODILESS = {
     "INFO": "", "STREAM.DELETE": "H", "STREAM.LEADER.STEPDOWN": "S", "STREAM.PEER.REMOVE": "S",
     "STREAM.CANCEL_MOVE": "S", "CONSUMER.LEADER.STEPDOWN": "S.P", "CONSUMER.INFO": "S.P",
-    "CONSUMER.DELETE": "S.h",
+    "CONSUMER.DELETE": "S.h", "STREAM.PEER.EVACUATE": "S", "CONSUMER.PEER.REMOVE": "S.P",
+    "CONSUMER.PEER.EVACUATE": "S.P",
 }  # fmt: skip
 """Endpoints that read no body, or refuse one."""
 

@@ -48,13 +48,22 @@ def test_an_unknown_field_is_found_at_any_depth() -> None:
     "request_",
     ["STREAM.INFO.S", "STREAM.PURGE.S", "STREAM.NAMES", "STREAM.LIST", "STREAM.MSG.GET.S", "CONSUMER.NAMES.S",
      "STREAM.MSG.DELETE.S", "CONSUMER.CREATE.S", "STREAM.SNAPSHOT.S", "STREAM.UPDATE.S", "CONSUMER.LIST.S",
-     "CONSUMER.PAUSE.S.c", "CONSUMER.RESET.S.c", "CONSUMER.UNPIN.S.c"],
+     "CONSUMER.PAUSE.S.c", "CONSUMER.UNPIN.S.c"],
 )  # fmt: skip
 def test_every_request_with_such_a_number_is_answered(request_: str, number: bytes) -> None:
     js = EngineHarness()
     js.create("S", "s")
     js.api("CONSUMER.CREATE.S.c", {"stream_name": "S", "config": {"name": "c", "durable_name": "c"}})
     assert js.api(request_, b'{"a":%s}' % number)["error"]["err_code"] == 10025
+
+
+@pytest.mark.parametrize("number", HUGE)
+def test_a_reset_reads_over_such_a_number(number: bytes) -> None:
+    """It takes unknown fields, as the official server does."""
+    js = EngineHarness()
+    js.create("S", "s")
+    js.api("CONSUMER.CREATE.S.c", {"stream_name": "S", "config": {"name": "c", "durable_name": "c"}})
+    assert js.api("CONSUMER.RESET.S.c", b'{"a":%s}' % number)["name"] == "c"
 
 
 def test_a_subject_that_the_index_refuses_is_refused_before_it_is_kept() -> None:

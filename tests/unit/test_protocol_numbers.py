@@ -48,7 +48,7 @@ def test_a_schedule_is_bounded_in_length() -> None:
         schedules.next_occurrence(f"{'0-59,' * 300} * * * * *", None, 0, 0)
 
 
-@pytest.mark.parametrize("level", [LONG, "²", "1e400", "-1"])
+@pytest.mark.parametrize("level", [LONG, "²", "1e400"])
 def test_a_required_api_level_that_is_no_number_is_refused(level: str) -> None:
     js = EngineHarness()
     js.create("S", "s.>", allow_atomic=True)
