@@ -154,6 +154,17 @@ def test_a_message_reaches_whom_the_model_says(
         check_receivers(got, *expected.publish(account, subject))
 
 
+@pytest.mark.parametrize("kind", [ServiceImport, StreamImport])
+def test_an_import_that_only_swaps_wildcards_renames(kind: type[ServiceImport] | type[StreamImport]) -> None:
+    x = Own("X", [StreamExport(subject=">"), ServiceExport(subject=">")])
+    y = Own("Y", [], [kind(account="X", subject="a.*.*.>", to="a.$2.$1.>")])
+    accounts = Accounts(x, y)
+    sender, receiver = ("Y", "X") if kind is ServiceImport else ("X", "Y")
+    sink = accounts.subscribe(receiver, ">")
+    accounts.by_name[sender].publish(b"a.1.2.3", b"")
+    assert sink.take() == b"MSG a.2.1.3 1 0\r\n\r\n"
+
+
 def check_receivers(
     got: list[tuple[int, str]], plain: list[tuple[int, str]], groups: list[set[tuple[int, str]]]
 ) -> None:

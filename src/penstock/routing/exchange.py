@@ -142,9 +142,7 @@ class Exchange:
         export = key.export or ServiceExport(subject=entry.subject)
         self._table(importer)
         self._table(exporter)
-        rewriter = None
-        if made.local != made.remote:
-            rewriter = Rewriter(made.local_tokens, made.remote_tokens)
+        rewriter = Rewriter(made.local_tokens, made.remote_tokens) if made.renames else None
         sink = ImportSink(
             exporter.index,
             importer.index,
@@ -187,10 +185,9 @@ class _Stream:
         self.index = index
         self.allow_trace = allow_trace
         self._plan = made
-        same = made.local == made.remote
         # To the importing account's names of messages, to the exporting account's of filters.
-        self.inward = None if same else Rewriter(made.remote_tokens, made.local_tokens)
-        self._outward = None if same else Rewriter(made.local_tokens, made.remote_tokens)
+        self.inward = Rewriter(made.remote_tokens, made.local_tokens) if made.renames else None
+        self._outward = Rewriter(made.local_tokens, made.remote_tokens) if made.renames else None
 
     def filter_for(self, subject: str) -> str | None:
         """What a subscription to `subject` gets of it, in the exporting account's names; None = nothing."""

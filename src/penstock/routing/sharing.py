@@ -189,6 +189,11 @@ class Plan:
     local_tokens: tuple[str | int, ...]
     remote_tokens: tuple[str | int, ...]
 
+    @property
+    def renames(self) -> bool:
+        """Are subjects called differently here and there? Filters that swap their wildcards look the same."""
+        return self.local_tokens != self.remote_tokens
+
 
 def plan(entry: AnyImport) -> Plan:
     """How subjects here and there belong together. Raises ConfigError when they can't."""
