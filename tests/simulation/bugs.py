@@ -116,6 +116,17 @@ def stored_past_a_gap(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FastIngest, "_in_order", in_order)
 
 
+def each_message_behind_the_end_answered(patch: pytest.MonkeyPatch) -> None:
+    """What comes behind the end of a fast batch is refused message by message."""
+    refuse_behind = FastIngest._refuse_behind
+
+    def each(fast: FastIngest, batch: Any, reply: bytes) -> None:
+        batch.is_refused = False
+        refuse_behind(fast, batch, reply)
+
+    patch.setattr(FastIngest, "_refuse_behind", each)
+
+
 def letter_stored_twice(patch: pytest.MonkeyPatch) -> None:
     """After a crash a dead letter is published without looking whether it was stored before."""
     patch.setattr(DeadLetters, "_drop_stored", lambda letters, now: letters._doubtful.clear() or 0)
@@ -298,6 +309,7 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (off_by_one_in_recovery, "acked means kept", 1),
     (half_a_batch_in_recovery, "atomic", 5),
     (stored_past_a_gap, "past a gap", 3),
+    (each_message_behind_the_end_answered, "fast", 14),
     (letter_stored_twice, "dead letters", 7),
     (letter_settled_each_time, "KeyError", 7),
     (key_never_busy, "one a key", 2),

@@ -62,6 +62,7 @@ class BatchBook:
         batches = self._streams.get(record.name)
         if batches is not None and batches.record is record:
             batches.atomic.applied(now, refusing=refusing)
+            batches.fast.applied()
 
     def end_tick(self, record: StreamRecord, now: int, *, faulty: bool) -> None:
         """A stream's tick is over, and its record has looked at the log."""

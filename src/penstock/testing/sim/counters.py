@@ -17,6 +17,7 @@ from penstock.testing.sim.faults import Violation
 from penstock.testing.sim.features import Feature
 from penstock.testing.sim.streams import Held, Publish, StreamRecord
 
+_EVERYTHING = 1 << 62
 INCREMENTS = ("+1", "1", "-1", "+7", "-300", "0", "123456789012345678901234567890")
 
 
@@ -39,6 +40,10 @@ class Counters(Feature):
         self.sent: list[Publish] = []  # in this tick, but for what was part of a batch
         self.has_batches = False  # in this tick something of a batch was sent, which no ack tells the sum of
         self._unsure = False  # messages were removed in this tick
+        # Messages whose removal power loss took back, by sequence, and the last sequence that there was then:
+        # up to it sums may go on from them, or from what was before them.
+        self._returned: dict[int, int] = {}
+        self._removable = _EVERYTHING  # up to there messages can have been removed before the crash
 
     def looked(self, before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
         self._unsure |= bool(self.record.asked) or self.record.limits_changed
@@ -66,28 +71,43 @@ class Counters(Feature):
 
     def _check_chain(self) -> None:
         """A message's sum is that of its subject's last message before it, and its increment; as far as all
-        between the two is there."""
+        between the two is there.
+
+        Power loss can take back the removal of that last message and keep what was stored after it was gone:
+        then the sum goes on from it, or from one before it.
+        """
         record = self.record
         if not record.config.allow_msg_counter or record.damaged:
             return
-        last: dict[str, Held] = {}
+        subjects: dict[str, list[Held]] = {}
         run = 0  # everything from there on is there
         before = -1
         for seq, held in sorted(record.live.items()):
             run = run if seq == before + 1 else seq
             before = seq
-            past = last.get(held.subject)
-            last[held.subject] = held
-            if past is None or past.seq < run:
-                continue
-            increment = int(headers.value_of(held.header, headers.INCR) or b"0")
-            if _sum_of(held) != _sum_of(past) + increment:
-                raise Violation("sum", f"{record.name}: {held} after {past}")
+            past = subjects.setdefault(held.subject, [])
+            self._check_sum(held, past, run)
+            past.append(held)
+
+    def _check_sum(self, held: Held, past: list[Held], run: int) -> None:
+        """past: the messages of its subject before it."""
+        increment = int(headers.value_of(held.header, headers.INCR) or b"0")
+        for one in reversed(past):
+            if one.seq < run or _sum_of(held) == _sum_of(one) + increment:
+                return
+            if held.seq > self._returned.get(one.seq, 0):
+                raise Violation("sum", f"{self.record.name}: {held} after {one}")
 
     def crashed(self) -> None:
+        self._removable = _EVERYTHING if self.record.asked else self.record.last_seq
         self._unsure |= bool(self.record.asked) or self.record.limits_changed
 
     def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
+        record = self.record
+        if power:
+            back = (seq for seq in record.came_back if seq <= self._removable)
+            self._returned |= dict.fromkeys(back, record.last_seq)
+        self._returned = {seq: last for seq, last in self._returned.items() if seq in record.live}
         if not damaged:
             self._check_chain()
         is_sure = not (power or damaged or self._unsure or self.has_batches)

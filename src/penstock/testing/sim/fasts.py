@@ -66,7 +66,7 @@ class Walk:
         self.now = now
         self.expected: list[tuple[Any, ...]] = []
         self.pinged = False
-        self.refused_behind = False  # a message behind the end: one answer a tick says all
+        self.refused_behind = False  # a message behind the end: one answer says all of a tick of the server
         self.refused = {said["seq"] for said in told or () if said.get("type") == "err"}
 
     def take(self, arrival: Arrival) -> None:
@@ -190,15 +190,24 @@ class FastRecord:
         self.batches: list[FastBatch] = []  # which their publishers have not ended
         self.arrivals: list[Arrival] = []  # since the last tick
         self.answers: dict[str, list[dict[str, Any]]] = {}
+        self._applied = 0  # of the arrivals
+        self._answered: set[int] = set()  # how many were applied when the server sent its answers
+
+    def applied(self) -> None:
+        """The server applied what arrived."""
+        self._applied = len(self.arrivals)
 
     def answered(self, batch_id: str, answer: bytes) -> None:
         """The server said something about a batch."""
+        self._answered.add(self._applied)
         self.answers.setdefault(batch_id, []).append(json.loads(answer))
 
     def end_tick(self, now: int, *, faulty: bool) -> None:
         """The tick is over: everything that arrived was decided and answered."""
         arrivals, self.arrivals = self.arrivals, []
         answers, self.answers = self.answers, {}
+        answered, self._answered = self._answered, set()
+        self._applied = 0
         silent = self._record.config.no_ack
         for batch in dict.fromkeys(arrival.batch for arrival in arrivals):
             # Of one that is never answered nobody knows what was refused.
@@ -208,7 +217,9 @@ class FastRecord:
             told = [one for one in said if one.get("type") != "ack"]
             unsure = batch.uncertain or silent
             walk = Walk(batch, None if unsure else told, now)
-            for arrival in arrivals:
+            for number, arrival in enumerate(arrivals):
+                # While a sync is waited for, one tick here is several of the server.
+                walk.refused_behind &= number not in answered
                 if arrival.batch is batch:
                     walk.take(arrival)
             self._check_stored(batch)
@@ -301,6 +312,8 @@ class FastRecord:
             batch.survived = len(batch.sent)
         self.arrivals.clear()
         self.answers.clear()
+        self._answered.clear()
+        self._applied = 0
 
 
 def _outline(said: dict[str, Any]) -> tuple[Any, ...]:

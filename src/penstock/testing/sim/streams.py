@@ -512,7 +512,6 @@ class StreamRecord:
             raise Violation("sequence", f"{self.name}: {base.last_seq} was the last, now {log.last_seq}")
         if not power:
             self._judge_prefix(found, base, now)
-        self.came_back = found.keys() - self.live.keys()
         self.adopt(stream, found)
 
     def _judge_found(self, found: dict[int, Held], base: Picture) -> None:
@@ -578,7 +577,9 @@ class StreamRecord:
         """What is there now is what the stream is from here on."""
         log = stream.log
         self.config, self.identity = stream.config, stream.identity
-        self.live = self.read(log, 1) if found is None else found
+        found = self.read(log, 1) if found is None else found
+        self.came_back = found.keys() - self.live.keys()
+        self.live = found
         self.left_otherwise |= self.ever.keys() - self.live.keys()
         self.settled_before = set()
         self.last_seq = log.last_seq
