@@ -38,10 +38,10 @@ def index_of_unwritten_removals(patch: pytest.MonkeyPatch) -> None:
         live[to._directory, block.number] = block
         settle(to, log, block)
 
-    def late(to: files.OpenFiles, directory: Path, number: int, index: bytes) -> None:
+    def late(to: files.OpenFiles, directory: Path, number: int, index: bytes, **options: Any) -> None:
         block = live.get((directory, number))
         is_there = block is not None and block.closed and block.resident
-        write_index(to, directory, number, block.export_index() if block and is_there else index)
+        write_index(to, directory, number, block.export_index() if block and is_there else index, **options)
 
     patch.setattr(blocks.BlockFiles, "_settle", remembered)
     patch.setattr(blocks, "write_index", late)
@@ -142,6 +142,11 @@ def write_not_in_order(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(blocks.BlockFiles, "_write_new", at_once)
 
 
+def work_overtakes_the_sync(patch: pytest.MonkeyPatch) -> None:
+    """Blocks are rewritten, indexed and removed before what replaced their messages is on the disk."""
+    patch.setattr(blocks.BlockFiles, "_paths_after", lambda *_: [])
+
+
 def marker_past_the_limit(patch: pytest.MonkeyPatch) -> None:
     """A marker is stored though a stream that discards new messages has no room for it."""
     leave_marker = Stream._leave_marker
@@ -207,6 +212,7 @@ STREAM_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (ack_of_a_lost_delivery_dropped, "acks stay", 7001436),
     (number_of_a_removed_message_used_again, "sequence", 20),
     (write_not_in_order, "acked means kept", 20014071),
+    (work_overtakes_the_sync, "sequence", 94000171),
     (marker_past_the_limit, "limits", 20006861),
     (message_ids_forgotten_in_a_crash, "no duplicate", 1),
     (pending_dropped_by_an_update, "until acked", 42),

@@ -300,6 +300,34 @@ def test_a_message_stays_when_power_loss_takes_the_one_that_replaced_it_in_the_s
         assert log.messages in (1, 3, 4), seed
 
 
+@pytest.mark.parametrize("replaced", [1, 2, 3, 4])
+def test_a_message_stays_when_work_in_the_background_overtakes_the_sync_of_what_replaced_it(
+    replaced: int,
+) -> None:
+    for seed in range(200):
+        disk, background = SimDisk(Random(seed)), SimBackground()
+        background.random = Random(seed)
+        store = opened(disk, block_size=300, background=background)
+        stream = store.account("$G").create_stream("S", b"{}", "file")
+        for number in range(1, 5):
+            stream.log.append(b"S.%d" % number, b"", b"." * 105, number)
+        stream.write()
+        stream.sync()
+        last = stream.log.append(b"S.5", b"", b"." * 50, 5)
+        for seq in range(1, replaced + 1):
+            stream.log.remove(seq)
+        stream.write()
+        stream.start_sync(lambda error: None)
+        for _ in range(seed % 8):
+            background.work()
+            if seed % 3:
+                background.finish()
+        disk.lose_power()
+        log = opened(disk, block_size=300).account("$G").open_stream("S").log
+        assert log.load(last) is not None or log.messages == 4, seed
+        assert log.last_seq >= 4, seed
+
+
 def recovery_dies_at(disk: SimDisk, operation: int, count: int) -> None:
     """A start that dies there, and one that does not and stores other messages under the same sequences."""
     disk.kill_at = disk.ops + operation

@@ -7,7 +7,9 @@ compressed, it is written anew when it is closed; either way a secure removal wr
 over the old one.
 
 Ordering: bytes are written front to back, so that a file never has a hole; a block's file is removed only
-after the notes that make it superfluous were written, and the last block that is left was synced.
+after the notes that make it superfluous were written, and the last block that is left was synced. A rewritten
+block replaces its file only after all later ones were synced: they hold the messages that what it left out
+made way for, and tell their sequences. With `sync: always` that holds for indexes and removed files too.
 
 What write() promises it does itself. Indexes, compression and rewritten blocks are work for the background:
 one piece a stream at a time, and while one is under way nobody else touches the files it is about.
@@ -99,11 +101,14 @@ def fingerprint(disk: Disk, path: Path) -> tuple[int, int]:
     return size, _TAIL.unpack(tail.ljust(8, b"\0"))[0]
 
 
-def write_index(files: OpenFiles, directory: Path, number: int, index: bytes) -> None:
-    """Writes a closed block's exported index, tied to its file. A disk that refuses costs the next recovery
-    time, nothing else."""
+def write_index(
+    files: OpenFiles, directory: Path, number: int, index: bytes, *, after: Sequence[Path] = ()
+) -> None:
+    """Writes a closed block's exported index, tied to its file, once the files `after` are on the disk. A
+    disk that refuses costs the next recovery time, nothing else."""
     path = index_path(directory, number)
     try:
+        sync_files(files.disk, after)
         size, tail = fingerprint(files.disk, block_path(directory, number))
         files.replace(path, MessageBlock.tie_index(index, size, tail), sync=False)
     except (StoreWriteError, OSError) as error:
@@ -120,6 +125,7 @@ class BlockFiles:
         self._disk = files.disk
         self._vault = files.vault
         self._unsynced: set[int] = set()
+        self._was_synced = False  # all of the stream was on the disk when the last write began
         self._in_order = False  # each file of this write is synced before the next one is written
         self._syncing: set[int] = set()
         self._names_changed = False
@@ -199,8 +205,8 @@ class BlockFiles:
 
         Raises StoreWriteError.
         """
-        if log.flush_notes() and not self._unsynced and not self._syncing:
-            self._in_order = True
+        self._was_synced = not self._unsynced and not self._syncing
+        self._in_order = log.flush_notes() and self._was_synced
         try:
             self._write_new(log)
         except StoreWriteError:
@@ -346,16 +352,17 @@ class BlockFiles:
         compress = self.compress
         data = bytes(block) if compress or many_frames else None
         index = block.export_index()
+        before = self._under_way_after(block.number)
 
         def work() -> None:
             if data is not None:
                 write_atomically(self._disk, path, self._vault.encode(data, path, compress=compress))
-            write_index(self._files, self._directory, block.number, index)
+            write_index(self._files, self._directory, block.number, index, after=before)
 
         def done(_: None, error: StoreError | OSError | None) -> None:
             if error is not None:
                 logger.warning("%s: left as it was written: %s", path, error)
-                write_index(self._files, self._directory, block.number, index)
+                write_index(self._files, self._directory, block.number, index, after=before)
             elif data is not None:
                 self._files.forget(path)
                 self._unsynced.discard(block.number)
@@ -370,7 +377,7 @@ class BlockFiles:
         """Writes a rewritten block over its old file. What a full disk interrupts is tried again: until then
         the block stays in memory."""
         path, index = block_path(self._directory, made.number), index_path(self._directory, made.number)
-        before = self._unsynced_tail(log)
+        before = self._paths_after(made.number, self._unsynced | self._syncing)
         data, index_body, compress = bytes(made), made.export_index(), self.compress
         whole = compress or self._vault.encrypts
         self._appended.pop(made.number, None)
@@ -399,10 +406,19 @@ class BlockFiles:
         self._busy = made.number
         self._files.background.run(work, done)
 
-    def _unsynced_tail(self, log: StreamLog) -> list[Path]:
-        """The open block's file, when it isn't on the disk: it has the notes others rest on."""
-        number = log.block_list()[-1].number
-        return [block_path(self._directory, number)] if number in self._unsynced else []
+    def _under_way_after(self, number: int) -> list[Path]:
+        """The files that have to be on the disk before anything there says what was removed from a block:
+        they hold the messages that the removed made way for. Work in the background overtakes the sync that
+        they wait for.
+
+        Only where everything written before them is on the disk, as with `sync: always`. Else power loss
+        takes back what came since the last sync anyway, and a sync for each block would hold up everybody.
+        """
+        numbers = self._syncing | self._unsynced if self._was_synced else self._syncing
+        return self._paths_after(number, numbers)
+
+    def _paths_after(self, number: int, numbers: set[int]) -> list[Path]:
+        return [block_path(self._directory, one) for one in sorted(numbers) if one > number]
 
     def _remove(self, log: StreamLog) -> None:
         """Removes files of blocks that are gone from the log; a later one that says at least which sequences
@@ -410,12 +426,13 @@ class BlockFiles:
         numbers = [number for number in self._dropped if number not in self._syncing]
         self._dropped = [number for number in self._dropped if number in self._syncing]
         # It stays unsynced for a sync that begins meanwhile, which may be done before this work is.
-        witness = self._witness(log, max(numbers))
+        witness = [block_path(self._directory, number) for number in self._witness(log, max(numbers))]
         for number in numbers:
             self._forget(number)
+        before = dict.fromkeys([*witness, *self._under_way_after(min(numbers))])
 
         def work() -> None:
-            sync_files(self._disk, [block_path(self._directory, number) for number in witness])
+            sync_files(self._disk, before)
             self._unlink(numbers)
 
         def done(_: None, error: StoreError | OSError | None) -> None:
