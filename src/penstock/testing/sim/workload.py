@@ -201,9 +201,10 @@ def get_message(world: World, random: Random) -> None:
         body = {"last_by_subj": subject}
         found = [held for held in record.live.values() if held.subject == subject]
         expected = found[-1] if found else None
-    now_seqs = set(record.live)
+    # What waits is stored before the answer, and a mirror may take it out of a work queue at once.
+    before = set(record.live), record.last_seq
     answer = world.api(f"STREAM.MSG.GET.{record.name}", body)
-    if record.name not in world.streams or set(record.live) != now_seqs:
+    if record.name not in world.streams or (set(record.live), record.last_seq) != before:
         return
     got = answer.get("message", {}).get("seq")
     wanted = expected.seq if expected is not None else None
