@@ -78,7 +78,7 @@ async def test_what_the_consumer_delivers_is_stored_and_then_acked(streams: Stre
     await streams.reaches("S", 3)
     stored = await streams.all("S")
     assert [(one.subject, one.payload) for one in stored] == [("p.1", b"1"), ("p.1", b"3"), ("p.1", b"5")]
-    # Which origin, by which consumer; an interest stream never stored what nobody wants.
+    # Which origin, by which consumer; an interest stream stores no message that no consumer needs.
     seqs = ["2", "4", "6"]
     assert [one.source[1] for one in stored] == seqs
     assert stored[0].source[0].startswith("O:C=") and stored[0].source[2:] == ["o.1", "p.1", "o.1"]

@@ -135,7 +135,7 @@ async def test_a_large_origin_comes_whole_and_goes_on_after_a_restart(kind: str,
 async def test_a_durable_consumer_of_another_account_empties_its_work_queue(
     there: Streams, here: Streams
 ) -> None:
-    """The consumer is made by whoever owns the queue; it delivers here, and the answers go back."""
+    """The owner of the queue makes the consumer; it delivers here, and the answers go back."""
     await there.make("Q", "q.>", retention="workqueue")
     config = {"durable_name": "c", "ack_policy": "flow_control", "deliver_subject": "deliver.i.q"}
     made = await there.api("CONSUMER.CREATE.Q.c", {"stream_name": "Q", "config": config})

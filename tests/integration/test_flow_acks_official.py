@@ -58,7 +58,7 @@ async def configuring(say: Dialogue) -> None:
 
 
 class Receiver:
-    """Listens at `d` and answers flow control when it is told."""
+    """Listens at `d` and answers flow control on request."""
 
     def __init__(self, say: Dialogue) -> None:
         self._say = say

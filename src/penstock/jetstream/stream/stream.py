@@ -466,7 +466,7 @@ class Stream:
             self.store_decided(subject, decision, produced.payload, ts)
 
     def _leave_marker(self, subject: bytes) -> None:
-        """The last message of the subject expired: a marker says so to whoever follows the stream.
+        """The last message of the subject expired: a marker says so to the stream's readers.
 
         A stream that discards new messages discards a marker too, which can be larger than what it stands
         for: max_bytes is what its owner pays for.
