@@ -6,15 +6,12 @@ The answers to flow control are their acks, and say in headers what was stored.
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 
-from tests.support.dialogue import MS, Answer, Dialogue, describe
-from tests.support.nats_servers import running_server
+from tests.support.dialogue import MS, Dialogue, Streams, describe, say_the_same
 
 pytestmark = pytest.mark.official
 
@@ -157,24 +154,6 @@ async def settling(say: Dialogue) -> None:
     say.stream = "S"
 
 
-async def converse(url: str) -> list[tuple[str, Answer]]:
-    client = await nats.connect(url, allow_reconnect=False)
-    say = Dialogue(client)
-    for name, more in (("S", {}), ("W", {"retention": "workqueue"})):
-        config = {"name": name, "subjects": [f"{name.lower()}.>"], **more}
-        await client.request(f"$JS.API.STREAM.CREATE.{name}", json.dumps(config).encode(), timeout=5)
-    for part in (configuring, delivering, filling, settling):
-        await part(say)
-    await client.close()
-    return say.heard
-
-
 async def test_both_servers_say_the_same(tmp_path: Path) -> None:
-    with (
-        running_server("official", tmp_path / "a") as one,
-        running_server("penstock", tmp_path / "b") as other,
-    ):
-        official, ours = await asyncio.gather(converse(one.url), converse(other.url))
-    assert len(official) > 90
-    for expected, said in zip(official, ours, strict=True):
-        assert said == expected
+    streams: Streams = {"S": {"subjects": ["s.>"]}, "W": {"subjects": ["w.>"], "retention": "workqueue"}}
+    await say_the_same(tmp_path, streams, (configuring, delivering, filling, settling), at_least=91)

@@ -15,7 +15,7 @@ import pytest
 from tests.support.nats_cli import nats_cli, run_nats
 from tests.support.nats_servers import KINDS, AnyServer, running_server
 from tests.support.rawnats import RawNats
-from tests.support.transfers import contents
+from tests.support.transfers import contents, stored
 
 # Messages of a stream, and the bytes of each: nothing, less than a chunk, more than the window of 8 MiB.
 SIZES = {"EMPTY": (0, 0), "SMALL": (3, 10), "LARGE": (300, 60_000)}
@@ -34,7 +34,7 @@ def fill(nats: RawNats, name: str) -> dict[str, Any]:
     assert "error" not in made, made
     for i in range(count):
         nats.publish(f"{name}.{i % 3}", numbers.randbytes(size))
-    nats.flush()
+    stored(nats, name, count)
     return facts(nats, name)
 
 

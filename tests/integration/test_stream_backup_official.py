@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.nats_servers import KINDS, find_official_server, running_server
 from tests.support.rawnats import RawNats
-from tests.support.transfers import Backup, back_up, contents, restore
+from tests.support.transfers import Backup, back_up, contents, restore, stored
 
 pytestmark = [
     pytest.mark.official,
@@ -40,7 +40,7 @@ def fill(nats: RawNats) -> None:
             if header
             else b"PUB %s _A %d\r\n%s\r\n" % (subject, len(payload), payload)
         )
-    nats.flush()
+    stored(nats, "S", MESSAGES)
     for seq in (1, 2, 50, 51, 52, MESSAGES):
         assert nats.request("$JS.API.STREAM.MSG.DELETE.S", {"seq": seq})["success"]
     for name, config in (("WORK", {"durable_name": "WORK", "filter_subject": "s.3"}), ("PLAIN", {})):

@@ -8,10 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
+import nats
 import nats.errors
 from nats.aio.client import Client
+
+from tests.support.nats_servers import running_server
 
 TIMES = {
     "created",
@@ -102,3 +107,36 @@ def describe(message: Any) -> tuple[Any, ...]:
     if "Nats-Pin-Id" in header:
         header["Nats-Pin-Id"] = "some"
     return subject, reply, message.data, header
+
+
+Part = Callable[[Dialogue], Awaitable[None]]
+Streams = dict[str, dict[str, Any]]
+
+
+async def say_the_same(directory: Path, streams: Streams, parts: tuple[Part, ...], at_least: int) -> None:
+    """Asserts that both servers say the same in a dialogue of these parts, about streams they begin with.
+
+    streams: names and configurations. at_least: how much there is to compare.
+    """
+    with (
+        running_server("official", directory / "a") as one,
+        running_server("penstock", directory / "b") as other,
+    ):
+        official, ours = await asyncio.gather(
+            *(converse(server.url, streams, parts) for server in (one, other))
+        )
+    assert len(official) >= at_least
+    for expected, said in zip(official, ours, strict=True):
+        assert said == expected
+
+
+async def converse(url: str, streams: Streams, parts: tuple[Part, ...]) -> list[tuple[str, Answer]]:
+    client = await nats.connect(url, allow_reconnect=False)
+    say = Dialogue(client)
+    for name, config in streams.items():
+        body = json.dumps({"name": name, **config}).encode()
+        await client.request(f"$JS.API.STREAM.CREATE.{name}", body, timeout=5)
+    for part in parts:
+        await part(say)
+    await client.close()
+    return say.heard

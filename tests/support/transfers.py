@@ -6,6 +6,7 @@ import json
 from typing import Any, NamedTuple
 
 from tests.support.rawnats import RawNats
+from tests.support.wire import wait_until
 
 DELIVER = "_SNAP.test"
 CHUNK = 100_000
@@ -60,6 +61,15 @@ def send_chunk(nats: RawNats, subject: str, chunk: bytes) -> bytes:
         message = nats.message()
         if message.sid == b"r2":
             return message.payload
+
+
+def stored(nats: RawNats, stream: str, last_seq: int) -> None:
+    """Returns when a stream has stored this sequence.
+
+    The PONG after a publish doesn't say so: the official server queues messages for the stream.
+    """
+    subject = f"$JS.API.STREAM.INFO.{stream}"
+    wait_until(lambda: bool(nats.request(subject)["state"]["last_seq"] == last_seq), f"{stream} to be stored")
 
 
 def contents(nats: RawNats, stream: str, state: dict[str, Any]) -> list[tuple[Any, ...]]:
