@@ -118,9 +118,9 @@ class LogMachine(RuleBasedStateMachine):
     def limit_subject(self, subject: bytes, keep: int) -> None:
         assert self.log.limit_subject(subject, keep) == self.model.limit_subject(subject, keep)
 
-    @rule(back=st.integers(0, 60))
-    def age(self, back: int) -> None:
-        assert self.log.enforce_age(self.now - back) == self.model.enforce_age(self.now - back)
+    @rule(back=st.integers(0, 60), most=st.integers(0, 20))
+    def age(self, back: int, most: int) -> None:
+        assert self.log.enforce_age(self.now - back, most) == self.model.enforce_age(self.now - back, most)
 
     @rule(data=st.data(), filter=st.sampled_from(FILTERS))
     def look(self, data: st.DataObject, filter: bytes) -> None:

@@ -91,9 +91,9 @@ class LogModel:
         found = [seq for seq in sorted(self.live) if self.live[seq].subject == subject]
         return self.drop(found[: max(len(found) - keep, 0)])
 
-    def enforce_age(self, oldest_ts: int) -> int:
+    def enforce_age(self, oldest_ts: int, most: int) -> int:
         gone = 0
-        while self.live and self.first_ts < oldest_ts:
+        while gone < most and self.live and self.first_ts < oldest_ts:
             gone += self.remove(self.first_seq)
         return gone
 

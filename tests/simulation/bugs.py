@@ -249,8 +249,8 @@ def schedule_happens_once(patch: pytest.MonkeyPatch) -> None:
     """A schedule that repeats happens for the first time only."""
     take_due = MessageSchedules.take_due
 
-    def once(schedules: MessageSchedules, now: int) -> list[Produced]:
-        produced = take_due(schedules, now)
+    def once(schedules: MessageSchedules, now: int, most: int) -> list[Produced]:
+        produced = take_due(schedules, now, most)
         for one in produced:
             schedules._due.pop(one.scheduler, None)
         return produced

@@ -57,6 +57,7 @@ from penstock.store.interface import AccountStore, StreamStore
 log = logging.getLogger("penstock.jetstream")
 
 CONSUMERS_TICK = 1024  # consumers, or deadlines, that one tick works on: 20 ms at most, and 2 ms mostly
+EXPIRY_WORK = 512 * 1024  # of all streams in a tick: 1 ms, in the units of slices.py
 AGAIN_NS = 100_000_000  # until the next tick at the latest, after a step that failed
 
 
@@ -212,7 +213,7 @@ class JetStream:
             return
         self._admit(stream)
         if was_held and (stream.next_deadline() or now + 1) <= now:
-            stream.expire(now)  # came while it was synced
+            stream.expire(now, EXPIRY_WORK)  # came while it was synced
         stream.apply_pending(now)
         self._note_stream(stream)
 
@@ -376,10 +377,16 @@ class JetStream:
 
     def _on_time(self, now: int) -> None:
         self._again_due = None
-        # Those that are left are due at once again: the timer brings another turn.
-        for thing in self._deadlines.take_due(now, CONSUMERS_TICK):
+        # Those that are left are due at once again: the timer brings another turn. They are taken one by one,
+        # because a stream with more to expire is due again behind the others.
+        work = EXPIRY_WORK
+        for _ in range(CONSUMERS_TICK):
+            due = self._deadlines.take_due(now, 1) if work > 0 else []
+            if not due:
+                break
+            thing = due[0]
             if isinstance(thing, Stream):
-                faults.contain(self._stream_on_time, self._stream_failed, thing, now)
+                work -= faults.contain(self._stream_on_time, self._stream_failed, thing, now) or 0
             else:
                 faults.contain(self._consumer_on_time, self._consumer_failed, thing, now)
         for on_time in (self.transfers.on_time, self.sourcing.on_time):
@@ -394,13 +401,15 @@ class JetStream:
             for consumer in self._lagging:
                 self.touch_consumer(consumer)
 
-    def _stream_on_time(self, stream: Stream, now: int) -> None:
+    def _stream_on_time(self, stream: Stream, now: int) -> int:
+        """Returns the work it did."""
         if stream.syncing:
             self.group.hold(stream)  # what time stores must not leave with the sync that is under way
-            return
+            return 0
         self._admit(stream)
-        stream.expire(now)
+        work = stream.expire(now, EXPIRY_WORK)
         self._touch(stream)
+        return work
 
     def _admit(self, stream: Stream) -> None:
         """Tells the stream what the account allows it to store just now."""

@@ -112,8 +112,8 @@ class StreamLog(LogCore):
     def limit_subject(self, subject: bytes, keep: int) -> int:
         """Keeps the newest `keep` messages of a literal subject; returns how many went."""
 
-    def enforce_age(self, oldest_ts: int) -> int:
-        """Removes from the front what is older than oldest_ts (ns); returns how many went."""
+    def enforce_age(self, oldest_ts: int, most: int = ...) -> int:
+        """Removes from the front what is older than oldest_ts (ns), `most` at most; returns how many went."""
 
     def set_first_seq(self, seq: int) -> None:
         """The next message gets this sequence. Only for an empty log; ValueError otherwise."""

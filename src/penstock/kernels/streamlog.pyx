@@ -168,9 +168,9 @@ cdef class StreamLog(LogCore):
     def limit_subject(self, bytes subject not None, uint64_t keep):
         return self.enforce_subject_limit(<const char*>subject, len(subject), keep)
 
-    def enforce_age(self, int64_t oldest_ts):
+    def enforce_age(self, int64_t oldest_ts, uint64_t most=0xFFFFFFFFFFFFFFFF):
         cdef uint64_t gone = 0
-        while self.messages and self.first_ts < oldest_ts:
+        while gone < most and self.messages and self.first_ts < oldest_ts:
             gone += self._remove(self.first_seq, True, False)
         return gone
 

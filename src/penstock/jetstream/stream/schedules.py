@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 import re
+import sys
 from collections.abc import Mapping
 from datetime import tzinfo
 from typing import TYPE_CHECKING, NamedTuple
@@ -208,10 +209,14 @@ class MessageSchedules:
             _, seq, subject = heapq.heappop(self._queue)
             self.add(subject, seq, until)
 
-    def take_due(self, now: int) -> list[Produced]:
-        """What the schedules that are due make, in order of their sequences; each knows its next time."""
+    def take_due(self, now: int, most: int = sys.maxsize) -> list[Produced]:
+        """What the schedules that are due make, in order of their sequences; each knows its next time. most:
+        take so many at most, those that were due first."""
         made: list[tuple[int, Produced]] = []
-        while (due := self.next_deadline()) is not None and due <= now:
+        for _ in range(most):
+            due = self.next_deadline()
+            if due is None or due > now:
+                break
             _, seq, subject = heapq.heappop(self._queue)
             del self._due[subject]
             produced = self._produce(subject, seq, due, now)

@@ -14,6 +14,7 @@ publish would leave a hole).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,9 @@ from penstock.store.interface import StreamStore
 if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer import Consumer
     from penstock.jetstream.consumer.wiring import ConsumerWiring
+
+
+SCHEDULE_WORK = 32 * 1024  # a schedule makes a message, in the units of slices.py
 
 
 def _no_chance(n: int) -> int:
@@ -142,6 +146,7 @@ class Stream:
         self.sync_at_once = False  # a request changed it, whose response leaves in this tick
         self.accounted_bytes = 0  # what the engine counted it with
         self._now = created
+        self._is_behind = False  # expire() left something for its next turn
         self._configure()
         self._subscriptions: list[Subscription] = []
 
@@ -435,25 +440,32 @@ class Stream:
         if self.config.first_seq > 1 and self.log.last_seq == 0:
             self.log.set_first_seq(self.config.first_seq)
 
-    def expire(self, now: int) -> int:
-        """Removes what is too old, forgets old message ids, stores what schedules made; returns how many
-        messages went."""
+    def expire(self, now: int, work: int = sys.maxsize) -> int:
+        """Forgets old message ids, removes what is too old, stores what schedules made.
+
+        Of the last two it does so much work (in the units of slices.py) and a little more; if something may
+        be left, the stream is due again at once. A crash in between is no matter: what is left expires at the
+        start. Returns the work it did.
+        """
         self.ids.prune(now)
         self.fast.expire(now)
         self.atomic.expire(now)
         if self.config.sealed:
             return 0
         self._now = now
-        gone = self.expiry.run(self.config.max_age, now)
-        self._run_schedules(now)
-        return gone
+        done = self.expiry.run(self.config.max_age, now, work)
+        done += self._run_schedules(now, work - done)
+        self._is_behind = done >= work
+        return done
 
-    def _run_schedules(self, now: int) -> None:
+    def _run_schedules(self, now: int, work: int) -> int:
+        """Returns the work it did."""
         if self.refuse_all is not None or self.write_failure is not None:
             self.schedules.postpone(now + RETRY_NS)
-            return
+            return 0
         ts = max(now, self.log.last_ts)
-        for produced in self.schedules.take_due(now):
+        made = self.schedules.take_due(now, max(0, work) // SCHEDULE_WORK + 1)
+        for produced in made:
             mapper = self.sink.mapper
             subject = mapper.map(produced.subject) if mapper is not None else produced.subject
             ttl_ns, header = ingest.own_ttl(self, produced.header)
@@ -464,6 +476,7 @@ class Stream:
                 purged_schedule=b"" if produced.next_due else produced.scheduler,
             )
             self.store_decided(subject, decision, produced.payload, ts)
+        return len(made) * SCHEDULE_WORK
 
     def _leave_marker(self, subject: bytes) -> None:
         """The last message of the subject expired: a marker says so to the stream's readers.
@@ -489,6 +502,8 @@ class Stream:
         due = earliest(self.ids.next_deadline(), self.fast.next_deadline(), self.atomic.next_deadline())
         if self.config.sealed:
             return due
+        if self._is_behind:
+            return self._now  # and no earlier: others that are due have their turns first
         return earliest(due, self.expiry.next_deadline(self.config.max_age), self.schedules.next_deadline())
 
     # --- wiring --------------------------------------------------------------------------------

@@ -78,12 +78,9 @@ class MessageTtls:
         else:
             heapq.heappush(self._queue, (ts + ttl_ns, seq))
 
-    def take_due(self, now: int) -> list[int]:
-        """The sequences whose time has come, in that order."""
-        due: list[int] = []
-        while self._queue and self._queue[0][0] <= now:
-            due.append(heapq.heappop(self._queue)[1])
-        return due
+    def take_due(self, now: int) -> int:
+        """The sequence whose time came first; 0 when none has come."""
+        return heapq.heappop(self._queue)[1] if self._queue and self._queue[0][0] <= now else 0
 
     def next_deadline(self) -> int | None:
         """When (ns) the next message expires."""

@@ -1,0 +1,151 @@
+"""Very many messages that expire together: a bounded number in each tick, and turns for all that is due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.jetstream import engine
+from penstock.jetstream.stream.retention import AGED, AGED_WORK, BYTES_A_UNIT, LOOKS_MAX, REMOVAL_WORK
+from penstock.kernels.dispatch import publish
+from penstock.protocol import headers
+from penstock.store.file import FileStore
+from tests.support.engine import START_NS, EngineHarness
+
+SECOND = 1_000_000_000
+MANY = 3000
+DUE = START_NS + 6 * SECOND
+
+
+def ttl(value: str) -> bytes:
+    return headers.build([(headers.TTL, value)])
+
+
+def filled(
+    js: EngineHarness, name: str = "S", count: int = MANY, header: bytes = b"", **settings: Any
+) -> None:
+    js.create(name, f"{name}.>", **settings)
+    for n in range(count):
+        publish(js.index, f"{name}.{n}".encode(), b"", header, b"x")
+    js.tick()
+
+
+def ticks_at(js: EngineHarness, now: int) -> Iterator[int]:
+    """What stream S holds after each turn of the timer, while something is due at that time."""
+    js.now = now
+    while (due := js.engine.next_deadline()) is not None and due <= now:
+        js.engine.on_time(now)
+        js.tick()
+        yield js.engine.streams["S"].log.messages
+
+
+@pytest.mark.parametrize(
+    ("settings", "header", "each"),
+    [
+        ({"max_age": 5 * SECOND}, b"", AGED_WORK),
+        ({"allow_msg_ttl": True}, ttl("5"), REMOVAL_WORK),
+        ({"allow_msg_ttl": True, "max_age": 5 * SECOND, "subject_delete_marker_ttl": 60 * SECOND}, b"",
+         REMOVAL_WORK),
+    ],
+    ids=["max_age", "ttl", "markers"],
+)  # fmt: skip
+def test_messages_that_expire_together_go_in_turns(
+    settings: dict[str, Any], header: bytes, each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "EXPIRY_WORK", 100 * each)
+    js = EngineHarness()
+    filled(js, header=header, **settings)
+    log = js.engine.streams["S"].log
+    removed = 0
+    for _ in ticks_at(js, DUE):
+        assert log.removals - removed <= 100 + AGED
+        removed = log.removals
+    assert removed == MANY and log.first_seq == MANY + 1
+
+
+def test_a_stream_with_much_to_expire_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "EXPIRY_WORK", 100 * AGED_WORK)
+    js = EngineHarness()
+    filled(js, "S", max_age=5 * SECOND)
+    js.now += SECOND // 2  # the other is due later
+    filled(js, "T", count=10, max_age=5 * SECOND)
+    left = next(ticks_at(js, DUE))
+    assert js.engine.streams["T"].log.messages == 10
+    left = next(ticks_at(js, DUE))
+    assert js.engine.streams["T"].log.messages == 0
+    assert left > MANY - 300
+
+
+def test_what_did_not_have_its_turn_before_a_stop_expires_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "EXPIRY_WORK", 100 * AGED_WORK)
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    filled(js, max_age=5 * SECOND)
+    assert 0 < next(ticks_at(js, DUE)) < MANY
+    store.close()
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"), now=DUE)
+    state = js.state("S")
+    assert (state["messages"], state["first_seq"], state["last_seq"]) == (0, MANY + 1, MANY)
+    store.close()
+
+
+class CountedSet(set[int]):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def __contains__(self, one: object) -> bool:
+        self.asked += 1
+        return super().__contains__(one)
+
+
+@pytest.mark.parametrize("count", [LOOKS_MAX // 2, MANY])
+def test_messages_that_never_expire_are_looked_at_once(count: int) -> None:
+    js = EngineHarness()
+    filled(js, count=count, header=ttl("never"), allow_msg_ttl=True, max_age=5 * SECOND)
+    expiry = js.engine.streams["S"].expiry
+    expiry.ttls.never = never = CountedSet(expiry.ttls.never)
+    publish(js.index, b"S.last", b"", b"", b"x")
+    for _ in range(10):
+        before = never.asked
+        js.tick()
+        assert never.asked - before <= 2 * (LOOKS_MAX + 2)
+    assert [*ticks_at(js, DUE)][-1] == count
+    assert never.asked <= 3 * (count + 2) + 20 * LOOKS_MAX
+    before = never.asked
+    for _ in range(100):
+        expiry.next_deadline(5 * SECOND)
+    assert never.asked - before <= 300
+
+
+def test_schedules_that_are_due_together_have_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "EXPIRY_WORK", 1)
+    js = EngineHarness()
+    js.create("S", "S.>", allow_msg_schedules=True)
+    at = "@at 2023-11-14T22:13:22Z"  # two seconds after START_NS
+    for n in range(10):
+        block = headers.build([(headers.SCHEDULE, at), (headers.SCHEDULE_TARGET, f"S.made.{n}")])
+        js.request(f"S.{n}", b"x", block)
+    log = js.engine.streams["S"].log
+    made = 10
+    for _ in ticks_at(js, DUE):
+        assert log.last_seq <= made + 1
+        made = log.last_seq
+    assert made == 20
+
+
+def test_large_messages_make_a_turn_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "EXPIRY_WORK", 1000 * AGED_WORK)
+    js = EngineHarness()
+    js.create("S", "S.>", max_age=5 * SECOND)
+    for n in range(200):
+        publish(js.index, b"S.%d" % n, b"", b"", bytes(1000 * AGED_WORK * BYTES_A_UNIT // AGED))
+    js.tick()
+    lefts = [*ticks_at(js, DUE)]
+    assert lefts[:2] == [200 - AGED, 200 - 2 * AGED] and lefts[-1] == 0
