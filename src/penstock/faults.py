@@ -2,9 +2,9 @@
 
 A request, a message, a configuration or a file can make our own code raise in ways that we did not think of.
 Such an exception must cost the one request, stream, consumer or connection concerned, and nothing else. A
-boundary is a call of `contain` around the work for one of them; what is called when the work raises gives the
-exception to `note`, which logs one line with an id, and stops what is concerned. Who asked gets the id
-(`told`), and the line says what happened where.
+boundary is a call of `contain` around the work for one of them, or a `try` statement where that is called for
+each message. What handles the exception gives it to `note`, which logs one line with an id, and stops what is
+concerned. Who asked gets the id (`told`), and the line says what happened where.
 
 What is foreseen does not come here: JetStreamApiError, ProtocolError and StoreError have their own handlers.
 

@@ -188,7 +188,7 @@ async def test_a_server_whose_engine_can_not_write_acks_nothing_and_serves_the_r
     writer.write(b'CONNECT {"verbose":false}\r\nSUB r 1\r\nSUB core 2\r\n')
     writer.write(b"PUB $JS.API.STREAM.CREATE.S %d\r\n%s\r\nPUB s r 1\r\nx\r\n" % (len(body), body))
     assert b'"seq":1' in await reader.readuntil(b"}\r\n")
-    server.jetstream.engines["$G"].write = fail  # type: ignore[method-assign]
+    server.jetstream.engines["$G"].tick.write = fail  # type: ignore[method-assign]
     writer.write(b"PUB s r 1\r\nx\r\nPUB core 1\r\ny\r\nPING\r\n")
     answers = await reader.readuntil(b"PONG\r\n")
     assert b"MSG core 2 1\r\ny\r\n" in answers
@@ -198,6 +198,6 @@ async def test_a_server_whose_engine_can_not_write_acks_nothing_and_serves_the_r
     assert not server.failed
     assert {type(fault) for fault in noted_faults} == {OSError}
     noted_faults.clear()
-    del server.jetstream.engines["$G"].write
+    del server.jetstream.engines["$G"].tick.write
     writer.close()
     await server.stop()

@@ -18,12 +18,12 @@ from penstock.errors import StoreError
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.letters import DeadLetters
 from penstock.jetstream.containment import Containment
-from penstock.jetstream.engine import JetStream
 from penstock.jetstream.stream import counter, stream
 from penstock.jetstream.stream.fast import FastIngest
 from penstock.jetstream.stream.renaming import make_mapper
 from penstock.jetstream.stream.schedules import MessageSchedules, Produced
 from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.tick import EngineTick
 from penstock.kernels import records
 from penstock.kernels.dispatch import SubjectMapper
 from penstock.kernels.streamlog import StoredMessage, StreamLog
@@ -39,13 +39,13 @@ KIND_FLOOR, KIND_BATCH = 2, 4  # of notes in a block
 
 def ack_before_write(patch: pytest.MonkeyPatch) -> None:
     """Pub acks leave before what they promise is with the operating system."""
-    write = JetStream.write
+    write = EngineTick.write
 
-    def early(engine: JetStream) -> None:
-        engine.acknowledge()
-        write(engine)
+    def early(tick: EngineTick) -> None:
+        tick.acknowledge()
+        write(tick)
 
-    patch.setattr(JetStream, "write", early)
+    patch.setattr(EngineTick, "write", early)
 
 
 class WithoutNotes:
@@ -165,22 +165,22 @@ def transform_kept_past_an_update(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stream, "make_mapper", first)
 
 
-def _to_each_changed(engine: JetStream, send: Callable[[Stream], None]) -> None:
-    engine.is_routing = True
-    for changed in engine._changed.values():
+def _to_each_changed(tick: EngineTick, send: Callable[[Stream], None]) -> None:
+    tick.is_routing = True
+    for changed in tick._changed.values():
         send(changed)
-    engine.is_routing = False
+    tick.is_routing = False
 
 
 def republished_before_the_write(patch: pytest.MonkeyPatch) -> None:
     """What is stored goes out again at once."""
-    write = JetStream.write
+    write = EngineTick.write
 
-    def early(engine: JetStream) -> None:
-        _to_each_changed(engine, lambda changed: changed.republisher.route(engine.index))
-        write(engine)
+    def early(tick: EngineTick) -> None:
+        _to_each_changed(tick, lambda changed: changed.republisher.route(tick._engine.index))
+        write(tick)
 
-    patch.setattr(JetStream, "write", early)
+    patch.setattr(EngineTick, "write", early)
 
 
 def not_republished_after_a_failed_write(patch: pytest.MonkeyPatch) -> None:
@@ -196,13 +196,13 @@ def not_republished_after_a_failed_write(patch: pytest.MonkeyPatch) -> None:
 
 def acked_before_the_sync(patch: pytest.MonkeyPatch) -> None:
     """With `sync: always`, pub acks do not wait for the sync that is under way."""
-    acknowledge = JetStream.acknowledge
+    acknowledge = EngineTick.acknowledge
 
-    def early(engine: JetStream) -> None:
-        _to_each_changed(engine, lambda changed: changed.acknowledge(engine.index))
-        acknowledge(engine)
+    def early(tick: EngineTick) -> None:
+        _to_each_changed(tick, lambda changed: changed.acknowledge(tick._engine.index))
+        acknowledge(tick)
 
-    patch.setattr(JetStream, "acknowledge", early)
+    patch.setattr(EngineTick, "acknowledge", early)
 
 
 def frame_begun_again(patch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from penstock.jetstream import origin_consumer, sourcing
 from penstock.jetstream.consumer.consumer import Consumer
-from penstock.jetstream.engine import JetStream
 from penstock.jetstream.stream.inflow import Inflow
 from penstock.jetstream.stream.positions import SourcePositions
 from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.tick import EngineTick
 from penstock.kernels.copying import settle_upto
 from penstock.kernels.streamlog import StreamLog
 from penstock.store.journal import FileConsumerStore
@@ -60,14 +60,14 @@ def void_notes_come_back(patch: pytest.MonkeyPatch) -> None:
 
 def mirrored_before_the_write(patch: pytest.MonkeyPatch) -> None:
     """Mirrors and sources take what their origins applied in the same tick, before it is written."""
-    apply = JetStream.apply
+    apply = EngineTick.apply
 
-    def ahead(engine: JetStream, now: int) -> None:
-        apply(engine, now)
-        engine.sourcing.advance(list(engine._changed), now)
-        apply(engine, now)
+    def ahead(tick: EngineTick, now: int) -> None:
+        apply(tick, now)
+        tick._engine.sourcing.advance(list(tick._changed), now)
+        apply(tick, now)
 
-    patch.setattr(JetStream, "apply", ahead)
+    patch.setattr(EngineTick, "apply", ahead)
     patch.setattr(Stream, "is_kept", True)
 
 
@@ -85,7 +85,7 @@ def origin_let_go_before_the_write(patch: pytest.MonkeyPatch) -> None:
         consumer: Consumer | None = reader._consumer
         if consumer is not None and not consumer.closed and reader._looked > consumer.state.delivered_stream:
             settle_upto(consumer.state, consumer.stream.log, reader.inflow.filters, reader._looked, now)
-            consumer.engine.touch_consumer(consumer)
+            consumer.engine.tick.touch_consumer(consumer)
         return size
 
     patch.setattr(sourcing.LocalReader, "read", settled)

@@ -12,9 +12,9 @@ import pytest
 from penstock.jetstream.consumer.acks import Acks
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.state import Recorder
-from penstock.jetstream.engine import JetStream
 from penstock.jetstream.stream import ingest, stream
 from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.tick import EngineTick
 from penstock.kernels import records
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
@@ -64,12 +64,12 @@ def half_a_batch_in_the_second_recovery(patch: pytest.MonkeyPatch) -> None:
         half_a_batch_in_recovery(inner)
         half = recovery.map_file
     has_run = True
-    apply, begin = JetStream.apply, FileStore.__init__
+    apply, begin = EngineTick.apply, FileStore.__init__
 
-    def ticked(engine: JetStream, now: int) -> None:
+    def ticked(tick: EngineTick, now: int) -> None:
         nonlocal has_run
         has_run = True
-        apply(engine, now)
+        apply(tick, now)
 
     def started(store: FileStore, *args: Any, **options: Any) -> None:
         nonlocal has_run
@@ -77,7 +77,7 @@ def half_a_batch_in_the_second_recovery(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(recovery, "map_file", half if is_second else whole)
         begin(store, *args, **options)
 
-    patch.setattr(JetStream, "apply", ticked)
+    patch.setattr(EngineTick, "apply", ticked)
     patch.setattr(FileStore, "__init__", started)
 
 
@@ -94,7 +94,7 @@ def ack_of_a_lost_delivery_dropped(patch: pytest.MonkeyPatch) -> None:
 
 def state_gone_before_the_removals(patch: pytest.MonkeyPatch) -> None:
     """A consumer ends before its stream has written which messages its acks removed."""
-    patch.setattr(JetStream, "keep_removals", lambda engine, stream: None)
+    patch.setattr(EngineTick, "keep_removals", lambda tick, stream: None)
 
 
 def _records_in(data: bytes | memoryview) -> Iterator[tuple[int, int, int, int, int]]:

@@ -53,7 +53,7 @@ def test_work_in_the_background_drops_no_message_whose_successor_is_not_written(
         publish_all(bench, [b"s.4"] * 4, b"other" * 25)
     bench.tick()  # closes blocks, whose indexes wait for the background
     publish_all(bench, SUBJECTS, b"third")
-    bench.engine.apply(bench.now)
+    bench.engine.tick.apply(bench.now)
     while not background.is_idle:
         background.finish()
     assert recovered(disk, block_size=600).keys() >= set(SUBJECTS)

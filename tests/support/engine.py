@@ -45,16 +45,16 @@ class EngineHarness:
 
     def tick(self) -> None:
         """The end of a tick, as the server runs it."""
-        self.engine.apply(self.now)
-        self.engine.write()
-        self.engine.acknowledge()
-        self.engine.deliver(self.now)
+        self.engine.tick.apply(self.now)
+        self.engine.tick.write()
+        self.engine.tick.acknowledge()
+        self.engine.tick.deliver(self.now)
 
     def wait_until(self, now: int) -> None:
         """Lets time pass, with every deadline on the way."""
-        while (due := self.engine.next_deadline()) is not None and due <= now:
+        while (due := self.engine.tick.next_deadline()) is not None and due <= now:
             self.now = max(self.now, due)
-            self.engine.on_time(self.now)
+            self.engine.tick.on_time(self.now)
             self.tick()
         self.now = now
 

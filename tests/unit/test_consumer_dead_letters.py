@@ -88,7 +88,7 @@ def test_the_advisory_comes_only_after_the_letter_is_stored() -> None:
     bench.store_messages("s.1")
     bench.ack(bench.pull("c", {"batch": 1}).take()[0], b"+TERM")
     bench.tick()  # what is given up is written
-    bench.engine.apply(bench.now)  # the letter is published, not written
+    bench.engine.tick.apply(bench.now)  # the letter is published, not written
     assert advisories.take() == []
     for _ in range(3):
         bench.tick()
@@ -103,8 +103,8 @@ def test_a_crash_at_any_time_leaves_exactly_one_letter(ticks_before_the_crash: i
     first, second = bench.pull("c", {"batch": 2}).take()
     bench.ack(first, b"+TERM")
     bench.ack(second)
-    bench.engine.apply(bench.now)
-    bench.engine.write()
+    bench.engine.tick.apply(bench.now)
+    bench.engine.tick.write()
     for _ in range(ticks_before_the_crash):
         bench.tick()
     bench.now += days_down * 86_400 * SECOND  # far beyond the duplicate window

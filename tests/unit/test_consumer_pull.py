@@ -238,7 +238,7 @@ def test_pending_messages_that_left_the_stream_hold_nobody_up() -> None:
     inbox = bench.pull("x", b"4")
     assert inbox.seqs() == [1, 2]
     bench.api("STREAM.MSG.DELETE.S", {"seq": 2})
-    bench.engine.touch_consumer(bench.engine.streams["S"].consumers["x"])
+    bench.engine.tick.touch_consumer(bench.engine.streams["S"].consumers["x"])
     bench.tick()
     bench.tick()
     assert inbox.seqs() == [3]

@@ -183,11 +183,11 @@ def test_a_confirmation_leaves_only_after_the_ack_is_written() -> None:
     engine = acking.bench.engine
     for n, body in ((1, b""), (2, b"+ACK"), (3, b"+WPI"), (4, b"-NAK"), (5, b"+TERM")):
         acking.ack(n, body, b"_SURE")
-    engine.apply(acking.bench.now)
+    engine.tick.apply(acking.bench.now)
     assert confirmed == []
-    engine.write()
+    engine.tick.write()
     assert confirmed == []
-    engine.acknowledge()
+    engine.tick.acknowledge()
     assert confirmed == [(b"_SURE", b"", b"")] * 5
 
 
@@ -204,7 +204,7 @@ def test_nothing_is_confirmed_while_the_journal_can_not_be_written(monkeypatch: 
         acking.ack(1, b"", b"_SURE")
         acking.bench.tick()
     assert confirmed == []
-    acking.bench.engine.touch_consumer(consumer)
+    acking.bench.engine.tick.touch_consumer(consumer)
     acking.bench.tick()
     assert confirmed == [(b"_SURE", b"", b"")]
     assert acking.bench.restarted().floors("x")[3] == 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.jetstream import engine
+from penstock.jetstream import tick
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.jetstream.consumer.turns import SHARE_LEAST, TICK_MESSAGES, Turns
 from penstock.kernels.dispatch import ClientSink, publish
@@ -137,7 +137,7 @@ def crowded(count: int) -> tuple[EngineHarness, list[int]]:
 
 
 def test_a_tick_serves_only_so_many_consumers_and_the_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "CONSUMERS_TICK", 10)
+    monkeypatch.setattr(tick, "CONSUMERS_TICK", 10)
     js, served = crowded(35)
     assert max(served) == 10 and sum(served) == 35
     wakes = js.wakes
@@ -146,7 +146,7 @@ def test_a_tick_serves_only_so_many_consumers_and_the_others_follow(monkeypatch:
 
 
 def test_a_timer_works_on_only_so_many_deadlines_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "CONSUMERS_TICK", 10)
+    monkeypatch.setattr(tick, "CONSUMERS_TICK", 10)
     js = EngineHarness()
     js.create("S", "s", max_consumers=35)
     for n in range(35):
@@ -155,10 +155,10 @@ def test_a_timer_works_on_only_so_many_deadlines_at_a_time(monkeypatch: pytest.M
     present, left = js.engine.streams["S"].consumers, []
     js.now += 5_000_000_000
     while present:
-        due = js.engine.next_deadline()
+        due = js.engine.tick.next_deadline()
         assert due is not None and due <= js.now
         before = len(present)
-        js.engine.on_time(js.now)
+        js.engine.tick.on_time(js.now)
         js.tick()
         left.append(before - len(present))
     assert max(left) == 10 and sum(left) == 35
@@ -167,7 +167,7 @@ def test_a_timer_works_on_only_so_many_deadlines_at_a_time(monkeypatch: pytest.M
 def test_acks_of_many_consumers_are_confirmed_after_they_were_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine, "CONSUMERS_TICK", 10)
+    monkeypatch.setattr(tick, "CONSUMERS_TICK", 10)
     js = EngineHarness()
     js.create("S", "s", max_consumers=35)
     written: list[str] = []

@@ -288,7 +288,7 @@ def test_what_a_schedule_makes_while_its_stream_is_synced_waits_for_a_sync_of_it
     js.tick()
     heard = js.listen(b"out")
     js.now += 2 * SECOND
-    js.engine.on_time(js.now)
+    js.engine.tick.on_time(js.now)
     later.drain()
     assert heard == []
     js.tick()

@@ -46,12 +46,12 @@ def test_a_stream_that_gets_a_shorter_age_expires_at_once() -> None:
 def test_an_idle_engine_has_no_deadline() -> None:
     js = EngineHarness(sync_interval_ns=SECOND)
     js.create("A", "a", storage="memory")
-    assert js.engine.next_deadline() is None
+    assert js.engine.tick.next_deadline() is None
     js.request("a", b"x", MSG_ID % b"1")
     # A sixteenth of the dedupe window later than its end.
-    assert js.engine.next_deadline() == START_NS + 127_500_000_000
+    assert js.engine.tick.next_deadline() == START_NS + 127_500_000_000
     js.wait_until(START_NS + 128 * SECOND)
-    assert (js.engine.next_deadline(), len(js.engine.streams["A"].ids)) == (None, 0)
+    assert (js.engine.tick.next_deadline(), len(js.engine.streams["A"].ids)) == (None, 0)
 
 
 class CountingStore(MemoryStreamStore):
@@ -167,10 +167,10 @@ def test_an_ack_leaves_only_after_the_write() -> None:
     js.create("A", "a")
     acks = js.listen(b"ack")
     publish(js.index, b"a", b"ack", b"", b"x")
-    js.engine.apply(js.now)
-    js.engine.write()
+    js.engine.tick.apply(js.now)
+    js.engine.tick.write()
     assert acks == []
-    js.engine.acknowledge()
+    js.engine.tick.acknowledge()
     assert len(acks) == 1
 
 

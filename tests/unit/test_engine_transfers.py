@@ -404,7 +404,7 @@ def test_a_server_that_stops_right_after_a_restore_keeps_the_stream(tmp_path: Pa
     heard = js.listen(b"_INBOX.end")
     publish(js.index, subject.encode(), b"_INBOX.end", b"", b"")
     js.tick()
-    js.engine.apply(js.now)
+    js.engine.tick.apply(js.now)
     assert len(heard) == 1 and "error" not in json.loads(heard[0][2])
     js.engine.close()
     assert store.account("$G").stream_names() == ["S"]

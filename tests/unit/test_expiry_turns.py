@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream import engine
+from penstock.jetstream import tick
 from penstock.jetstream.stream.retention import AGED, AGED_WORK, BYTES_A_UNIT, LOOKS_MAX, REMOVAL_WORK
 from penstock.kernels.dispatch import publish
 from penstock.protocol import headers
@@ -36,8 +36,8 @@ def filled(
 def ticks_at(js: EngineHarness, now: int) -> Iterator[int]:
     """What stream S holds after each turn of the timer, while something is due at that time."""
     js.now = now
-    while (due := js.engine.next_deadline()) is not None and due <= now:
-        js.engine.on_time(now)
+    while (due := js.engine.tick.next_deadline()) is not None and due <= now:
+        js.engine.tick.on_time(now)
         js.tick()
         yield js.engine.streams["S"].log.messages
 
@@ -55,7 +55,7 @@ def ticks_at(js: EngineHarness, now: int) -> Iterator[int]:
 def test_messages_that_expire_together_go_in_turns(
     settings: dict[str, Any], header: bytes, each: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "EXPIRY_WORK", 100 * each)
+    monkeypatch.setattr(tick, "EXPIRY_WORK", 100 * each)
     js = EngineHarness()
     filled(js, header=header, **settings)
     log = js.engine.streams["S"].log
@@ -67,7 +67,7 @@ def test_messages_that_expire_together_go_in_turns(
 
 
 def test_a_stream_with_much_to_expire_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "EXPIRY_WORK", 100 * AGED_WORK)
+    monkeypatch.setattr(tick, "EXPIRY_WORK", 100 * AGED_WORK)
     js = EngineHarness()
     filled(js, "S", max_age=5 * SECOND)
     js.now += SECOND // 2  # the other is due later
@@ -82,7 +82,7 @@ def test_a_stream_with_much_to_expire_leaves_turns_to_others(monkeypatch: pytest
 def test_what_did_not_have_its_turn_before_a_stop_expires_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "EXPIRY_WORK", 100 * AGED_WORK)
+    monkeypatch.setattr(tick, "EXPIRY_WORK", 100 * AGED_WORK)
     store = FileStore(tmp_path)
     js = EngineHarness(store.account("$G"))
     filled(js, max_age=5 * SECOND)
@@ -125,7 +125,7 @@ def test_messages_that_never_expire_are_looked_at_once(count: int) -> None:
 
 
 def test_schedules_that_are_due_together_have_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "EXPIRY_WORK", 1)
+    monkeypatch.setattr(tick, "EXPIRY_WORK", 1)
     js = EngineHarness()
     js.create("S", "S.>", allow_msg_schedules=True)
     at = "@at 2023-11-14T22:13:22Z"  # two seconds after START_NS
@@ -141,7 +141,7 @@ def test_schedules_that_are_due_together_have_turns(monkeypatch: pytest.MonkeyPa
 
 
 def test_large_messages_make_a_turn_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "EXPIRY_WORK", 1000 * AGED_WORK)
+    monkeypatch.setattr(tick, "EXPIRY_WORK", 1000 * AGED_WORK)
     js = EngineHarness()
     js.create("S", "S.>", max_age=5 * SECOND)
     for n in range(200):

@@ -167,7 +167,7 @@ def test_row_173_a_mirror_that_catches_up_takes_a_bounded_slice_of_each_tick(
         assert sum(held()) - sum(before) <= 24  # of two ticks
         assert abs(held()[0] - held()[1]) <= 24  # in turns
         before = held()
-        js.engine.apply(js.now)
+        js.engine.tick.apply(js.now)
         assert origin_info(js, "M1")["lag"] <= 300 - before[0]
     assert ticks > 20
     settle(js)

@@ -99,7 +99,7 @@ def test_a_sync_that_ends_while_the_consumer_of_an_origin_is_made_does_not_distu
     make_consumer = origin_consumer.make
 
     def make_slowly(engine: JetStream, *about: Any) -> Consumer:
-        engine.synced(engine.streams["X"], None, [])  # making one waits for what the disk has to do
+        engine.tick.synced(engine.streams["X"], None, [])  # making one waits for what the disk has to do
         return make_consumer(engine, *about)
 
     monkeypatch.setattr(origin_consumer, "make", make_slowly)
@@ -125,7 +125,7 @@ def test_a_sync_that_ends_before_publishes_are_written_lets_nobody_copy_them(tmp
     publish(js.index, b"o", b"", b"", b"original")
     publish(js.index, b"$JS.API.INFO", b"_INBOX", b"", b"")  # what came before a request is applied for it
     later.drain()
-    js.engine.apply(js.now)
+    js.engine.tick.apply(js.now)
     assert payloads(js, "O") == [b"original"] and payloads(js, "S") == [b"own"]
     for _ in range(3):
         js.tick()

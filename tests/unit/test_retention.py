@@ -86,7 +86,7 @@ def test_a_confirmed_ack_removed_the_message_before_the_confirmation() -> None:
     [message] = delivered(bench, "w").values()
     confirmations = bench.listen(b"confirm")
     bench.ack(message, b"", b"confirm")
-    bench.engine.apply(bench.now)
+    bench.engine.tick.apply(bench.now)
     assert bench.left == [] and confirmations == []
     bench.tick()
     assert len(confirmations) == 1
@@ -458,7 +458,7 @@ def test_a_crash_between_ack_and_removal_ends_in_the_same_state(
     got = delivered(bench, "c", 5)
     for seq in (2, 4, 1):
         bench.ack(got[seq])
-    bench.engine.apply(bench.now)
+    bench.engine.tick.apply(bench.now)
     if lost != "removal":
         bench.engine.streams["S"].store.write()
     if lost != "ack":

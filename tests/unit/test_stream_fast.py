@@ -527,8 +527,8 @@ def test_no_answer_leaves_before_the_write(harness: EngineHarness) -> None:
     publisher = FastPublisher(harness, flow=1)
     publisher.send(1, START)
     publisher.send(2, COMMIT)
-    harness.engine.apply(harness.now)
-    harness.engine.write()
+    harness.engine.tick.apply(harness.now)
+    harness.engine.tick.write()
     assert heard == []
-    harness.engine.acknowledge()
+    harness.engine.tick.acknowledge()
     assert [json.loads(one[2]) for one in heard] == [flow(0, 1), final(2, 2)]

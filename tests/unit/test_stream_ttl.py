@@ -96,7 +96,7 @@ def test_never_outlives_the_age_of_the_stream_and_other_ttls_do_not() -> None:
     js.request("t.new", b"x")
     assert after(js, 20) == {"t.kept": 1, "t.kept2": 1}
     js.wait_until(START_NS + 200 * SECOND)
-    assert js.engine.next_deadline() is None
+    assert js.engine.tick.next_deadline() is None
 
 
 def test_what_was_replaced_before_its_time_takes_nothing_with_it() -> None:

@@ -96,23 +96,22 @@ class Capacity:
         own, limit = self._own_limit(storage), self._limit(storage)
         return not (0 <= own < used or 0 <= limit < used + self.used_elsewhere(storage))
 
-    def refusal(self, stream: Stream) -> ApiError | None:
-        """Why the account has no room for publishes to the stream just now, or None."""
+    def admit(self, stream: Stream) -> None:
+        """Tells the stream what it may store just now: whether publishes are refused, and up to how many
+        bytes it may grow before the account has too many."""
         storage = stream.config.storage
-        if not self._config.has_tier(1):
+        own, used = self._own_limit(storage), self._used[storage]
+        stream.bytes_end = None if own < 0 else stream.accounted_bytes + own - used
+        stream.refuse_all = stream.write_failure or self._refusal(storage, own, used)
+
+    def _refusal(self, storage: StorageType, own: int, used: int) -> ApiError | None:
+        """Why the account, whose own limit is given, has no room for publishes just now; None: it has."""
+        if not self._engine.config.has_tier(1):
             return codes.NO_LIMITS
-        used = self._used[storage]
-        if 0 <= self._own_limit(storage) <= used:
+        if 0 <= own <= used:
             return codes.ACCOUNT_RESOURCES_EXCEEDED
         limit = self._limit(storage)
         return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self.used_elsewhere(storage) else None
-
-    def bytes_end(self, stream: Stream) -> int | None:
-        """Up to how many bytes the stream may grow before the account has too many; None = no limit."""
-        limit = self._own_limit(stream.config.storage)
-        if limit < 0:
-            return None
-        return stream.accounted_bytes + limit - self._used[stream.config.storage]
 
     def check(self, config: StreamConfig, present: Stream | None) -> None:
         """May there be a stream like this, new or in place of `present`?

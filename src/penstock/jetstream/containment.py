@@ -1,7 +1,8 @@
 """What an exception that no code foresaw stops: the one stream, consumer or source concerned (see faults.py).
 
-The engine works through streams and consumers with `faults.contain`: each step of a tick, each timer, each
-change a request makes, each recovery. What failed is given to one of the methods here, and the others go on.
+Work on streams and consumers has boundaries, in tick.py, in opening.py and where requests change them: each
+step of a tick, each timer, each change a request makes, each recovery. What failed is given to one of the
+methods here, and the others go on.
 
 - A stream is set aside: its state in memory is doubtful, so it takes nothing, acknowledges nothing and writes
   nothing any more. Its files stay as the last write left them, and a restart opens it from them.
@@ -64,7 +65,7 @@ class Containment:
         stream = consumer.stream
         fault = self._note(error, f"consumer {consumer.name} of stream {stream.name}")
         self.leave_out(stream, consumer.name, faults.told(fault))
-        self._engine.forget_consumer(consumer)
+        self._engine.tick.forget_consumer(consumer)
         if stream.consumers.get(consumer.name) is consumer:
             del stream.consumers[consumer.name]
         self._each(consumer.abandon)
@@ -72,7 +73,7 @@ class Containment:
     def step_failed(self, error: Exception, *_: object) -> None:
         """A step of a tick raised outside of every stream and consumer."""
         self._note(error, "step of a tick")
-        self._engine.begin_again()
+        self._engine.tick.begin_again()
 
     def work_failed(self, error: Exception, *_: object) -> None:
         """Something raised that nobody waits for, and that leaves nothing behind."""
@@ -111,7 +112,7 @@ class Containment:
             partial(engine.group.drop, stream),
             partial(stream.unsubscribe, engine.index),
             partial(engine.sourcing.forget, stream, for_good=False),
-            *(partial(engine.forget_consumer, consumer) for consumer in consumers),
+            *(partial(engine.tick.forget_consumer, consumer) for consumer in consumers),
             *(consumer.abandon for consumer in consumers),
             stream.atomic.drop,
         )

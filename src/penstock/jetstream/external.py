@@ -116,7 +116,7 @@ class ExternalReader:
         if self._flow_replies and (not self._acks or self.stream.is_kept):
             replies, self._flow_replies = self._flow_replies, []
             stored = self._stored() if self._acks else b""
-            self._engine.defer(lambda: self._answer(replies, stored))
+            self._engine.tick.defer(lambda: self._answer(replies, stored))
         return 0
 
     def deadline(self) -> int | None:
@@ -144,7 +144,7 @@ class ExternalReader:
         """Stops listening; a consumer without acks is removed when it has no listener."""
         if for_good and self._held:
             subject = self._subject("DELETE", self._held)
-            self._engine.defer(lambda: self._answer([subject], b""))
+            self._engine.tick.defer(lambda: self._answer([subject], b""))
         self._stop_following()
         self._unsubscribe()
         self.state, self._due = State.WAITING, None
@@ -169,7 +169,7 @@ class ExternalReader:
         self._consumer = config.name
         header = headers.build([(headers.STREAM_IDENTITY, inflow.ident)]) if inflow.ident else b""
         request = encode(ConsumerCreateRequest(stream_name=source.name, config=config))
-        self._engine.defer(lambda: self._send(subject, reply.encode(), header, request))
+        self._engine.tick.defer(lambda: self._send(subject, reply.encode(), header, request))
 
     def _subject(self, verb: str, *more: str) -> bytes:
         """Of a request about a consumer of the origin."""
@@ -185,7 +185,7 @@ class ExternalReader:
         self._consumer = durable.name
         # A mirror's position is its own last sequence, whatever stream that was of.
         header = b"" if inflow.is_mirror else headers.build([(headers.STREAM_IDENTITY, inflow.ident)])
-        self._engine.defer(lambda: self._send(subject, reply.encode(), header, b""))
+        self._engine.tick.defer(lambda: self._send(subject, reply.encode(), header, b""))
 
     def _config(self, deliver_subject: str) -> ConsumerConfig:
         inflow, source, log = self.inflow, self.inflow.source, self.stream.log

@@ -100,7 +100,7 @@ class GroupCommit:
         """The rest of the tick in which the stream was written."""
         engine = self._engine
         if engine.streams.get(stream.name) is stream:
-            engine.synced(stream, error, [one for one in self._consumers if one.stream is stream])
+            engine.tick.synced(stream, error, [one for one in self._consumers if one.stream is stream])
         self._consumers = {one: None for one in self._consumers if one.stream is not stream}
         if stream in self._waiting:
             del self._waiting[stream]
@@ -110,7 +110,7 @@ class GroupCommit:
     def _release_requests(self) -> None:
         if not self.count:
             for request in self._engine.requests.take(self):
-                self._engine.defer(request)
+                self._engine.tick.defer(request)
         self._engine.wake()
 
     def drop(self, stream: Stream) -> None:

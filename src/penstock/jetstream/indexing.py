@@ -27,7 +27,7 @@ class SubjectIndexing:
             self._streams[stream.name] = stream
             self._wake()
 
-    def advance(self) -> None:
+    def advance(self, now: int) -> None:
         """One piece of one stream."""
         if not self._streams:
             return

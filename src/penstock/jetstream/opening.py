@@ -106,7 +106,7 @@ class Opening:
         stream.expire(now)
         stream.subscribe(engine.index)
         engine.sourcing.follow(stream)
-        engine.touch_stream(stream)
+        engine.tick.touch_stream(stream)
 
     def _recover_consumer(self, stream: Stream, name: str, now: int) -> None:
         consumer = Consumer.recover(self._engine, stream, stream.store.open_consumer(name), now)

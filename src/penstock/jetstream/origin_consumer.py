@@ -78,7 +78,7 @@ def make(
     )
     consumer = Consumer.create(engine, origin, config, name, now, driven=True)
     origin.consumers[name] = consumer
-    engine.touch_consumer(consumer)
+    engine.tick.touch_consumer(consumer)
     engine.advisories.consumer_action(origin.name, name, "create")
     return consumer
 
@@ -128,4 +128,4 @@ def settle(consumer: Consumer, inflow: Inflow, now: int) -> None:
     if settle_upto(consumer.state, consumer.stream.log, inflow.filters, upto_seq, now):
         consumer.delivered_at = consumer.acked_at = now
     consumer.pump.move_to(upto_seq + 1)
-    consumer.engine.touch_consumer(consumer)
+    consumer.engine.tick.touch_consumer(consumer)

@@ -137,7 +137,7 @@ class Restore:
         if self.is_done or self._end_reply is not None:
             return
         if not reply:
-            self._engine.defer(lambda: self.fail("requires reply subject for each chunk"))
+            self._engine.tick.defer(lambda: self.fail("requires reply subject for each chunk"))
             return
         self.deadline = self._engine.clock() + STALLED_NS
         self._engine.wake()
@@ -330,7 +330,7 @@ class Restore:
         if error is not None:
             self.fail(str(error))
             return
-        self._engine.defer(self._finish)
+        self._engine.tick.defer(self._finish)
 
     def _finish(self) -> None:
         if self.is_done or self._store is None:

@@ -126,4 +126,4 @@ class Slices:
         if not self._owners[owner]:
             del self._owners[owner]
             for request in self._engine.requests.take((self, owner)):
-                self._engine.defer(request)
+                self._engine.tick.defer(request)

@@ -1,6 +1,7 @@
 """What Python sees of sinks and subscriptions."""
 
 from collections.abc import Callable
+from typing import Any
 
 class Sink:
     """Base of everything that takes messages; subclasses are compiled."""
@@ -36,5 +37,5 @@ class DirtyList:
     wake: Callable[[], object] | None
     def __init__(self, wake: Callable[[], object] | None = None) -> None: ...
     def __len__(self) -> int: ...
-    def take(self) -> list[object]:
+    def take(self) -> list[Any]:
         """What was marked since the last take, in that order."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.jetstream.advisories import Advisories
@@ -16,7 +17,7 @@ from penstock.jetstream.engine import JetStream
 from penstock.jetstream.inflight import Inflight
 from penstock.jetstream.limits import CONSUMERS_PER_STREAM, OWN_TIER, EngineConfig
 from penstock.jetstream.transfers import RestoreMemory
-from penstock.protocol.api import AccountLimits
+from penstock.protocol.api import AccountLimits, StorageType
 from penstock.protocol.durations import format_time
 from penstock.protocol.ids import NuidGenerator
 from penstock.server.auth import GLOBAL_ACCOUNT
@@ -67,9 +68,7 @@ class Engines:
         engine.transfers.memory = self._restore_memory
         engine.requests = self._requests
         capacity = engine.capacity
-        capacity.used_elsewhere = lambda storage: sum(
-            one.capacity.used(storage) for one in self._others(engine)
-        )
+        capacity.used_elsewhere = partial(self._used_elsewhere, engine)
         capacity.reserved_elsewhere = lambda storage: sum(
             one.capacity.reserved(storage) for one in self._others(engine)
         )
@@ -78,6 +77,13 @@ class Engines:
         )
         engine.recover(server.clock())
         return engine
+
+    def _used_elsewhere(self, without: JetStream, storage: StorageType) -> int:
+        used = 0  # (a loop: this is asked in each tick that stores something)
+        for engine in self._service.running.values():
+            if engine is not without:
+                used += engine.capacity.used(storage)
+        return used
 
     def _others(self, without: JetStream) -> list[JetStream]:
         """The engines of all accounts but one."""

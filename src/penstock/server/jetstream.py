@@ -190,7 +190,7 @@ class JetStreamService:
         if engine is not None:
             engine.end_pulls()
             faults.contain(engine.close, self._closing_failed)
-            self._tick.remove(engine)
+            self._tick.remove(engine.tick)
 
     def _refuse_others(self) -> None:
         for account in self._server.accounts.values():
@@ -234,7 +234,7 @@ class JetStreamService:
     def _open(self, account: str, limits: AccountJetStream) -> None:
         engine = self._engines_maker().open(account, limits, self._store.account(account))
         self.running[account] = engine
-        self._tick.add(engine)
+        self._tick.add(engine.tick)
 
     def _engines_maker(self) -> Engines:
         if self._maker is None:

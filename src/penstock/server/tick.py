@@ -39,6 +39,14 @@ class Engine(Protocol):
     def begin_again(self) -> None: ...
 
 
+_STEPS: tuple[Callable[[Engine, int], None], ...] = (
+    lambda engine, now: engine.apply(now),
+    lambda engine, now: engine.write(),
+    lambda engine, now: engine.acknowledge(),
+    lambda engine, now: engine.deliver(now),
+)
+
+
 class Tick:
     """Runs the end of each tick, and the engines' timers.
 
@@ -46,7 +54,7 @@ class Tick:
         loop: the event loop.
         clock: now, ns since the epoch.
         on_failure: told of what escaped an engine and is no Exception; the server stops on it. An engine
-            contains exceptions itself (jetstream/containment.py); one that escapes all the same costs that
+            contains exceptions itself (jetstream/tick.py); one that escapes all the same costs that
             engine the rest of its tick, and the other accounts nothing.
     """
 
@@ -79,11 +87,14 @@ class Tick:
     def run_engines(self, now: int) -> None:
         """Steps 1 to 4. An engine that fails in one of them has none of those that follow: acks of what was
         not written must not leave."""
-        engines = [one for one in self._engines if faults.contain(_apply, self._engine_failed, one, now)]
-        engines = [one for one in engines if faults.contain(_write, self._engine_failed, one)]
-        engines = [one for one in engines if faults.contain(_acknowledge, self._engine_failed, one)]
-        for engine in engines:
-            faults.contain(_deliver, self._engine_failed, engine, now)
+        engines = list(self._engines)
+        for step in _STEPS:
+            for engine in engines:
+                try:
+                    step(engine, now)
+                except Exception as error:
+                    self._engine_failed(error, engine)
+                    engines = [one for one in engines if one is not engine]
 
     def settle(self) -> None:
         """Does at once what waits for the end of this tick."""
@@ -100,7 +111,10 @@ class Tick:
             self._timer = None
 
     def _run(self) -> None:
-        faults.contain(self._end, self._end_failed)
+        try:
+            self._end()
+        except Exception as error:
+            self._end_failed(error)
 
     def _end(self) -> None:
         trigger = self.trigger
@@ -121,13 +135,13 @@ class Tick:
         self.schedule()
         self._run()  # what schedule() asks for may be what failed
 
-    def _engine_failed(self, error: Exception, engine: Engine, *_: object) -> None:
+    def _engine_failed(self, error: Exception, engine: Engine) -> None:
         faults.note("JetStream of an account", error)
-        faults.contain(_begin_again, self._engine_lost, engine)
+        try:
+            engine.begin_again()
+        except Exception as lost:
+            faults.note("JetStream of an account, in beginning again", lost)
         self._loop.call_later(AGAIN_S, self.schedule)
-
-    def _engine_lost(self, error: Exception, engine: Engine) -> None:
-        faults.note("JetStream of an account, in beginning again", error)
 
     def _run_engines_or_fail(self) -> None:
         try:
@@ -142,7 +156,11 @@ class Tick:
         """Sets the one timer to the earliest deadline of all engines."""
         at = 0
         for engine in self._engines:
-            due = faults.contain(_next_deadline, self._engine_failed, engine)
+            try:
+                due = engine.next_deadline()
+            except Exception as error:
+                self._engine_failed(error, engine)
+                continue
             if due is not None and (not at or due < at):
                 at = due
         if at == self._timer_ns and self._timer is not None:
@@ -158,48 +176,23 @@ class Tick:
     def _on_timer(self) -> None:
         self._timer = None
         try:
-            faults.contain(self._all_on_time, self._end_failed)
+            self._all_on_time()
         except BaseException as error:
             self._fail(error)
             raise
         self.schedule()
 
     def _all_on_time(self) -> None:
-        now = self._clock()
-        for engine in self._engines:
-            faults.contain(_on_time, self._engine_failed, engine, now)
+        try:
+            now = self._clock()
+            for engine in self._engines:
+                try:
+                    engine.on_time(now)
+                except Exception as error:
+                    self._engine_failed(error, engine)
+        except Exception as error:
+            self._end_failed(error)
 
     def _fail(self, error: BaseException) -> None:
         self._failed = True
         self._on_failure(error)
-
-
-def _apply(engine: Engine, now: int) -> bool:
-    engine.apply(now)
-    return True
-
-
-def _write(engine: Engine) -> bool:
-    engine.write()
-    return True
-
-
-def _acknowledge(engine: Engine) -> bool:
-    engine.acknowledge()
-    return True
-
-
-def _deliver(engine: Engine, now: int) -> None:
-    engine.deliver(now)
-
-
-def _on_time(engine: Engine, now: int) -> None:
-    engine.on_time(now)
-
-
-def _next_deadline(engine: Engine) -> int | None:
-    return engine.next_deadline()
-
-
-def _begin_again(engine: Engine) -> None:
-    engine.begin_again()

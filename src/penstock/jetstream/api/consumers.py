@@ -332,7 +332,7 @@ def create_consumer(
     except StoreError as error:
         raise codes.CONSUMER_STORE_FAILED.exception(err=str(error)) from error
     stream.consumers[name] = consumer
-    engine.touch_consumer(consumer)
+    engine.tick.touch_consumer(consumer)
     consumer.tell_created()
     return consumer
 

@@ -76,8 +76,8 @@ class ApiService:
         self._subscriptions.clear()
 
     def _apply_pending(self) -> None:
-        if not self._engine.is_routing:
-            self._engine.apply(self._engine.clock())
+        if not self._engine.tick.is_routing:
+            self._engine.tick.apply(self._engine.clock())
 
     def on_request(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
@@ -97,8 +97,8 @@ class ApiService:
             engine.slices.after(request.origin, lambda: self._serve(endpoint, request), queue)
         elif engine.group.under_way:
             engine.group.after(lambda: self._serve(endpoint, request), queue)
-        elif engine.is_routing:
-            engine.defer(lambda: self._serve(endpoint, request))
+        elif engine.tick.is_routing:
+            engine.tick.defer(lambda: self._serve(endpoint, request))
         elif endpoint is None:
             self._meet_unknown(request)
         else:

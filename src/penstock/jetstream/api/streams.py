@@ -142,7 +142,7 @@ def purge(engine: JetStream, request: ApiRequest) -> Generator[int, None, Stream
             if engine.streams.get(stream.name) is not stream:
                 raise codes.STREAM_NOT_FOUND.exception(stream=stream.name)
         try:
-            engine.keep_change(stream)
+            engine.tick.keep_change(stream)
         except StoreWriteError as error:
             raise codes.STREAM_PURGE_FAILED.exception(err=str(error)) from error
     return StreamPurgeResponse(success=True, purged=purged)
@@ -182,7 +182,7 @@ def delete_message(engine: JetStream, request: ApiRequest) -> SuccessResponse:
     with engine.containment.changing(stream):
         stream.delete_message(body.seq, erase=not body.no_erase)
         try:
-            engine.keep_change(stream)
+            engine.tick.keep_change(stream)
         except StoreWriteError as error:
             raise codes.STREAM_MSG_DELETE_FAILED.exception(err=str(error)) from error
     return SuccessResponse(type=TYPE_PREFIX + "stream_msg_delete_response", success=True)

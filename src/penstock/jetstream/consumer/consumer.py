@@ -316,7 +316,7 @@ class Consumer:
             end = RunEnd.RUN_EMPTY  # the engine comes back when the stream is written again
         if end in _FULL and self._removals != self.stream.log.removals:
             self._drop_missing()
-            self.engine.touch_consumer(self)
+            self.engine.tick.touch_consumer(self)
         if self.pump.sent:
             self.engine.turns.delivered(self, self.pump.sent)
             self.delivered_at = self._used_at = now
@@ -325,7 +325,7 @@ class Consumer:
             self._give_up(self.pump.given_up, floor)
             self.pump.given_up.clear()
         if end == RunEnd.RUN_BUDGET:
-            self.engine.touch_consumer(self)
+            self.engine.tick.touch_consumer(self)
         if end == RunEnd.RUN_BLOCKED:
             for target in targets:
                 target.when_drained(self._on_drained)
@@ -334,7 +334,7 @@ class Consumer:
     def _on_drained(self) -> None:
         """A receiver that had too much unsent can take more."""
         if not self.closed:
-            self.engine.touch_consumer(self)
+            self.engine.tick.touch_consumer(self)
 
     def _drop_removed(self) -> None:
         """Pending messages that left the front of the stream will never be acked."""
@@ -356,7 +356,7 @@ class Consumer:
         self._floor_held = None
         self._drop_missing()
         self.state.skip(self.stream.log.first_seq - 1)
-        self.engine.touch_consumer(self)
+        self.engine.tick.touch_consumer(self)
 
     def _on_end(self, target: Target, why: int) -> None:
         if self.pull is not None:
@@ -474,7 +474,7 @@ class Consumer:
             if not (refused.status.text == "Exceeded MaxWaiting" and request.idle_heartbeat):
                 self.send_status(reply, refused.status.block())
             return
-        self.engine.touch_consumer(self)
+        self.engine.tick.touch_consumer(self)
 
     def _messages_pending(self, request: PullRequest) -> int:
         return self.pump.num_pending + self.state.num_queued if request.no_wait else 0
@@ -485,7 +485,7 @@ class Consumer:
             if self.push.acks_by_flow:
                 self._acks.on_flow_reply(header)
                 self.acks.mark()
-            self.engine.touch_consumer(self)
+            self.engine.tick.touch_consumer(self)
 
     def update(self, config: ConsumerConfig, now: int) -> None:
         """Runs on another (checked) configuration from now on. Raises JetStreamApiError 10012, 10013, 10116
@@ -520,7 +520,7 @@ class Consumer:
         self._check_pause(now)
         if (moved or is_regrouped) and self.push is not None:
             self.push.move_to(config.deliver_subject.encode(), config.deliver_group.encode(), now)
-        self.engine.touch_consumer(self)
+        self.engine.tick.touch_consumer(self)
 
     def reset(self, seq: int, now: int) -> int:
         """Delivers again from stream sequence `seq` on, as if nothing behind it had been delivered; 0: from
@@ -545,7 +545,7 @@ class Consumer:
         self.delivered_at = self.acked_at = 0
         self._floor_held = None
         self._used_at = now
-        self.engine.touch_consumer(self)
+        self.engine.tick.touch_consumer(self)
         return seq
 
     def _needs_changed(self) -> None:
@@ -553,7 +553,7 @@ class Consumer:
         if needs is not None:
             needs.refilter(self.pump, self.since)
             if not needs.work_queue and needs.review():
-                self.engine.touch_stream(self.stream)
+                self.engine.tick.touch_stream(self.stream)
 
     def info(self, now: int) -> ConsumerInfo:
         """What the consumer has done and has before it."""
@@ -652,7 +652,7 @@ class Consumer:
 
     def _expire(self, now: int) -> None:
         try:
-            self.engine.keep_removals(self.stream)
+            self.engine.tick.keep_removals(self.stream)
         except StoreWriteError:  # it was logged
             self._used_at = now
         else:
@@ -662,7 +662,7 @@ class Consumer:
         """Ends for good and leaves its stream, without a request. A restart finds it where its files can't be
         removed, and it ends again."""
         with contextlib.suppress(StoreWriteError):  # it was logged
-            self.engine.keep_removals(self.stream)
+            self.engine.tick.keep_removals(self.stream)
         self._leave_stream()
         try:
             self.store.delete()
@@ -674,7 +674,7 @@ class Consumer:
         """The same by a request. sync: power loss does not bring it back. Raises StoreError where its files
         can't be removed: it is offline then, because a restart may find it, until another request removes
         it. The same where the removals by its acks can't be written: then it goes on."""
-        self.engine.keep_removals(self.stream)
+        self.engine.tick.keep_removals(self.stream)
         self._leave_stream()
         try:
             self.store.delete(sync=sync)
@@ -684,13 +684,13 @@ class Consumer:
         self._left_stream()
 
     def _leave_stream(self) -> None:
-        self.engine.forget_consumer(self)
+        self.engine.tick.forget_consumer(self)
         self.stream.consumers.pop(self.name, None)
         self.end()
 
     def _left_stream(self) -> None:
         if self.stream.consumer_left(held_back=self.config.direct or self.is_driven):
-            self.engine.touch_stream(self.stream)
+            self.engine.tick.touch_stream(self.stream)
         self.engine.advisories.consumer_action(self.stream.name, self.name, "delete")
 
     def end(self) -> None:

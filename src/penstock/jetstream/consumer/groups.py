@@ -97,7 +97,7 @@ class Pinning:
         self._clear()
         consumer = self._consumer
         self._advise("unpinned", group, reason=reason)
-        consumer.engine.touch_consumer(consumer)
+        consumer.engine.tick.touch_consumer(consumer)
 
     def _advise(self, event: str, group: str, **fields: str) -> None:
         consumer = self._consumer

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from penstock.jetstream.limits import SECOND_NS
 from penstock.kernels.dispatch import publish
@@ -54,7 +54,7 @@ class Overflow:
 
     def answer(self, index: SubscriptionIndex, now: int) -> None:
         """Tells the publishers of this tick whose messages were turned away."""
-        for stream in cast("list[Stream]", self.full.take()):
+        for stream in self.full.take():
             replies, stream.sink.turned_away = stream.sink.turned_away, []
             self._warn(stream.name, len(replies), now)
             text = stream.refusal(codes.STREAM_TOO_MANY_REQUESTS)

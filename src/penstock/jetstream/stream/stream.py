@@ -115,6 +115,8 @@ class Stream:
         batches: BatchContext | None = None,
     ) -> None:
         self.config = config
+        self.name = config.name
+        self.is_memory = config.storage is StorageType.MEMORY
         self.store = store
         self.log: StreamLog = store.log
         self.created = created
@@ -151,17 +153,9 @@ class Stream:
         self._subscriptions: list[Subscription] = []
 
     @property
-    def name(self) -> str:
-        return self.config.name
-
-    @property
     def identity(self) -> str:
         """Another one when the stream is made again."""
         return short_hash(format_time(self.created))
-
-    @property
-    def is_memory(self) -> bool:
-        return self.config.storage is StorageType.MEMORY
 
     @property
     def is_kept(self) -> bool:
@@ -190,7 +184,7 @@ class Stream:
         # Times never go backwards within a stream: seeking by time relies on it.
         ts = max(now, self.log.last_ts)
         while True:
-            if self.refuse_all is None and self._fits(batch):
+            if self.refuse_all is None and (self.bytes_end is None or self._fits(batch, self.bytes_end)):
                 apply_plain(
                     batch, self.log, self.limits, self.ids, now, ts, self.acks, self.republisher,
                     self.fast.batches, self.atomic.staged,
@@ -205,11 +199,9 @@ class Stream:
         if self.fast.batches.has_due:
             self.fast.acknowledge(batch.size)
 
-    def _fits(self, batch: IngestBatch) -> bool:
+    def _fits(self, batch: IngestBatch, end: int) -> bool:
         """Is there room in the account for all of the batch, whatever each message takes?"""
-        if self.bytes_end is None:
-            return True
-        return self.log.bytes + batch.size + batch.count * self.log.cost_of(0, 0, 0) <= self.bytes_end
+        return self.log.bytes + batch.size + batch.count * self.log.cost_of(0, 0, 0) <= end
 
     def _apply_one(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, now: int, ts: int
@@ -499,12 +491,13 @@ class Stream:
 
     def next_deadline(self) -> int | None:
         """When (ns) `expire` has work; None when never."""
-        due = earliest(self.ids.next_deadline(), self.fast.next_deadline(), self.atomic.next_deadline())
+        ids, fast, atomic = self.ids.next_deadline(), self.fast.next_deadline(), self.atomic.next_deadline()
         if self.config.sealed:
-            return due
+            return earliest(ids, fast, atomic)
         if self._is_behind:
             return self._now  # and no earlier: others that are due have their turns first
-        return earliest(due, self.expiry.next_deadline(self.config.max_age), self.schedules.next_deadline())
+        expiry = self.expiry.next_deadline(self.config.max_age)
+        return earliest(ids, fast, atomic, expiry, self.schedules.next_deadline())
 
     # --- wiring --------------------------------------------------------------------------------
 

@@ -32,5 +32,5 @@ def check_all(world: World) -> None:
         consumer = world.engine.streams[stream].consumers[name]
         info = json.loads(encode(consumer.info(world.now)))
         consumer_record.check(consumer, world.streams[stream], info)
-        if consumer not in world.engine._lagging and consumer.stream.write_failure is None:
+        if consumer not in world.engine.tick._lagging and consumer.stream.write_failure is None:
             consumer_record.kept_floor = consumer_record.floor

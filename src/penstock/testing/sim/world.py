@@ -277,15 +277,15 @@ class World:
         self._finish_work(0.5)
         note_kept(self, is_over=False)
         with self._log:
-            engine.apply(self.now)
+            engine.tick.apply(self.now)
             self._note_applied()
             self._phase("apply")
-            engine.write()
+            engine.tick.write()
             self.look()
             self._phase("write")
-            engine.acknowledge()
+            engine.tick.acknowledge()
             self._phase("acknowledge")
-            engine.deliver(self.now)
+            engine.tick.deliver(self.now)
             self._phase("deliver")
         self._finish_work(0.5)
         note_kept(self, is_over=True)
@@ -330,7 +330,7 @@ class World:
             if record.config.retention is not RetentionPolicy.LIMITS:
                 note_settled(self, record, self.in_flight)
             record.look(stream, self.now)
-            if written and stream.write_failure is None and name not in self.engine._unwritten:
+            if written and stream.write_failure is None and name not in self.engine.tick._unwritten:
                 record.wrote()
                 if record.copies is not None:
                     record.copies.wrote(stream)
@@ -362,7 +362,7 @@ class World:
                 )
                 del self.consumers[key]
                 self.removals.vanished(known, expired=key not in self.in_flight, faulty=self.faulty())
-            elif consumer not in engine._lagging:
+            elif consumer not in engine.tick._lagging:
                 known.wrote(stream_too=consumer.stream.write_failure is None)
         working = not self.disk.fail_rate and self.disk.room is None
         for waiting in self.publishes.values():
@@ -404,13 +404,13 @@ class World:
         engine = self.engine
         self._settle()
         for _ in range(1000):
-            due = engine.next_deadline()
+            due = engine.tick.next_deadline()
             if due is None or due > until:
                 break
             self.now = max(self.now, due)
-            sync_due, faults = engine._sync_due, self.disk.faults
+            sync_due, faults = engine.tick._sync_due, self.disk.faults
             with self._log:
-                engine.on_time(self.now)
+                engine.tick.on_time(self.now)
             if sync_due is not None and sync_due <= self.now:
                 self._sync_faults = faults
                 self._syncs = [
@@ -499,7 +499,7 @@ class World:
     def faulty(self) -> bool:
         """Does the disk fail just now, or did writes wait for the next try when the tick began?"""
         return self._was_faulty or bool(
-            self.disk.fail_rate or self.disk.room is not None or self.engine._failing
+            self.disk.fail_rate or self.disk.room is not None or self.engine.tick._failing
         )
 
     def ack(self, record: ConsumerRecord, reply: str, seq: int, body: bytes, *, double: bool) -> None:
@@ -592,7 +592,7 @@ class World:
         about = parse_reply(text)
         if about is None:
             if text.startswith("$JS.FC."):
-                self.engine.defer(lambda: publish(self.index, reply, b"", b"", b""))
+                self.engine.tick.defer(lambda: publish(self.index, reply, b"", b"", b""))
             return
         record = self.consumers.get((about.stream, about.consumer))
         if record is None:

@@ -1,0 +1,482 @@
+"""One account's part of the end of a tick: what has work, and the steps in which it is done.
+
+The server calls `apply`, `write`, `acknowledge`, `deliver` at the end of each tick, and `on_time` when
+`next_deadline` has come. Between two ticks, publishes gather in the streams' batches and acks in the
+consumers' sinks; both are in the engine's dirty lists, whose first entry wakes the server. What a request or
+a deadline changes is noted here by `touch_stream` and `touch_consumer`.
+
+Ordering contracts:
+- apply before write before acknowledge: an ack leaves only after its record is with the operating system
+  (on the disk with sync_always).
+- deliver after write: a consumer never sees a message that a crash could take back.
+- API requests see every publish that arrived before them: their sinks run `apply` first.
+
+Each step is contained as a whole, and in it the work on each stream and consumer (containment.py). These
+boundaries are `try` statements in the loops, which cost nothing until something is raised. Rejected:
+`faults.contain` with a function for each boundary. A tick often has a single publish to apply, and the twenty
+calls that this took lowered the rate of publishes that are acked one at a time by a sixth.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.errors import StoreWriteError
+from penstock.jetstream.deadlines import Deadlines, earliest
+from penstock.jetstream.stream.stream import Stream
+from penstock.protocol.api import PersistMode
+
+if TYPE_CHECKING:
+    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.engine import JetStream
+
+log = logging.getLogger("penstock.jetstream")
+
+CONSUMERS_TICK = 1024  # consumers, or deadlines, that one tick works on: 20 ms at most, and 2 ms mostly
+EXPIRY_WORK = 512 * 1024  # of all streams in a tick: 1 ms, in the units of slices.py
+AGAIN_NS = 100_000_000  # until the next tick at the latest, after a step that failed
+
+
+class EngineTick:
+    """Of one engine."""
+
+    def __init__(self, engine: JetStream) -> None:
+        self._engine = engine
+        self._streams = engine.streams
+        self._group = engine.group
+        self._stream_failed = engine.containment.stream_failed
+        self._consumer_failed = engine.containment.consumer_failed
+        self._step_failed = engine.containment.step_failed
+        self._work_failed = engine.containment.work_failed
+        # True while kernels send from buffers and blocks: whoever changes those meanwhile would leave them
+        # with dangling pointers. An API request that arrives then (a message delivered to an API subject, a
+        # pub ack whose reply is one) waits for the next tick.
+        self.is_routing = False
+        self._unwritten: dict[str, Stream] = {}
+        self._changed: dict[str, Stream] = {}  # since consumers looked for news last
+        self._lagging: dict[Consumer, None] = {}  # consumers whose last write failed
+        self._active: dict[Consumer, None] = {}  # an ordered set: consumers with something to do this tick
+        self._written: list[Consumer] = []  # consumers in this tick, which may confirm acks
+        self.deferred: list[Callable[[], object]] = []  # what `defer` put off
+        self._deadlines: Deadlines[Stream | Consumer] = Deadlines()
+        self._unsynced: dict[str, None] = {}
+        self._sync_due: int | None = None
+        self._failing: dict[str, Stream] = {}  # streams whose last write failed
+        self._retry_due: int | None = None
+        self._may_send = True  # what was applied was written since a step failed
+        self._again: list[Consumer] = []  # to be looked at in the next tick
+        self._again_due: int | None = None
+
+    # --- the steps -----------------------------------------------------------------------------
+
+    def apply(self, now: int) -> None:
+        """Applies publishes, then consumers' acks."""
+        try:
+            self._apply(now)
+        except Exception as error:
+            self._step_failed(error)
+
+    def _apply(self, now: int) -> None:
+        ready = dict.fromkeys(self._group.take_ready())
+        dirty: list[Stream] = self._engine.dirty_streams.take()
+        for stream in [*ready, *dirty]:
+            if self._streams.get(stream.name) is stream:  # else deleted or set aside in this very tick
+                try:
+                    self._apply_stream(stream, now, was_held=stream in ready)
+                except Exception as error:
+                    self._stream_failed(error, stream)
+        again, self._again = self._again, []
+        for consumer in [*again, *self._engine.dirty_consumers.take()]:
+            try:
+                self._apply_consumer(consumer, now)
+            except Exception as error:
+                self._consumer_failed(error, consumer)
+        while self.deferred:
+            work = self.deferred.pop(0)
+            try:
+                work()
+            except Exception as error:
+                self._work_failed(error)
+
+    def _apply_stream(self, stream: Stream, now: int, *, was_held: bool) -> None:
+        if stream.syncing:
+            self._group.hold(stream)
+            return
+        self._engine.capacity.admit(stream)
+        if was_held and (stream.next_deadline() or now + 1) <= now:
+            stream.expire(now, EXPIRY_WORK)  # came while it was synced
+        stream.apply_pending(now)
+        self._note_stream(stream)
+
+    def _apply_consumer(self, consumer: Consumer, now: int) -> None:
+        consumer.apply(now)
+        self._active[consumer] = None
+        self._remove_settled(consumer)
+
+    def write(self) -> None:
+        """Hands what is new to the operating system; with sync_always to the disk."""
+        try:
+            self._write()
+        except Exception as error:
+            self._step_failed(error)
+
+    def _write(self) -> None:
+        unwritten, self._unwritten = self._unwritten, {}
+        for stream in unwritten.values():
+            if stream.syncing:
+                self._unwritten[stream.name] = stream  # time changed it: nobody waits for that
+                continue
+            try:
+                self._write_stream(stream)
+            except Exception as error:
+                self._stream_failed(error, stream)
+        self._written = self._first_active() if self._active else []
+        for consumer in self._written:
+            try:
+                self._write_consumer(consumer)
+            except Exception as error:
+                self._consumer_failed(error, consumer)
+        if self._unsynced and self._sync_due is None:
+            self._sync_due = self._engine.clock() + self._engine.config.sync_interval_ns
+        self._may_send = True
+
+    def acknowledge(self) -> None:
+        """Sends pub acks and confirmations of consumer acks. Only after `write`."""
+        if self._may_send:
+            try:
+                self._acknowledge()
+            except Exception as error:
+                self._step_failed(error)
+
+    def _acknowledge(self) -> None:
+        index, overflow = self._engine.index, self._engine.overflow
+        self.is_routing = True
+        try:
+            if overflow.full:
+                try:
+                    overflow.answer(index, self._engine.clock())
+                except Exception as error:
+                    self._work_failed(error)
+            for stream in list(self._changed.values()):
+                if not stream.syncing:
+                    try:
+                        stream.acknowledge(index)
+                    except Exception as error:
+                        self._stream_failed(error, stream)
+            for consumer in self._written:
+                if consumer in self._active and consumer not in self._lagging:
+                    try:
+                        consumer.confirm()
+                    except Exception as error:
+                        self._consumer_failed(error, consumer)
+        finally:
+            self.is_routing = False
+
+    def deliver(self, now: int) -> None:
+        """Lets consumers with work send messages, and writes what they noted about it."""
+        if self._may_send:
+            try:
+                self._deliver_all(now)
+            except Exception as error:
+                self._step_failed(error)
+
+    def _deliver_all(self, now: int) -> None:
+        changed, self._changed = self._changed, {}
+        for stream in changed.values():
+            if stream.wiring is not None and stream.write_failure is None and not stream.syncing:
+                try:
+                    news = stream.wiring.with_news()
+                except Exception as error:
+                    self._stream_failed(error, stream)
+                else:
+                    self._active.update(dict.fromkeys(news))
+        if self._active:
+            self._deliver(self._take_active(), now)
+        engine = self._engine
+        try:
+            engine.sourcing.advance(changed, now)
+        except Exception as error:
+            self._work_failed(error)
+        for advance in (engine.transfers.advance, engine.slices.advance, engine.indexing.advance):
+            try:
+                advance(now)
+            except Exception as error:
+                self._work_failed(error)
+
+    def _first_active(self) -> list[Consumer]:
+        """Consumers that have their turn in a tick: ten thousand take a tenth of a second. Those that became
+        active first are first, and the others follow in the next ticks."""
+        return list(itertools.islice(self._active, CONSUMERS_TICK))
+
+    def _take_active(self) -> list[Consumer]:
+        """The same consumers. They are no longer active after this tick, unless something makes them so."""
+        active = self._first_active()
+        if len(active) == len(self._active):
+            self._active = {}
+        else:
+            for consumer in active:
+                del self._active[consumer]
+            self._engine.wake()
+        return active
+
+    def _deliver(self, consumers: list[Consumer], now: int) -> None:
+        turns = self._engine.turns
+        share = turns.share(len(consumers))
+        self.is_routing = True
+        try:
+            for consumer in turns.in_order(consumers):
+                if consumer.stream.syncing:
+                    self._group.hold_consumer(consumer)
+                    continue
+                try:
+                    self._deliver_one(consumer, now, share)
+                except Exception as error:
+                    self._consumer_failed(error, consumer)
+        finally:
+            self.is_routing = False
+
+    def _deliver_one(self, consumer: Consumer, now: int, share: int) -> None:
+        consumer.deliver(now, share)
+        self._write_consumer(consumer)
+        if self._remove_settled(consumer):  # without acks, a delivery settles
+            self._engine.wake()
+        self._deadlines.set(consumer, consumer.next_deadline())
+
+    def begin_again(self) -> None:
+        """A step failed as a whole, and who has work is not known any more: the next tick looks at
+        everything, and nothing leaves before that was written."""
+        self._may_send = False
+        self._group.ready = list(self._streams.values())
+        for stream in self._streams.values():
+            self._unwritten[stream.name] = self._changed[stream.name] = stream
+            self._again += stream.consumers.values()
+        self._again_due = self._engine.clock() + AGAIN_NS
+
+    # --- outside of the tick's end -------------------------------------------------------------
+
+    def synced(self, stream: Stream, error: StoreWriteError | None, held: list[Consumer]) -> None:
+        """A sync in the background is done: what the stream's tick held back of acks and deliveries."""
+        try:
+            self._synced(stream, error, held)
+        except Exception as fault:
+            self._stream_failed(fault, stream)
+
+    def _synced(self, stream: Stream, error: StoreWriteError | None, held: list[Consumer]) -> None:
+        if error is not None:
+            self._failed_to_write(stream, error)
+        else:
+            stream.kept_seq = stream.log.last_seq
+        self.is_routing = True
+        try:
+            stream.acknowledge(self._engine.index)
+        finally:
+            self.is_routing = False
+        news = stream.wiring.with_news() if stream.wiring is not None and error is None else []
+        now = self._engine.clock()
+        self._deliver([one for one in dict.fromkeys([*held, *news]) if not one.closed], now)
+        self._engine.sourcing.advance([stream.name], now)
+        if stream.name in self._unwritten:
+            self._engine.wake()
+
+    def defer(self, work: Callable[[], object]) -> None:
+        """Runs `work` in the next tick, after what is pending was applied."""
+        self.deferred.append(work)
+        self._engine.wake()
+
+    def touch_stream(self, stream: Stream) -> None:
+        """A request changed the stream: it is written, all its consumers look at it in this tick."""
+        stream.sync_at_once = self._engine.config.sync_always
+        self._touch(stream)
+
+    def touch_consumer(self, consumer: Consumer) -> None:
+        """The consumer has something to do in this tick."""
+        self._active[consumer] = None
+        self._engine.wake()
+
+    def forget_stream(self, stream: Stream) -> None:
+        """A stream goes away: no more turns and deadlines for it."""
+        for table in (self._unwritten, self._changed, self._failing, self._unsynced):
+            table.pop(stream.name, None)
+        self._deadlines.set(stream, None)
+
+    def forget_consumer(self, consumer: Consumer) -> None:
+        """A consumer goes away: no more turns and deadlines for it."""
+        self._active.pop(consumer, None)
+        self._lagging.pop(consumer, None)
+        self._deadlines.set(consumer, None)
+
+    def keep_change(self, stream: Stream) -> None:
+        """Writes what a request changed before it is answered. Raises StoreWriteError: the change holds, and
+        is written when that works again, but until then it could be lost."""
+        self.touch_stream(stream)
+        self._unwritten.pop(stream.name, None)
+        self._write_stream(stream)
+        if stream.write_failure is not None:
+            raise StoreWriteError(stream.write_failure.description)
+
+    def keep_removals(self, stream: Stream) -> None:
+        """Writes what acks removed from an interest or work-queue stream, when it waits to be written.
+
+        A consumer may end only after that: until then its state alone tells what it acked. After a crash in
+        between, the next consumer of a work queue would get messages whose acks were confirmed. Raises
+        StoreWriteError.
+        """
+        if stream.needs is not None and not stream.syncing and not stream.log.is_written:
+            self.keep_change(stream)
+
+    # --- deadlines -----------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        """When (ns) `on_time` wants to be called; None when nothing waits for time."""
+        engine = self._engine
+        return earliest(
+            self._deadlines.earliest(), self._sync_due, self._retry_due, self._again_due,
+            engine.transfers.next_deadline(), engine.sourcing.next_deadline(),
+        )  # fmt: skip
+
+    def on_time(self, now: int) -> None:
+        """Does what is due at `now`: expiries, redeliveries, heartbeats, the periodic sync."""
+        try:
+            self._on_time(now)
+        except Exception as error:
+            self._step_failed(error)
+
+    def _on_time(self, now: int) -> None:
+        self._again_due = None
+        # Those that are left are due at once again: the timer brings another turn. They are taken one by one,
+        # because a stream with more to expire is due again behind the others.
+        work = EXPIRY_WORK
+        for _ in range(CONSUMERS_TICK):
+            due = self._deadlines.take_due(now, 1) if work > 0 else []
+            if not due:
+                break
+            thing = due[0]
+            if isinstance(thing, Stream):
+                try:
+                    work -= self._stream_on_time(thing, now)
+                except Exception as error:
+                    self._stream_failed(error, thing)
+            else:
+                try:
+                    self._consumer_on_time(thing, now)
+                except Exception as error:
+                    self._consumer_failed(error, thing)
+        for on_time in (self._engine.transfers.on_time, self._engine.sourcing.on_time):
+            try:
+                on_time(now)
+            except Exception as error:
+                self._work_failed(error)
+        if self._sync_due is not None and self._sync_due <= now:
+            self._sync_due = None
+            self._sync()
+        if self._retry_due is not None and self._retry_due <= now:
+            self._retry_due = None
+            for stream in self._failing.values():
+                self._touch(stream)
+            for consumer in self._lagging:
+                self.touch_consumer(consumer)
+
+    def _stream_on_time(self, stream: Stream, now: int) -> int:
+        """Returns the work it did."""
+        if stream.syncing:
+            self._group.hold(stream)  # what time stores must not leave with the sync that is under way
+            return 0
+        self._engine.capacity.admit(stream)
+        work = stream.expire(now, EXPIRY_WORK)
+        self._touch(stream)
+        return work
+
+    def _consumer_on_time(self, consumer: Consumer, now: int) -> None:
+        consumer.on_time(now)
+        self.touch_consumer(consumer)
+
+    # --- own -----------------------------------------------------------------------------------
+
+    def _touch(self, stream: Stream) -> None:
+        self._note_stream(stream)
+        self._active.update(dict.fromkeys(stream.consumers.values()))
+        self._engine.wake()
+
+    def _remove_settled(self, consumer: Consumer) -> int:
+        """What the consumer settled leaves an interest or work-queue stream, unless another one needs it."""
+        stream = consumer.stream
+        if stream.needs is None or consumer.closed:
+            return 0
+        gone = stream.needs.settle(consumer.pump)
+        if gone:
+            self._note_stream(stream)
+        return gone
+
+    def _note_stream(self, stream: Stream) -> None:
+        self._engine.capacity.note(stream)
+        self._unwritten[stream.name] = self._changed[stream.name] = stream
+        self._deadlines.set(stream, stream.next_deadline())
+
+    def _write_stream(self, stream: Stream) -> None:
+        config = self._engine.config
+        try:
+            stream.write()
+            if stream.is_memory:
+                pass
+            elif config.sync_always and stream.config.persist_mode is not PersistMode.ASYNC:
+                self._group.sync(stream)
+            else:
+                self._unsynced[stream.name] = None
+        except StoreWriteError as error:
+            self._failed_to_write(stream, error)
+        else:
+            if not stream.syncing:
+                stream.kept_seq = stream.log.last_seq
+            if stream.write_failure is not None:
+                log.warning("stream %s is written again", stream.name)
+                stream.write_failure = None
+                self._failing.pop(stream.name, None)
+                self._active.update(dict.fromkeys(stream.consumers.values()))
+
+    def _failed_to_write(self, stream: Stream, error: StoreWriteError) -> None:
+        log.error("stream %s can not be written, its publishes are refused: %s", stream.name, error)
+        stream.write_failed(str(error))
+        self._failing[stream.name] = stream
+        self._retry_later()
+
+    def _write_consumer(self, consumer: Consumer) -> None:
+        try:
+            consumer.write()
+        except StoreWriteError as error:
+            log.error("consumer %s: its state is behind on disk: %s", consumer.name, error)
+            self._lagging[consumer] = None
+            self._retry_later()
+        else:
+            if consumer in self._lagging:
+                del self._lagging[consumer]
+
+    def _retry_later(self) -> None:
+        if self._retry_due is None:
+            self._retry_due = self._engine.clock() + self._engine.config.write_retry_ns
+
+    def _sync(self) -> None:
+        unsynced, self._unsynced = self._unsynced, {}
+        for name in unsynced:
+            stream = self._streams.get(name)
+            if stream is not None:
+                try:
+                    self._sync_stream(stream)
+                except Exception as error:
+                    self._stream_failed(error, stream)
+
+    def _sync_stream(self, stream: Stream) -> None:
+        stream.store.start_sync(partial(self._synced_now_and_then, stream.name))
+        stream.store.rest()
+
+    def _synced_now_and_then(self, name: str, error: StoreWriteError | None) -> None:
+        if error is None:
+            return
+        log.error("stream %s: the periodic sync failed, the next one tries again: %s", name, error)
+        self._unsynced[name] = None
+        if self._sync_due is None:
+            self._sync_due = self._engine.clock() + self._engine.config.sync_interval_ns
+            self._engine.wake()
