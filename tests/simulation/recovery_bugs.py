@@ -10,7 +10,7 @@ import pytest
 
 from penstock.jetstream.consumer.consumer import Consumer
 from penstock.protocol.api import ConsumerConfig
-from penstock.store import recovery
+from penstock.store import blocks, recovery
 from penstock.store.files import write_atomically
 from penstock.testing.sim.disk import SimDisk
 from tests.simulation.stream_bugs import removals_before_what_they_rest_on
@@ -45,8 +45,14 @@ def first_messages_of_other_filters(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Consumer, "update", listed_before)
 
 
+def index_of_a_file_with_a_hole_given_up(patch: pytest.MonkeyPatch) -> None:
+    """The index of a block goes though its file tells without it only what is before a hole."""
+    patch.setattr(blocks, "tells_all", lambda number, data: True)
+
+
 RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (first_messages_of_other_filters, "delivered", 93000392),
     (tail_cut_in_two_steps, "sequence", 93000225),
     (removals_before_what_they_rest_on, "prefix", 194),
+    (index_of_a_file_with_a_hole_given_up, "acked means kept", 96011370),
 ]

@@ -38,6 +38,16 @@ def compact(StreamLog log not None, size_t most=1):
     return done
 
 
+def rewrite_block(StreamLog log not None, uint64_t number):
+    """Rewrites a closed block whatever it holds; see the .pyi."""
+    cdef MessageBlock block
+    for block in log.blocks:
+        if block.number == number and block is not log.tail:
+            log.rewrites += 1
+            return [rewrite(log, block)]
+    return []
+
+
 cdef bint wasteful(MessageBlock block, bint count_notes) noexcept:
     """Is more than half of a block worth nothing? Notes count as worth something unless told otherwise."""
     cdef uint64_t used = block.live_bytes

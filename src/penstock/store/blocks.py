@@ -1,10 +1,11 @@
 """The files of one stream's blocks: writes what is new in its log, gives closed blocks back.
 
 `<number>.blk` holds a block's records and is only appended to (but for secure removals, which put a note of
-the same size over a record); `<number>.idx` is what recovery needs of a closed block. An index may always be
-missing: recovery then reads the block. Encrypted, a block's file is appended to by frames (see envelope.py);
-compressed, it is written anew when it is closed; either way a secure removal writes it anew too, and zeros
-over the old one.
+the same size over a record); `<number>.idx` is what recovery needs of a closed block. An index may be
+missing: recovery then reads the block. It is never taken from a block whose file does not tell the same:
+power loss leaves holes in files, and what is behind one is found by the index alone. Encrypted, a block's
+file is appended to by frames (see envelope.py); compressed, it is written anew when it is closed; either way
+a secure removal writes it anew too, and zeros over the old one.
 
 Ordering: bytes are written front to back, so that a file never has a hole; a block's file is removed only
 after the notes that make it superfluous were written, and the last block that is left was synced. A rewritten
@@ -27,7 +28,7 @@ from pathlib import Path
 
 from penstock import faults
 from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
-from penstock.kernels.compaction import compact
+from penstock.kernels.compaction import compact, rewrite_block
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
 from penstock.store.disk import Disk, Pieces
@@ -101,6 +102,15 @@ def fingerprint(disk: Disk, path: Path) -> tuple[int, int]:
     return size, _TAIL.unpack(tail.ljust(8, b"\0"))[0]
 
 
+def tells_all(number: int, data: memoryview) -> bool:
+    """Do a closed block's bytes tell without its index what the block holds?"""
+    block = MessageBlock(number, 1)
+    block.closed = True
+    bad = block.scan(data, copy=False)
+    block.let_go()
+    return bad is None and not block.passed_over
+
+
 def write_index(
     files: OpenFiles, directory: Path, number: int, index: bytes, *, after: Sequence[Path] = ()
 ) -> None:
@@ -132,6 +142,7 @@ class BlockFiles:
         self._known: set[int] = set()
         self._patches: list[tuple[int, int, bytes]] = []
         self._rewrites: list[tuple[MessageBlock | None, list[int]]] = []
+        self._holed: set[int] = set()  # whose files only an index can read: they are rewritten
         self._closing: deque[MessageBlock] = deque()
         self._dropped: list[int] = []
         self._dropped_unwritten: list[int] = []  # the notes that they are gone are still to be written
@@ -325,6 +336,8 @@ class BlockFiles:
         if self._dropped and any(number not in self._syncing for number in self._dropped):
             self._remove(log)
             return True
+        if not self._rewrites and self._holed:
+            self._rewrites += rewrite_block(log, self._holed.pop())
         if not self._rewrites and self._compactions_left:
             self._rewrites += compact(log, 1)
             self._compactions_left -= 1
@@ -375,8 +388,13 @@ class BlockFiles:
 
     def _replace(self, log: StreamLog, made: MessageBlock) -> None:
         """Writes a rewritten block over its old file. What a full disk interrupts is tried again: until then
-        the block stays in memory."""
-        path, index = block_path(self._directory, made.number), index_path(self._directory, made.number)
+        the block stays in memory.
+
+        The old index stays until the new one replaces it: the old file may not be readable without. It fits
+        the new file only when that has the same size and the same last record, and then all other records are
+        the same as well.
+        """
+        path = block_path(self._directory, made.number)
         before = self._paths_after(made.number, self._unsynced | self._syncing)
         data, index_body, compress = bytes(made), made.export_index(), self.compress
         whole = compress or self._vault.encrypts
@@ -384,7 +402,6 @@ class BlockFiles:
 
         def work() -> None:
             sync_files(self._disk, before)
-            self._disk.unlink(index)
             stored = self._vault.encode(data, path, compress=compress) if whole else data
             write_atomically(self._disk, path, stored)
             write_index(self._files, self._directory, made.number, index_body)
@@ -459,6 +476,7 @@ class BlockFiles:
         self._files.forget(block_path(self._directory, number))
         self._known.discard(number)
         self._plain.pop(number, None)
+        self._holed.discard(number)
         self._unsynced.discard(number)
         self._appended.pop(number, None)
 
@@ -494,15 +512,14 @@ class BlockFiles:
     def _patch(self, number: int, patches: list[tuple[int, bytes]]) -> None:
         """Of one block. One that can't be read is left as it is: the notes of the removals are elsewhere, and
         whoever reads it is told what of it is lost."""
-        path = block_path(self._directory, number)
-        # The index counts the message; without one recovery reads the block, and finds the note. Were it back
-        # after a power loss, the subject would be counted as long as the block is there.
-        index = index_path(self._directory, number)
-        if self._disk.exists(index):
-            remove_file(self._disk, index)
-            sync_directory(self._disk, self._directory)
-        self._unsynced.add(number)
+        if number in self._holed:
+            return
+        path, index = block_path(self._directory, number), index_path(self._directory, number)
+        has_index = self._disk.exists(index)
         try:
+            if has_index and not tells_all(number, self.load(number, 0)):
+                self._holed.add(number)  # what replaces it has none of the records that are to be erased
+                return
             is_whole = is_enveloped(self._disk.read_at(path, 0, _FILE_HEAD_BYTES))
             plain = self._vault.decode(map_file(self._disk, path), path).data if is_whole else None
         except (OSError, StoreCorruptError) as error:
@@ -510,6 +527,12 @@ class BlockFiles:
                 "%s: cannot be read, what was to be erased in it may be there still: %s", path, error
             )
             return
+        # The index counts the message; without one recovery reads the block, and finds the note. Were it back
+        # after a power loss, the subject would be counted as long as the block is there.
+        if has_index:
+            remove_file(self._disk, index)
+            sync_directory(self._disk, self._directory)
+        self._unsynced.add(number)
         if plain is not None:
             self._patch_envelope(path, number, plain, patches)
             return

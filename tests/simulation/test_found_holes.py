@@ -1,0 +1,65 @@
+"""What the simulation found about holes that power loss leaves in files, told as briefly as it can be."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from penstock.store.file import FileStore
+from penstock.store.interface import StreamStore
+from penstock.testing.sim.disk import Killed, SimDisk
+
+MSGS = Path("/store/jetstream/%24G/streams/S/msgs")
+COUNT = 4  # messages of the block with the hole
+
+
+def opened(disk: SimDisk) -> StreamStore:
+    disk.restart()
+    return FileStore("/store", disk=disk, block_size=600).account("$G").open_stream("S")
+
+
+def with_a_hole(disk: SimDisk) -> StreamStore:
+    """Messages whose block begins with zeros; its index, which is whole, tells where they are."""
+    stream = FileStore("/store", disk=disk, block_size=600).account("$G").create_stream("S", b"{}", "file")
+    for number in range(1, COUNT + 2):
+        stream.log.append(b"S.%d" % number, b"", b"." * 100, number)
+    stream.write()
+    assert disk.exists(MSGS / "1.idx")
+    file = disk._file(MSGS / "1.blk")
+    file.data[:38] = bytes(38)
+    file.sync()
+    return opened(disk)
+
+
+def present(disk: SimDisk) -> list[int]:
+    log = opened(disk).log
+    return [seq for seq in range(1, log.last_seq + 1) if log.load(seq) is not None]
+
+
+def test_a_message_behind_a_hole_stays_when_another_one_is_erased() -> None:
+    disk = SimDisk(Random(1))
+    stream = with_a_hole(disk)
+    stream.log.remove(2, True)
+    stream.write()
+    assert b"S.2" not in disk.read(MSGS / "1.blk")
+    assert present(disk) == [1, 3, 4, 5]
+    stream = opened(disk)
+    stream.log.remove(3, True)
+    stream.write()
+    assert present(disk) == [1, 4, 5]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("operation", range(1, 16))
+def test_a_message_behind_a_hole_stays_when_a_rewrite_of_its_block_dies(operation: int, secure: bool) -> None:
+    disk = SimDisk(Random(1))
+    stream = with_a_hole(disk)
+    for seq in range(1, COUNT):
+        stream.log.remove(seq, secure)
+    disk.kill_at = disk.ops + operation
+    with contextlib.suppress(Killed):
+        stream.write()
+    assert {COUNT, COUNT + 1} <= set(present(disk))
