@@ -27,8 +27,13 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def nats(shared: RawNats) -> Iterator[RawNats]:
-    """A stream S on `s.>`; its connection listens on `in.>`."""
-    assert "error" not in shared.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    """A stream S on `s.>`; its connection listens on `in.>`.
+
+    In memory: the official server may write the state of a consumer of a stream that was deleted into the
+    directory of the next one of that name.
+    """
+    config = {"name": "S", "subjects": ["s.>"], "storage": "memory"}
+    assert "error" not in shared.request("$JS.API.STREAM.CREATE.S", config)
     shared.send(b"SUB in.> 50\r\n")
     yield shared
     shared.send(b"UNSUB 50\r\n")
