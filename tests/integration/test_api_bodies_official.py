@@ -35,7 +35,22 @@ UNKNOWN = (
     "NOPE", "STREAM", "STREAM.NOPE.S", "STREAM.INFO", "STREAM.INFO.S.T", "STREAM.CREATE",
     "STREAM.CREATE.S.T", "STREAM.NAMES.S", "CONSUMER.INFO.S", "CONSUMER.INFO.S.C.D", "CONSUMER.NAMES",
     "CONSUMER.MSG.NEXT.S", "CONSUMER.MSG.NEXT.S.C.x", "DIRECT.GET", "STREAM.MSG.GET", "ACCOUNT.INFO.X",
-    "META.LEADER.STEPDOWN", "SERVER.REMOVE", "ACCOUNT.PURGE.A",
+    "META.LEADER.STEPDOWN", "SERVER.REMOVE", "ACCOUNT.PURGE.A", "CONSUMER.RESET.S.D", "CONSUMER.RESET.T.C",
+)  # fmt: skip
+# Names in another case, at every depth. What they ask for shows in the answer.
+ANY_CASE = (
+    ("STREAM.INFO.S", b'{"Deleted_Details":true}'), ("STREAM.INFO.S", b'{"Deleted_Detail":true}'),
+    ("STREAM.NAMES", b'{"Subject":"zz"}'), ("STREAM.PURGE.S", b'{"KEEP":1,"Seq":4}'),
+    ("STREAM.MSG.GET.S", b'{"SEQ":9}'), ("STREAM.MSG.GET.S", b'{"SEQ":1}'),
+    ("DIRECT.GET.S", b'{"SEQ":9}'), ("DIRECT.GET.S", b'{"Last_By_Subj":"t"}'),
+    ("STREAM.CREATE.T", b'{"NAME":"T","Subjects":["t"],"MIRROR":{"NAME":"S"}}'),
+    ("STREAM.CREATE.T", b'{"NAME":"U","name":"U","Name":"T"}'),
+    ("STREAM.CREATE.T", '{"name":"T","\N{LATIN SMALL LETTER LONG S}ubjects":["t","t"]}'.encode()),
+    ("CONSUMER.CREATE.S.D", b'{"Stream_Name":"S","CONFIG":{"NAME":"D","ACK_POLICY":"explicit"}}'),
+    ("CONSUMER.CREATE.S.D", b'{"stream_name":"S","config":{"name":"D","BackOff":[1],"Max_Deliver":1}}'),
+    ("CONSUMER.RESET.S.C", b'{"SEQ":0}'), ("CONSUMER.RESET.S.C", b'{"Seq":"x"}'),
+    ("CONSUMER.PAUSE.S.C", b'{"Pause_Until":"x"}'), ("CONSUMER.UNPIN.S.C", b'{"GROUP":"a"}'),
+    ("CONSUMER.MSG.NEXT.S.C", b'{"Batch":-1,"Expires":-1}'),
 )  # fmt: skip
 
 
@@ -102,3 +117,10 @@ async def test_a_body_that_is_no_request_is_answered_as_there(urls: dict[str, st
 
 async def test_an_unknown_subject_of_the_api_is_met_with_the_same_silence(urls: dict[str, str]) -> None:
     assert await differences(urls, [(subject, b"") for subject in UNKNOWN]) == {}
+
+
+@pytest.mark.parametrize("request_", ANY_CASE, ids=lambda one: f"{one[0]} {one[1].decode()}")
+async def test_names_in_another_case_are_read_as_there(
+    urls: dict[str, str], request_: tuple[str, bytes]
+) -> None:
+    assert await differences(urls, [request_]) == {}

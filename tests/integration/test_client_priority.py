@@ -11,7 +11,7 @@ import pytest
 
 import penstock.client
 from penstock.client import Consumer, JetStream, PriorityOptions
-from penstock.errors import JetStreamApiError, PullError
+from penstock.errors import ConsumerNotFoundError, JetStreamApiError, PullError
 
 IN_G = PriorityOptions(group="g")
 A_MINUTE = timedelta(seconds=60)
@@ -117,3 +117,11 @@ async def test_a_consumer_is_set_back(js: JetStream) -> None:
     assert numbers(await consumer.fetch(3)) == [2, 3, 4]
     assert await consumer.reset() == 2
     assert numbers(await consumer.fetch(1)) == [2]
+
+
+async def test_a_reset_of_a_consumer_that_is_gone_says_so_though_nothing_answers_it(js: JetStream) -> None:
+    consumer = await js.create_consumer("P", name="r", ack_policy="explicit")
+    await consumer.delete()
+    js.timeout = 0.2
+    with pytest.raises(ConsumerNotFoundError):
+        await consumer.reset()

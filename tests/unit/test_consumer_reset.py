@@ -73,6 +73,7 @@ def test_a_reset_that_the_deliver_policy_has_no_place_for_is_refused(
     assert (error["err_code"], error["description"]) == (10204, text)
 
 
-def test_a_reset_of_no_consumer_is_refused() -> None:
+def test_nobody_answers_a_reset_of_no_consumer_or_stream() -> None:
     bench = ConsumerBench()
-    assert reset(bench)["error"]["err_code"] == 10014
+    assert bench.messages("$JS.API.CONSUMER.RESET.S.c") == []
+    assert bench.messages("$JS.API.CONSUMER.RESET.T.c", b"{") == []

@@ -196,3 +196,39 @@ def test_nulls_and_bad_utf8_are_put_up_with_in_bodies_of_a_bounded_size() -> Non
         read(null, base.REPAIR_MAX)
     with pytest.raises(api.DecodeError, match="invalid UTF-8 in"):
         read(bad, base.REPAIR_MAX)
+
+
+@pytest.mark.parametrize(
+    ("body", "renamed"),
+    [
+        (b'{"NAME":"S"}', b'{"name":"S"}'),
+        (b'{"NAME":"U","name":"T","Name":"V"}', b'{"name":"V"}'),  # the last one counts
+        (b'{"\xc5\xbfUBJECT\xc5\xbf":["a"],"\xe2\x84\xaaeep":1}', b'{"subjects":["a"],"\xe2\x84\xaaeep":1}'),
+        (
+            b'{"Mirror":{"NAME":"M","External":{"API":"a"}}}',
+            b'{"mirror":{"name":"M","external":{"api":"a"}}}',
+        ),
+        (b'{"sources":[{"NAME":"A"},{"Name":"B"}]}', b'{"sources":[{"name":"A"},{"name":"B"}]}'),
+        (b'{"Metadata":{"Name":"kept"},"Colour":1e999}', b'{"metadata":{"Name":"kept"},"Colour":1e999}'),
+        (b'{"NAME":[{"A":1}],"Mirror":"M"}', b'{"name":[{"A":1}],"mirror":"M"}'),
+    ],
+)
+def test_names_in_another_case_are_the_declared_ones(body: bytes, renamed: bytes) -> None:
+    assert api.with_declared_names(api.StreamConfigRequest, body) == renamed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"X",
+        b'{ "name": "S", "subjects": ["orders.NEW"] }',
+        b'{"NAME":"S"',
+        b'{"NAME\xff":"S"}',
+        b'{"NAME":' * 50_000,
+        b'{"SOURCES":' + b"[" * 50_000,
+        b'{"NAME":"%s"}' % (b"x" * base.REPAIR_MAX),
+    ],
+)
+def test_a_body_without_such_a_name_or_that_is_too_large_stays_as_it_is(body: bytes) -> None:
+    assert api.with_declared_names(api.StreamConfigRequest, body) is body

@@ -71,7 +71,11 @@ class Consumer:
         policy doesn't reach.
         """
         endpoint = f"CONSUMER.RESET.{self.stream_name}.{self.name}"
-        answer = await self._js.call(ConsumerResetResponse, endpoint, ConsumerResetRequest(seq=seq))
+        try:
+            answer = await self._js.call(ConsumerResetResponse, endpoint, ConsumerResetRequest(seq=seq))
+        except RequestTimeoutError:
+            await self.info()  # nothing answers for a consumer that is not there, and this says so
+            raise
         return answer.reset_seq
 
     async def unpin(self, group: str) -> None:

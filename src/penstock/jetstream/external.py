@@ -89,6 +89,7 @@ class ExternalReader:
         self._failures = 0
         self._error: ApiError | None = None
         self._consumer = ""
+        self._asked = b""  # the subject of the last request for the consumer
         self._durable = inflow.source.consumer
         self._acks = False  # are answers to flow control the consumer's acks?
         self._held = ""  # the durable consumer that the origin made for the stream
@@ -112,7 +113,8 @@ class ExternalReader:
             if self.state is State.WAITING:
                 self._ask(now)
             else:
-                self._fail(None, now)
+                # Nothing answers a reset for a consumer that is not there.
+                self._fail(self._unanswered() if self.state is State.ASKED else None, now)
         if self._flow_replies and (not self._acks or self.stream.is_kept):
             replies, self._flow_replies = self._flow_replies, []
             stored = self._stored() if self._acks else b""
@@ -162,14 +164,14 @@ class ExternalReader:
         assert source.external is not None
         to = deliver_subject(source.external.deliver, self._engine.new_id(), is_mirror=inflow.is_mirror)
         config = self._config(to)
-        subject = self._subject("CREATE")
+        self._asked = self._subject("CREATE")
         if config.filter_subject:
-            subject = self._subject("CREATE", config.name, config.filter_subject)
+            self._asked = self._subject("CREATE", config.name, config.filter_subject)
         self._listen(config.deliver_subject, DeliverySink(self._on_delivery))
         self._consumer = config.name
         header = headers.build([(headers.STREAM_IDENTITY, inflow.ident)]) if inflow.ident else b""
         request = encode(ConsumerCreateRequest(stream_name=source.name, config=config))
-        self._engine.tick.defer(lambda: self._send(subject, reply.encode(), header, request))
+        self._engine.tick.defer(lambda: self._send(reply.encode(), header, request))
 
     def _subject(self, verb: str, *more: str) -> bytes:
         """Of a request about a consumer of the origin."""
@@ -180,12 +182,12 @@ class ExternalReader:
     def _ask_for_reset(self, durable: StreamConsumerSource, reply: str) -> None:
         """What it delivers before the reset is not taken, and comes again behind it."""
         inflow = self.inflow
-        subject = self._subject("RESET", durable.name)
+        self._asked = self._subject("RESET", durable.name)
         self._listen(durable.deliver_subject, DeliverySink(self._on_delivery))
         self._consumer = durable.name
         # A mirror's position is its own last sequence, whatever stream that was of.
         header = b"" if inflow.is_mirror else headers.build([(headers.STREAM_IDENTITY, inflow.ident)])
-        self._engine.tick.defer(lambda: self._send(subject, reply.encode(), header, b""))
+        self._engine.tick.defer(lambda: self._send(reply.encode(), header, b""))
 
     def _config(self, deliver_subject: str) -> ConsumerConfig:
         inflow, source, log = self.inflow, self.inflow.source, self.stream.log
@@ -233,13 +235,15 @@ class ExternalReader:
         self._subscriptions.clear()
         self._is_over = False
 
-    def _send(self, subject: bytes, reply: bytes, header: bytes, request: bytes) -> None:
-        if self.state is State.ASKED and not publish(self._engine.index, subject, reply, header, request):
-            failed = codes.MIRROR_CONSUMER_SETUP_FAILED
-            if not self.inflow.is_mirror:
-                failed = codes.SOURCE_CONSUMER_SETUP_FAILED
-            why = f"nobody answers {subject.decode('utf-8', 'replace')}"
-            self._fail(failed.format(err=why), self._engine.clock())
+    def _send(self, reply: bytes, header: bytes, request: bytes) -> None:
+        if self.state is State.ASKED and not publish(self._engine.index, self._asked, reply, header, request):
+            self._fail(self._unanswered(), self._engine.clock())
+
+    def _unanswered(self) -> ApiError:
+        failed = codes.MIRROR_CONSUMER_SETUP_FAILED
+        if not self.inflow.is_mirror:
+            failed = codes.SOURCE_CONSUMER_SETUP_FAILED
+        return failed.format(err=f"nobody answers {self._asked.decode('utf-8', 'replace')}")
 
     def _answer(self, replies: list[bytes], stored: bytes) -> None:
         for reply in replies:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.errors import MisuseError
-from penstock.protocol.api.base import DecodeError, decode
+from penstock.protocol.api.base import DecodeError, decode, with_declared_names
 from penstock.protocol.api.consumers import PullRequest
 from penstock.protocol.durations import parse_duration
 
@@ -140,7 +140,7 @@ def parse_pull(body: bytes) -> PullRequest:
     """
     text = body.strip()
     if text.startswith(b"{"):
-        return decode(PullRequest, text)
+        return decode(PullRequest, with_declared_names(PullRequest, text))
     if text.isdigit() and len(text) <= 18:
         return PullRequest(batch=int(text))
     return PullRequest(batch=1)
@@ -160,7 +160,7 @@ def _nak_delay_ns(text: bytes) -> int:
         return 0
     try:
         if text.startswith(b"{"):
-            delay_ns = decode(_Nak, text).delay
+            delay_ns = decode(_Nak, with_declared_names(_Nak, text)).delay
         else:
             delay_ns = parse_duration(text.decode("utf-8", "replace"))
     except (DecodeError, MisuseError):

@@ -171,11 +171,16 @@ def pause(engine: JetStream, request: ApiRequest) -> ConsumerPauseResponse:
     )
 
 
-def reset(engine: JetStream, request: ApiRequest) -> ConsumerResetResponse:
-    """CONSUMER.RESET: delivers again from a stream sequence on, or (empty body) from above the ack floor."""
+def reset(engine: JetStream, request: ApiRequest) -> ConsumerResetResponse | None:
+    """CONSUMER.RESET: delivers again from a stream sequence on, or (empty body) from above the ack floor.
+
+    Nothing answers for a consumer that is not there: each consumer is who listens for its resets.
+    """
+    stream, name = engine.streams.get(request.args[0]), request.args[1]
+    if stream is None or (name not in stream.consumers and name not in stream.offline):
+        return None
     consumer = _consumer_of(engine, request)
     from_seq = request.body(ConsumerResetRequest, is_strict=False).seq
-    stream = consumer.stream
     with engine.containment.changing(consumer):
         seq = consumer.reset(from_seq, request.now)
     if headers.value_of(request.header, headers.STREAM_IDENTITY) is not None:

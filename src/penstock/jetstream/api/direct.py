@@ -29,7 +29,7 @@ from penstock.kernels.dispatch import publish
 from penstock.kernels.filterset import WorkLimitError, uncovered
 from penstock.kernels.streamlog import StoredMessage
 from penstock.protocol import headers, status
-from penstock.protocol.api import DecodeError, MsgGetRequest, decode
+from penstock.protocol.api import DecodeError, MsgGetRequest, decode, with_declared_names
 from penstock.protocol.durations import format_time
 from penstock.protocol.subjects import is_valid_filter
 
@@ -76,7 +76,7 @@ def get(engine: JetStream, request: ApiRequest) -> None:
 
 def _body(request: ApiRequest) -> MsgGetRequest:
     try:
-        return decode(MsgGetRequest, request.payload)
+        return decode(MsgGetRequest, with_declared_names(MsgGetRequest, request.payload))
     except DecodeError:
         raise _Refused(status.MALFORMED_REQUEST) from None
 

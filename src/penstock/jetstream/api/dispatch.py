@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from penstock.kernels.sinks import Sink
 from penstock.protocol import error_codes as codes
-from penstock.protocol.api import DecodeError, decode, unknown_field
+from penstock.protocol.api import DecodeError, decode, unknown_field, with_declared_names
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
@@ -52,11 +52,12 @@ class ApiRequest(Struct):
         colons = self.payload.count(b":")
         if colons > COLONS_MAX:
             raise codes.INVALID_JSON.exception(err=f"{colons} colons; the most is {COLONS_MAX}")
+        payload = with_declared_names(kind, self.payload)
         try:
-            value = decode(kind, self.payload)
+            value = decode(kind, payload)
         except DecodeError as error:
             raise codes.INVALID_JSON.exception(err=str(error)) from None
-        unknown = unknown_field(value, self.payload) if is_strict else None
+        unknown = unknown_field(value, payload) if is_strict else None
         if unknown is not None:
             raise codes.INVALID_JSON.exception(err=f'json: unknown field "{unknown}"')
         return value

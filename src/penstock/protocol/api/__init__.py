@@ -25,6 +25,7 @@ from penstock.protocol.api.base import (
     decode_response,
     encode,
     unknown_field,
+    with_declared_names,
 )
 from penstock.protocol.api.consumers import (
     AckPolicy,
@@ -172,4 +173,5 @@ __all__ = [
     "decode_response",
     "encode",
     "unknown_field",
+    "with_declared_names",
 ]

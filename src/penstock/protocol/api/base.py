@@ -17,6 +17,7 @@ import re
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from penstock.errors import JetStreamApiError, ProtocolError
 
@@ -31,8 +32,11 @@ Rfc3339 = str
 DurationNs = int
 
 T = TypeVar("T")
+_Shape = dict[str, tuple[str, Any]]
+"""Lower-case names of a struct's members: the name as declared, and the shape of what it holds."""
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
+_OTHER_CASE = re.compile(rb'[{,]\s*"[^"]*[A-Z\x80-\xff]')  # begins a name, or text in a list
 _LONG_NUMBER = re.compile(rb"\d{19}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
@@ -104,6 +108,7 @@ class PagedRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 _json_encoder = msgspec.json.Encoder()
 _json_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_shapes: dict[Any, _Shape | None] = {}
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 _head_decoder = msgspec.json.Decoder(ErrorResponse)
@@ -153,6 +158,46 @@ def _decode(kind: type[T], data: bytes) -> T:
         return msgspec.convert(_without_nulls(msgspec.json.decode(data)), kind)
     except msgspec.DecodeError as error:
         raise DecodeError(_explain(error)) from None
+
+
+def with_declared_names(kind: type, data: bytes) -> bytes:
+    """`data` with the names that a `kind` declares, for members whose names differ from those in case alone.
+
+    Go's decoder reads them as the same, at any depth. The names are compared only in bodies that seem to have
+    one with a capital letter, so that others cost one search. Above REPAIR_MAX bytes names must be exact.
+    """
+    if data.islower() or len(data) > REPAIR_MAX or _OTHER_CASE.search(data) is None:
+        return data
+    if kind not in _shapes:
+        _shapes[kind] = _shape_of(inspect.type_info(kind))
+    try:
+        return bytes(_renamed(msgspec.Raw(data), _shapes[kind]))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return data  # decode() says what is wrong with it
+
+
+def _shape_of(info: Any) -> _Shape | None:
+    if isinstance(info, inspect.StructType):
+        return {one.encode_name.lower(): (one.encode_name, _shape_of(one.type)) for one in info.fields}
+    if isinstance(info, inspect.ListType):
+        return _shape_of(info.item_type)
+    if isinstance(info, inspect.UnionType):
+        return next((shape for shape in map(_shape_of, info.types) if shape is not None), None)
+    return None
+
+
+def _renamed(raw: msgspec.Raw, shape: _Shape | None) -> msgspec.Raw:
+    begin = bytes(raw).lstrip()[:1]
+    if shape is None or begin not in (b"{", b"["):
+        return raw
+    if begin == b"[":
+        return msgspec.Raw(encode([_renamed(item, shape) for item in _items.decode(raw)]))
+    members = {}
+    for name, item in _members.decode(raw).items():
+        folded = name.lower().replace("\N{LATIN SMALL LETTER LONG S}", "s")  # has no capital of its own
+        declared, inner = shape.get(folded, (name, None))
+        members[declared] = _renamed(item, inner)
+    return msgspec.Raw(encode(members))
 
 
 def unknown_field(value: Any, data: bytes) -> str | None:
