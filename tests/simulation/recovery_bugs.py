@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.jetstream.consumer.consumer import Consumer
+from penstock.kernels.streamlog import StreamLog
 from penstock.protocol.api import ConsumerConfig
 from penstock.store import blocks, recovery
 from penstock.store.files import write_atomically
@@ -50,9 +51,29 @@ def index_of_a_file_with_a_hole_given_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(blocks, "tells_all", lambda number, data: True)
 
 
+def room_made_in_any_order(patch: pytest.MonkeyPatch) -> None:
+    """A full disk gets room by all files that may go, though older ones stay whose removals they note."""
+
+    def any_order(files: blocks.BlockFiles, log: StreamLog) -> bool:
+        files._dropped_unwritten += log.take_dropped()
+        dropped = sorted(files._dropped + files._dropped_unwritten)
+        newest = max((number for number in dropped if number in files._known), default=0)
+        stay = {newest, files._busy} | files._syncing | log.outdone()
+        free = [number for number in dropped if number not in stay]
+        files._dropped = [number for number in files._dropped if number in stay]
+        files._dropped_unwritten = [number for number in files._dropped_unwritten if number in stay]
+        for number in free:
+            files._forget(number)
+        files._unlink(free)
+        return bool(free)
+
+    patch.setattr(blocks.BlockFiles, "_make_room", any_order)
+
+
 RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (first_messages_of_other_filters, "delivered", 93000392),
     (tail_cut_in_two_steps, "sequence", 93000225),
     (removals_before_what_they_rest_on, "prefix", 194),
     (index_of_a_file_with_a_hole_given_up, "acked means kept", 96011370),
+    (room_made_in_any_order, "no resurrection", 96006911),
 ]

@@ -272,25 +272,35 @@ class BlockFiles:
     def _make_room(self, log: StreamLog) -> bool:
         """The disk is full, and blocks wait to be removed until the note that they are gone was written.
 
-        All but the newest that was written go now: that one still tells the last sequence, and what of it was
-        removed comes back if the process ends before the note is written; nobody was told that it went. What
-        went for messages that aren't written stays too: those are refused, and what they replaced was acked.
+        The oldest go now, up to the first file that stays: a newer one may hold the only note of what was
+        removed from it, before this write. The newest that was written stays: it still tells the last
+        sequence, and what of it was removed comes back if the process ends before the note is written; nobody
+        was told that it went. What went for messages that aren't written stays too: those are refused, and
+        what they replaced was acked.
         """
+        self._files.background.drain()  # files that it is about to remove are there still
+        self._next_rewrite(log)
         self._dropped_unwritten += log.take_dropped()
         dropped = sorted(self._dropped + self._dropped_unwritten)
-        stays = max((n for n in dropped if n in self._known), default=0)
-        needed = {stays, self._busy} | self._syncing | log.outdone()
-        free = [n for n in dropped if n not in needed]
+        newest = max((n for n in dropped if n in self._known), default=0)
+        upto = min(self._staying(log) | {newest})
+        free = [n for n in dropped if n < upto]
         if not free:
             return False
-        if stays in self._unsynced:
-            sync_files(self._disk, [block_path(self._directory, stays)])
+        if newest in self._unsynced:
+            sync_files(self._disk, [block_path(self._directory, newest)])
         self._dropped = [n for n in self._dropped if n not in free]
         self._dropped_unwritten = [n for n in self._dropped_unwritten if n not in free]
         for number in free:
             self._forget(number)
         self._unlink(free)
         return True
+
+    def _staying(self, log: StreamLog) -> set[int]:
+        """Blocks whose files have to stay while the log can't be written."""
+        live = {block.number for block in log.block_list()} & self._known
+        replaced = {number for _, gone in self._rewrites for number in gone}
+        return live | replaced | self._syncing | log.outdone() | ({self._busy} - {0})
 
     # ------------------------------------------------------------------ work that follows
 
@@ -344,18 +354,25 @@ class BlockFiles:
         if not self._rewrites:
             return False
         self._write_new(log)
-        # In order: what one rewrite left out of a block can rest on the one before being on disk.
-        made, gone = self._rewrites[0]
-        if made is not None and made.replaces and made in log.block_list():
+        made = self._next_rewrite(log)
+        if made is not None:
             self._replace(log, made)
-            return True
-        del self._rewrites[0]
-        if made is not None and made.replaces and self._rewrites:
-            # Rewritten again before it came to disk: its files may go when the later one is there.
-            self._rewrites[0][1].extend(gone)
-        else:
-            self._dropped += gone
         return True
+
+    def _next_rewrite(self, log: StreamLog) -> MessageBlock | None:
+        """The first rewritten block that is still in the log; files of others, which left it since, may go.
+        In order: what one rewrite left out of a block can rest on the one before being on disk."""
+        while self._rewrites:
+            made, gone = self._rewrites[0]
+            if made is not None and made.replaces and made in log.block_list():
+                return made
+            del self._rewrites[0]
+            if made is not None and made.replaces and self._rewrites:
+                # Rewritten again before it came to disk: its files may go when the later one is there.
+                self._rewrites[0][1].extend(gone)
+            else:
+                self._dropped += gone
+        return None
 
     def _settle(self, log: StreamLog, block: MessageBlock) -> None:
         """Compresses a closed block, or puts its frames together, and writes its index."""

@@ -1,0 +1,37 @@
+"""What the simulation found about room that is made on a full disk, each told as briefly as it can be."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from penstock.errors import StoreWriteError
+from penstock.store.file import FileStore
+from penstock.testing.sim.background import SimBackground
+from penstock.testing.sim.disk import SimDisk
+
+
+@pytest.mark.parametrize("done", range(6))
+def test_a_removed_message_does_not_come_back_when_a_purge_of_a_full_disk_dies(done: int) -> None:
+    disk, background = SimDisk(Random(1)), SimBackground()
+    store = FileStore("/store", disk=disk, block_size=300, background=background)
+    stream = store.account("$G").create_stream("S", b"{}", "file")
+    for number in range(1, 5):
+        stream.log.append(b"S.%d" % number, b"", b"." * 100, number)
+    stream.log.remove(2)
+    stream.write()  # work about the first block waits for the background
+    for number in range(5, 9):
+        stream.log.append(b"S.%d" % number, b"", b"." * 100, number)
+    stream.write()
+    for _ in range(done):
+        background.work()
+        background.finish()
+    stream.log.purge()
+    disk.room = 0
+    with pytest.raises(StoreWriteError):
+        stream.write()
+    disk.restart()
+    log = FileStore("/store", disk=disk, block_size=300).account("$G").open_stream("S").log
+    assert log.load(2) is None
+    assert log.last_seq >= 8
