@@ -115,7 +115,8 @@ class ConsumerRecord:
             return True  # it begins with the last of each subject
         if self.policy == "none" and held.seq <= self.newest:
             return True  # to deliver is all it has to do
-        parked = self.key_token and held.seq not in self.came
+        # (What is parked is pending, so that it is not among what was passed.)
+        parked = self.key_token and held.seq not in self.came and held.seq not in self.passed
         if held.seq <= self.recovered and held.seq not in self.delivered and not parked:
             return True  # an ack that the crash interrupted had arrived
         return held.seq in self.settled or held.seq in self.sent or held.seq in self.moved
