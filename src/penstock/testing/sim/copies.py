@@ -152,19 +152,25 @@ class Copies(Feature):
     def note_rollups(self, found: Mapping[int, Held]) -> None:
         """These copies were stored since the last look, or may have been."""
         config = self.record.config
-        may = config.allow_rollup_hdrs and not config.deny_purge
-        came = [*found.values(), *self._skipped()]
-        self._rollups = [held for held in came if may and _ROLLS_UP.search(held.header)]
+        self._rollups = []
+        if config.allow_rollup_hdrs and not config.deny_purge:
+            seen = [one for one in found.values() if _rolls_up(one)]
+            taken = [one for one in self._fresh() if _rolls_up(one)]
+            self._rollups = seen + (taken if self._hides() else _gone_at_once(taken, seen))
         self._rollups_of_tick += [held for held in self._rollups if held.seq > self._tick_from]
 
-    def _skipped(self) -> Iterator[Held]:
-        """Copies of this tick that no look may show. Limits can take them away in the tick they came in. An
-        interest stream stores none that no consumer wants, but does what their headers say, as the official
-        server does."""
+    def _hides(self) -> bool:
+        """May copies leave in the tick they came in for other reasons than a later roll-up? Limits and
+        requests take them away. An interest stream stores none that no consumer wants, but does what their
+        headers say, as the official server does."""
+        config = self.record.config
+        limited = config.max_msgs > 0 or config.max_bytes > 0 or config.max_msgs_per_subject > 0
+        return limited or config.retention is RetentionPolicy.INTEREST or bool(self.record.asked)
+
+    def _fresh(self) -> Iterator[Held]:
+        """Copies of this tick, whether a look shows them or not."""
         stream, config = self._world.engine.streams[self.record.name], self.record.config
-        hides = config.max_msgs > 0 or config.max_bytes > 0 or config.max_msgs_per_subject > 0
-        hides = hides or config.retention is RetentionPolicy.INTEREST
-        for inflow in stream.inflows if hides else ():
+        for inflow in stream.inflows:
             name, taken = inflow.source.name, self._taken.get(key_of(inflow.source), 0)
             for origin in self._world.origins.of(name):
                 for held in origin.held.values():
@@ -406,6 +412,21 @@ class Copies(Feature):
 
     def _may_take(self, source: StreamSource, held: Held) -> bool:
         return any(takes(one, held) for one in self._variants(source))
+
+
+def _rolls_up(held: Held) -> bool:
+    return _ROLLS_UP.search(held.header) is not None
+
+
+def _gone_at_once(taken: list[Held], seen: list[Held]) -> list[Held]:
+    """Of roll-ups that came in a tick, those that others of it may have taken away, which did so or were
+    taken away themselves."""
+    gone: list[Held] = []
+    while found := [
+        one for one in taken if one not in gone and any(_takes_away(by, one.subject) for by in seen + gone)
+    ]:
+        gone += found
+    return gone
 
 
 def _takes_away(one: Held, subject: str) -> bool:
