@@ -122,6 +122,7 @@ class Copies(Feature):
         self._came.add((about.key, about.seq, about.ident))
 
     def end_tick(self, now: int, *, faulty: bool) -> None:
+        self._configure()  # the next update may come before the next look sees a copy by this configuration
         self._rollups_of_tick.clear()
         self._tick_from = self.record.last_seq
         stream = self._world.engine.streams.get(self.record.name)
