@@ -8,17 +8,19 @@ from random import Random
 
 import pytest
 
+from penstock.store.envelope import is_enveloped
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
+from penstock.store.keys import StoreKey
 from penstock.testing.sim.disk import Killed, SimDisk
 
 MSGS = Path("/store/jetstream/%24G/streams/S/msgs")
 COUNT = 4  # messages of the block with the hole
 
 
-def opened(disk: SimDisk) -> StreamStore:
+def opened(disk: SimDisk, key: StoreKey | None = None) -> StreamStore:
     disk.restart()
-    return FileStore("/store", disk=disk, block_size=600).account("$G").open_stream("S")
+    return FileStore("/store", disk=disk, block_size=600, key=key).account("$G").open_stream("S")
 
 
 def with_a_hole(disk: SimDisk) -> StreamStore:
@@ -34,8 +36,8 @@ def with_a_hole(disk: SimDisk) -> StreamStore:
     return opened(disk)
 
 
-def present(disk: SimDisk) -> list[int]:
-    log = opened(disk).log
+def present(disk: SimDisk, key: StoreKey | None = None) -> list[int]:
+    log = opened(disk, key).log
     return [seq for seq in range(1, log.last_seq + 1) if log.load(seq) is not None]
 
 
@@ -63,3 +65,18 @@ def test_a_message_behind_a_hole_stays_when_a_rewrite_of_its_block_dies(operatio
     with contextlib.suppress(Killed):
         stream.write()
     assert {COUNT, COUNT + 1} <= set(present(disk))
+
+
+@pytest.mark.parametrize("operation", range(1, 30))
+def test_messages_behind_a_hole_stay_when_the_store_gets_a_key(operation: int) -> None:
+    disk, key = SimDisk(Random(1)), StoreKey("aes", "secret")
+    with_a_hole(disk)
+    disk.restart()
+    disk.kill_at = disk.ops + operation
+    with contextlib.suppress(Killed):
+        store = FileStore("/store", disk=disk, block_size=600, key=key).account("$G")
+        store.open_stream("S").write()
+    assert present(disk, key) == [1, 2, 3, 4, 5]
+    opened(disk, key).write()
+    assert is_enveloped(disk.read(MSGS / "1.blk"))
+    assert present(disk, key) == [1, 2, 3, 4, 5]

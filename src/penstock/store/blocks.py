@@ -205,6 +205,10 @@ class BlockFiles:
         self._unsynced.add(number)
         self._names_changed = True
 
+    def rewrite(self, number: int) -> None:
+        """A closed block whose file only its index can read is to be rewritten with the next write()."""
+        self._holed.add(number)
+
     def resume(self, number: int, file: AppendedFile) -> None:
         """The encrypted open block that recovery found."""
         self._appended[number] = file

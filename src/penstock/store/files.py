@@ -298,14 +298,19 @@ class OpenFiles:
         """write_atomically(), encrypted."""
         write_atomically(self.disk, path, self.vault.seal(data, path), sync=sync, sync_name=sync_name)
 
+    def is_to_encrypt(self, path: Path) -> bool:
+        """Is it a file of a store that got its key later?"""
+        if not self.vault.encrypts or not self.disk.exists(path):
+            return False
+        head = self.disk.read_at(path, 0, HEAD.size)
+        return len(head) > 0 and not is_enveloped(head)
+
     def encrypt(self, path: Path) -> tuple[bytes, int]:
         """A file of a store that got its key later is encrypted from now on. Head and size; empty when it
         needn't be. Raises StoreWriteError."""
-        if not self.vault.encrypts or not self.disk.exists(path):
+        if not self.is_to_encrypt(path):
             return b"", 0
         data = self.disk.read(path)
-        if not data or is_enveloped(data):
-            return b"", 0
         stored = self.vault.encode(data, path)
         self.forget(path)
         write_atomically(self.disk, path, stored)

@@ -20,7 +20,15 @@ from pathlib import Path
 from penstock.errors import StoreCorruptError
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog
-from penstock.store.blocks import BlockFiles, block_path, fingerprint, index_path, map_file, write_index
+from penstock.store.blocks import (
+    BlockFiles,
+    block_path,
+    fingerprint,
+    index_path,
+    map_file,
+    tells_all,
+    write_index,
+)
 from penstock.store.disk import Disk
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.files import OpenFiles, write_atomically
@@ -57,8 +65,15 @@ def recover_log(
     whole: list[MessageBlock] = []
     numbers = block_numbers(files.disk, directory)
     for number in numbers:
-        files.encrypt(block_path(directory, number))
         block = _indexed(directory, files, number)
+        if files.is_to_encrypt(block_path(directory, number)):
+            if block is None or tells_all(number, block_files.load(number, 0)):
+                files.encrypt(block_path(directory, number))
+                block = None
+            else:
+                block_files.rewrite(
+                    number
+                )  # what is behind a hole is found by the index, which fits this file
         if block is None and number == numbers[-1]:
             block = _last_block(directory, files, block_files, number)
         if block is None:
