@@ -12,7 +12,7 @@ from typing import Any
 from penstock.kernels.dispatch import publish
 from tests.support.engine import EngineHarness
 
-CALLS_MAX = 48  # there are 44; 80 when each boundary of containment was a call with a function to call
+CALLS_MAX = 44  # there are 40; 80 when each boundary of containment was a call with a function to call
 
 
 def calls_of_a_publish(js: EngineHarness) -> int:

@@ -83,11 +83,12 @@ class Capacity:
 
     def _limit(self, storage: StorageType) -> int:
         """What the server allows all its accounts; -1 = no limit."""
-        return self._config.max_memory if storage is StorageType.MEMORY else self._config.max_storage
+        config = self._engine.config
+        return config.max_memory if storage is StorageType.MEMORY else config.max_storage
 
     def _own_limit(self, storage: StorageType) -> int:
         """What the account is allowed; -1 = no limit."""
-        config = self._config
+        config = self._engine.config
         return config.account_memory_max if storage is StorageType.MEMORY else config.account_storage_max
 
     def has_room(self, storage: StorageType, size: int) -> bool:

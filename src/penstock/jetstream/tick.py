@@ -81,7 +81,7 @@ class EngineTick:
             self._step_failed(error)
 
     def _apply(self, now: int) -> None:
-        ready = dict.fromkeys(self._group.take_ready())
+        ready = dict.fromkeys(self._group.take_ready()) if self._group.ready else {}
         dirty: list[Stream] = self._engine.dirty_streams.take()
         for stream in [*ready, *dirty]:
             if self._streams.get(stream.name) is stream:  # else deleted or set aside in this very tick

@@ -39,14 +39,6 @@ class Engine(Protocol):
     def begin_again(self) -> None: ...
 
 
-_STEPS: tuple[Callable[[Engine, int], None], ...] = (
-    lambda engine, now: engine.apply(now),
-    lambda engine, now: engine.write(),
-    lambda engine, now: engine.acknowledge(),
-    lambda engine, now: engine.deliver(now),
-)
-
-
 class Tick:
     """Runs the end of each tick, and the engines' timers.
 
@@ -88,13 +80,31 @@ class Tick:
         """Steps 1 to 4. An engine that fails in one of them has none of those that follow: acks of what was
         not written must not leave."""
         engines = list(self._engines)
-        for step in _STEPS:
-            for engine in engines:
-                try:
-                    step(engine, now)
-                except Exception as error:
-                    self._engine_failed(error, engine)
-                    engines = [one for one in engines if one is not engine]
+        for engine in engines:
+            try:
+                engine.apply(now)
+            except Exception as error:
+                engines = self._without(engine, engines, error)
+        for engine in engines:
+            try:
+                engine.write()
+            except Exception as error:
+                engines = self._without(engine, engines, error)
+        for engine in engines:
+            try:
+                engine.acknowledge()
+            except Exception as error:
+                engines = self._without(engine, engines, error)
+        for engine in engines:
+            try:
+                engine.deliver(now)
+            except Exception as error:
+                self._engine_failed(error, engine)
+
+    def _without(self, failed: Engine, engines: list[Engine], error: Exception) -> list[Engine]:
+        """The engines that have the next step, when this one of them failed."""
+        self._engine_failed(error, failed)
+        return [engine for engine in engines if engine is not failed]
 
     def settle(self) -> None:
         """Does at once what waits for the end of this tick."""
@@ -111,20 +121,17 @@ class Tick:
             self._timer = None
 
     def _run(self) -> None:
-        try:
-            self._end()
-        except Exception as error:
-            self._end_failed(error)
-
-    def _end(self) -> None:
         trigger = self.trigger
         try:
-            if trigger.begin() and self._engines and not self._failed:
-                self._run_engines_or_fail()
-                self._arm()
-        finally:
-            trigger.done()
-        trigger.flush()
+            try:
+                if trigger.begin() and self._engines and not self._failed:
+                    self._run_engines_or_fail()
+                    self._arm()
+            finally:
+                trigger.done()
+            trigger.flush()
+        except Exception as error:
+            self._end_failed(error)
 
     def _end_failed(self, error: Exception) -> None:
         """The tick itself failed, and what it left undone nobody asks for again: another one does."""

@@ -83,7 +83,7 @@ class FastIngest:
         self.may_start: Callable[[], bool] = lambda: True
         self.config: Callable[[], EngineConfig] = EngineConfig
         self.abandoned: Callable[[str], None] = lambda batch_id: None
-        self._behind: list[FastBatch] = []  # ended ones, a message of which this tick refused
+        self.behind: list[FastBatch] = []  # ended ones, a message of which this tick refused
         self._check_at = 0  # ns; no batch is silent for too long before; 0: none is open
 
     # --- messages ------------------------------------------------------------------------------
@@ -131,9 +131,9 @@ class FastIngest:
 
     def end_tick(self) -> None:
         """What comes behind the end of a batch is answered once more from now on."""
-        for batch in self._behind:
+        for batch in self.behind:
             batch.is_refused = False
-        self._behind.clear()
+        self.behind.clear()
 
     def _refusal(self, said: tuple[bytes, int, bool, int, int] | None) -> ApiError | None:
         if not self._stream.config.allow_batched:
@@ -145,7 +145,7 @@ class FastIngest:
     def _refuse_behind(self, batch: FastBatch, reply: bytes) -> None:
         if not batch.is_refused:
             batch.is_refused = True
-            self._behind.append(batch)
+            self.behind.append(batch)
             self._say(reply, self._refused(codes.BATCH_PUBLISH_UNKNOWN_BATCH_ID))
 
     def _publish_single(

@@ -310,7 +310,8 @@ class Stream:
             self.republisher.route(index)
         if self.acks.count:
             self.acks.route(index)
-        self.fast.end_tick()
+        if self.fast.behind:
+            self.fast.end_tick()
 
     def write_failed(self, reason: str) -> None:
         """The write failed: what waits for an ack gets error 10077 with the reason instead.
