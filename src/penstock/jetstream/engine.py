@@ -9,9 +9,9 @@ No IO, no clock, no randomness of its own: files are the store's, time and ids c
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -45,7 +45,13 @@ from penstock.protocol.api import ApiStats, StreamConfig, StreamConfigRequest
 from penstock.protocol.transforms import Below
 from penstock.store.interface import AccountStore, StreamStore
 
+if TYPE_CHECKING:
+    from penstock.jetstream.consumer.consumer import Consumer
+
 log = logging.getLogger("penstock.jetstream")
+
+CONSUMER_END_WORK = 16 * 1024  # a consumer ends, in the units of slices.py
+FILES_WORK = 128 * 1024  # its files are removed, or one of the stream; a slow disk takes ten times as long
 
 
 class JetStream:
@@ -260,6 +266,9 @@ class JetStream:
     def delete_stream(self, name: str) -> None:
         """Removes a stream with its messages and consumers, also one that is offline.
 
+        It is gone at once. Its consumers end, and its files go, in slices; another stream may get the name
+        meanwhile.
+
         Raises JetStreamApiError 10059, and 10050 where its files can't be removed: it is offline then, for a
         restart may find it, until another request removes it.
         """
@@ -280,7 +289,8 @@ class JetStream:
 
     def _delete_stream(self, stream: Stream) -> None:
         try:
-            stream.store.delete()  # first: a stream that may come back needs its consumers in its origins
+            # First: a stream that may come back needs its consumers in its origins.
+            files = stream.store.begin_delete()
         except StoreError as error:
             self.containment.set_aside(stream, str(error))
             raise
@@ -290,11 +300,23 @@ class JetStream:
         self.drop_stream(stream)
         self.group.drop(stream)
         self.claims.release(stream.name)
-        for consumer in list(stream.consumers.values()):
-            self.tick.forget_consumer(consumer)
-            consumer.end()
-            self.advisories.consumer_action(stream.name, consumer.name, "delete")
+        consumers = list(stream.consumers.values())
         stream.consumers.clear()
+        for consumer in consumers:
+            consumer.stand_still()
+        self.slices.add(self._delete_rest(consumers, files))
+
+    def _delete_rest(self, consumers: list[Consumer], files: Iterator[object]) -> Generator[int, None, None]:
+        for consumer in consumers:
+            faults.contain(self._end_consumer, self.containment.work_failed, consumer)
+            yield CONSUMER_END_WORK
+        for _ in files:
+            yield FILES_WORK
+
+    def _end_consumer(self, consumer: Consumer) -> None:
+        self.tick.forget_consumer(consumer)
+        consumer.end()
+        self.advisories.consumer_action(consumer.stream.name, consumer.name, "delete")
 
     def drop_stream(self, stream: Stream) -> None:
         """A stream goes away: no more turns and deadlines for it."""

@@ -81,6 +81,15 @@ class Slices:
             self._owners[owner] = self._owners.get(owner, 0) + 1
             self._engine.wake()
 
+    def add(self, steps: Steps) -> None:
+        """Does the first slice of work that a request leaves behind and that no answer waits for."""
+        owner = object()
+        work = _Unfinished(owner, steps, _done, self._engine.containment.work_failed)
+        if self._run(work, WORK) <= 0:
+            self._unfinished.append(work)
+            self._owners[owner] = 1
+            self._engine.wake()
+
     def advance(self, now: int) -> None:
         """A slice of each that has a turn; together, they do the work of one."""
         if not self._unfinished or self._engine.group.under_way:
@@ -127,3 +136,7 @@ class Slices:
             del self._owners[owner]
             for request in self._engine.requests.take((self, owner)):
                 self._engine.tick.defer(request)
+
+
+def _done(response: object) -> None:
+    """Nothing waits for it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 
 from penstock import faults
@@ -232,6 +233,51 @@ def _remove_hidden(disk: Disk, hidden: Path, meta: str) -> None:
     """Its meta goes first. Power loss may take back the name that hides the tree and not the removals in it:
     without meta the rest is no asset, while a meta without the rest is one that lost its state."""
     disk.unlink(hidden / meta)
+    disk.remove_tree(hidden)
+
+
+def hide_directory(disk: Disk, path: Path, meta: str) -> Path | None:
+    """The part of remove_directory() that does not take long: the asset is gone, also for a power loss, and
+    its files wait in the directory that is returned. None: there was none. Raises StoreWriteError."""
+    hidden = path.with_name(f".deleted-{path.name}")
+    try:
+        if disk.exists(hidden):
+            sync_directory(disk, path.parent)
+            _set_apart(disk, hidden, meta)
+        disk.rename(path, hidden)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreWriteError(f"cannot remove the directory: {error.strerror}", path=str(path)) from error
+    sync_directory(disk, path.parent)
+    with contextlib.suppress(OSError):
+        return _set_apart(disk, hidden, meta)
+    return None  # swept at the next start, or before the next removal
+
+
+def _set_apart(disk: Disk, hidden: Path, meta: str) -> Path:
+    """What is hidden has no meta any more, and a name that nothing else gets: another asset may be made and
+    hidden while this one's files are removed. No name of an asset has a dot in it (quote_name)."""
+    disk.unlink(hidden / meta)
+    count = 0
+    while disk.exists(apart := hidden.with_name(f"{hidden.name}.{count}")):
+        count += 1
+    disk.rename(hidden, apart)
+    return apart
+
+
+def remove_hidden(disk: Disk, hidden: Path | None, *, files: str, directories: str) -> Iterator[None]:
+    """Removes a hidden tree in steps: a file of one of its directories, a directory of another. What resists
+    is swept at the next start."""
+    if hidden is None:
+        return
+    with contextlib.suppress(OSError):
+        for name in names_in(disk, hidden / files):
+            disk.unlink(hidden / files / name)
+            yield
+        for name in names_in(disk, hidden / directories):
+            disk.remove_tree(hidden / directories / name)
+            yield
     disk.remove_tree(hidden)
 
 

@@ -11,7 +11,7 @@ batch is one write).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from penstock.errors import StoreWriteError
@@ -145,6 +145,10 @@ class StreamStore(Protocol):
 
         Raises StoreWriteError: it may come back with a restart, until the account's delete_stream() returned.
         """
+
+    def begin_delete(self) -> Iterator[object]:
+        """The same, but what takes long is left to the iterator: files that nothing finds any more, a few at
+        each step. Those that are left go with the next start. Raises what delete() raises."""
 
     def consumer_names(self) -> list[str]:
         """Names of the kept consumers, sorted."""

@@ -5,7 +5,7 @@ Invariant: behaves as the file store does, but for what survives.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from penstock.errors import StoreError, StoreWriteError
 from penstock.kernels.compaction import compact
@@ -111,6 +111,10 @@ class MemoryStreamStore:
     def delete(self) -> None:
         if self._owner.get(self.name) is self:
             del self._owner[self.name]
+
+    def begin_delete(self) -> Iterator[object]:
+        self.delete()
+        return iter(())
 
     def consumer_names(self) -> list[str]:
         return sorted(self._consumers.keys() - {POSITIONS})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from penstock.errors import StoreError, StoreWriteError
@@ -12,11 +12,13 @@ from penstock.store.blocks import BlockFiles
 from penstock.store.files import (
     META,
     OpenFiles,
+    hide_directory,
     list_assets,
     make_directory,
     make_empty,
     quote_name,
     remove_directory,
+    remove_hidden,
     replace_meta,
     sweep_deleted,
     sync_directory,
@@ -151,12 +153,17 @@ class FileStreamStore:
         self._forget()
 
     def delete(self) -> None:
+        for _ in self.begin_delete():
+            pass
+
+    def begin_delete(self) -> Iterator[object]:
         self._files.background.drain()
         self._memory_consumers.clear()
         self.abandon()
         self.undeleted.add(self.name)
-        remove_directory(self._disk, self._directory, META)
+        hidden = hide_directory(self._disk, self._directory, META)
         self.undeleted.discard(self.name)
+        return remove_hidden(self._disk, hidden, files="msgs", directories="consumers")
 
     def consumer_names(self) -> list[str]:
         on_disk = list_assets(self._files, self._directory / "consumers", META)

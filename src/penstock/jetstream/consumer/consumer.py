@@ -94,6 +94,7 @@ class Consumer:
         self.config = config
         self.created = meta.created
         self.closed = False
+        self._stands_still = False  # closed, and end() was not called yet
         self.turn = 0
         self._share = 0
         self.ack_metric = f"CONSUMER.ACK.{stream.name}.{self.name}"
@@ -255,7 +256,7 @@ class Consumer:
 
     def confirm(self) -> None:
         """Answers the acks that asked for it. Only after `write`, and not while that fails."""
-        if not self._recorder.is_behind:
+        if not self._recorder.is_behind and not self.closed:  # (then they were not written)
             self._acks.confirm()
 
     def deliver(self, now: int, share: int) -> None:
@@ -693,9 +694,14 @@ class Consumer:
             self.engine.tick.touch_stream(self.stream)
         self.engine.advisories.consumer_action(self.stream.name, self.name, "delete")
 
+    def stand_still(self) -> None:
+        """Applies, delivers and writes nothing any more; end() follows."""
+        self._stands_still = self.closed = True
+
     def end(self) -> None:
         """Stands still for good, and tells waiting requests. Its files are others' business."""
-        if not self.closed:
+        if not self.closed or self._stands_still:
+            self._stands_still = False
             if self.pull is not None:
                 self.pull.end_all(CONSUMER_DELETED)
             self._leave()

@@ -1,0 +1,158 @@
+"""The removal of a stream with many consumers: it is gone at once, the rest takes slices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.jetstream import slices
+from penstock.kernels.dispatch import ServiceSink, publish
+from penstock.kernels.sinks import Sink, Subscription
+from penstock.store.disk import LocalDisk
+from penstock.store.file import FileStore
+from tests.support.engine import EngineHarness
+
+MANY = 60
+NOT_FOUND = 10059
+
+
+def furnished(store: FileStore, name: str = "S", count: int = MANY) -> EngineHarness:
+    js = EngineHarness(store.account("$G"))
+    furnish(js, name, count)
+    return js
+
+
+def furnish(js: EngineHarness, name: str, count: int = MANY) -> None:
+    js.create(name, f"{name}.>", retention="interest")
+    for n in range(count):
+        config = {"durable_name": f"c{n}", "ack_policy": "explicit"}
+        answer = js.api(f"CONSUMER.DURABLE.CREATE.{name}.c{n}", {"stream_name": name, "config": config})
+        assert "error" not in answer
+    for n in range(10):
+        js.request(f"{name}.{n}", b"x")
+
+
+def ask(js: EngineHarness, request: str, body: bytes = b"") -> list[Any]:
+    """The answers to a request of another client, as they come."""
+    inbox = b"answer.%d" % id(request)
+    heard = js.listen(inbox)
+    by: Sink = ServiceSink(lambda *message: None)
+    publish(js.index, b"$JS.API." + request.encode(), inbox, b"", body, by)
+    return heard
+
+
+class CountingDisk(LocalDisk):
+    """Counts the files and trees that were removed."""
+
+    removed = 0
+
+    def unlink(self, path: Path) -> None:
+        self.removed += 1
+        super().unlink(path)
+
+    def remove_tree(self, path: Path) -> None:
+        self.removed += 1
+        super().remove_tree(path)
+
+
+def test_a_removal_is_done_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "WORK", 1)
+    disk = CountingDisk()
+    store = FileStore(tmp_path, disk=disk)
+    js = furnished(store)
+    ended = js.listen(b"$JS.EVENT.ADVISORY.CONSUMER.DELETED.>")
+    disk.removed = 0
+    heard = ask(js, "STREAM.DELETE.S")
+    ticks, before, told = 0, disk.removed, len(ended)
+    assert before <= 3 and told <= 1
+    assert json.loads(heard[0][2])["success"]
+    while js.engine.slices:
+        js.tick()
+        assert (disk.removed - before) + (len(ended) - told) <= 2
+        before, told = disk.removed, len(ended)
+        ticks += 1
+    assert ticks >= 2 * MANY and len(ended) == MANY and disk.removed >= MANY
+    assert not list((tmp_path / "$G").rglob("*c1*")) and not list(tmp_path.rglob(".deleted*"))
+    store.close()
+
+
+def test_a_stream_is_gone_with_the_first_slice_and_its_name_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "WORK", 1)
+    store = FileStore(tmp_path)
+    js = furnished(store)
+    requests = js.listen(b"pulled")
+    publish(js.index, b"$JS.API.CONSUMER.MSG.NEXT.S.c59", b"pulled", b"", b'{"batch":20}')
+    js.tick()
+    got = len(requests)
+    publish(js.index, b"S.late", b"", b"", b"x")
+    first = ask(js, "STREAM.DELETE.S")
+    js.now += 40 * 1_000_000_000  # what is not acked would be due again
+    js.engine.tick.on_time(js.now)
+    js.tick()
+    assert json.loads(first[0][2])["success"] and js.engine.slices
+    assert len(requests) == got  # neither a message nor the end yet
+    info = ask(js, "STREAM.INFO.S")
+    assert json.loads(info[0][2])["error"]["err_code"] == NOT_FOUND
+    monkeypatch.setattr(slices, "WORK", 100_000)
+    made = ask(js, "STREAM.CREATE.S", b'{"name":"S","subjects":["S.>"]}')
+    js.tick()
+    assert "error" not in json.loads(made[0][2]) and js.engine.slices
+    second = ask(js, "STREAM.DELETE.S")
+    made = ask(js, "STREAM.CREATE.S", b'{"name":"S","subjects":["S.>"]}')
+    while js.engine.slices:
+        js.tick()
+    assert json.loads(second[0][2])["success"] and "error" not in json.loads(made[0][2])
+    assert len(requests) == got + 1 and b"409" in requests[-1][1]
+    assert js.request("S.new", b"x")["seq"] == 1
+    assert js.state("S")["consumer_count"] == 0
+    store.close()
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    assert js.state("S")["messages"] == 1 and not js.engine.offline
+    store.close()
+
+
+def test_files_that_a_stop_leaves_go_with_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "WORK", 1)
+    store = FileStore(tmp_path)
+    js = furnished(store)
+    ask(js, "STREAM.DELETE.S")
+    for _ in range(MANY + 5):
+        js.tick()
+    assert js.engine.slices and list(tmp_path.rglob(".deleted*"))
+    js.engine.close()
+    store.close()
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    assert not js.engine.streams and not js.engine.offline
+    assert not list(tmp_path.rglob(".deleted*")) and not list(tmp_path.rglob("c1"))
+    store.close()
+
+
+def test_an_ack_to_a_removed_stream_is_not_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not written."""
+    monkeypatch.setattr(slices, "WORK", 1)
+    store = FileStore(tmp_path)
+    js = furnished(store, count=3)
+    got: list[bytes] = []
+
+    def hear(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
+        got.append(reply)
+
+    js.index.insert(Subscription(ServiceSink(hear), b"pulled"))
+    publish(js.index, b"$JS.API.CONSUMER.MSG.NEXT.S.c2", b"pulled", b"", b'{"batch":1}')
+    js.tick()
+    confirmed = js.listen(b"confirmed")
+    publish(js.index, got[0], b"confirmed", b"", b"+ACK")
+    ask(js, "STREAM.DELETE.S")
+    js.tick()
+    assert js.engine.slices
+    assert not confirmed
+    store.close()
