@@ -31,6 +31,7 @@ def test_a_removed_message_does_not_come_back_when_a_purge_of_a_full_disk_dies(d
     disk.room = 0
     with pytest.raises(StoreWriteError):
         stream.write()
+    assert done or not background.is_idle, "other streams' work was waited for"
     disk.restart()
     log = FileStore("/store", disk=disk, block_size=300).account("$G").open_stream("S").log
     assert log.load(2) is None

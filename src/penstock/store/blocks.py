@@ -147,6 +147,7 @@ class BlockFiles:
         self._dropped: list[int] = []
         self._dropped_unwritten: list[int] = []  # the notes that they are gone are still to be written
         self._busy = 0  # number of the block that work in the background is about
+        self._removing: list[int] = []  # ... or numbers of those whose files it removes
         self._failed = False  # the last such work; write() tries again
         self._tidying = self._closed = False
         self._compactions_left = 0
@@ -282,7 +283,6 @@ class BlockFiles:
         was told that it went. What went for messages that aren't written stays too: those are refused, and
         what they replaced was acked.
         """
-        self._files.background.drain()  # files that it is about to remove are there still
         self._next_rewrite(log)
         self._dropped_unwritten += log.take_dropped()
         dropped = sorted(self._dropped + self._dropped_unwritten)
@@ -304,7 +304,8 @@ class BlockFiles:
         """Blocks whose files have to stay while the log can't be written."""
         live = {block.number for block in log.block_list()} & self._known
         replaced = {number for _, gone in self._rewrites for number in gone}
-        return live | replaced | self._syncing | log.outdone() | ({self._busy} - {0})
+        busy = {self._busy, *self._removing} - {0}
+        return live | replaced | busy | self._syncing | log.outdone()
 
     # ------------------------------------------------------------------ work that follows
 
@@ -481,9 +482,10 @@ class BlockFiles:
                 self._known.update(n for n in numbers if self._disk.exists(block_path(self._directory, n)))
                 self._failed = True
             self._names_changed = True
+            self._removing = []
             self._done(log)
 
-        self._busy = numbers[0]
+        self._busy, self._removing = numbers[0], numbers
         self._files.background.run(work, done)
 
     def _witness(self, log: StreamLog, number: int) -> set[int]:

@@ -551,6 +551,7 @@ class World:
             if not record.may_refuse(one) and not self.faulty():
                 raise Violation("answers", f"publish {one.tag} to {one.stream} was refused: {error}")
             return
+        self._catch_up(record, answer["seq"])
         duplicate = answer.get("duplicate", False)
         one.value = answer.get("val")
         self.say(f"publish {one.tag} acked: {one.stream} {answer['seq']}{' again' * duplicate}")
@@ -599,12 +600,16 @@ class World:
             return  # of one that was created in this very tick
         if record.key in self.in_flight:
             self.configure(record)
-        if self.lazy and self.always and about.stream_seq > self.streams[about.stream].last_seq:
-            # Its sync ended while another one was waited for, in the middle of the write.
-            self.streams[about.stream].look(self.stream(about.stream), self.now)
+        self._catch_up(self.streams[about.stream], about.stream_seq)
         self.deliveries += 1
         self.say(f"{about.stream} > {about.consumer} delivers {about.stream_seq} ({about.delivered})")
         record.deliver(about, text, payload, self.streams[about.stream])
+
+    def _catch_up(self, record: StreamRecord, seq: int) -> None:
+        """A client hears of a sequence. When it is new to the record, the stream's sync ended while another
+        one was waited for, in the middle of the write."""
+        if self.lazy and self.always and seq > record.last_seq:
+            record.look(self.stream(record.name), self.now)
 
     def has_letters_due(self) -> bool:
         """Are dead letters on their way?"""
