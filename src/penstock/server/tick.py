@@ -183,22 +183,22 @@ class Tick:
     def _on_timer(self) -> None:
         self._timer = None
         try:
-            self._all_on_time()
+            try:
+                self._all_on_time()
+            except Exception as error:
+                self._end_failed(error)
         except BaseException as error:
             self._fail(error)
             raise
         self.schedule()
 
     def _all_on_time(self) -> None:
-        try:
-            now = self._clock()
-            for engine in self._engines:
-                try:
-                    engine.on_time(now)
-                except Exception as error:
-                    self._engine_failed(error, engine)
-        except Exception as error:
-            self._end_failed(error)
+        now = self._clock()
+        for engine in self._engines:
+            try:
+                engine.on_time(now)
+            except Exception as error:
+                self._engine_failed(error, engine)
 
     def _fail(self, error: BaseException) -> None:
         self._failed = True
