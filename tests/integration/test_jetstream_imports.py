@@ -10,6 +10,7 @@ from nats.js.api import ConsumerConfig
 
 import penstock
 from tests.support.conf_servers import login
+from tests.support.transfers import stored
 
 CONF = """
 accounts {
@@ -115,7 +116,7 @@ def test_a_stream_takes_what_its_account_imports(port: int) -> None:
     config = {"name": "THEIR", "subjects": ["their.>"], "storage": "file", "max_bytes": 10000}
     assert "error" not in i.request("$JS.API.STREAM.CREATE.THEIR", config)
     e.publish("events.a.b", b"1")
-    e.flush()
+    stored(i, "THEIR", 1)
     answer = i.request("$JS.API.STREAM.MSG.GET.THEIR", {"seq": 1})
     assert answer["message"]["subject"] == "their.a.b"
     i.request("$JS.API.STREAM.DELETE.THEIR")

@@ -6,6 +6,7 @@ Times, ids (that of the server in `cluster`) and versions are left out, and the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -49,6 +50,7 @@ class Dialogue:
         self.client = client
         self.stream = stream
         self.heard: list[tuple[str, Answer]] = []
+        self._ack_subjects: dict[str, str] = {}  # the last one that was used, by consumer
 
     async def api(self, subject: str, body: Any = b"") -> None:
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -85,6 +87,7 @@ class Dialogue:
         return messages
 
     async def ack(self, message: Any, body: bytes = b"") -> None:
+        self._ack_subjects[message.reply.split(".")[3]] = message.reply
         await self.client.publish(message.reply, body)
 
     async def confirmed(self, subject: str, body: bytes) -> None:
@@ -95,9 +98,18 @@ class Dialogue:
             self.heard.append((f"ack {body!r}", type(error).__name__))
 
     async def info(self, name: str) -> None:
-        await self.client.flush()
-        await asyncio.sleep(0.02)  # the official server applies acks when it comes to them
+        await self._acks_are_applied(name)
         await self.api(f"CONSUMER.INFO.{self.stream}.{name}")
+
+    async def _acks_are_applied(self, name: str) -> None:
+        """The official server applies acks when it comes to them, in their order: a body that is no ack is
+        answered behind those before it, and changes nothing."""
+        await self.client.flush()
+        if name not in self._ack_subjects:
+            await asyncio.sleep(0.02)  # answers to flow control have nothing that could be waited for
+            return
+        with contextlib.suppress(nats.errors.NoRespondersError):  # the consumer has gone
+            await self.client.request(self._ack_subjects[name], b"no ack", timeout=5)
 
 
 def describe(message: Any) -> tuple[Any, ...]:
