@@ -9,6 +9,7 @@ after every crash, and of what a client reads while batches are under way.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from penstock.protocol.api import RetentionPolicy
@@ -169,7 +170,13 @@ class AtomicRecord:
         """Is a batch in the log? Raises Violation when it is there in part."""
         return self._check_whole(batch, self._record.seq_of, self._record.live)
 
-    def _check_whole(self, batch: list[Publish], seq_of: dict[int, int], live: dict[int, Held]) -> bool:
+    def _check_whole(
+        self,
+        batch: list[Publish],
+        seq_of: dict[int, int],
+        live: dict[int, Held],
+        expired: Collection[Publish] = (),
+    ) -> bool:
         found = {i: seq_of[one.tag] for i, one in enumerate(batch) if one.tag in seq_of}
         if not found:
             return False
@@ -179,8 +186,9 @@ class AtomicRecord:
         for i, seq in found.items():
             if seq != first + i:
                 raise Violation("atomic", f"{self._record.name}: a batch is at {seqs}, not in one run")
-        missing = [one for i, one in enumerate(batch) if i not in found]
-        if missing and not self._left_at_once(batch, {batch[i].tag for i in found}, live):
+        missing = [one for i, one in enumerate(batch) if i not in found and one not in expired]
+        others = [one for one in batch if one not in expired]
+        if missing and not self._left_at_once(others, {batch[i].tag for i in found}, live):
             raise Violation("atomic", f"{self._record.name}: of a batch only {seqs} is there")
         return True
 
@@ -259,7 +267,9 @@ class AtomicRecord:
         for arrival, at, refusing in self._applied:
             if not refusing and arrival.batch.take(arrival, at) == "commit":
                 batch = list(arrival.batch.staged)
-                if self._check_whole(batch, seq_of, found):
+                # A message whose time is over by now may have been stored and have gone at the start.
+                expired = [one for one in batch if 0 < one.ttl_ns <= now - at and one.tag not in seq_of]
+                if self._check_whole(batch, seq_of, found, expired):
                     committed.append(batch)
         self._check_nothing_else_found(seq_of, committed)
         self._whole += committed

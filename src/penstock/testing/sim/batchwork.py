@@ -15,7 +15,7 @@ from penstock.testing.sim.counters import INCREMENTS, Counters
 from penstock.testing.sim.fasts import FastBatch
 from penstock.testing.sim.features import feature
 from penstock.testing.sim.renaming import stored_subject
-from penstock.testing.sim.streams import TAG, Publish, StreamRecord
+from penstock.testing.sim.streams import TAG, Publish, StreamRecord, ttl_ns
 from penstock.testing.sim.world import World
 
 TOKENS = ("x", "y", "z.1", "z.2", "w.q")
@@ -54,7 +54,9 @@ def extra_headers(one: Publish, record: StreamRecord, random: Random) -> list[tu
         return [(headers.MSG_ID, one.msg_id.decode())]
     one.plain = False
     if kind < 0.9:
-        return [(headers.TTL, random.choice(["1", "3s", "never", "60"]))]
+        ttl = random.choice(["1", "3s", "never", "60"])
+        one.ttl_ns = 0 if ttl == "never" else ttl_ns(ttl.encode())
+        return [(headers.TTL, ttl)]
     if kind < 0.94:
         one.rollup = random.choice(["sub", "all"])
         return [(headers.ROLLUP, one.rollup)]

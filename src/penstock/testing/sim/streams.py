@@ -312,7 +312,7 @@ class StreamRecord:
         if 0 < self.config.max_age <= now - held.ts:
             return True
         ttl = headers.value_of(held.header, headers.TTL) if held.header else None
-        return ttl is not None and ttl not in (b"", b"never") and _ttl_ns(ttl) <= now - held.ts
+        return ttl is not None and ttl not in (b"", b"never") and ttl_ns(ttl) <= now - held.ts
 
     def _without_subject_limit(self, left: list[Held], there: list[Held]) -> list[Held]:
         """there: what was live, and what came since. What came may have pushed out the oldest of its subject
@@ -628,7 +628,8 @@ def _went_with_schedule(held: Held, others: Iterable[Held], now: int) -> bool:
     )
 
 
-def _ttl_ns(ttl: bytes) -> int:
+def ttl_ns(ttl: bytes) -> int:
+    """How long a message with this TTL lives."""
     from penstock.jetstream.stream.ttl import parse_ttl
 
     return int(ttl) * NS_PER_S if ttl.isdigit() else parse_ttl(ttl)
