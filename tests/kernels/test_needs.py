@@ -129,6 +129,18 @@ class NeedsMachine(RuleBasedStateMachine):
         assert self.needs.review() == before - len(self.model.log.live)
         assert self.needs.review() == 0
 
+    @rule(work=st.integers(1, 1000))
+    def review_in_parts(self, work: int) -> None:
+        before = len(self.model.log.live)
+        self.model.review()
+        gone, seq, parts = 0, 1, 0
+        while seq:
+            more, seq = self.needs.review_part(seq, work)
+            gone += more
+            parts += 1
+        assert gone == before - len(self.model.log.live)
+        assert parts <= before + 1
+
     @invariant()
     def same_messages(self) -> None:
         if hasattr(self, "log"):

@@ -31,6 +31,7 @@ from penstock.jetstream.indexing import SubjectIndexing
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import EngineConfig
 from penstock.jetstream.opening import Opening
+from penstock.jetstream.reviews import Reviews
 from penstock.jetstream.slices import Slices
 from penstock.jetstream.sourcing import Sourcing
 from penstock.jetstream.stream.origins import check_among
@@ -99,6 +100,7 @@ class JetStream:
         self.turns = Turns()
         self.indexing = SubjectIndexing(wake)
         self.slices = Slices(self)
+        self.reviews = Reviews(self)
         self.transfers = Transfers(self)
         self.sourcing = Sourcing(self)
         self._opening = Opening(self)
@@ -250,6 +252,7 @@ class JetStream:
         self._check_consumer_limits(stream, config)
         self._check_overlap(config)
         self.capacity.check(config, stream)
+        retention = stream.config.retention
         with self.containment.changing(stream):
             try:
                 stream.update(config, now)
@@ -259,6 +262,8 @@ class JetStream:
             self.claims.hold(config.name, config.subjects)
             stream.subscribe(self.index)
             self.sourcing.follow(stream)
+        if config.retention is not retention:
+            self.reviews.begin(stream)
         self.tick.touch_stream(stream)
         self.advisories.stream_action(stream.name, "modify")
         return stream
@@ -344,7 +349,7 @@ class JetStream:
         del stream.offline[name]
         if stream.needs is not None and not stream.offline:
             stream.needs.held = False
-            stream.consumer_left(held_back=True)
+            self.reviews.begin(stream)
         self.tick.touch_stream(stream)
         self.advisories.consumer_action(stream.name, name, "delete")
 

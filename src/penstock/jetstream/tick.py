@@ -287,9 +287,12 @@ class EngineTick:
         self.deferred.append(work)
         self._engine.wake()
 
-    def touch_stream(self, stream: Stream) -> None:
-        """A request changed the stream: it is written, all its consumers look at it in this tick."""
-        stream.sync_at_once = self._engine.config.sync_always
+    def touch_stream(self, stream: Stream, *, at_once: bool = True) -> None:
+        """A request changed the stream: it is written, all its consumers look at it in this tick.
+
+        at_once: with sync_always, the disk has the change when the tick ends.
+        """
+        stream.sync_at_once = stream.sync_at_once or (at_once and self._engine.config.sync_always)
         self._touch(stream)
 
     def touch_consumer(self, consumer: Consumer) -> None:

@@ -32,3 +32,7 @@ class Needs:
 
     def review(self, from_seq: int = 0) -> int:
         """Looks at every message from from_seq on and removes what nobody needs: how many."""
+
+    def review_part(self, from_seq: int, work: int) -> tuple[int, int]:
+        """The same until it has done so much work (in the units of jetstream/slices.py). Returns how many
+        went, and where it goes on; 0: it has seen all."""

@@ -8,7 +8,8 @@ store it, a work queue keeps it for the consumer to come.
 Acks are gathered by the consumers' AckStates, as runs of sequences; settle() takes them once a tick. Looking
 at one costs a look at each other consumer's window, and at the message's subject only where a filter
 decides. Nothing is scanned: review(), which does, runs where a whole consumer's needs went at once (it was
-deleted, its filters changed) and after a restart, when an ack may have been written and the removal not.
+deleted, its filters changed; in parts, jetstream/reviews.py) and after a restart, when an ack may have been
+written and the removal not.
 
 Invariant: removing what nobody needs may be repeated and be put off, its result is the same; so the ack
 may be written before the removal, or after it, and a crash may come between.
@@ -16,6 +17,7 @@ Rejected: counting the consumers that still need each message (a counter a messa
 step with filters, purges and deletions); asking Python for each ack.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport INT64_MAX
 
 from penstock.kernels.grammar cimport filter_matches
 from penstock.kernels.pump cimport Pump
@@ -23,6 +25,10 @@ from penstock.kernels.records cimport Record
 from penstock.kernels.sinks cimport Sink, Subscription
 from penstock.kernels.streamlog cimport StreamLog
 from penstock.kernels.subjects cimport SubscriptionIndex
+
+cdef enum:                      # of a review, in the units of jetstream/slices.py
+    MESSAGE_WORK = 48           # a message is looked at
+    PUMP_WORK = 3               # and a consumer asked for it, beside a unit for each of its filters
 
 
 cdef bint passes(Pump pump, const Record* r) except -1:
@@ -155,19 +161,28 @@ cdef class Needs:
     def review(self, uint64_t from_seq=0):
         """Looks at every message from from_seq on; removes those that nobody needs (of a work queue: and
         somebody acked); returns how many went."""
+        return self.review_part(from_seq, INT64_MAX)[0]
+
+    def review_part(self, uint64_t from_seq, int64_t work):
+        """The same until it has done so much work; see the .pyi."""
         cdef uint64_t seq
         cdef size_t gone = 0
+        cdef int64_t each = MESSAGE_WORK
         cdef Record r
+        cdef Pump pump
         if self.held:
-            return 0
+            return 0, 0
         if not self.pumps:
-            return 0 if self.work_queue else self.log.purge()
+            return 0 if self.work_queue else self.log.purge(), 0
+        for pump in self.pumps:
+            each += PUMP_WORK + <int64_t>pump.filter_count
         seq = self.log.next_matching(from_seq, NULL, 0)
-        while seq:
+        while seq and work > 0:
+            work -= each
             if not self.is_needed(seq, None) and (
                 not self.work_queue or (self.log.read(seq, &r) and self.was_acked(seq, &r))
             ):
                 gone += <size_t>self.log.retire(seq)
             seq = self.log.next_matching(seq + 1, NULL, 0)
         self.retired += gone
-        return gone
+        return gone, seq

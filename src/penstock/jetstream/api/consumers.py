@@ -139,8 +139,8 @@ def info(engine: JetStream, request: ApiRequest) -> ConsumerInfoResponse:
     return ConsumerInfoResponse(**_fields(_consumer_of(engine, request).info(request.now)))
 
 
-def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
-    """CONSUMER.DELETE."""
+def delete(engine: JetStream, request: ApiRequest) -> Generator[int, None, SuccessResponse]:
+    """CONSUMER.DELETE, answered when what only this consumer needed is gone."""
     _expect_empty(request)
     stream, name = engine.stream(request.args[0]), request.args[1]
     # With sync_always the answer promises what the disk has. A consumer that came back would deliver again.
@@ -151,6 +151,7 @@ def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
         consumer = _consumer_of(engine, request)
         with engine.containment.changing(consumer):
             consumer.remove(sync=sync)
+    yield from engine.reviews.wait(stream)
     return SuccessResponse(type=TYPE_PREFIX + "consumer_delete_response", success=True)
 
 

@@ -59,10 +59,11 @@ def create(engine: JetStream, request: ApiRequest) -> StreamCreateResponse:
     return StreamCreateResponse(**_info(engine, stream, request.now), did_create=True)
 
 
-def update(engine: JetStream, request: ApiRequest) -> StreamUpdateResponse:
-    """STREAM.UPDATE."""
+def update(engine: JetStream, request: ApiRequest) -> Generator[int, None, StreamUpdateResponse]:
+    """STREAM.UPDATE, answered when what another retention keeps no longer is gone."""
     body = _config_request(request, name_first=True)
     stream = engine.update_stream(body, request.now)
+    yield from engine.reviews.wait(stream)
     return StreamUpdateResponse(**_info(engine, stream, request.now))
 
 

@@ -553,8 +553,8 @@ class Consumer:
         needs = self.stream.needs
         if needs is not None:
             needs.refilter(self.pump, self.since)
-            if not needs.work_queue and needs.review():
-                self.engine.tick.touch_stream(self.stream)
+            if not needs.work_queue:
+                self.engine.reviews.begin(self.stream)
 
     def info(self, now: int) -> ConsumerInfo:
         """What the consumer has done and has before it."""
@@ -690,8 +690,8 @@ class Consumer:
         self.end()
 
     def _left_stream(self) -> None:
-        if self.stream.consumer_left(held_back=self.config.direct or self.is_driven):
-            self.engine.tick.touch_stream(self.stream)
+        if self.stream.is_to_be_reviewed(held_back=self.config.direct or self.is_driven):
+            self.engine.reviews.begin(self.stream)
         self.engine.advisories.consumer_action(self.stream.name, self.name, "delete")
 
     def stand_still(self) -> None:

@@ -338,7 +338,7 @@ class Stream:
         Raises StoreError when it can't be kept; the present one then stays.
         """
         self.store.save_meta(encode(StreamMeta(config, self.created)))
-        before, was_mirror, present = self.config.retention, self.config.mirror is not None, self.inflows
+        was_mirror, present = self.config.mirror is not None, self.inflows
         self.config = config
         self._configure()
         if self.positions is not None:
@@ -350,8 +350,6 @@ class Stream:
         if not config.allow_atomic:
             self.atomic.drop()
         enforce_all(self.log, self.limits)
-        if self.needs is not None and before is not config.retention:
-            self.needs.review()
         self.expire(now)
 
     def purge(self, filter_subject: bytes, upto_seq: int, keep: int) -> Generator[int, None, int]:
@@ -519,16 +517,14 @@ class Stream:
         """Is a message of this subject stored? Not by an interest stream when no consumer takes it."""
         return self.limits.needs is None or self.limits.needs.wants(subject)
 
-    def consumer_left(self, *, held_back: bool) -> int:
-        """A consumer ended for good: what only it needed goes. Returns how many messages went.
+    def is_to_be_reviewed(self, *, held_back: bool) -> bool:
+        """A consumer ended for good: may messages be left that only it needed?
 
         held_back: it may have held back what others acked, as that of a mirror or source does, and one that
         is offline. Else there is nothing to look for in a work queue: what was not acked stays for the next
         consumer.
         """
-        if self.needs is None or (self.needs.work_queue and not held_back):
-            return 0
-        return self.needs.review()
+        return self.needs is not None and (held_back or not self.needs.work_queue)
 
     def _configure(self) -> None:
         self._choose_needs()

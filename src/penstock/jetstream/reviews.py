@@ -1,0 +1,58 @@
+"""Which messages of an interest stream or work queue are needed no more, after needs went at once.
+
+A consumer that ends, or changes its filters, may have been the last one to need any message of its stream.
+All are looked at, in slices (slices.py): a million messages and a thousand consumers take seconds.
+
+Messages come and go between two slices. Those that come are wanted by somebody; what goes is gone. When other
+needs go meanwhile, everything is looked at once more at the end: removing may be repeated and put off
+(kernels/needs.pyx). So may a crash come between, because a start looks at everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.stream.stream import Stream
+
+PART_WORK = 64 * 1024  # in the units of slices.py
+
+
+class Reviews:
+    """Of one engine."""
+
+    def __init__(self, engine: JetStream) -> None:
+        self._engine = engine
+        self._again: dict[Stream, bool] = {}  # streams that are reviewed, and whether they have to be again
+
+    def begin(self, stream: Stream) -> None:
+        """Somebody's needs went: does the first slice of a review."""
+        if stream in self._again:
+            self._again[stream] = True
+        elif stream.needs is not None:
+            self._again[stream] = False
+            self._engine.slices.add(self._steps(stream))
+
+    def wait(self, stream: Stream) -> Generator[int, None, None]:
+        """The slices of a request that is answered after the review."""
+        while stream in self._again:
+            yield PART_WORK
+
+    def _steps(self, stream: Stream) -> Generator[int, None, None]:
+        engine = self._engine
+        seq = 1
+        try:
+            with engine.containment.changing(stream):
+                while stream.needs is not None and engine.streams.get(stream.name) is stream:
+                    gone, seq = stream.needs.review_part(seq, PART_WORK)
+                    if gone:
+                        engine.tick.touch_stream(stream, at_once=False)
+                    if not seq:
+                        if not self._again[stream]:
+                            return
+                        self._again[stream] = False
+                    yield PART_WORK
+        finally:
+            del self._again[stream]
