@@ -67,13 +67,11 @@ def recover_log(
     for number in numbers:
         block = _indexed(directory, files, number)
         if files.is_to_encrypt(block_path(directory, number)):
-            if block is None or tells_all(number, block_files.load(number, 0)):
+            if block is not None and not tells_all(number, block_files.load(number, 0)):
+                block_files.rewrite(number)  # the index, which finds what is behind a hole, fits this file
+            else:
                 files.encrypt(block_path(directory, number))
                 block = None
-            else:
-                block_files.rewrite(
-                    number
-                )  # what is behind a hole is found by the index, which fits this file
         if block is None and number == numbers[-1]:
             block = _last_block(directory, files, block_files, number)
         if block is None:
