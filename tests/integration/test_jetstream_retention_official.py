@@ -54,17 +54,10 @@ class Retaining(Dialogue):
         """
         messages = await self.pull(name, {"batch": batch, "no_wait": True})
         messages = [message for message in messages if message.reply]
-        before = await self._pending(name)
         for message in messages:
             await self.ack(message, body)
-        while body == b"" and before and await self._pending(name) > before - len(messages):
-            await asyncio.sleep(0.01)
+        await self.acks_are_applied(name)
         return messages
-
-    async def _pending(self, name: str) -> int:
-        answer = await self.client.request(f"$JS.API.CONSUMER.INFO.{self.stream}.{name}", timeout=5)
-        pending: int = json.loads(answer.data)["num_ack_pending"]
-        return pending
 
 
 async def work_queue_rules(say: Retaining) -> None:

@@ -98,10 +98,10 @@ class Dialogue:
             self.heard.append((f"ack {body!r}", type(error).__name__))
 
     async def info(self, name: str) -> None:
-        await self._acks_are_applied(name)
+        await self.acks_are_applied(name)
         await self.api(f"CONSUMER.INFO.{self.stream}.{name}")
 
-    async def _acks_are_applied(self, name: str) -> None:
+    async def acks_are_applied(self, name: str) -> None:
         """The official server applies acks when it comes to them, in their order: a body that is no ack is
         answered behind those before it, and changes nothing."""
         await self.client.flush()
