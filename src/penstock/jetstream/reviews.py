@@ -42,17 +42,20 @@ class Reviews:
 
     def _steps(self, stream: Stream) -> Generator[int, None, None]:
         engine = self._engine
-        seq = 1
+        seq, found = 1, False
         try:
             with engine.containment.changing(stream):
                 while stream.needs is not None and engine.streams.get(stream.name) is stream:
                     gone, seq = stream.needs.review_part(seq, PART_WORK)
                     if gone:
-                        engine.tick.touch_stream(stream, at_once=False)
+                        found = True
+                        engine.tick.note_removals(stream)
                     if not seq:
+                        if found:
+                            engine.tick.touch_stream(stream, at_once=False)
                         if not self._again[stream]:
                             return
-                        self._again[stream] = False
+                        self._again[stream] = found = False
                     yield PART_WORK
         finally:
             del self._again[stream]

@@ -295,6 +295,10 @@ class EngineTick:
         stream.sync_at_once = stream.sync_at_once or (at_once and self._engine.config.sync_always)
         self._touch(stream)
 
+    def note_removals(self, stream: Stream) -> None:
+        """Messages left the stream: it is written in this tick. Its consumers need not look yet."""
+        self._note_stream(stream)
+
     def touch_consumer(self, consumer: Consumer) -> None:
         """The consumer has something to do in this tick."""
         self._active[consumer] = None
