@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ from penstock.errors import StoreWriteError
 from penstock.store.file import FileStore
 from penstock.testing.sim.background import SimBackground
 from penstock.testing.sim.disk import SimDisk
+from tests.support.simdisks import FailingDisk
 
 
 @pytest.mark.parametrize("done", range(6))
@@ -36,3 +38,26 @@ def test_a_removed_message_does_not_come_back_when_a_purge_of_a_full_disk_dies(d
     log = FileStore("/store", disk=disk, block_size=300).account("$G").open_stream("S").log
     assert log.load(2) is None
     assert log.last_seq >= 8
+
+
+def test_the_last_sequence_stays_when_a_purge_of_a_full_disk_overtakes_a_sync() -> None:
+    disk, background = FailingDisk(Random(1)), SimBackground()
+    store = FileStore("/store", disk=disk, block_size=300, background=background)
+    stream = store.account("$G").create_stream("S", b"{}", "file")
+    for number in range(1, 7):
+        stream.log.append(b"S.%d" % number, b"", b"." * 100, number)
+    stream.write()
+    stream.sync()
+    stream.log.append(b"S.7", b"", b"." * 200, 7)
+    stream.write()
+    disk.fails_at = "sync"  # before the index of the block before
+    background.drain()
+    stream.start_sync(lambda error: None)
+    stream.log.purge()
+    disk.room = 0
+    with pytest.raises(StoreWriteError):
+        stream.write()
+    disk.sync_directory(Path("/store/jetstream/%24G/streams/S/msgs"))  # removed files are, as it happens
+    disk.lose_power(all_of_it=True)
+    log = FileStore("/store", disk=disk, block_size=300).account("$G").open_stream("S").log
+    assert log.last_seq >= 6

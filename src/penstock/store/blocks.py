@@ -291,7 +291,7 @@ class BlockFiles:
         free = [n for n in dropped if n < upto]
         if not free:
             return False
-        if newest in self._unsynced:
+        if newest in self._unsynced | self._syncing:
             sync_files(self._disk, [block_path(self._directory, newest)])
         self._dropped = [n for n in self._dropped if n not in free]
         self._dropped_unwritten = [n for n in self._dropped_unwritten if n not in free]
