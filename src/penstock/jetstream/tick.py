@@ -52,9 +52,9 @@ class EngineTick:
         self._consumer_failed = engine.containment.consumer_failed
         self._step_failed = engine.containment.step_failed
         self._work_failed = engine.containment.work_failed
-        # True while kernels send from buffers and blocks: whoever changes those meanwhile would leave them
-        # with dangling pointers. An API request that arrives then (a message delivered to an API subject, a
-        # pub ack whose reply is one) waits for the next tick.
+        # True while kernels send from buffers and blocks: a change of those would leave dangling pointers. An
+        # API request that arrives then (a message delivered to an API subject, a pub ack whose reply is one)
+        # waits for the next tick.
         self.is_routing = False
         self._unwritten: dict[str, Stream] = {}
         self._changed: dict[str, Stream] = {}  # since consumers looked for news last
@@ -128,7 +128,7 @@ class EngineTick:
         unwritten, self._unwritten = self._unwritten, {}
         for stream in unwritten.values():
             if stream.syncing:
-                self._unwritten[stream.name] = stream  # time changed it: nobody waits for that
+                self._unwritten[stream.name] = stream  # a timer changed it: no ack waits for that
                 continue
             try:
                 self._write_stream(stream)
@@ -390,7 +390,7 @@ class EngineTick:
     def _stream_on_time(self, stream: Stream, now: int) -> int:
         """Returns the work it did."""
         if stream.syncing:
-            self._group.hold(stream)  # what time stores must not leave with the sync that is under way
+            self._group.hold(stream)  # what time stores must not leave with the sync that has begun
             return 0
         self._engine.capacity.admit(stream)
         work = stream.expire(now, EXPIRY_WORK)

@@ -1,24 +1,27 @@
 # cython: auto_pickle=False
-"""How long the loop works for connections with much to do before all others have a turn.
+"""How long the loop works for connections with much to do before the others have a turn.
 
 Everything runs in one thread, so a connection that sends much makes all others wait for as long as the server
 works on what it sent. That work is cut into parts: when the budget of a turn is used up, what is left stays in
-the read buffer, and its connection queues for a later turn of the loop. Those that wait share the budget of a
-turn, and have their turns in the order in which they came. The budget is time, and not a count of frames: a
-frame costs from a tenth of a microsecond (a publish that nobody takes) to milliseconds (a request), and the
-same publish costs more with every subscriber.
+the read buffer, and its connection queues for a later turn of the loop. Queued connections share the budget of
+a turn and are served in the order in which they queued. The budget is time, and not a count of frames: a frame
+costs from a tenth of a microsecond (a publish without subscribers) to milliseconds (a request), and the same
+publish costs more with every subscriber.
 
-There are two budgets. SHORT, when connections with little to do were there within CROWD: their answers wait
-for the parts of the others, mostly twice (request and reply). LONG when there were none: each part has some
-microseconds of its own (the loop's turn, pausing and resuming the socket), and a part that is long makes
-batches, writes and runs of acks large. Connections that all have much to do want throughput and not answers
-soon, so they have long parts among themselves too.
+There are two budgets. SHORT applies while connections with little to do were active within CROWD: their answers
+wait for the parts of the others, mostly twice (request and reply). LONG applies otherwise: each part has a fixed
+cost of some microseconds (the loop's turn, pausing and resuming the socket), and long parts make batches, writes
+and runs of acks large. Connections that all have much to do need throughput more than short answer times, so
+they use long parts among themselves too.
 
-A read counts too. The kernel copies 128 KiB in 50 microseconds, twice a short part, so in a crowd a connection
-with much to do is given room for READ_CROWDED bytes. Measured beside a flood of 128-byte publishes: the
-bystander's median round trip fell from 0.36 to 0.22 ms, the flood's rate by a seventh.
+The budget covers the read as well. The kernel copies 128 KiB in 50 microseconds, twice a short part, so in a
+crowd a connection with much to do is given room for READ_CROWDED bytes. Measured beside a flood of 128-byte
+publishes: the bystander's median round trip fell from 0.36 to 0.22 ms, the flood's rate by a seventh. Rejected:
+half of that. It takes another fifth from the round trip, and another seventh from the flood's rate; a flood of
+16 KiB messages, which no longer fit in a read, loses a quarter.
 
-Invariants: who waits has its turn, whatever others do or raise; nobody has two turns within one of the loop.
+Invariants: each queued connection has its turn, whatever others do or raise; none has two in one turn of the
+loop.
 
 Rejected: a thread for each connection, or for some of them (the state of the server has one writer, and the
 interpreter one lock); counting frames (see above); asking the kernel before each part whether another socket
@@ -114,7 +117,7 @@ cdef class LoopBudget:
             self.call_soon(self.turn)
 
     def turn(self):
-        """Those that wait work, one after the other, until the budget of the turn is used up."""
+        """Runs queued work in order, until the budget of the turn is used up."""
         cdef Py_ssize_t left = len(self.queue)
         cdef uint64_t now = self.now()
         self.scheduled = False

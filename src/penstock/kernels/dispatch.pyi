@@ -43,7 +43,7 @@ class ClientSink(Sink):
     owner -- has on_auto_unsubscribe(sub), called when a subscription reached its maximum (sub.closed is
     set by then; the owner removes it from the index).
     guard -- keeps messages from this receiver; None = nothing does.
-    tracer -- is told of its publishes and of what is delivered to it; None (the default) = nobody is.
+    tracer -- is called for its publishes and for what is delivered to it; None (the default) = no calls.
     brief, detail -- what services in other accounts are told of it; None = not made yet.
     stall_threshold -- bytes waiting in `out` above which a publisher's Inlet.fed_slow is set.
     pending_max -- bytes that may wait in `out`, 0 (the default) for no bound; what goes above it closes the
@@ -117,9 +117,10 @@ class Inlet:
     forget_permissions(); any other number = allowed this time. None = all allowed.
     mapper -- changes the subjects of publishes before anything checks them. None = nothing does.
     fed_slow -- has it delivered to a sink above its stall_threshold? Set it False to watch anew.
-    on_control, on_fed_slow, trigger -- for received(): who goes on at a frame that is none of a publish, with
-    its Op; who is told of fed_slow; and whose tick a read may end, and whose budget it has (None: it ends no
-    tick and has no budget). is_direct -- reads come straight from the socket: only they end a tick.
+    on_control, on_fed_slow, trigger -- for received(): what is called with the Op of a frame that is none of
+    a publish, and goes on with it; what is called when fed_slow is set; and whose tick a read may end, and
+    whose budget it has (None: it ends no tick and has no budget). is_direct -- reads come straight from the
+    socket: only they end a tick.
     on_wait -- callable(): the budget is used up, and what was read waits for go_on() in a later turn of the
     loop; None = it works for as long as there is something. waiting -- for go_on().
     held -- while True nothing is worked on.
@@ -183,5 +184,5 @@ def publish(
 ) -> int:
     """Routes one message; b"" for an absent reply or header. Returns how many took it.
 
-    A subject with empty tokens reaches nobody. Raises ValueError for whitespace in subject or reply.
+    A subject with empty tokens reaches no receiver. Raises ValueError for whitespace in subject or reply.
     """

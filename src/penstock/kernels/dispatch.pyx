@@ -6,7 +6,7 @@ it is kept after process() or route() returned; while process() runs, the read b
 service called from there may do what it likes with other connections.
 
 A publish is treated as the official server (2.15) does, in this order: count it, map its subject, refuse
-subjects and replies that are reserved, ask publish_check, write +OK (verbose), route, answer 503 when nobody took it.
+subjects and replies that are reserved, ask publish_check, write +OK (verbose), route, answer 503 without receivers.
 
 Python code that a sink or an inlet calls may raise what no code foresaw (faults.py). It costs what it was called
 for: a service's message, a receiver's copy, a publish. Everybody else gets theirs. What calls kernels from the
@@ -65,7 +65,7 @@ cdef class DeliveryGuard:
     """What a receiver's permissions mean for what is delivered to it.
 
     may_receive -- callable(subject: bytes) -> bool, asked once about a subject; None = all may pass.
-    on_reply -- callable(reply: bytes), called for every message with a reply; None = nobody cares.
+    on_reply -- callable(reply: bytes), called for every message with a reply; None = not called.
     """
 
     def __cinit__(self, may_receive=None, on_reply=None):
@@ -213,7 +213,7 @@ cdef class ClientSink(Sink):
         return not (self.closed or is_closed(sub) or self.guard is None) and not self.guard.passes(m)
 
     cdef bint is_blocked(self, size_t backlog_max) noexcept:
-        # Who waits comes before whoever would fill the room that has just become free.
+        # Publishers that wait already come before one that would fill the room that has just become free.
         return self.out.size >= self.stall_threshold or self.out.size >= backlog_max or len(self.drain_waiters) != 0
 
     cdef int mark_dirty(self) except -1:
@@ -365,7 +365,7 @@ cpdef int publish(
 ) except -1:
     """Routes one message from Python; b"" for an absent reply or header. Returns how many took it.
 
-    A subject with empty tokens (some client's odd reply, say) reaches nobody. Whitespace would break the
+    A subject with empty tokens (some client's odd reply, say) reaches no receiver. Whitespace would break the
     frames of the receivers: ValueError.
     """
     cdef Message m
@@ -690,7 +690,7 @@ cdef class Inlet:
         return i
 
     cdef int fail(self, const Frame* f, object error) except -1:
-        """Routing a publish raised: it reaches nobody else, and who waits for an answer is told why."""
+        """Routing a publish raised: it reaches no more receivers, and the answer to its reply says why."""
         cdef Message m
         cdef bytes subject = PyBytes_FromStringAndSize(f.subject, <Py_ssize_t>f.subject_len)
         fault = note_fault(f"publish to {ascii(subject)}", error)

@@ -8,9 +8,9 @@ ack) goes on without another turn of the loop. The one after those is scheduled 
 still come alone; as soon as a tick covers more than one, all are scheduled: one write for several reads is
 cheaper than one for each. A read that filled its buffer is never alone: what is behind it is read next.
 
-A tick for engines whose reads are WORK_MAX ends within the last of them. Who fills a window and waits for acks
-gets some while the rest is worked on, and what was read is in the cache still when it is applied. Work is
-counted in bytes, and messages take some besides their own: two thousand small ones are much, and few bytes.
+A tick for engines whose reads are WORK_MAX ends within the last of them. A client that fills a window and waits
+for acks gets some while the rest is worked on, and what was read is in the cache still when it is applied. Work
+is counted in bytes, and messages take some besides their own: two thousand small ones are much, and few bytes.
 Where connections with little to do are there as well (`LoopBudget`), a quarter of it is much: what is applied
 together makes them wait as much as what is read together. What such a connection reads while others wait for
 their turn is sent at once, ahead of their work.

@@ -7,7 +7,7 @@
     5. flush        each connection that has something to send writes it in one call
 
 One tick covers everything that was read since the last one: however many publishes arrived, each stream
-is written once and each connection is written to once. Whoever puts work off calls `schedule()` (DirtyLists
+is written once and each connection is written to once. Code that puts work off calls `schedule()` (DirtyLists
 do by their `wake`); the event loop runs the tick once the sockets that were ready are read, or the one read
 that came alone runs it itself (`TickTrigger`). Sinks that have something to send need step 5 only.
 
@@ -134,7 +134,7 @@ class Tick:
             self._end_failed(error)
 
     def _end_failed(self, error: Exception) -> None:
-        """The tick itself failed, and what it left undone nobody asks for again: another one does."""
+        """The tick itself failed. Nothing schedules what it left undone, so another tick follows."""
         faults.note("end of a tick", error)
         self._loop.call_later(AGAIN_S, self._again)
 
