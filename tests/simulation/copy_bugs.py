@@ -109,7 +109,7 @@ def removed_sources_not_noted(patch: pytest.MonkeyPatch) -> None:
 
 def work_queue_held_by_the_gone(patch: pytest.MonkeyPatch) -> None:
     """A work queue keeps what the consumer of a lost source held back, until the next restart."""
-    patch.setattr(Stream, "consumer_left", lambda stream, **_: 0)
+    patch.setattr(Stream, "is_to_be_reviewed", lambda stream, **_: False)
 
 
 COPY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
