@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from penstock.client import connect
-    from penstock.server.server import Server
+    from penstock.server import Server
 
 __version__ = "0.1.0"
 
@@ -26,7 +26,7 @@ __all__ = ["Server", "__version__", "connect", "errors"]
 
 def __getattr__(name: str) -> Any:
     if name == "Server":
-        from penstock.server.server import Server
+        from penstock.server import Server
 
         return Server
     if name == "connect":

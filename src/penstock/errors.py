@@ -3,6 +3,7 @@
     PenstockError
      ├─ MisuseError                  our caller's fault: wrong argument or order of calls (a ValueError)
      │   └─ InvalidSubjectError      a subject, filter or asset name that the grammar refuses
+     ├─ MissingExtraError            a part whose extra is not installed (an ImportError): it says which one
      ├─ ConfigError                  a configuration file or option says something it may not (file:line:col)
      ├─ StoreError                   the disk or what is on it
      │   ├─ StoreWriteError          a write or sync failed: the stream stops, what is stored stays
@@ -67,6 +68,13 @@ class MisuseError(PenstockError, ValueError):
 
 class InvalidSubjectError(MisuseError):
     """A subject, filter, queue group or asset name breaks the grammar."""
+
+
+class MissingExtraError(PenstockError, ImportError):
+    """A part of penstock needs packages that are not installed; the text names the extra which has them.
+
+    An ImportError, because it is raised where the import of those packages would have failed.
+    """
 
 
 class ConfigError(PenstockError):

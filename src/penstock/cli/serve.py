@@ -60,6 +60,9 @@ def _serve(found: dict[str, Any]) -> int:
 
     from functools import partial
 
+    from penstock.extras import need
+
+    need("penstock serve", "server")
     from penstock.cli.flag_options import digest, options_of
 
     try:

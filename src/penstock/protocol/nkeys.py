@@ -19,6 +19,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from penstock.errors import MisuseError
+from penstock.extras import need
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -104,6 +105,7 @@ class KeyPair:
     __slots__ = ("_key", "_seed", "prefix", "public")
 
     def __init__(self, seed: str) -> None:
+        need("signing with an nkey", "nkeys")
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         self.prefix, self._seed = decode_seed(seed)
@@ -132,6 +134,7 @@ class KeyPair:
 
 def verify(public: str, data: bytes, signature: bytes) -> bool:
     """Did the owner of a public key sign this data? False when the text is no key, too."""
+    need("checking the signature of an nkey", "nkeys")
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

@@ -11,6 +11,9 @@ __all__ = ["Server"]
 def __getattr__(name: str) -> Any:
     # Loaded when used: the command line imports options and flags from here before it knows what to start.
     if name == "Server":
+        from penstock.extras import need
+
+        need("penstock.Server", "server")
         from penstock.server.server import Server
 
         return Server

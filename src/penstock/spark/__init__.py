@@ -48,4 +48,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    from penstock.extras import need
+
+    need("penstock.spark", "spark")
+
     return getattr(import_module(f"{__name__}.{home}"), name)

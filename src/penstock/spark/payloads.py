@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from penstock import errors
+from penstock.extras import need
 from penstock.spark.source_options import PayloadOptions
 
 # So few payloads are read one by one rather than divided further.
@@ -262,10 +263,9 @@ class AvroDecoder(StructDecoder):
 
 
 def _avro_reader(schema: str) -> Callable[[bytes], Any]:
-    try:
-        import fastavro
-    except ImportError:
-        raise errors.ConfigError("option 'payload' is avro: that needs `pip install fastavro`") from None
+    need("option 'payload' = avro", "avro")
+    import fastavro
+
     try:
         parsed = fastavro.parse_schema(json.loads(schema))
     except (ValueError, fastavro.schema.SchemaParseException) as error:

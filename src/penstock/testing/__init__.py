@@ -15,6 +15,9 @@ __all__ = ["EmbeddedServer", "server"]
 def __getattr__(name: str) -> Any:
     # Loaded when used: pytest imports this package in every run of a project that installs penstock.
     if name in __all__:
+        from penstock.extras import need
+
+        need("penstock.testing", "server")
         from penstock.testing import embedded
 
         return getattr(embedded, name)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def nats_server_factory() -> Iterator[Callable[..., EmbeddedServer]]:
     """A function that starts a server, with the arguments of `penstock.testing.server`."""
-    from penstock.testing.embedded import server
+    from penstock.testing import server
 
     with ExitStack() as stack:
         yield lambda **options: stack.enter_context(server(**options))

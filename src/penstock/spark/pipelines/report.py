@@ -1,6 +1,6 @@
 """An HTML page about what a pipeline did: facts, tables, charts; one file without anything to load.
 
-Charts are drawn by matplotlib (`pip install "penstock-nats[pipelines]"`) and put into the page as SVG.
+Charts are drawn by matplotlib (`pip install 'penstock-nats[pipelines]'`) and put into the page as SVG.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import MisuseError
+from penstock.extras import need
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,10 +91,9 @@ class Report:
 
 
 def _figure(height: float) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MisuseError('reports are drawn by matplotlib: pip install "penstock-nats[pipelines]"') from None
+    need("a report with charts", "pipelines")
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(9, height))
 
 
