@@ -13,8 +13,8 @@ from mutations import mutate
 from seeded import fuzz
 
 from penstock.errors import ConfigError
-from penstock.server import conf
-from penstock.server.directives import options_of
+from penstock.server.config import conf_parser
+from penstock.server.config.directives import options_of
 from tests.support.file_probes import DIRECTIVES, NESTED, WORDS_OF_CONF
 from tests.support.probes import CONF
 
@@ -40,7 +40,7 @@ def test_one_input(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     start = time.thread_time()
     with suppress(ConfigError):
-        options_of(conf.parse(text, "nats.conf", environ=ENVIRON, open_file=open_file))
+        options_of(conf_parser.parse(text, "nats.conf", environ=ENVIRON, open_file=open_file))
     if (took := time.thread_time() - start) > SLOW_S:
         raise AssertionError(f"it took {took:.1f} s")
 

@@ -14,8 +14,8 @@ from mutations import mutate
 from peers import Host, Peer, turns
 from seeded import fuzz
 
-from penstock.server import conf
-from penstock.server.directives import options_of
+from penstock.server.config import conf_parser
+from penstock.server.config.directives import options_of
 from tests.support.hostile import CONNECT_FIELDS
 
 CONF = """
@@ -40,7 +40,7 @@ SEEDS = [
 
 class Fuzzer:
     def __init__(self) -> None:
-        self.host = Host(options_of(conf.parse(CONF % HASH)), lambda info: WITNESS)
+        self.host = Host(options_of(conf_parser.parse(CONF % HASH)), lambda info: WITNESS)
 
     def __call__(self, data: bytes) -> None:
         line = b"CONNECT " + re.sub(rb"[\r\n]", b" ", data) + b"\r\n"

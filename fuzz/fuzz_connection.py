@@ -29,9 +29,9 @@ from seeded import fuzz
 
 from penstock.protocol.nkeys import KeyPair, Prefix
 from penstock.protocol.proxied import V2_SIGNATURE
-from penstock.server import logs
-from penstock.server.directives import load
-from penstock.server.options import JetStreamOptions, Options
+from penstock.server.config.directives import load
+from penstock.server.config.server_options import JetStreamOptions, Options
+from penstock.server.logging import logs
 from penstock.server.server import Server
 
 RAW, WITH_AUTHORIZATION, NEVER_READS, GOES_AT_ONCE, SEVERAL, ENDS_TICKS = 1, 2, 4, 8, 16, 32

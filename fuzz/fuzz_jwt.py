@@ -19,8 +19,8 @@ from seeded import fuzz
 
 from penstock.errors import MisuseError
 from penstock.protocol import jwt
-from penstock.server import conf
-from penstock.server.directives import options_of
+from penstock.server.config import conf_parser
+from penstock.server.config.directives import options_of
 from tests.support.keys import OPERATOR, account_token, key, operator_token, signature, user_token
 from tests.support.probes import claims_of, operators_conf, signed
 
@@ -37,7 +37,7 @@ def connect(name: str, token: str, info: bytes) -> bytes:
 
 class Fuzzer:
     def __init__(self, directory: str) -> None:
-        options = options_of(conf.parse('listen: "127.0.0.1:-1"\n' + operators_conf(directory)))
+        options = options_of(conf_parser.parse('listen: "127.0.0.1:-1"\n' + operators_conf(directory)))
         system = user_token("SYS", "s")
         self.host = Host(options, lambda info: connect("s", system, info))
         self.user_of_h = user_token("H", "h")

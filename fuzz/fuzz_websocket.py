@@ -14,8 +14,8 @@ from peers import Host, Peer, turns
 from seeded import fuzz
 
 from penstock.net.websocket import WebsocketLayer
-from penstock.server import conf
-from penstock.server.directives import options_of
+from penstock.server.config import conf_parser
+from penstock.server.config.directives import options_of
 from tests.support.file_probes import UPGRADE, WEBSOCKETS, deflated, ws_frame
 
 CONF = """
@@ -78,7 +78,7 @@ def session(kind: int, rest: bytes) -> bytes:
 
 class Fuzzer:
     def __init__(self) -> None:
-        self.host = Host(options_of(conf.parse(CONF)), lambda info: CONNECT)
+        self.host = Host(options_of(conf_parser.parse(CONF)), lambda info: CONNECT)
 
     def __call__(self, data: bytes) -> None:
         if len(data) < 3:

@@ -18,8 +18,8 @@ from penstock import faults
 from penstock.net.connection import Connection
 from penstock.net.proxied import ProxyLayer
 from penstock.net.websocket import WebsocketLayer
-from penstock.server import logs
-from penstock.server.options import Options
+from penstock.server.config.server_options import Options
+from penstock.server.logging import logs
 from penstock.server.server import Server
 
 INPUTS_PER_SERVER = 500

@@ -14,7 +14,7 @@ from penstock.protocol.claims import GenericClaims, Permission, User, UserClaims
 from penstock.protocol.curvekeys import CurveKey
 from penstock.protocol.jwt import decode, encode
 from penstock.protocol.nkeys import KeyPair, Prefix, is_public
-from penstock.server.directives import load
+from penstock.server.config.directives import load
 from tests.support.conf_servers import answers, login, official_verdict, running_conf
 from tests.support.keys import key, now_s
 from tests.support.nats_servers import KINDS

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.server.conf import parse
-from penstock.server.directives import options_of
-from penstock.server.options import Options
+from penstock.server.config.conf_parser import parse
+from penstock.server.config.directives import options_of
+from penstock.server.config.server_options import Options
 from tests.support.conf_servers import official_verdict
 
 pytestmark = pytest.mark.official

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.server.directives import load
+from penstock.server.config.directives import load
 from tests.support.conf_servers import answers, login, official_verdict, received
 from tests.support.rawnats import RawNats
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.server.conf import parse
-from penstock.server.directives import options_of
+from penstock.server.config.conf_parser import parse
+from penstock.server.config.directives import options_of
 from tests.support.conf_servers import answers, login, received, running_conf
 from tests.support.nats_servers import KINDS
 from tests.support.processes import served

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.server.options import User
+from penstock.server.config.server_options import User
 from penstock.testing import EmbeddedServer
 from tests.support.conf_servers import running_conf
 from tests.support.nats_servers import KINDS

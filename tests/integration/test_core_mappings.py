@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.server.directives import load
+from penstock.server.config.directives import load
 from tests.support.conf_servers import official_verdict, official_with
 from tests.support.nats_servers import KINDS, OfficialServer, PenstockServer
 from tests.support.rawnats import RawNats

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.routing.permissions import Entry, Permissions, SubjectPermission
-from penstock.server.options import User
+from penstock.server.config.server_options import User
 from penstock.testing import EmbeddedServer
 from tests.support.conf_servers import answers, login, received, running_conf
 from tests.support.rawnats import RawNats

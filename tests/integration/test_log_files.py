@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.server.logs import FromLogging, LineWriter, ServedLog, escaped, opened
-from penstock.server.logspool import QUEUE_BYTES, Spool, Writer
-from penstock.server.options import Options
-from penstock.server.syslog import SyslogWriter, address_of
+from penstock.server.config.server_options import Options
+from penstock.server.logging.log_spool import QUEUE_BYTES, Spool, Writer
+from penstock.server.logging.logs import FromLogging, LineWriter, ServedLog, escaped, opened
+from penstock.server.logging.syslog import SyslogWriter, address_of
 from tests.support.nats_servers import KINDS
 from tests.support.processes import served
 from tests.support.rawnats import RawNats

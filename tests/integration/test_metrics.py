@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from penstock.server.metrics import CONNECTIONS_SHOWN
+from penstock.server.monitoring.metrics import CONNECTIONS_SHOWN
 from penstock.testing import server as embedded
 from penstock.testing.embedded import EmbeddedServer
 from tests.support.rawnats import RawNats

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from penstock.server.pages.base import PIECE, Page
-from penstock.server.pages.subsz import SubszOptions, subsz
+from penstock.server.monitoring.pages.page_options import PIECE, Page
+from penstock.server.monitoring.pages.subsz import SubszOptions, subsz
 from penstock.testing import server as embedded
 from tests.support.certificates import make_certificates
 from tests.support.nats_servers import OfficialServer, free_port, official_binary

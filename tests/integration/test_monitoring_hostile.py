@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.server import monitor_http
+from penstock.server.monitoring import monitor_http
 from penstock.testing import EmbeddedServer
 from penstock.testing import server as embedded
 from tests.support.nats_servers import KINDS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.server.directives import load
+from penstock.server.config.directives import load
 from tests.support.conf_servers import answers, login, official_verdict, running_conf
 from tests.support.keys import key, nkey_login, signature
 from tests.support.nats_servers import KINDS

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.protocol.claims import ExternalAuthorization, Permission, Permissions, Scope, Template
-from penstock.server.directives import load
+from penstock.server.config.directives import load
 from tests.integration.test_auth_callout import VIOLATION, XKEY, Question, knocking
 from tests.integration.test_operators import conf
 from tests.support.conf_servers import answers, received

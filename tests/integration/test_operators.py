@@ -22,7 +22,7 @@ from penstock.protocol.claims import (
     Template,
     TimeRange,
 )
-from penstock.server.directives import load
+from penstock.server.config.directives import load
 from tests.support.conf_servers import answers, received, running_conf
 from tests.support.keys import (
     OPERATOR,

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from penstock.errors import ConfigError
 from penstock.net.reasons import CloseReason
-from penstock.server.directives import load
-from penstock.server.pinned_certs import pin_of
+from penstock.server.auth.pinned_certs import pin_of
+from penstock.server.config.directives import load
 from tests.integration.test_reload import Make, reloading  # noqa: F401
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.conf_servers import running_as_configured, write_conf

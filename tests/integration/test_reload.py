@@ -19,14 +19,14 @@ from msgspec.structs import replace
 import penstock
 from penstock.errors import ConfigError
 from penstock.routing.mapping import SubjectMapping
-from penstock.server import logs
-from penstock.server.options import (
+from penstock.server.config.server_options import (
     AccountJetStream,
     AccountOptions,
     Options,
     User,
     WebsocketOptions,
 )
+from penstock.server.logging import logs
 from penstock.server.reload import changes, take_over
 from penstock.server.server import Server
 from penstock.testing import EmbeddedServer

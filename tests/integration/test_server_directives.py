@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.server.options import Options
+from penstock.server.config.server_options import Options
 from penstock.testing import server as penstock_server
 from tests.support.conf_servers import running_as_configured
 from tests.support.nats_servers import KINDS

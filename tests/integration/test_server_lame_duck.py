@@ -12,8 +12,8 @@ import pytest
 import penstock
 from penstock.cli import signals
 from penstock.errors import ConfigError
-from penstock.server import lameduck
-from penstock.server.options import LAME_DUCK_MIN_NS
+from penstock.server import lame_duck
+from penstock.server.config.server_options import LAME_DUCK_MIN_NS
 from penstock.testing import EmbeddedServer
 from tests.support.wire import Wire
 
@@ -53,7 +53,7 @@ async def test_clients_are_told_and_closed_one_after_the_other() -> None:
         told, old = await Client.to(server, protocol=1), await Client.to(server)
         await told.reader.readuntil(b"\r\n")  # the INFO behind its first PONG
         server._info["ldm"] = True
-        await lameduck.leave(server, sleep)
+        await lame_duck.leave(server, sleep)
         assert b'"ldm":true' in await told.rest()
         assert await old.rest() == b""
     assert slept == [28.5, 0.75, 0.75]

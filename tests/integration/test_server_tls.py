@@ -14,9 +14,9 @@ import uvloop
 import penstock
 from penstock.errors import ConfigError, PenstockError
 from penstock.net.reasons import CloseReason
-from penstock.server.options import Options, TlsOptions
-from penstock.server.pages.base import in_pieces
-from penstock.server.pages.connz import ConnzOptions, connz
+from penstock.server.config.server_options import Options, TlsOptions
+from penstock.server.monitoring.pages.connz import ConnzOptions, connz
+from penstock.server.monitoring.pages.page_options import in_pieces
 from penstock.server.server import Server
 from tests.support.certificates import Certificates, make_certificates
 

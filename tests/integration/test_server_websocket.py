@@ -24,10 +24,10 @@ from penstock.net.websocket import (
     check_origin,
     forwarded_for,
 )
-from penstock.server.options import Options, WebsocketOptions
-from penstock.server.pages.base import in_pieces
-from penstock.server.pages.connz import ConnzOptions, connz
-from penstock.server.pages.varz import VarzOptions, varz
+from penstock.server.config.server_options import Options, WebsocketOptions
+from penstock.server.monitoring.pages.connz import ConnzOptions, connz
+from penstock.server.monitoring.pages.page_options import in_pieces
+from penstock.server.monitoring.pages.varz import VarzOptions, varz
 from penstock.server.server import Server
 from tests.support.certificates import make_certificates
 

@@ -15,9 +15,9 @@ from penstock.routing.sharing import (
     StreamExport,
     StreamImport,
 )
-from penstock.server.conf import parse
-from penstock.server.directives import load, options_of
-from penstock.server.options import AccountJetStream, AccountOptions, Options
+from penstock.server.config.conf_parser import parse
+from penstock.server.config.directives import load, options_of
+from penstock.server.config.server_options import AccountJetStream, AccountOptions, Options
 from tests.support.conf_servers import official_verdict
 
 

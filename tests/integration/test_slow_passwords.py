@@ -13,10 +13,11 @@ import bcrypt
 import pytest
 from msgspec.structs import replace
 
-from penstock.server import passwords, session
-from penstock.server.auth import ConfiguredUsers, Credentials
-from penstock.server.options import Options, User
-from penstock.server.passwords import Job, Passwords, Turns, network_of
+from penstock.server import session
+from penstock.server.auth import passwords
+from penstock.server.auth.authenticator import ConfiguredUsers, Credentials
+from penstock.server.auth.passwords import Job, Passwords, Turns, network_of
+from penstock.server.config.server_options import Options, User
 from penstock.testing import EmbeddedServer
 from tests.support.conf_servers import login, running_conf
 from tests.support.keys import key

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.server.options import JetStreamOptions
+from penstock.server.config.server_options import JetStreamOptions
 from tests.support.processes import ENVIRONMENT
 from tests.support.wire import wait_until
 
@@ -58,9 +58,9 @@ NOT_BEFORE_INFO = {
     "argparse", "bcrypt", "cryptography", "dataclasses", "email", "h11", "http", "importlib.metadata", "json",
     "nacl", "prometheus_client", "random", "rich", "starlette", "tempfile", "typer", "unittest", "uvicorn",
     "wsproto", "zstandard",
-    "penstock.client", "penstock.net.tls", "penstock.net.websocket", "penstock.server.conf",
-    "penstock.server.directives", "penstock.server.monitor", "penstock.server.operators",
-    "penstock.server.pages", "penstock.server.reload",
+    "penstock.client", "penstock.net.tls", "penstock.net.websocket", "penstock.server.config.conf_parser",
+    "penstock.server.config.directives", "penstock.server.monitoring.monitor", "penstock.server.auth.operators",
+    "penstock.server.monitoring.pages", "penstock.server.reload",
     "penstock.jetstream.engine", "penstock.protocol.api", "penstock.server.engines", "penstock.store.blocks",
     "penstock.store.journal",
 }  # fmt: skip

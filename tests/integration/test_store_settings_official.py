@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ServerError
-from penstock.server.directives import load
+from penstock.server.config.directives import load
 from penstock.testing import EmbeddedServer, server
 from tests.support.nats_servers import KINDS, running_server
 from tests.support.rawnats import RawNats

@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 import penstock
-from penstock.server.options import User
+from penstock.server.config.server_options import User
 from tests.support.conf_servers import official_with
 from tests.support.nats_servers import KINDS
 from tests.support.processes import served

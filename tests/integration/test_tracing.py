@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.server.tracing import cut, quoted
+from penstock.server.logging.protocol_trace import cut, quoted
 from tests.support.nats_servers import KINDS
 from tests.support.processes import served
 from tests.support.rawnats import RawNats

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from penstock.errors import ConfigError
 from penstock.net.reasons import CloseReason
 from penstock.protocol.jwt import encode64
-from penstock.server.directives import load
-from penstock.server.options import Options, User
+from penstock.server.config.directives import load
+from penstock.server.config.server_options import Options, User
 from tests.integration.test_reload import Make, reloading  # noqa: F401
 from tests.support.conf_servers import running_conf, write_conf
 from tests.support.keys import key, signature

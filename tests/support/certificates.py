@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from penstock.server.options import TlsOptions
+from penstock.server.config.server_options import TlsOptions
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from penstock.server.directives import load
-from penstock.server.options import Options
+from penstock.server.config.directives import load
+from penstock.server.config.server_options import Options
 from penstock.testing import server as penstock_server
 from tests.support.nats_servers import OfficialServer, PenstockServer, official_binary
 from tests.support.rawnats import RawNats

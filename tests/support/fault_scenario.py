@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.server.directives import load
+from penstock.server.config.directives import load
 from penstock.server.server import Server
 
 SERVED_S = 5.0  # a bystander waits so long

@@ -18,7 +18,8 @@ from penstock.kernels.s2 import checksum
 from penstock.protocol import archive
 from penstock.protocol.api import ConsumerConfig, StreamState
 from penstock.protocol.s2 import IDENTIFIER, encode_chunks
-from penstock.server import directives, reload
+from penstock.server import reload
+from penstock.server.config import directives
 from penstock.server.server import Server
 from tests.support import hostile
 from tests.support.hostile import SIZES, Hostile, with_field

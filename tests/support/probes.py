@@ -17,12 +17,12 @@ from penstock.protocol import api
 from penstock.protocol.claims import AccountClaims, UserClaims
 from penstock.protocol.jwt import encode64
 from penstock.protocol.nkeys import KeyPair
-from penstock.server.pages.accounts import AccountStatzOptions, AccountzOptions
-from penstock.server.pages.connz import ConnzOptions
-from penstock.server.pages.healthz import HealthzOptions
-from penstock.server.pages.jsz import JszOptions
-from penstock.server.pages.subsz import SubszOptions
-from penstock.server.pages.varz import VarzOptions
+from penstock.server.monitoring.pages.accounts import AccountStatzOptions, AccountzOptions
+from penstock.server.monitoring.pages.connz import ConnzOptions
+from penstock.server.monitoring.pages.healthz import HealthzOptions
+from penstock.server.monitoring.pages.jsz import JszOptions
+from penstock.server.monitoring.pages.subsz import SubszOptions
+from penstock.server.monitoring.pages.varz import VarzOptions
 from tests.support import hostile
 from tests.support.hostile import HEADER_NAMES, SIZES, Hostile, with_field
 from tests.support.keys import (

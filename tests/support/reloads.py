@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.errors import ConfigError
-from penstock.server.options import Options
+from penstock.server.config.server_options import Options
 from penstock.server.reload import take_over
 from penstock.server.server import Server
 

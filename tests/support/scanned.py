@@ -21,8 +21,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from penstock import faults
-from penstock.server import logs
-from penstock.server.options import Options
+from penstock.server.config.server_options import Options
+from penstock.server.logging import logs
 from penstock.server.server import Server
 
 T = TypeVar("T")

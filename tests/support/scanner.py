@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from penstock.server.directives import load
+from penstock.server.config.directives import load
 from tests.support.rawnats import RawNats
 from tests.support.scanned import ScannedServer
 

@@ -18,9 +18,14 @@ from penstock.routing.sharing import (
     StreamExport,
     StreamImport,
 )
-from penstock.server.account_claims import account_options, connection_types_of, jetstream_of, permissions_of
-from penstock.server.options import AccountJetStream, AccountOptions
-from penstock.server.reservations import excess, growth
+from penstock.server.accounts.reservations import excess, growth
+from penstock.server.auth.account_claims import (
+    account_options,
+    connection_types_of,
+    jetstream_of,
+    permissions_of,
+)
+from penstock.server.config.server_options import AccountJetStream, AccountOptions
 
 NAME = "ACCOUNT"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.server.certificate_users import parse, user_of
+from penstock.server.auth.certificate_users import parse, user_of
 from tests.support.certificates import client_certificate
 
 

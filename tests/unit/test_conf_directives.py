@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.server.conf import parse
-from penstock.server.directives import load, options_of
-from penstock.server.options import JetStreamOptions, Options, User
+from penstock.server.config.conf_parser import parse
+from penstock.server.config.directives import load, options_of
+from penstock.server.config.server_options import JetStreamOptions, Options, User
 
 
 def options(text: str) -> Options:

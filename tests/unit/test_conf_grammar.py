@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.server.conf import Map, Node, parse, parse_file
+from penstock.server.config.conf_parser import Map, Node, parse, parse_file
 
 
 def values(tree: Map) -> dict[str, object]:

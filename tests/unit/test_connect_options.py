@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ProtocolError
-from penstock.server.connect_options import ConnectOptions, parse_connect
+from penstock.server.connect_message import ConnectOptions, parse_connect
 
 
 @pytest.mark.parametrize("value", ["1e400", "1" * 5000, "[" * 500 + "]" * 500, '{"a":[1e400]}'])

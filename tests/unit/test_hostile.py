@@ -8,8 +8,8 @@ import msgspec
 
 from penstock.jetstream.api.service import TABLE
 from penstock.protocol import api
-from penstock.server.directives import _TOP
-from penstock.server.pages.table import PAGES
+from penstock.server.config.directives import _TOP
+from penstock.server.monitoring.pages.table import PAGES
 from tests.support import hostile
 from tests.support.file_probes import DIRECTIVES
 from tests.support.probes import BODILESS, SYSTEM_STRUCTS, TARGETS

@@ -6,9 +6,9 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.routing.mapping import Destination, SubjectMapping
-from penstock.server.conf import parse
-from penstock.server.directives import options_of
-from penstock.server.options import Options
+from penstock.server.config.conf_parser import parse
+from penstock.server.config.directives import options_of
+from penstock.server.config.server_options import Options
 
 
 def options(text: str) -> Options:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.errors import ConfigError
-from penstock.server.options import JetStreamOptions, Options, User
+from penstock.server.config.server_options import JetStreamOptions, Options, User
 
 NAMES = {
     "ping_interval_ns": "ping_interval",

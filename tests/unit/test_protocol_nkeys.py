@@ -18,7 +18,7 @@ from penstock.protocol.nkeys import (
     is_public,
     verify,
 )
-from penstock.server.identity import new_server_id
+from penstock.server.server_identity import new_server_id
 from tests.support.keys import key
 
 SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError, MisuseError
-from penstock.server.option_checks import NS
-from penstock.server.options import ResolverOptions
-from penstock.server.resolver import DirectoryResolver, MemoryResolver, Resolver, resolver_of
+from penstock.server.auth.resolver import DirectoryResolver, MemoryResolver, Resolver, resolver_of
+from penstock.server.config.option_checks import NS
+from penstock.server.config.server_options import ResolverOptions
 from tests.support.keys import account_token, key
 
 A, B, C = (key("account", name).public for name in "ABC")

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
-from penstock.server.auth import ConfiguredUsers, Credentials, Identity
-from penstock.server.connect_options import ConnectOptions, parse_connect
-from penstock.server.identity import new_server_id
-from penstock.server.options import Options, User
-from penstock.server.tracing import redacted
+from penstock.server.auth.authenticator import ConfiguredUsers, Credentials, Identity
+from penstock.server.config.server_options import Options, User
+from penstock.server.connect_message import ConnectOptions, parse_connect
+from penstock.server.logging.protocol_trace import redacted
+from penstock.server.server_identity import new_server_id
 
 
 def parsed(before: ConnectOptions | None = None, /, **fields: Any) -> ConnectOptions:

@@ -9,15 +9,15 @@ import pytest
 from penstock.cli import flags
 from penstock.cli.flag_options import options_of as options_of_flags
 from penstock.errors import ConfigError
-from penstock.server import conf
-from penstock.server.directives import options_of
-from penstock.server.options import Options, TlsOptions
+from penstock.server.config import conf_parser
+from penstock.server.config.directives import options_of
+from penstock.server.config.server_options import Options, TlsOptions
 
 FILES = 'cert_file: "c.pem", key_file: "k.pem"'
 
 
 def read(text: str) -> Options:
-    return options_of(conf.parse(text))
+    return options_of(conf_parser.parse(text))
 
 
 def tls_of(inside: str) -> TlsOptions:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.server import conf
-from penstock.server.directives import options_of
-from penstock.server.options import TlsOptions, WebsocketOptions
+from penstock.server.config import conf_parser
+from penstock.server.config.directives import options_of
+from penstock.server.config.server_options import TlsOptions, WebsocketOptions
 
 
 def test_every_directive_sets_its_option() -> None:
@@ -24,7 +24,7 @@ def test_every_directive_sets_its_option() -> None:
       jwt_cookie: j, user_cookie: u, pass_cookie: p, token_cookie: t
       headers { "X-One": a, X-Two: b }
     }"""
-    assert options_of(conf.parse(text)).websocket == WebsocketOptions(
+    assert options_of(conf_parser.parse(text)).websocket == WebsocketOptions(
         host="127.0.0.1",
         port=8080,
         tls=TlsOptions(cert_file="c.pem", key_file="k.pem"),
@@ -70,4 +70,4 @@ def test_every_directive_sets_its_option() -> None:
 )
 def test_what_is_wrong_is_named(text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        options_of(conf.parse(text))
+        options_of(conf_parser.parse(text))

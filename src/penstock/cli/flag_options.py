@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from penstock.errors import ConfigError
-from penstock.server.options import JetStreamOptions, Options, TlsOptions
+from penstock.server.config.server_options import JetStreamOptions, Options, TlsOptions
 
 
 def options_of(found: dict[str, Any]) -> Options:
@@ -16,7 +16,7 @@ def options_of(found: dict[str, Any]) -> Options:
     options = Options()
     path = found.get("config", "")
     if path:
-        from penstock.server.directives import load
+        from penstock.server.config.directives import load
 
         options = load(path)
     changes = {key: value for key, value in found.items() if key in Options.__struct_fields__}
@@ -50,11 +50,11 @@ def _refuse_what_needs_others(found: dict[str, Any]) -> None:
         if found.get(flag):
             raise ConfigError(f"--{flag} needs clusters, and this server stands alone; start it without")
     if found.get("profile"):
-        from penstock.server.directives import NO_PROFILE
+        from penstock.server.config.directives import NO_PROFILE
 
         raise ConfigError(f"--profile: {NO_PROFILE}")
     if found.get("remote_syslog"):
-        from penstock.server.syslog import address_of
+        from penstock.server.logging.syslog import address_of
 
         address_of(found["remote_syslog"])
 

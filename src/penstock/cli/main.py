@@ -97,7 +97,7 @@ def _version() -> int:
         own = version("penstock-nats")
     except PackageNotFoundError:
         own = "not installed"
-    from penstock.server.identity import VERSION
+    from penstock.server.server_identity import VERSION
 
     sys.stdout.write(f"penstock {own} (speaks NATS {VERSION})\n")
     return 0

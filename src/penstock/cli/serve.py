@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from penstock.server import logs
-    from penstock.server.options import Options
+    from penstock.server.config.server_options import Options
+    from penstock.server.logging import logs
     from penstock.server.server import Server
 
 EXIT_OK = 0
@@ -68,7 +68,7 @@ def _serve(found: dict[str, Any]) -> int:
     try:
         options = options_of(found)
         if found.get("test"):
-            from penstock.server.directives import warnings
+            from penstock.server.config.directives import warnings
 
             for text in warnings(options.config_file):
                 raise ConfigError(text)
@@ -117,7 +117,7 @@ def _end_on_interrupt() -> None:
 def _told_only(found: dict[str, Any], program: str) -> str:
     """What a flag asks to be told instead of a server being started; "" when none does."""
     if found.get("version"):
-        from penstock.server.identity import VERSION
+        from penstock.server.server_identity import VERSION
 
         return f"nats-server: v{VERSION}\n"
     if found.get("help"):
@@ -128,7 +128,7 @@ def _told_only(found: dict[str, Any], program: str) -> str:
 def _run(
     options: Options, load: Callable[[], Options], listening: list[socket.socket] | ServerError | None
 ) -> int:
-    from penstock.server import logs
+    from penstock.server.logging import logs
 
     try:
         served = logs.ServedLog(options)
@@ -222,7 +222,7 @@ def _on_loop_error(log: logs.Log, loop: asyncio.AbstractEventLoop, context: dict
 
 def _greet(server: Server, options: Options, log: logs.Log) -> None:
     from penstock.cli.flag_options import digest
-    from penstock.server.identity import VERSION
+    from penstock.server.server_identity import VERSION
 
     log.info("Starting penstock")
     log.info(f"  Version:  {VERSION}")

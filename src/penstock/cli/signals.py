@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.server.logs import ServedLog
+    from penstock.server.logging.logs import ServedLog
     from penstock.server.server import Server
 
 BY_NAME = {

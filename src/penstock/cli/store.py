@@ -148,7 +148,7 @@ def _doctor(directory: Path, key: str, prev_key: str, config: Path | None) -> It
 def _keys(key: str, prev_key: str, config: Path | None) -> StoreKey:
     if config is None:
         return StoreKey(key=key, prev_key=prev_key)
-    from penstock.server.directives import load
+    from penstock.server.config.directives import load
 
     jetstream = load(str(config)).jetstream
     if jetstream is None:

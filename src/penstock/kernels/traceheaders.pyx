@@ -1,7 +1,7 @@
 # cython: auto_pickle=False
 """Does a publish ask to be traced? Looked at for every message with headers, so it only finds lines.
 
-What the values mean, and whether the trace happens, is decided in Python (server/msgtrace.py).
+What the values mean, and whether the trace happens, is decided in Python (server/monitoring/message_trace.py).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.string cimport memchr, memcmp

@@ -20,13 +20,13 @@ from penstock.jetstream.transfers import RestoreMemory
 from penstock.protocol.api import AccountLimits, StorageType
 from penstock.protocol.durations import format_time
 from penstock.protocol.ids import NuidGenerator
-from penstock.server.auth import GLOBAL_ACCOUNT
-from penstock.server.identity import API_LEVEL, VERSION
+from penstock.server.auth.authenticator import GLOBAL_ACCOUNT
+from penstock.server.server_identity import API_LEVEL, VERSION
 
 if TYPE_CHECKING:
     from penstock.kernels.sinks import Sink
-    from penstock.server.jetstream import JetStreamService
-    from penstock.server.options import AccountJetStream
+    from penstock.server.config.server_options import AccountJetStream
+    from penstock.server.jetstream_service import JetStreamService
     from penstock.server.server import Server
     from penstock.store.interface import AccountStore
 

@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, ServerError
 from penstock.net.reasons import CloseReason
-from penstock.server import account_setup, files, logs
+from penstock.server import ports_file
+from penstock.server.accounts import account_setup
+from penstock.server.logging import logs
 
 if TYPE_CHECKING:
-    from penstock.server.options import Options
+    from penstock.server.config.server_options import Options
     from penstock.server.server import Server
 
 AUTHORIZATION = frozenset(
@@ -287,14 +289,14 @@ def _websocket(server: Server, fresh: Options) -> Prepared:
 
 def _pid_file(server: Server, fresh: Options) -> Prepared:
     before = server.options.pid_file
-    files.write_pid(fresh.pid_file)
-    return lambda: files.remove(before), lambda: files.remove(fresh.pid_file)
+    ports_file.write_pid(fresh.pid_file)
+    return lambda: ports_file.remove(before), lambda: ports_file.remove(fresh.pid_file)
 
 
 def _ports_file(server: Server, fresh: Options) -> Prepared:
     before = server.options.ports_file_dir
     server.write_ports(fresh.ports_file_dir)
-    return lambda: files.remove_ports(before), lambda: files.remove_ports(fresh.ports_file_dir)
+    return lambda: ports_file.remove_ports(before), lambda: ports_file.remove_ports(fresh.ports_file_dir)
 
 
 def _log_file(served: logs.ServedLog, fresh: Options) -> Callable[[], object]:

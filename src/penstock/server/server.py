@@ -31,9 +31,17 @@ from penstock.net.connection import Connection
 from penstock.net.listener import Listener
 from penstock.net.reasons import CloseReason
 from penstock.routing.account import Account
-from penstock.server import account_setup, files, lameduck, logs
-from penstock.server.auth import GLOBAL_ACCOUNT, Authenticator, ConfiguredUsers
-from penstock.server.identity import (
+from penstock.server import lame_duck, ports_file
+from penstock.server.accounts import account_setup
+from penstock.server.accounts.account_sessions import Inhabitants
+from penstock.server.auth.authenticator import GLOBAL_ACCOUNT, Authenticator, ConfiguredUsers
+from penstock.server.auth.passwords import Passwords
+from penstock.server.config.option_checks import host_and_port
+from penstock.server.config.server_options import AccountJetStream, AccountOptions, JetStreamOptions, Options
+from penstock.server.logging import logs
+from penstock.server.monitoring.server_counters import ClosedSession, Totals
+from penstock.server.monitoring.system_service import SystemService
+from penstock.server.server_identity import (
     API_LEVEL,
     PROTOCOL,
     RUNTIME,
@@ -42,27 +50,21 @@ from penstock.server.identity import (
     new_server_id,
     new_server_key,
 )
-from penstock.server.inhabitants import Inhabitants
-from penstock.server.option_checks import host_and_port
-from penstock.server.options import AccountJetStream, AccountOptions, JetStreamOptions, Options
-from penstock.server.passwords import Passwords
 from penstock.server.session import Session
-from penstock.server.system import SystemService
 from penstock.server.tick import Tick
-from penstock.server.totals import ClosedSession, Totals
 
 if TYPE_CHECKING:
     import socket
 
     from penstock.net.proxied import ProxyLayer
     from penstock.net.tls import TlsLayer
-    from penstock.server.auth_callout import AuthCallout
-    from penstock.server.crossing import Crossings
-    from penstock.server.encryption import Encryption
-    from penstock.server.jetstream import JetStreamService
-    from penstock.server.monitor import Monitor
-    from penstock.server.operators import Operators
-    from penstock.server.websockets import Websockets
+    from penstock.server.accounts.service_requests import Crossings
+    from penstock.server.auth.auth_callout import AuthCallout
+    from penstock.server.auth.operators import Operators
+    from penstock.server.client_tls import Encryption
+    from penstock.server.jetstream_service import JetStreamService
+    from penstock.server.monitoring.monitor import Monitor
+    from penstock.server.websocket_listener import Websockets
 
 CLOSED_SESSIONS_MAX = 10_000
 STOP_GRACE_S = 2.0
@@ -175,7 +177,7 @@ class Server:
             self._open_accounts()
             await self._open_websockets()
             await self._listen()
-            files.write_pid(options.pid_file)
+            ports_file.write_pid(options.pid_file)
             self.write_ports(options.ports_file_dir)
         except BaseException:
             await self.stop()
@@ -224,8 +226,8 @@ class Server:
             await self.monitor.stop()
         if self._watch is not None:
             self._watch.close()
-        files.remove(self.options.pid_file)
-        files.remove_ports(self.options.ports_file_dir)
+        ports_file.remove(self.options.pid_file)
+        ports_file.remove_ports(self.options.ports_file_dir)
 
     def settle(self, sessions: Iterable[Session]) -> None:
         """Works through all that was read from these clients and answers it: they are about to be closed, and
@@ -247,7 +249,7 @@ class Server:
         if self.websockets is not None:
             self.websockets.close()
         self._info["ldm"] = True
-        await lameduck.leave(self)
+        await lame_duck.leave(self)
         await self.stop()
 
     async def wait_stopped(self) -> None:
@@ -325,8 +327,8 @@ class Server:
         """Services that decide who may connect, as the options say now; None = there are none."""
         if self.options.auth_callout is None and self.operators is None:
             return None
-        from penstock.server.auth_callout import AuthCallout
-        from penstock.server.callout_policies import ConfiguredPolicy, OperatorPolicy
+        from penstock.server.auth.auth_callout import AuthCallout
+        from penstock.server.auth.callout_policies import ConfiguredPolicy, OperatorPolicy
 
         if self.operators is not None:
             return AuthCallout(self, OperatorPolicy(self.operators))
@@ -431,7 +433,7 @@ class Server:
             urls["monitoring"] = [self.monitor.url]
         if self.websockets is not None:
             urls["websocket"] = [self.websockets.url]
-        files.write_ports(directory, urls)
+        ports_file.write_ports(directory, urls)
 
     # -- own
 
@@ -440,7 +442,7 @@ class Server:
         options = options or self.options
         if options.tls is None:
             return None
-        from penstock.server.encryption import Encryption
+        from penstock.server.client_tls import Encryption
 
         return Encryption(options.tls, plain_allowed=options.allow_non_tls)
 
@@ -448,7 +450,7 @@ class Server:
         connection, session = self._new_session()
         outer = connection if self.encryption is None else self.encryption.wrap(connection, session)
         if self.options.proxy_protocol:
-            from penstock.server.proxied import behind_proxy  # few servers are behind proxies
+            from penstock.server.proxy_connections import behind_proxy  # few servers are behind proxies
 
             return behind_proxy(outer, connection, session)
         return outer
@@ -539,7 +541,7 @@ class Server:
         options = self.options.jetstream
         if options is None:
             return
-        from penstock.server.jetstream import JetStreamService
+        from penstock.server.jetstream_service import JetStreamService
 
         self.jetstream = JetStreamService(self, options, tick)
 
@@ -547,7 +549,7 @@ class Server:
         """Those who are trusted to say who may connect. Raises ConfigError."""
         if not self.options.trusts_operators:
             return None
-        from penstock.server.operators import Operators
+        from penstock.server.auth.operators import Operators
 
         return Operators(self)
 
@@ -561,7 +563,7 @@ class Server:
         port = options.http_port or options.https_port
         if port == 0:
             return
-        from penstock.server.monitor import Monitor
+        from penstock.server.monitoring.monitor import Monitor
 
         tls = options.tls if options.https_port else None
         self.monitor = Monitor(self, options.http_host or options.host, max(0, port), tls)
@@ -570,7 +572,7 @@ class Server:
 
     async def _open_websockets(self) -> None:
         if self.options.websocket is not None:
-            from penstock.server.websockets import Websockets
+            from penstock.server.websocket_listener import Websockets
 
             self._info = self._static_info(self.options.port)  # complete before the first client
             self.websockets = Websockets(self, self.options.websocket)

@@ -29,14 +29,14 @@ from penstock.kernels.frames import Op, ParseError, PyFrame
 from penstock.kernels.sinks import Subscription
 from penstock.net.connection import Connection
 from penstock.net.reasons import CloseReason
-from penstock.server.auth import Authenticator, Identity
-from penstock.server.connect_options import ConnectOptions, parse_connect
-from penstock.server.introductions import credentials_of, log_name, new_nonce, quoted_text
-from penstock.server.passwords import Job
+from penstock.server.auth.authenticator import Authenticator, Identity
+from penstock.server.auth.client_identity import credentials_of, log_name, new_nonce, quoted_text
+from penstock.server.auth.passwords import Job
+from penstock.server.connect_message import ConnectOptions, parse_connect
 
 if TYPE_CHECKING:
     from penstock.routing.permissions import Permissions
-    from penstock.server.permits import Permits
+    from penstock.server.auth.session_permissions import Permits
     from penstock.server.server import Server
 
 FIRST_PING_S = 2.0
@@ -207,7 +207,7 @@ class Session:
         """Begins or ends tracing, as log and options say now."""
         self.traced, self.sink.tracer = self.server.log.trace_on, None
         if self.traced:
-            from penstock.server.tracing import message_tracer
+            from penstock.server.logging.protocol_trace import message_tracer
 
             self.sink.tracer = message_tracer(self)
 
@@ -255,7 +255,7 @@ class Session:
     def _on_connect(self, frame: PyFrame) -> None:
         payload = frame.payload or b""
         if self.traced:
-            from penstock.server.tracing import redacted
+            from penstock.server.logging.protocol_trace import redacted
 
             self.trace(f"<<- [CONNECT {redacted(payload)}]")
         try:
@@ -275,7 +275,7 @@ class Session:
             self._refuse_login(options.user)
             return
         if options.proxy_sig or self.proxy_key is not None:
-            from penstock.server.trusted_proxies import proven_key  # few clients come through proxies
+            from penstock.server.auth.trusted_proxies import proven_key  # few clients come through proxies
 
             self.proxy_key = proven_key(self.server.options, options, self.nonce)
             if self._refuses_proxy(options.user, None):
@@ -289,7 +289,7 @@ class Session:
         """Closes a client that may not come as it comes: through this proxy, or through none."""
         if self.proxy_key is None and (identity is None or not identity.proxy_required):
             return False
-        from penstock.server.trusted_proxies import refusal
+        from penstock.server.auth.trusted_proxies import refusal
 
         reason = refusal(self, identity)
         if reason is not None:
@@ -413,7 +413,7 @@ class Session:
         self.inlet.trace_parent = own is not None and own.trace is not None
 
     def _publish_traced(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> int:
-        from penstock.server.msgtrace import publish_traced  # few messages are traced
+        from penstock.server.monitoring.message_trace import publish_traced  # few messages are traced
 
         return publish_traced(self, subject, reply, header, payload)
 
@@ -454,7 +454,7 @@ class Session:
             self.permits = None
         self.inlet.publish_check = None
         if permissions is not None:
-            from penstock.server.permits import Permits
+            from penstock.server.auth.session_permissions import Permits
 
             self.permits = Permits(self, permissions)
             for subscription in tuple(self.subscriptions.values()):

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from penstock.errors import ServerError
-from penstock.server.options import JetStreamOptions, Options
+from penstock.server.config.server_options import JetStreamOptions, Options
 from penstock.server.server import Server
 
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""Accounts of a running server: set-up, sessions, imported services."""

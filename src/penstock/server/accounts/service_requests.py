@@ -1,0 +1,245 @@
+"""Imports and exports in a running server: who asks a service, how long it took, when it took too long.
+
+`Crossings` holds the server's Exchange and gives it what it asks for. Requests to a service carry the header
+`Nats-Request-Info`: the asking account and the round trip time of its connection; with `share`, everything
+about the connection. A service with `latency` has its requests measured; measurements are published in the
+account that exports it, in the official server's form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.errors import ConfigError, MisuseError
+from penstock.kernels.imports import ReplyEnd
+from penstock.kernels.sinks import Sink
+from penstock.protocol import headers
+from penstock.protocol.durations import format_time
+from penstock.routing.exchange import Exchange, Measure
+from penstock.routing.sharing import Latency, ServiceExport, ServiceImport, check
+from penstock.server.monitoring.system_service import describe_client
+
+if TYPE_CHECKING:
+    from penstock.server.server import Server
+    from penstock.server.session import Session
+
+LATENCY_TYPE = "io.nats.server.metric.v1.service_latency"
+CHECKS_PER_THRESHOLD = 4
+CHECK_MIN_S = 0.02
+_FAILURES = {
+    ReplyEnd.REPLY_UNDELIVERED: (503, "Service Unavailable"),
+    ReplyEnd.REPLY_EXPIRED: (504, "Service Timeout"),
+    ReplyEnd.REPLY_UNWANTED: (408, "Request Timeout"),
+}
+
+
+class Crossings:
+    """What accounts of a server exchange.
+
+    Args: server: whose accounts these are.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_looking_up = False
+        self._unknown: set[str] = set()
+        self.exchange = Exchange(
+            clock=server.clock,
+            seed=lambda: int.from_bytes(os.urandom(8), "little"),
+            describe=self._describe,
+            chain=self._chain,
+            measure=self._measure,
+            on_first=self._watch,
+        )
+
+    def set_up(self) -> None:
+        """Makes imports those of the server's options; accounts that are new come to be."""
+        server = self._server
+        if self._is_looking_up:
+            return  # an account that an import named is read just now
+        self._is_looking_up = True
+        try:
+            self._look_up_exporters()
+        finally:
+            self._is_looking_up = False
+        sharing = {own.name: own for own in server.all_account_options()}
+        wrong = {id(entry): text for entry, text in check(sharing)}
+        for name, own in sharing.items():
+            for entry in own.imports:
+                if id(entry) in wrong:
+                    server.log.debug(f"Account [{name}]: {wrong[id(entry)]}")
+            sound = tuple(entry for entry in own.imports if id(entry) not in wrong)
+            if len(sound) < len(own.imports):
+                sharing[name] = msgspec.structs.replace(own, imports=sound)
+        self.exchange.set_up({name: server.account(name) for name in sharing}, sharing)
+
+    def _look_up_exporters(self) -> None:
+        """Accounts that are known by their tokens import from others that nobody asked for yet."""
+        operators = self._server.operators
+        if operators is None:
+            return
+        from penstock.server.auth.operators import Untrusted
+
+        missing = {""}
+        while missing:
+            wanted = {entry.account for own in self._server.all_account_options() for entry in own.imports}
+            missing = wanted - operators.known.keys() - self._unknown
+            for name in missing:
+                try:
+                    operators.account(name)
+                except (Untrusted, ConfigError, MisuseError) as error:
+                    self._unknown.add(name)
+                    self._server.log.debug(f"Account [{name}], which others import from: {error}")
+        self._unknown.clear()
+
+    def close(self) -> None:
+        """Watches no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- time
+
+    def _watch(self) -> None:
+        if self._timer is None:
+            interval_s = self.exchange.shortest_threshold_ns / 1e9 / CHECKS_PER_THRESHOLD
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(interval_s, CHECK_MIN_S), self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if self.exchange.expire(self._server.clock()):
+            self._watch()
+
+    # -- who asks
+
+    def about(self, origin: Sink | None, share: bool) -> dict[str, Any]:
+        """A connection, as another account may know it; {} when there is none."""
+        session: Session | None = getattr(origin, "owner", None)
+        if session is None or session.identity is None:
+            return {}
+        if share:
+            return describe_client(session) | {"server": self._server.server_name}
+        brief: dict[str, Any] = {"acc": session.identity.account}
+        if session.rtt_ns:
+            brief["rtt"] = session.rtt_ns
+        return brief
+
+    def _describe(self, origin: Sink | None, share: bool) -> bytes:
+        about = self.about(origin, share)
+        return msgspec.json.encode(about) if about else b""
+
+    def _chain(self, importer: str, header: bytes, origin: Sink | None, share: bool) -> bytes:
+        """The request came to `importer` by an import: who asked first stays, and is told the way."""
+        try:
+            told = headers.value_of(header, headers.REQUEST_INFO) or b""
+            about = msgspec.json.decode(told, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._describe(origin, share)
+        about["svc"] = importer
+        if share:
+            about["server"] = self._server.server_name
+        return msgspec.json.encode(about)
+
+    # -- latency
+
+    def _measure(self, exporter: str, export: ServiceExport, entry: ServiceImport) -> Measure:
+        latency = export.latency
+        assert latency is not None
+
+        def measure(origin: Sink | None, header: bytes, has_reply: bool) -> Request | None:
+            from penstock.server.accounts.latency_sampling import sampled
+
+            below = int.from_bytes(os.urandom(4), "little") % 100
+            trace = sampled(latency.sampling, header, below)
+            if trace is None:
+                return None
+            request = Request(self, exporter, latency, origin, entry.share, trace)
+            if has_reply:
+                return request
+            request.fail(400, "Bad Request")
+            return None
+
+        return measure
+
+    def tell(self, account: str, latency: Latency, fields: dict[str, Any]) -> None:
+        """Publishes a measurement in the exporting account."""
+        server = self._server
+        page = {
+            "type": LATENCY_TYPE,
+            "id": server.system.new_id(),
+            "timestamp": format_time(server.clock()),
+            **fields,
+        }
+        server.account(account).publish(latency.subject.encode(), msgspec.json.encode(page))
+
+    @property
+    def now(self) -> int:
+        return self._server.clock()
+
+
+class Request:
+    """The measurement of one request."""
+
+    def __init__(
+        self,
+        crossings: Crossings,
+        exporter: str,
+        latency: Latency,
+        origin: Sink | None,
+        share: bool,
+        trace: dict[str, list[str]],
+    ) -> None:
+        self._crossings = crossings
+        self._exporter = exporter
+        self._latency = latency
+        self._origin = origin
+        self._share = share
+        self._trace = trace
+        self._since = crossings.now
+        self._rtt = _rtt(origin)
+
+    def answered(self, origin: Sink | None) -> None:
+        """The first answer came, from `origin`."""
+        took = self._crossings.now - self._since
+        requestor_rtt, responder_rtt = _rtt(self._origin), _rtt(origin)
+        fields: dict[str, Any] = {"status": 200}
+        for name, who, share in (("requestor", self._origin, self._share), ("responder", origin, True)):
+            about = self._crossings.about(who, share)
+            if about:
+                fields[name] = about
+        self._tell(fields, requestor_rtt, service=max(took - responder_rtt, 0), total=requestor_rtt + took)
+
+    def ended(self, why: int) -> None:
+        """No answer came."""
+        if why in _FAILURES:
+            self.fail(*_FAILURES[ReplyEnd(why)])
+
+    def fail(self, status: int, text: str) -> None:
+        """Tells of a request that was not answered."""
+        fields: dict[str, Any] = {"status": status, "description": text}
+        about = self._crossings.about(self._origin, self._share)
+        if about:
+            fields["requestor"] = about
+        self._tell(fields, _rtt(self._origin), service=0, total=0)
+
+    def _tell(self, fields: dict[str, Any], rtt: int, *, service: int, total: int) -> None:
+        if self._trace:
+            fields["header"] = self._trace
+        fields |= {
+            "start": format_time(self._since - rtt),
+            "service": service,
+            "system": 0,
+            "total": total,
+        }
+        self._crossings.tell(self._exporter, self._latency, fields)
+
+
+def _rtt(sink: Sink | None) -> int:
+    session: Session | None = getattr(sink, "owner", None)
+    return session.rtt_ns if session is not None else 0

@@ -1,0 +1,1 @@
+"""Who may connect: users, tokens, keys, certificates, operators and auth callout."""

@@ -1,0 +1,171 @@
+"""What an account's or a user's token means to this server: its claims as the options of nats.conf.
+
+Pure translation, no keys and no clock: who signed a token and whether it holds just now is checked in
+`operators`. Numbers differ: in claims -1 is no limit and 0 lets nothing through; JetStream limits of 0
+streams or consumers are no limits, and no storage at all is no JetStream.
+
+Tiers of JetStream limits are by replicas; which one holds is the engine's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.protocol import claims
+from penstock.protocol.subjects import is_valid_subject
+from penstock.routing.mapping import Destination, SubjectMapping
+from penstock.routing.permissions import Entry, Permissions, ResponsePermission, SubjectPermission
+from penstock.routing.sharing import (
+    AnyExport,
+    AnyImport,
+    Latency,
+    ResponseType,
+    ServiceExport,
+    ServiceImport,
+    StreamExport,
+    StreamImport,
+)
+from penstock.server.config.server_options import AccountJetStream, AccountOptions, MessageTrace
+
+CONNECTION_TYPES = frozenset(
+    {"STANDARD", "WEBSOCKET", "LEAFNODE", "LEAFNODE_WS", "MQTT", "MQTT_WS", "IN_PROCESS"}
+)
+_RESPONSES = {"Stream": ResponseType.STREAMED, "Chunked": ResponseType.CHUNKED}
+
+
+def permissions_of(given: claims.Permissions) -> Permissions | None:
+    """Permissions of a user, or the default ones of an account; None = everything is allowed.
+
+    Raises ConfigError when a filter is none.
+    """
+    if given.is_empty:
+        return None
+    responses = None
+    if given.resp is not None:
+        default = ResponsePermission()
+        responses = ResponsePermission(
+            max_msgs=given.resp.max or default.max_msgs, expires_ns=given.resp.ttl or default.expires_ns
+        )
+    return Permissions(
+        publish=_subjects(given.pub, queues=False),
+        subscribe=_subjects(given.sub, queues=True),
+        responses=responses,
+    )
+
+
+def _subjects(given: claims.Permission, *, queues: bool) -> SubjectPermission:
+    allow, deny = (
+        tuple(Entry.parse(entry, queues=queues) for entry in entries) for entries in (given.allow, given.deny)
+    )
+    return SubjectPermission(allow=allow or None, deny=deny)
+
+
+def account_options(
+    account: claims.AccountClaims, is_activated: Callable[[claims.Import], bool]
+) -> AccountOptions:
+    """An account as nats.conf would have it.
+
+    Args:
+        account: its claims, which have no problems.
+        is_activated: does the token of an import give leave for it?
+
+    Raises:
+        ConfigError: mappings that can't be.
+    """
+    body, limits = account.nats, account.nats.limits
+    return AccountOptions(
+        name=account.subject,
+        mappings=tuple(_mapping(source, to) for source, to in body.mappings.items()),
+        jetstream=jetstream_of(limits),
+        max_connections=limits.conn,
+        max_subscriptions=limits.subs,
+        max_payload=limits.payload,
+        max_leafnodes=limits.leaf,
+        trace=_trace(body.trace),
+        exports=tuple(_export(one) for one in body.exports),
+        imports=tuple(_import(one, is_activated(one)) for one in body.imports),
+    )
+
+
+def _trace(given: claims.Trace | None) -> MessageTrace | None:
+    if given is None or not is_valid_subject(given.dest):
+        return None
+    return MessageTrace(dest=given.dest, sampling=given.sampling if 0 < given.sampling <= 100 else 100)
+
+
+def jetstream_of(limits: claims.OperatorLimits) -> AccountJetStream | None:
+    """JetStream of an account; None = it has none."""
+    if not limits.has_jetstream:
+        return None
+    tiers = limits.tiered_limits
+    if tiers:
+        return AccountJetStream(tiers=tuple((name, _tier(tiers[name])) for name in sorted(tiers)))
+    return _tier(limits)
+
+
+def _tier(own: claims.JetStreamLimits) -> AccountJetStream:
+    return AccountJetStream(
+        max_memory_bytes=own.mem_storage,
+        max_file_bytes=own.disk_storage,
+        max_streams=own.streams or -1,
+        max_consumers=own.consumer or -1,
+        max_ack_pending=own.max_ack_pending or -1,
+        max_bytes_required=own.max_bytes_required,
+        memory_max_stream_bytes=own.mem_max_stream_bytes or -1,
+        file_max_stream_bytes=own.disk_max_stream_bytes or -1,
+    )
+
+
+def _mapping(source: str, destinations: tuple[claims.WeightedMapping, ...]) -> SubjectMapping:
+    return SubjectMapping(
+        source,
+        tuple(
+            Destination(subject=one.subject, weight=one.weight or 100, cluster=one.cluster)
+            for one in destinations
+        ),
+    )
+
+
+def _export(one: claims.Export) -> AnyExport:
+    if one.type == "stream":
+        return StreamExport(
+            subject=one.subject,
+            token_required=one.token_req,
+            account_token_position=one.account_token_position,
+        )
+    latency = None
+    if one.service_latency is not None:
+        sampling = one.service_latency.sampling
+        latency = Latency(
+            subject=one.service_latency.results, sampling=sampling if isinstance(sampling, int) else 0
+        )
+    default = ServiceExport(subject=one.subject)
+    return ServiceExport(
+        subject=one.subject,
+        token_required=one.token_req,
+        account_token_position=one.account_token_position,
+        response=_RESPONSES.get(one.response_type, ResponseType.SINGLETON),
+        response_threshold_ns=one.response_threshold or default.response_threshold_ns,
+        latency=latency,
+        allow_trace=one.allow_trace,
+    )
+
+
+def _import(one: claims.Import, activated: bool) -> AnyImport:
+    if one.type == "stream":
+        # The old field `to` of a stream import is a prefix; `local_subject` says it whole.
+        to = one.local_subject or (f"{one.to}.{one.subject}" if one.to else "")
+        return StreamImport(
+            account=one.account, subject=one.subject, to=to, allow_trace=one.allow_trace, activated=activated
+        )
+    # The old form of a service import has the local subject in `subject`, and the remote one in `to`.
+    subject, to = (
+        (one.subject, one.local_subject) if one.local_subject else (one.to or one.subject, one.subject)
+    )
+    return ServiceImport(account=one.account, subject=subject, to=to, share=one.share, activated=activated)
+
+
+def connection_types_of(user: claims.UserLimits) -> frozenset[str] | None:
+    """How a user may come in; empty = any way, None = no way that is known here."""
+    known = frozenset(kind.upper() for kind in user.allowed_connection_types) & CONNECTION_TYPES
+    return known if known or not user.allowed_connection_types else None

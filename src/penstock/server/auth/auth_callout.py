@@ -1,0 +1,236 @@
+"""Auth callout: a service among the clients decides who another client is.
+
+A client that the configuration does not let in (or whose account leaves it to a service) is described in a
+token that the server signs, and published to `$SYS.REQ.USER.AUTH` in the service's account. The answer is a
+token of the service with the token of a user in it: for just the key that was made for this question, to just
+this server. It places the client in an account, with permissions and perhaps an end.
+
+Until the answer is there the client is not read from; without one in time it is refused. The service itself
+logs in as one of `auth_users`, whom nobody is asked about. Who is in the service's account may not publish to
+the subject of questions.
+
+With a curve key (`xkey`) the question is sealed for the service, and names the server's own key in a header;
+an answer may be sealed in turn, and then needs no signature that is known.
+
+Who is asked, and whose answers count, is in `callout_policies`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from penstock.errors import ConfigError, MisuseError
+from penstock.kernels.sinks import Sink
+from penstock.protocol.claims import GenericClaims, UserClaims
+from penstock.protocol.curvekeys import NONCE_BYTES
+from penstock.protocol.ids import NuidGenerator
+from penstock.protocol.jwt import decode, decode_user, encode
+from penstock.protocol.nkeys import KeyPair, Prefix, is_public
+from penstock.routing.permissions import Entry, Permissions
+from penstock.server.auth.account_claims import connection_types_of, permissions_of
+from penstock.server.auth.authenticator import Credentials, Identity
+from penstock.server.auth.callout_policies import Policy, Service
+from penstock.server.auth.operators import time_left_ns
+from penstock.server.config.option_checks import NS
+from penstock.server.server_identity import VERSION
+
+if TYPE_CHECKING:
+    from penstock.server.connect_message import ConnectOptions
+    from penstock.server.server import Server
+    from penstock.server.session import Session
+
+SUBJECT = "$SYS.REQ.USER.AUTH"
+AUDIENCE = "nats-authorization-request"
+XKEY_HEADER = "Nats-Server-Xkey"
+TOKEN_START = b"eyJ"
+Decided = Callable[[Identity | None], None]
+
+
+class AuthCallout:
+    """Asks services about clients.
+
+    Args:
+        server: has the accounts, the clock, and keys.
+        policy: whom to ask, and whose answers count.
+    """
+
+    def __init__(self, server: Server, policy: Policy) -> None:
+        self._server = server
+        self._policy = policy
+        assert server.key is not None  # there is one where services may be asked
+        assert server.curve_key is not None
+        self._key, self._curve_key = server.key, server.curve_key
+        self._new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
+
+    def service(self, credentials: Credentials, identity: Identity | None) -> Service | None:
+        """Who decides about this client, whom its credentials let in, or did not; None = nobody else does."""
+        return self._policy.service(credentials, identity)
+
+    def let_in(self, identity: Identity) -> Identity:
+        """Who is in a service's account asks no questions in the server's name."""
+        if not self._policy.asks_in(identity.account):
+            return identity
+        permissions = identity.permissions or Permissions()
+        denied = replace(permissions.publish, deny=(*permissions.publish.deny, Entry(SUBJECT)))
+        return structs.replace(identity, permissions=replace(permissions, publish=denied))
+
+    def ask(self, service: Service, session: Session, given: ConnectOptions, decided: Decided) -> None:
+        """Asks about a client; `decided` is called once, soon or when the time for it is over."""
+        server, account = self._server, self._server.account(service.account)
+        user = KeyPair.from_bytes(Prefix.USER, os.urandom(32))
+        reply = f"$SYS._INBOX.{self._new_id()}".encode()
+        waiting = True
+
+        def end(identity: Identity | None, why: str = "") -> None:
+            nonlocal waiting
+            if not waiting:
+                return
+            waiting = False
+            timer.cancel()
+            account.unsubscribe(subscription)
+            if why:
+                server.log.warning(f"{session.name} - {why}")
+            loop.call_soon(decided, identity)  # the answer is being routed: nothing else may be meanwhile
+
+        def answered(
+            subject: bytes, again: bytes, header: bytes, payload: bytes, origin: Sink | None
+        ) -> None:
+            try:
+                identity = self._identity(service, payload, user.public)
+            except (MisuseError, ConfigError) as error:
+                end(None, str(error))
+            else:
+                end(identity)
+
+        loop = asyncio.get_running_loop()
+        timeout_s = server.options.auth_timeout_ns / NS
+        timer = loop.call_later(timeout_s, lambda: end(None, "auth callout: no answer in time"))
+        subscription = account.subscribe_service(reply, answered)
+        header, question = b"", self._question(service, session, given, user.public).encode()
+        if service.xkey:
+            header = f"NATS/1.0\r\n{XKEY_HEADER}: {self._curve_key.public}\r\n\r\n".encode()
+            question = self._curve_key.seal(question, service.xkey, os.urandom(NONCE_BYTES))
+        if not account.publish(SUBJECT.encode(), question, reply=reply, header=header):
+            end(None, f"auth callout: nobody listens to {SUBJECT} in account {account.name}")
+
+    # -- the question
+
+    def _question(self, service: Service, session: Session, given: ConnectOptions, user: str) -> str:
+        server = self._server
+        host, _ = session.connection.peer
+        about: dict[str, Any] = {
+            "host": host,
+            "id": session.cid,
+            "user": given.nkey or given.user,
+            "name": given.name,
+            "kind": "Client",
+            "type": "websocket" if session.connection.kind == "websocket" else "nats",
+            "nonce": session.nonce if given.sig else "",
+        }
+        shown = {
+            "jwt": service.token,
+            "nkey": given.nkey,
+            "sig": given.sig,
+            "auth_token": given.auth_token,
+            "user": given.user,
+            "pass": given.password,
+            "name": given.name,
+            "lang": given.lang,
+            "version": given.version,
+        }
+        now_s = server.clock() // NS
+        body: dict[str, Any] = {
+            "server_id": {
+                "name": server.server_name,
+                "host": server.options.host,
+                "id": server.server_id,
+                "version": VERSION,
+            },
+            "user_nkey": user,
+            "client_info": _without_empty(about),
+            "connect_opts": {**_without_empty(shown), "protocol": given.protocol},
+            "type": "authorization_request",
+            "version": 2,
+        }
+        if service.xkey:
+            body["server_id"]["xkey"] = self._curve_key.public
+        encrypted = session.connection.tls()
+        if encrypted[0]:
+            body["client_tls"] = {"version": encrypted[0], "cipher": encrypted[1], **_certificates(session)}
+        claims = GenericClaims(
+            audience=AUDIENCE,
+            subject=service.subject,
+            expires=now_s + max(1, server.options.auth_timeout_ns // NS),
+            nats=body,
+        )
+        return encode(claims, self._key, now_s=now_s)
+
+    # -- the answer
+
+    def _identity(self, service: Service, payload: bytes, expected: str) -> Identity:
+        """Who the client is. Raises MisuseError or ConfigError."""
+        if not payload:
+            raise MisuseError(f'auth callout violation: "no reason supplied" on account {service.account!r}')
+        is_sealed = bool(service.xkey) and not payload.startswith(TOKEN_START)
+        if is_sealed:
+            payload = self._curve_key.open(payload, service.xkey)
+        answer = decode(payload.decode("utf-8", "replace"))
+        if not isinstance(answer, GenericClaims) or answer.nats.get("type") != "authorization_response":
+            raise MisuseError("not an authorization response claim")
+        if not is_public(answer.issuer, Prefix.ACCOUNT):
+            raise MisuseError("the authorization response is not signed by an account")
+        if answer.subject != expected:
+            raise MisuseError("auth callout violation: auth callout response is not for expected user")
+        if answer.audience != self._server.server_id:
+            raise MisuseError("auth callout violation: auth callout response is not for server")
+        if not is_sealed:  # who could seal it, was asked
+            self._policy.check_signer(service, answer)
+        if answer.nats.get("error"):
+            raise MisuseError(f"auth callout service returned an error: {answer.nats['error']}")
+        user = decode_user(str(answer.nats.get("jwt", "")))
+        now_s = self._server.clock() // NS
+        problem = next(iter((*user.problems(), *answer.problems())), "")
+        problem = problem or user.time_problem(now_s) or answer.time_problem(now_s)
+        if problem:
+            raise MisuseError(f"Error validating user JWT: {problem}")
+        if user.subject != expected:
+            raise MisuseError(f"Expected authorized user of {expected!r} but got {user.subject!r}")
+        return self._placed(service, user)
+
+    def _placed(self, service: Service, user: UserClaims) -> Identity:
+        place = self._policy.place(service, user)
+        if connection_types_of(place.limits) is None:
+            raise MisuseError("authorized user using invalid connection type")
+        expires_ns = user.expires * NS
+        if place.limits.times:
+            ends_ns = self._server.clock() + time_left_ns(place.limits, self._server.clock())
+            expires_ns = min(expires_ns or ends_ns, ends_ns)
+        permissions = permissions_of(place.limits)
+        identity = Identity(
+            account=place.account,
+            user=user.name or user.subject,
+            permissions=place.default_permissions if permissions is None else permissions,
+            issuer_key=place.account,
+            expires_ns=expires_ns,
+            proxy_required=place.limits.proxy_required,
+        )
+        return self.let_in(identity)
+
+
+def _certificates(session: Session) -> dict[str, list[str]]:
+    der = session.connection.certificate()
+    if not der:
+        return {}
+    import ssl
+
+    return {"certs": [ssl.DER_cert_to_PEM_cert(der)]}
+
+
+def _without_empty(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if value not in ("", 0)}

@@ -1,0 +1,72 @@
+"""What a client of a session shows of itself: its credentials, and the name that log lines give it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from penstock.server.auth.authenticator import Credentials
+
+if TYPE_CHECKING:
+    from penstock.server.connect_message import ConnectOptions
+    from penstock.server.session import Session
+
+
+def credentials_of(session: Session, given: ConnectOptions) -> Credentials:
+    """What the client shows, in a CONNECT or so far."""
+    connection, is_websocket = session.connection, session.connection.kind == "websocket"
+    options = session.server.options
+    tls = options.tls
+    if is_websocket:
+        tls = options.websocket.tls if options.websocket is not None else None
+    return Credentials(
+        user=given.user,
+        password=given.password,
+        token=given.auth_token,
+        nkey=given.nkey,
+        sig=given.sig,
+        jwt=given.jwt,
+        nonce=session.nonce,
+        host=connection.peer[0],
+        connection_type="WEBSOCKET" if is_websocket else "STANDARD",
+        certificate=connection.certificate() if tls is not None and tls.verify_and_map else None,
+    )
+
+
+def log_name(session: Session) -> str:
+    """Its address and number; from CONNECT on its client library, name and user, too.
+
+    An address that it claims (X-Forwarded-For) stands before its own, as in the official server's log.
+    """
+    connection = session.connection
+    host, port = connection.peer
+    tag = "wid" if connection.kind == "websocket" else "cid"
+    claimed = connection.forwarded_for
+    if claimed:
+        host = f"[{claimed}]/{host}" if ":" in claimed else f"{claimed}/{host}"
+    found = f"{host}:{port} - {tag}:{session.cid}"
+    options, identity = session.options, session.identity
+    if options.lang or options.version or options.name:
+        parts = [f"v{options.version}" if options.version else "", options.lang, options.name]
+        found += f' - "{quoted_text(":".join(part for part in parts if part))}"'
+    if identity is not None and identity.user:
+        kinds = (("nkey:", options.nkey), ("user:", options.user), ("jwt:", options.jwt))
+        kind = next((kind for kind, given in kinds if given), "")  # a token has no name
+        found += f' - "{quoted_text(f"{identity.account}/{kind}{identity.user}")}"'
+    return found
+
+
+def quoted_text(text: str) -> str:
+    """A peer's text as it may stand between quotes in a log line, where it can't end them."""
+    if text.isprintable() and '"' not in text and "\\" not in text:
+        return text
+    from penstock.server.logging.protocol_trace import quoted  # few names need it
+
+    return quoted(text.encode("utf-8", "surrogatepass"))
+
+
+def new_nonce() -> str:
+    """15 characters that nobody can foresee, for a client to sign."""
+    from base64 import urlsafe_b64encode
+
+    return urlsafe_b64encode(os.urandom(11)).decode().rstrip("=")

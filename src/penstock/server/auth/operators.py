@@ -1,0 +1,527 @@
+"""Trusted operators: accounts and users that nobody configured, known by their tokens.
+
+An operator signs the token of an account, the account (or one of its signing keys) that of a user. A client
+shows its user's token and signs the nonce of INFO; the account's token comes from the resolver when it is
+first needed. From then on the account is *known*: its limits, mappings, JetStream and shared subjects are
+what its claims say, until another token takes the place of this one (`update`).
+
+A user is let in when every signature, time, limit and revocation along that way holds; the official server's
+order of checks is kept, and so is what it tells the client, which is always the same. The log says why.
+
+When a token changes, clients that could not log in with what it says now are closed with the official texts.
+An account whose token expires closes its clients, and lets nobody in until there is a new token.
+
+Rejected: making known accounts part of the options. They change while the server runs, options don't.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from penstock.errors import ConfigError, MisuseError
+from penstock.net.reasons import CloseReason
+from penstock.protocol.claims import AccountClaims, Import, Scope, UserClaims, UserLimits, seconds_left
+from penstock.protocol.jwt import decode_account, decode_operator, decode_user
+from penstock.protocol.nkeys import Prefix, is_public
+from penstock.protocol.user_templates import fill
+from penstock.routing.permissions import Permissions
+from penstock.server.accounts.account_setup import refurnish, share
+from penstock.server.auth import activations
+from penstock.server.auth.account_claims import account_options, connection_types_of, permissions_of
+from penstock.server.auth.authenticator import Credentials, Identity, is_signed
+from penstock.server.auth.resolver import MemoryResolver, resolver_of
+from penstock.server.config.option_checks import NS
+from penstock.server.config.server_options import SYSTEM_ACCOUNT, AccountJetStream, AccountOptions, Options
+from penstock.server.server_identity import VERSION
+
+if TYPE_CHECKING:
+    from penstock.server.server import Server
+    from penstock.server.session import Session
+
+
+class Untrusted(MisuseError):
+    """Why somebody is not let in; for the log alone."""
+
+
+@dataclass(slots=True)
+class KnownAccount:
+    """An account as its token says."""
+
+    claims: AccountClaims
+    token: str
+    options: AccountOptions
+    default_permissions: Permissions | None
+    signing_keys: dict[str, Scope | None]
+    """Whose signature makes a user of this account, with the scope of those that have one."""
+    updated_ns: int
+    expired: bool = False
+    timer: asyncio.TimerHandle | None = None
+    activation_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def name(self) -> str:
+        return self.claims.subject
+
+    def stop_timers(self) -> None:
+        """It is known no more, or known anew."""
+        for timer in (self.timer, self.activation_timer):
+            if timer is not None:
+                timer.cancel()
+        self.timer = self.activation_timer = None
+
+
+class Operators:
+    """Checks credentials by tokens, and knows the accounts of those that were shown.
+
+    Args:
+        server: has options that trust operators; its clock runs.
+
+    Raises:
+        ConfigError: the resolver's directory can't be used.
+    """
+
+    required = True
+    needs_nonce = True
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        options = server.options
+        claims = [decode_operator(token) for token in options.operators]
+        self._trusted = {key for one in claims for key in one.trusted_keys()} | set(options.trusted_keys)
+        self._strict = {key for one in claims if one.nats.strict_signing_key_usage
+                        for key in one.nats.signing_keys}  # fmt: skip
+        self._root = claims[0].subject if claims else ""
+        self.root_keys = frozenset(claims[0].trusted_keys()) if claims else frozenset()
+        assert options.resolver is not None  # `check` has seen to it
+        self.resolver = resolver_of(options.resolver, server.clock())
+        for account, token in options.resolver_preload:
+            self.resolver.store(account, token, server.clock())
+        self.known: dict[str, KnownAccount] = {}
+
+    def start(self, stored: list[str]) -> None:
+        """Looks up the system account, and the accounts that have something stored.
+
+        Raises ConfigError when there is no system account, as far as one is configured.
+        """
+        system = self._server.options.system_account
+        if system != SYSTEM_ACCOUNT:
+            try:
+                self.account(system)
+            except Untrusted as refused:
+                raise ConfigError(f"error resolving system account: {refused}") from refused
+        for name in stored:
+            try:
+                self.account(name)
+            except Untrusted as refused:
+                self._server.log.warning(f"Account [{name}] has streams, and is not known: {refused}")
+
+    def close(self) -> None:
+        """Ends the timers."""
+        for known in self.known.values():
+            known.stop_timers()
+
+    # -- users
+
+    def check(self, credentials: Credentials) -> Identity | None:
+        try:
+            return self._identity(credentials)
+        except (Untrusted, MisuseError, ConfigError) as refused:
+            self._server.log.debug(f"{credentials.host} - authentication by token: {refused}")
+            return None
+
+    def is_slow(self, credentials: Credentials) -> bool:
+        return False
+
+    def has_user(self, name: str) -> bool:
+        return False
+
+    def _identity(self, credentials: Credentials) -> Identity:
+        user = self._shown(credentials)
+        now_ns = self._server.clock()
+        problem = next(iter(user.problems()), "") or user.time_problem(now_ns // NS)
+        if problem:
+            raise Untrusted(f"User JWT no longer valid: {problem}")
+        options = self._server.options
+        pinned = options.resolver_pinned_accounts
+        if pinned and user.account not in pinned | {options.system_account}:
+            raise Untrusted(f"Account {user.account} not listed as operator pinned account")
+        account = self.account(user.account)
+        limits = limits_of(account, user)
+        if account.expired:
+            raise Untrusted("Account JWT has expired")
+        self._check_how(credentials, account, user, limits)
+        expires_ns = user.expires * NS
+        if limits.times:
+            ends_ns = now_ns + time_left_ns(limits, now_ns)
+            expires_ns = min(expires_ns or ends_ns, ends_ns)
+        permissions = permissions_of(limits)
+        return Identity(
+            account=account.name,
+            user=user.subject,
+            permissions=account.default_permissions if permissions is None else permissions,
+            claims=user,
+            issuer_key=user.issuer,
+            expires_ns=expires_ns,
+            proxy_required=limits.proxy_required,
+            max_payload=limits.payload,
+            max_subscriptions=limits.subs,
+        )
+
+    def _shown(self, credentials: Credentials) -> UserClaims:
+        token = self.token_of(credentials)
+        if not token:
+            raise Untrusted("Authentication requires a user JWT")
+        return decode_user(token)
+
+    def token_of(self, credentials: Credentials) -> str:
+        """What a client counts as having shown: the sentinel's token in place of one that is none."""
+        sentinel = self._server.options.default_sentinel
+        if not sentinel:
+            return credentials.jwt
+        try:
+            decode_user(credentials.jwt)
+        except MisuseError:
+            return sentinel
+        return credentials.jwt
+
+    def _check_how(
+        self, credentials: Credentials, account: KnownAccount, user: UserClaims, limits: UserLimits
+    ) -> None:
+        """Where a client comes from, how, and whether it is who the token is about."""
+        if limits.bearer_token and account.claims.nats.limits.disallow_bearer:
+            raise Untrusted("Account does not allow bearer tokens")
+        types = connection_types_of(limits)
+        if types is None or (types and credentials.connection_type not in types):
+            raise Untrusted("Connection type not allowed")
+        if not limits.bearer_token and not is_signed(credentials, user.subject):
+            raise Untrusted("Signature not verified")
+        if account.claims.nats.revokes(user.subject, user.issued_at):
+            raise Untrusted("User authentication revoked")
+        if limits.networks and not _comes_from(credentials.host, limits.networks):
+            raise Untrusted(f"Bad src Ip {credentials.host}")
+
+    # -- accounts
+
+    def account(self, name: str) -> KnownAccount:
+        """An account, by its token when it is not known yet. Raises Untrusted."""
+        known = self.known.get(name)
+        if known is not None and not known.expired:
+            return known
+        token = self._fetch(name)
+        if known is not None:
+            if token is not None and token != known.token:
+                self.update(name, token)
+            return self.known[name]
+        known = self._stub(name) if token is None else self._read(name, token)
+        self._adopt(known)
+        if known.options.imports or self._is_imported(name):
+            share(self._server)
+        return known
+
+    def _is_imported(self, name: str) -> bool:
+        """Does another account import from this one?"""
+        return any(entry.account == name for known in self.known.values() for entry in known.options.imports)
+
+    def options_of(self, name: str) -> AccountOptions | None:
+        """What a known account is configured as."""
+        known = self.known.get(name)
+        return known.options if known is not None else None
+
+    def jetstream_accounts(self) -> dict[str, AccountJetStream]:
+        """Which known accounts have JetStream, and their limits."""
+        found = {name: known.options.jetstream for name, known in self.known.items()}
+        return {name: limits for name, limits in found.items() if limits is not None}
+
+    def name_of(self, name: str) -> str:
+        """What the account calls itself; its key when it doesn't."""
+        known = self.known.get(name)
+        return (known.claims.name if known is not None else "") or name
+
+    def update(self, name: str, token: str) -> None:
+        """A new token for a known account. Raises Untrusted, ConfigError, MisuseError: the old one stays."""
+        before = self.known[name]
+        if before.token == token and not before.expired:
+            return
+        fresh = self._read(name, token)
+        before.stop_timers()
+        self._adopt(fresh)
+        for other in self.known.values():
+            if any(one.account == name and one.token for one in other.claims.nats.imports):
+                self._renew_activations(other)
+        refurnish(self._server, name)
+        self._hold(before, fresh)
+
+    def remove(self, name: str) -> None:
+        """The account was deleted: nobody is in it, and it has no JetStream. What is stored stays."""
+        known = self.known.get(name)
+        if known is None:
+            return
+        self._expire(known)
+        known.stop_timers()
+        if self._server.jetstream is not None:
+            self._server.jetstream.configure(name, None)
+        del self.known[name]
+        share(self._server)
+
+    def reload(self) -> None:
+        """The preloaded tokens are others: known accounts follow."""
+        for account, token in self._server.options.resolver_preload:
+            self.resolver.store(account, token, self._server.clock())
+            if account in self.known:
+                try:
+                    self.update(account, token)
+                except (Untrusted, ConfigError, MisuseError) as refused:
+                    self._server.log.error(f"Account [{account}] keeps its token: {refused}")
+
+    def verified(self, token: str) -> AccountClaims:
+        """The claims of an account, signed by an operator and in force. Raises Untrusted, MisuseError."""
+        claims = decode_account(token)
+        if claims.issuer not in self._trusted:
+            raise Untrusted("account validation failed: not signed by a trusted operator")
+        problem = next(iter(claims.problems()), "") or claims.time_problem(self._server.clock() // NS)
+        if problem:
+            raise Untrusted(f"account validation failed: {problem}")
+        return claims
+
+    def is_strict_about(self, issuer: str) -> bool:
+        """Is this the operator's own key, which it doesn't sign with?"""
+        return issuer == self._root and issuer not in self.root_keys
+
+    def _fetch(self, name: str) -> str | None:
+        try:
+            return self.resolver.fetch(name)
+        except (OSError, UnicodeDecodeError) as error:
+            raise Untrusted(f"Account JWT lookup error: {error}") from error
+
+    def _read(self, name: str, token: str) -> KnownAccount:
+        try:
+            claims = self.verified(token)
+        except Untrusted:
+            raise
+        except MisuseError as error:
+            raise Untrusted(f"Account JWT lookup error: {error}") from error
+        if claims.subject != name:
+            raise Untrusted("account validation failed: the token is another account's")
+        signing_keys = dict(claims.nats.scopes)
+        if claims.issuer not in self._strict:
+            signing_keys[name] = None
+        return KnownAccount(
+            claims=claims,
+            token=token,
+            options=self._options(claims),
+            default_permissions=permissions_of(claims.nats.default_permissions),
+            signing_keys=signing_keys,
+            updated_ns=self._server.clock(),
+        )
+
+    def _stub(self, name: str) -> KnownAccount:
+        """The system account before a directory has its token: with it, tokens can be put there."""
+        if name != self._server.options.system_account or isinstance(self.resolver, MemoryResolver):
+            raise Untrusted(f"account {name} is not in the resolver")
+        self._server.log.info("Using bootstrapping system account")
+        return KnownAccount(
+            claims=AccountClaims(subject=name, name=name),
+            token="",
+            options=AccountOptions(name=name),
+            default_permissions=None,
+            signing_keys={name: None},
+            updated_ns=self._server.clock(),
+        )
+
+    def _adopt(self, known: KnownAccount) -> None:
+        """From now on the account is what this says."""
+        server = self._server
+        self.known[known.name] = known
+        server.account(known.name)
+        if server.jetstream is not None:
+            server.jetstream.configure(known.name, known.options.jetstream)
+        if known.claims.expires:
+            delay_s = known.claims.expires - server.clock() / NS
+            loop = asyncio.get_running_loop()
+            known.timer = loop.call_later(max(0.0, delay_s), self._expire, known)
+        self._watch_activations(known)
+
+    def _options(self, claims: AccountClaims) -> AccountOptions:
+        """What the claims mean just now. Raises ConfigError."""
+        return account_options(claims, lambda one: self._is_activated(claims, one))
+
+    def _is_activated(self, importer: AccountClaims, one: Import) -> bool:
+        if not one.token:
+            return False
+        known = self.known.get(one.account)
+        exporter = known.claims if known is not None else None
+        if exporter is None:
+            try:
+                token = self._fetch(one.account)
+                exporter = self.verified(token) if token is not None else None
+            except (MisuseError, Untrusted):
+                return False
+        return exporter is not None and activations.holds(importer, one, exporter, self._server.clock() // NS)
+
+    def _renew_activations(self, known: KnownAccount) -> None:
+        """Activations of an account may have begun or ended: its imports follow."""
+        known.options = self._options(known.claims)
+        self._watch_activations(known)
+
+    def _watch_activations(self, known: KnownAccount) -> None:
+        if known.activation_timer is not None:
+            known.activation_timer.cancel()
+            known.activation_timer = None
+        now_ns = self._server.clock()
+        at_s = activations.next_change(known.claims, now_ns // NS)
+        if at_s:
+            loop = asyncio.get_running_loop()
+            delay_s = max(0.0, at_s - now_ns / NS)
+            known.activation_timer = loop.call_later(delay_s, self._on_activation_time, known)
+
+    def _on_activation_time(self, known: KnownAccount) -> None:
+        self._renew_activations(known)
+        share(self._server)
+
+    # -- those who are connected
+
+    def _sessions(self, name: str) -> list[Session]:
+        """The clients in an account, the oldest first."""
+        return [session for session in self._server.sessions.values()
+                if session.identity is not None and session.identity.account == name]  # fmt: skip
+
+    def _expire(self, known: KnownAccount) -> None:
+        known.expired = True
+        for session in self._sessions(known.name):
+            session.refuse("Account Authentication Expired", CloseReason.AUTHENTICATION_EXPIRED)
+
+    def _hold(self, before: KnownAccount, fresh: KnownAccount) -> None:
+        """Holds clients against the new token of their account."""
+        room = fresh.options.max_connections
+        for session in self._sessions(fresh.name):
+            identity = session.identity
+            claims = identity.claims if identity is not None else None
+            if room == 0:
+                session.refuse(
+                    "maximum account active connections exceeded", CloseReason.MAX_ACCOUNT_CONNECTIONS
+                )
+                continue
+            room -= 1
+            if identity is None or claims is None:
+                continue
+            if claims.nats.bearer_token and fresh.claims.nats.limits.disallow_bearer:
+                session.refuse("Authorization Violation", CloseReason.AUTHENTICATION_FAILURE)
+            elif fresh.claims.nats.revokes(claims.subject, claims.issued_at):
+                session.refuse("User Authentication Revoked", CloseReason.REVOCATION)
+            elif _signer_changed(before, fresh, claims.issuer):
+                session.close(CloseReason.AUTHENTICATION_FAILURE)
+            elif identity.permissions == before.default_permissions and permissions_of(claims.nats) is None:
+                session.become(structs.replace(identity, permissions=fresh.default_permissions))
+            else:
+                session.become(identity)
+
+
+def _signer_changed(before: KnownAccount, fresh: KnownAccount, issuer: str) -> bool:
+    if issuer not in fresh.signing_keys:
+        return True
+    return before.signing_keys.get(issuer) != fresh.signing_keys[issuer]
+
+
+def limits_of(account: KnownAccount, user: UserClaims) -> UserLimits:
+    """A user's limits: its own, or those of the scope of the key that signed it. Raises Untrusted."""
+    if user.issuer not in account.signing_keys:
+        raise Untrusted("User JWT issuer is not known")
+    scope = account.signing_keys[user.issuer]
+    if scope is None:
+        return user.nats.limits
+    if user.nats.limits != UserLimits():
+        raise Untrusted("scoped users require no permissions or limits set")
+    try:
+        return fill(scope.template, user, account.claims)
+    except MisuseError as error:
+        raise Untrusted(f"User JWT generated invalid permissions: {error}") from error
+
+
+def _comes_from(host: str, networks: tuple[str, ...]) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return any(address in ip_network(network, strict=False) for network in networks)
+
+
+def time_left_ns(limits: UserLimits, now_ns: int) -> int:
+    """How long a user with times of day may stay. Raises Untrusted: not now."""
+    from zoneinfo import ZoneInfo
+
+    try:
+        zone = ZoneInfo(limits.times_location) if limits.times_location else None
+    except (KeyError, ValueError, OSError) as error:  # not known (a KeyError), no name, no file
+        raise Untrusted(f"could not parse iana time zone by name: {error}") from error
+    now = datetime.fromtimestamp(now_ns / NS, zone)
+    second = now.hour * 3600 + now.minute * 60 + now.second + now.microsecond / 1e6
+    left = seconds_left(limits.times, second)
+    if left is None:
+        raise Untrusted("Outside connect times")
+    return int(left * NS)
+
+
+# -- options
+
+
+def check(options: Options) -> None:
+    """Holds options that trust operators against themselves. Raises ConfigError."""
+    if options.resolver is None:
+        raise ConfigError("operators require an account resolver to be configured")
+    if options.accounts:
+        raise ConfigError("operators do not allow Accounts to be configured directly")
+    if options.users:
+        raise ConfigError("operators do not allow users to be configured directly")
+    if options.auth_callout is not None:
+        raise ConfigError("operators do not allow authorization callouts to be configured directly")
+    if options.default_sentinel:
+        _check_sentinel(options.default_sentinel)
+    if options.operators and options.trusted_keys:
+        raise ConfigError("conflicting options for 'TrustedKeys' and 'TrustedOperators'")
+    claims = [decode_operator(token) for token in options.operators]
+    systems = {one.nats.system_account for one in claims} - {""}
+    if options.system_account != SYSTEM_ACCOUNT:
+        if systems and options.system_account not in systems:
+            raise ConfigError("system_account in config and operator JWT must be identical")
+    elif options.resolver.type != "memory":
+        raise ConfigError(
+            "using nats based account resolver - the system account needs to be specified in configuration or"
+            " the operator jwt"
+        )
+    for one in claims:
+        _check_version(one.subject, one.nats.assert_server_version)
+    for key in options.resolver_pinned_accounts:
+        if not is_public(key, Prefix.ACCOUNT):
+            raise ConfigError(f'pinned account key "{key}" is not a valid public account nkey')
+
+
+def _check_sentinel(token: str) -> None:
+    try:
+        user = decode_user(token).nats
+    except MisuseError as error:
+        raise ConfigError("default sentinel JWT not valid") from error
+    may_be_scoped = bool(user.issuer_account) and user.limits == UserLimits()
+    if not user.bearer_token and not may_be_scoped:
+        raise ConfigError("default sentinel must be a bearer token")
+
+
+def _check_version(operator: str, wanted: str) -> None:
+    if not wanted:
+        return
+    try:
+        numbers = [int(part) for part in wanted.split(".")]
+    except ValueError:
+        numbers = []
+    if len(numbers) != 3:
+        raise ConfigError(
+            f"operator {operator} expects version {wanted} got error instead: asserted server version must be"
+            " of the form <major>.<minor>.<update>"
+        )
+    if numbers > [int(part) for part in VERSION.split(".")]:
+        raise ConfigError(f"operator {operator} expected version {wanted} > server version {VERSION}")

@@ -1,0 +1,1 @@
+"""nats.conf and options: parsing, directives, validation."""

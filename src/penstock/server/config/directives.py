@@ -1,0 +1,589 @@
+"""What the directives of nats.conf mean: the tree of `conf` becomes `Options`.
+
+Each block has a table from directive to the function that reads its value and the option it sets.
+A directive the official server knows and this one doesn't support yet is refused by name, never ignored:
+a server that silently drops `tls` or `accounts` is worse than one that doesn't start. What has an effect in
+clusters alone is checked (`standalone_directives`).
+
+A key that some value refers to as a variable is no unknown field, in whatever block it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from msgspec import structs
+
+from penstock.errors import ConfigError, MisuseError
+from penstock.protocol.durations import parse_duration
+from penstock.server.config.conf_parser import Map, Node, Where, parse_file
+from penstock.server.config.option_checks import NS
+from penstock.server.config.server_options import JetStreamOptions, Options
+
+Reader = Callable[[Node, str], Any]
+
+NO_PROFILE = (
+    "this server has no profiling port, because what asks one understands profiles of Go alone; "
+    "`py-spy record --pid <pid>` takes a profile of a running server"
+)
+
+_STORAGE_SIZE = re.compile(r"(-?[0-9]{1,19})([KMGT])")
+
+UNSUPPORTED = frozenset(
+    """connect_error_reports default_js_domain feature_flags
+    ocsp ocsp_cache prof_block_rate
+    reconnect_error_reports resolver_tls""".split()
+)
+UNSUPPORTED_JETSTREAM = frozenset(
+    """extension_hint max_concurrent_io max_outstanding_catchup meta_compact meta_compact_size
+    meta_compact_sync tpm""".split()
+)
+UNSUPPORTED_JETSTREAM_LIMITS = frozenset({"max_ha_assets"})
+
+
+# -- values
+
+
+def _fail(node: Node, text: str) -> ConfigError:
+    return node.where.error(text)
+
+
+def text(node: Node, name: str) -> str:
+    if not isinstance(node.value, str):
+        raise _fail(node, f"{name} is {shown(node)}; it must be a string")
+    return node.value
+
+
+def integer(node: Node, name: str) -> int:
+    if isinstance(node.value, bool) or not isinstance(node.value, int):
+        raise _fail(node, f"{name} is {shown(node)}; it must be an integer")
+    return node.value
+
+
+def boolean(node: Node, name: str) -> bool:
+    if not isinstance(node.value, bool):
+        raise _fail(node, f"{name} is {shown(node)}; it must be true or false")
+    return node.value
+
+
+def duration(node: Node, name: str) -> int:
+    """Nanoseconds of `"1h2m3s"`; a bare number means seconds."""
+    if isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+        return int(node.value * NS)
+    try:
+        return parse_duration(text(node, name))
+    except MisuseError as error:
+        raise _fail(node, f"error parsing {name}: {error}") from error
+
+
+def interval(node: Node, name: str) -> int:
+    """A duration that was once a number of seconds, which is still taken; a test of the configuration refuses
+    it."""
+    if not isinstance(node.value, str):
+        node.warning = f'invalid use of field "{name}": {name} should be converted to a duration'
+    return duration(node, name)
+
+
+def duration_text(node: Node, name: str) -> int:
+    """A duration that must be a string."""
+    return duration(Node(text(node, name), node.where), name)
+
+
+def storage_size(node: Node, name: str) -> int:
+    """Bytes: an integer, or a string that ends in K, M, G or T (powers of 1024); the empty string is 0."""
+    if not isinstance(node.value, str):
+        return integer(node, name)
+    if not node.value:
+        return 0
+    match = _STORAGE_SIZE.fullmatch(node.value)
+    if match is None:
+        raise _fail(
+            node,
+            f'{name} is "{node.value}"; it must be an integer, or a string that ends in K, M, G or T',
+        )
+    return int(match[1]) << 10 * " KMGT".index(match[2])
+
+
+def address(node: Node, name: str) -> tuple[str | None, int]:
+    """(host or None, port) of `4222`, `"host:port"`, `"[v6]:port"` or `":port"`."""
+    if isinstance(node.value, int) and not isinstance(node.value, bool):
+        return None, node.value
+    word = text(node, name)
+    match = re.fullmatch(r"(\[[^\]]*\]|[^:]*):([^:]*)", word)
+    if match is None:
+        raise _fail(node, f'could not parse address string "{word}"; write it as "host:port"')
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}", match[2]):
+        raise _fail(node, f'could not parse port "{match[2]}"')
+    return match[1].strip("[]") or None, int(match[2])
+
+
+def block(node: Node, name: str) -> Map:
+    if not isinstance(node.value, Map):
+        raise _fail(node, f"{name} is {shown(node)}; it must be a map {{...}}")
+    return node.value
+
+
+def shown(node: Node) -> str:
+    if isinstance(node.value, Map):
+        return "a map"
+    return "an array" if isinstance(node.value, list) else repr(node.value)
+
+
+# -- blocks
+
+
+def fields(
+    items: Map, table: Mapping[str, tuple[str, Reader]], unsupported: frozenset[str]
+) -> dict[str, Any]:
+    """Options of a block whose directives each set one option. Raises ConfigError."""
+    found: dict[str, Any] = {}
+    for key, where, node in items:
+        entry = table.get(key.lower())
+        if entry is None:
+            if not node.used:
+                _check_without_effect(key, where, node, unsupported)
+            continue
+        option, read = entry
+        found[option] = read(node, key.lower())
+    return found
+
+
+def _check_without_effect(key: str, where: Where, node: Node, unsupported: frozenset[str]) -> None:
+    """A directive that sets nothing. Raises ConfigError, unless it means nothing to a server that stands
+    alone."""
+    name = key.lower()
+    if name not in unsupported:
+        raise where.error(f'unknown field "{key}"')
+    from penstock.server.config.ignored_directives import CHECKS  # most configurations have none of them
+
+    check = CHECKS.get(name)
+    if check is None:
+        raise where.error(f'field "{key}" is not supported by this server yet; remove it to start without it')
+    check(node, name)
+
+
+def _users(node: Node, name: str) -> Any:
+    from penstock.server.config import access_directives  # most configurations have no users
+
+    return access_directives.users(node, name)
+
+
+def _accounts(node: Node, name: str) -> Any:
+    from penstock.server.config import access_directives
+
+    return access_directives.accounts(node, name)
+
+
+def _permissions(node: Node, name: str) -> Any:
+    from penstock.server.config import access_directives
+
+    return access_directives.permissions(node, name)
+
+
+def _callout(node: Node, name: str) -> Any:
+    from penstock.server.config import operator_directives
+
+    return operator_directives.callout(node, name)
+
+
+def _authorization(node: Node, name: str) -> dict[str, Any]:
+    found = fields(block(node, name), _AUTHORIZATION, frozenset())
+    defaults = found.pop("default_permissions", None)
+    if defaults is not None and "users" in found:
+        from penstock.server.config import access_directives
+
+        found["users"] = access_directives.with_defaults(found["users"], defaults)
+    return found
+
+
+_AUTHORIZATION: dict[str, tuple[str, Reader]] = {
+    "user": ("user", text),
+    "username": ("user", text),
+    "password": ("password", text),
+    "pass": ("password", text),
+    "token": ("token", text),
+    "timeout": ("auth_timeout_ns", duration),
+    "auth_callout": ("auth_callout", _callout),
+    "proxy_required": ("proxy_required", boolean),
+    "auth_hook": ("auth_callout", _callout),
+    "users": ("users", _users),
+    "default_permissions": ("default_permissions", _permissions),
+    "default_permission": ("default_permissions", _permissions),
+    "permissions": ("default_permissions", _permissions),
+}
+
+
+def _sync_interval(node: Node, name: str) -> int | None:
+    """Nanoseconds; None stands for `always`."""
+    if isinstance(node.value, str) and node.value.lower() == "always":
+        return None
+    return interval(node, name)
+
+
+def _cipher(node: Node, name: str) -> str:
+    word = text(node, name)
+    known = {"chacha": "chacha", "chachapoly": "chacha", "aes": "aes"}
+    if word.lower() not in known:
+        raise _fail(node, f"unknown cipher type: {word!r}; it must be chacha, chachapoly or aes")
+    return known[word.lower()]
+
+
+def _unique_tag(node: Node, name: str) -> str:
+    return text(node, name).strip().lower()
+
+
+def _fast_ingest_errors(node: Node, name: str) -> bool:
+    word = text(node, name)
+    if word not in ("adr", "official"):
+        raise _fail(node, f"unknown numbers of errors: {word!r}; they may be adr (default) or official")
+    return word == "official"
+
+
+def _jetstream_limits(node: Node, name: str) -> dict[str, Any]:
+    found = fields(block(node, name), _JETSTREAM_LIMITS, UNSUPPORTED_JETSTREAM_LIMITS)
+    batch: dict[str, Any] = found.pop("batch", {})
+    return found | batch
+
+
+def _batch_limits(node: Node, name: str) -> dict[str, Any]:
+    return fields(block(node, name), _BATCH_LIMITS, frozenset())
+
+
+_JETSTREAM_LIMITS: dict[str, tuple[str, Reader]] = {
+    "duplicate_window": ("duplicate_window_max_ns", duration_text),
+    "max_ack_pending": ("ack_pending_max", integer),
+    "max_request_batch": ("request_batch_max", integer),
+    "default_max_consumers": ("consumers_per_stream_max", integer),
+    "batch": ("batch", _batch_limits),
+}
+_BATCH_LIMITS: dict[str, tuple[str, Reader]] = {
+    "max_inflight_per_stream": ("batch_inflight_per_stream_max", integer),
+    "max_inflight_total": ("batch_inflight_total_max", integer),
+    "max_msgs": ("batch_messages_max", integer),
+    "max_bytes": ("batch_bytes_max", storage_size),
+    "timeout": ("batch_timeout_ns", duration),
+}
+
+_JETSTREAM: dict[str, tuple[str, Reader]] = {
+    "cipher": ("cipher", _cipher),
+    "key": ("key", text),
+    "ek": ("key", text),
+    "encryption_key": ("key", text),
+    "prev_key": ("prev_key", text),
+    "prev_ek": ("prev_key", text),
+    "prev_encryption_key": ("prev_key", text),
+    "store_dir": ("store_dir", text),
+    "storedir": ("store_dir", text),
+    "domain": ("domain", text),
+    "max_memory_store": ("max_memory_bytes", storage_size),
+    "max_mem_store": ("max_memory_bytes", storage_size),
+    "max_mem": ("max_memory_bytes", storage_size),
+    "max_memory": ("max_memory_bytes", storage_size),
+    "max_file_store": ("max_file_bytes", storage_size),
+    "max_file": ("max_file_bytes", storage_size),
+    "sync_interval": ("sync_interval_ns", _sync_interval),
+    "sync": ("sync_interval_ns", _sync_interval),
+    "enabled": ("enabled", boolean),
+    "enable": ("enabled", boolean),
+    "strict": ("strict", boolean),
+    "limits": ("limits", _jetstream_limits),
+    "unique_tag": ("unique_tag", _unique_tag),
+    "max_buffered_msgs": ("buffered_msgs_max", integer),
+    "max_buffered_size": ("buffered_bytes_max", storage_size),
+    "request_queue_limit": ("request_queue_limit", integer),
+    "info_queue_limit": ("info_queue_limit", integer),
+    "fast_ingest_errors": ("official_fast_errors", _fast_ingest_errors),
+}
+
+
+def _jetstream(node: Node, name: str) -> JetStreamOptions | None:
+    """The block, `true`/`false`, or "enabled"/"disabled"."""
+    value = node.value
+    if isinstance(value, bool):
+        return JetStreamOptions() if value else None
+    if isinstance(value, str):
+        if value.lower() not in ("enabled", "enable", "disabled", "disable"):
+            raise _fail(node, f"Expected 'enabled' or 'disabled' for string value, got '{value}'")
+        return JetStreamOptions() if value.lower().startswith("enable") else None
+    found = fields(block(node, name), _JETSTREAM, UNSUPPORTED_JETSTREAM)
+    enabled = found.pop("enabled", True)
+    found.update(found.pop("limits", {}))
+    found.pop("strict", None)  # requests are always checked strictly, which is the official default
+    if "sync_interval_ns" in found and found["sync_interval_ns"] is None:
+        del found["sync_interval_ns"]
+        found["sync_always"] = True
+    if "cipher" in found and not found.get("key"):
+        raise _fail(node, "jetstream: cipher is set without key, and nothing would be encrypted; set key too")
+    return JetStreamOptions(**found) if enabled else None
+
+
+def _tls(node: Node, name: str) -> Any:
+    from penstock.server.config.tls_directives import tls
+
+    return tls(node, name)
+
+
+def _trust(reader: str) -> Reader:
+    """A reader of operator_directives, which most configurations don't need."""
+
+    def read(node: Node, name: str) -> Any:
+        from penstock.server.config import operator_directives
+
+        return getattr(operator_directives, reader)(node, name)
+
+    return read
+
+
+def _websocket(node: Node, name: str) -> Any:
+    from penstock.server.config.websocket_directives import websocket
+
+    return websocket(node, name)
+
+
+def _proxies(node: Node, name: str) -> tuple[str, ...]:
+    from penstock.server.auth import trusted_proxies  # few servers are behind proxies
+
+    return trusted_proxies.trusted(node, name)
+
+
+def _tags(node: Node, name: str) -> Any:
+    from penstock.server.config import server_tags  # most servers have no labels
+
+    return server_tags.tags(node, name)
+
+
+def _metadata(node: Node, name: str) -> Any:
+    from penstock.server.config import server_tags
+
+    return server_tags.metadata(node, name)
+
+
+def _syslog_address(node: Node, name: str) -> str:
+    from penstock.server.logging.syslog import address_of
+
+    address_of(text(node, name))
+    return text(node, name)
+
+
+def _sub_tokens(node: Node, name: str) -> int:
+    count = integer(node, name)
+    if not 1 <= count <= 255:
+        raise _fail(node, f"{name} is {count}; it must be from 1 to 255")
+    return count
+
+
+def _write_timeout(node: Node, name: str) -> str:
+    policy = text(node, name)
+    if policy not in ("default", "close", "retry"):
+        raise _fail(node, "write_timeout must be 'default', 'close' or 'retry'")
+    return policy
+
+
+def _inverted(node: Node, name: str) -> bool:
+    return not boolean(node, name)
+
+
+_TOP: dict[str, tuple[str, Reader]] = {
+    "port": ("port", integer),
+    "host": ("host", text),
+    "net": ("host", text),
+    "server_name": ("server_name", text),
+    "server_tags": ("server_tags", _tags),
+    "server_metadata": ("server_metadata", _metadata),
+    "client_advertise": ("client_advertise", text),
+    "http_port": ("http_port", integer),
+    "monitor_port": ("http_port", integer),
+    "http_base_path": ("http_base_path", text),
+    "https_port": ("https_port", integer),
+    "max_payload": ("max_payload", integer),
+    "no_header_support": ("header_support", _inverted),
+    **dict.fromkeys(("no_system_account", "no_system", "no_sys_acc"), ("no_system_account", boolean)),
+    "disable_sublist_cache": ("disable_sublist_cache", boolean),
+    "no_sublist_cache": ("disable_sublist_cache", boolean),
+    "max_connections": ("max_connections", integer),
+    "max_conn": ("max_connections", integer),
+    "max_control_line": ("max_control_line", integer),
+    "max_pending": ("max_pending", integer),
+    "proxy_protocol": ("proxy_protocol", boolean),
+    "proxies": ("trusted_proxies", _proxies),
+    "max_subscriptions": ("max_subscriptions", integer),
+    "max_subs": ("max_subscriptions", integer),
+    "max_sub_tokens": ("max_sub_tokens", _sub_tokens),
+    "max_subscription_tokens": ("max_sub_tokens", _sub_tokens),
+    "max_closed_clients": ("max_closed_clients", integer),
+    "ping_interval": ("ping_interval_ns", interval),
+    "ping_max": ("ping_max", integer),
+    "write_timeout": ("write_timeout", _write_timeout),
+    "write_deadline": ("write_deadline_ns", interval),
+    "no_fast_producer_stall": ("fast_producer_stall", _inverted),
+    "no_auth_user": ("no_auth_user", text),
+    "accounts": ("accounts", _accounts),
+    "system_account": ("system_account", text),
+    "system": ("system_account", text),
+    **dict.fromkeys(
+        ("operator", "operators", "root", "roots", "root_operators", "root_operator"),
+        ("operators", _trust("operators")),
+    ),
+    **dict.fromkeys(("trusted", "trusted_keys"), ("trusted_keys", _trust("trusted_keys"))),
+    **dict.fromkeys(("resolver", "account_resolver", "accounts_resolver"), ("resolver", _trust("resolver"))),
+    "resolver_preload": ("resolver_preload", _trust("preload")),
+    "default_sentinel": ("default_sentinel", text),
+    "resolver_pinned_accounts": ("resolver_pinned_accounts", _trust("pinned")),
+    "tls": ("tls", _tls),
+    "websocket": ("websocket", _websocket),
+    "ws": ("websocket", _websocket),
+    "allow_non_tls": ("allow_non_tls", boolean),
+    "debug": ("debug", boolean),
+    "trace": ("trace", boolean),
+    "logtime": ("logtime", boolean),
+    "logtime_utc": ("logtime_utc", boolean),
+    "log_format": ("log_format", text),
+    "log_file": ("log_file", text),
+    "logfile": ("log_file", text),
+    "logfile_size_limit": ("log_size_limit", integer),
+    "log_size_limit": ("log_size_limit", integer),
+    "logfile_max_num": ("logfile_max_num", integer),
+    "log_max_num": ("logfile_max_num", integer),
+    "syslog": ("syslog", boolean),
+    "remote_syslog": ("remote_syslog", _syslog_address),
+    "max_traced_msg_len": ("max_traced_msg_len", integer),
+    "pid_file": ("pid_file", text),
+    "pidfile": ("pid_file", text),
+    "ports_file_dir": ("ports_file_dir", text),
+    "lame_duck_duration": ("lame_duck_duration_ns", duration_text),
+    "lame_duck_grace_period": ("lame_duck_grace_period_ns", duration_text),
+    "jetstream": ("jetstream", _jetstream),
+}
+_STORE_DIR = frozenset({"store_dir", "storedir"})
+_MAPPINGS = frozenset({"mappings", "maps"})
+_ADDRESSES = {
+    "listen": ("host", "port"),
+    "http": ("http_host", "http_port"),
+    "https": ("http_host", "https_port"),
+}
+_TRACES = frozenset({"trace_verbose", "trace_headers"})
+_ALONE = frozenset({"cluster", "gateway", "leafnodes", "leaf", "mqtt"})
+
+
+def options_of(tree: Map, base: Options | None = None) -> Options:
+    """Turns a configuration tree into options.
+
+    Args:
+        tree: what `conf.parse` returned.
+        base: what holds for directives that the tree doesn't give; default `Options()`.
+
+    Raises:
+        ConfigError: an unknown or unsupported directive, a value of the wrong kind or out of its bounds.
+    """
+    found: dict[str, Any] = {}
+    store_dir: tuple[str, Where] | None = None
+    steps: list[tuple[Where, dict[str, Any]]] = []  # after each directive: where it is, and what was found
+    for key, where, node in tree:
+        name = key.lower()
+        if name in _ADDRESSES:
+            host, port = address(node, name)
+            option_host, option_port = _ADDRESSES[name]
+            found[option_port] = port
+            if host is not None:
+                found[option_host] = host
+        elif name == "authorization":
+            found.update(_authorization(node, name))
+        elif name in _TRACES:
+            found[name] = boolean(node, name)
+            if found[name]:
+                found["trace"] = True
+        elif name in _ALONE:
+            from penstock.server.config import remote_directives  # most configurations have none of them
+
+            found.update(remote_directives.checked(node, name, where))
+        elif name == "prof_port":
+            _check_no_profile(node, name)
+        elif name in _STORE_DIR:
+            store_dir = (text(node, name), where)
+        elif name in _MAPPINGS:
+            from penstock.server.config.mapping_directives import mappings  # most configurations have none
+
+            found["mappings"] = (*found.get("mappings", ()), *mappings(node, name))
+        elif name in _TOP:
+            option, read = _TOP[name]
+            found[option] = _placed(read, node, name, where)
+        elif not node.used:
+            _check_without_effect(key, where, node, UNSUPPORTED)
+        steps.append((where, dict(found)))
+    base = base or Options()
+    if store_dir is not None:
+        found = _with_store_dir(found, base, *store_dir)
+        steps.append((store_dir[1], found))
+    if "operators" in found:
+        from penstock.server.config.operator_directives import completed
+
+        found = completed(found)
+        steps[-1] = (steps[-1][0], found)
+    try:
+        return structs.replace(base, **found)
+    except ConfigError as error:
+        raise _blamed(error, base, steps) from error
+
+
+def _check_no_profile(node: Node, name: str) -> None:
+    if integer(node, name):
+        raise _fail(node, f"{name} is {node.value}; {NO_PROFILE}")
+
+
+def _with_store_dir(found: dict[str, Any], base: Options, path: str, where: Where) -> dict[str, Any]:
+    """The directory of the top level goes to JetStream, which alone stores anything; without it, nowhere."""
+    jetstream = found.get("jetstream", base.jetstream)
+    if jetstream is None:
+        return found
+    if "jetstream" in found and jetstream.store_dir is not None:
+        raise where.error("Duplicate 'store_dir' configuration: it is set here and in the block jetstream")
+    return found | {"jetstream": structs.replace(jetstream, store_dir=path)}
+
+
+def _blamed(error: ConfigError, base: Options, steps: list[tuple[Where, dict[str, Any]]]) -> ConfigError:
+    """What the options as a whole refused, with the place of the directive that brought it about."""
+    for where, found in steps:
+        try:
+            structs.replace(base, **found)
+        except ConfigError as earlier:
+            if earlier.message == error.message:
+                return where.error(error.message)
+    return error
+
+
+def _placed(read: Reader, node: Node, name: str, where: Where) -> Any:
+    """Reads a value; what it refuses without a place is told with the directive's."""
+    try:
+        return read(node, name)
+    except ConfigError as error:
+        if error.file is not None:
+            raise
+        raise where.error(error.message) from error
+
+
+def load(path: str, base: Options | None = None) -> Options:
+    """Reads options from a configuration file. Raises ConfigError; OSError when the file can't be read."""
+    return structs.replace(options_of(parse_file(path), base), config_file=path)
+
+
+def warnings(path: str) -> list[str]:
+    """What a test of a configuration (`-t`) refuses, although a server starts with it. Raises like `load`."""
+    tree = parse_file(path)
+    options_of(tree)
+    if not tree.items:
+        return [f"{path}: config has no values or is empty"]
+    return [f"{node.where}: {node.warning}" for node in _nodes(tree) if node.warning]
+
+
+def _nodes(tree: Map) -> Iterator[Node]:
+    """All values, at any depth."""
+    found = list(tree.items.values())
+    while found:
+        node = found.pop()
+        yield node
+        if isinstance(node.value, Map):
+            found += node.value.items.values()
+        elif isinstance(node.value, list):
+            found += node.value

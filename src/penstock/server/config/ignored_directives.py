@@ -1,0 +1,90 @@
+"""Directives that set nothing in a server that stands alone and is no Go program.
+
+What has an effect in clusters alone is checked and means nothing here, as with the official server. What
+would leave something undone that was asked for is refused, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.server.config.conf_parser import Map, Node
+from penstock.server.config.directives import Reader, block, boolean, integer, shown, storage_size, text
+
+CONCURRENT_IO = (4, 8192)
+NO_STAPLING = (
+    "this server can't staple OCSP responses to its certificate, because Python's ssl has no way to; leave it"
+    " out, or put a proxy that staples in front (`proxy_protocol`)"
+)
+NO_PEER_CHECKS = "this server checks no certificates by OCSP, and has no responses to keep; leave it out"
+NO_TPM = "this server takes no keys from a TPM; give the key itself: `key: $VARIABLE`"
+ACKS_V2 = "js_ack_fc_v2"
+NO_ACKS_V2 = f"{ACKS_V2} is on; this server has ack subjects of the first form alone"
+NO_LEAFNODES = "domains of accounts are for leaf nodes and MQTT, which this server doesn't have; leave it out"
+
+
+def _not_negative(read: Reader) -> Reader:
+    def checked(node: Node, name: str) -> None:
+        if read(node, name) < 0:
+            raise node.where.error(f'Expected an absolute size for "{name}", got {shown(node)}')
+
+    return checked
+
+
+def _concurrent_io(node: Node, name: str) -> None:
+    low, high = CONCURRENT_IO
+    if not low <= integer(node, name) <= high:
+        raise node.where.error(
+            f'Expected an absolute size for "{name}" between {low} and {high}, got {shown(node)}'
+        )
+
+
+def _feature_flags(node: Node, name: str) -> None:
+    for key, where, entry in block(node, name):
+        if not isinstance(entry.value, bool):
+            raise where.error(f'error parsing feature flag "{key}": expected bool, got {shown(entry)}')
+        if key == ACKS_V2 and entry.value:
+            raise where.error(NO_ACKS_V2)
+
+
+def _ocsp(node: Node, name: str) -> None:
+    """Only `false` and `mode: never` ask for nothing."""
+    if isinstance(node.value, Map):
+        modes = [entry.value for key, _, entry in node.value if key == "mode"]
+        if modes and isinstance(modes[-1], str) and modes[-1].lower() == "never":
+            return
+    elif not boolean(node, name):
+        return
+    raise node.where.error(f"{name}: {NO_STAPLING}")
+
+
+def _ocsp_cache(node: Node, name: str) -> None:
+    if isinstance(node.value, Map) or boolean(node, name):
+        raise node.where.error(f"{name}: {NO_PEER_CHECKS}")
+
+
+def _refused(reason: str) -> Reader:
+    def refuse(node: Node, name: str) -> Any:
+        raise node.where.error(f"{name}: {reason}")
+
+    return refuse
+
+
+CHECKS: Mapping[str, Reader] = {
+    "connect_error_reports": integer,
+    "reconnect_error_reports": integer,
+    "prof_block_rate": integer,
+    "feature_flags": _feature_flags,
+    "ocsp": _ocsp,
+    "ocsp_cache": _ocsp_cache,
+    "default_js_domain": _refused(NO_LEAFNODES),
+    "extension_hint": text,
+    "max_concurrent_io": _concurrent_io,
+    "max_outstanding_catchup": storage_size,
+    "meta_compact": _not_negative(integer),
+    "meta_compact_size": _not_negative(storage_size),
+    "meta_compact_sync": boolean,
+    "max_ha_assets": integer,
+    "tpm": _refused(NO_TPM),
+}

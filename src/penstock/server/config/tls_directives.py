@@ -1,0 +1,73 @@
+"""The block `tls` of nats.conf."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.server.config.conf_parser import Node
+from penstock.server.config.directives import Reader, block, boolean, duration, fields, text
+from penstock.server.config.server_options import TlsOptions
+
+AUTO_WAIT_NS = 50_000_000
+UNSUPPORTED = frozenset(
+    """allow_insecure_cipher_suites ca_certs_match cert_match cert_match_by cert_match_skip_invalid cert_store
+    certs connection_rate_limit curve_preferences ocsp_peer
+    verify_cert_and_check_known_urls""".split()
+)
+
+
+def tls(node: Node, name: str) -> TlsOptions:
+    """Reads the block. Raises ConfigError."""
+    found = fields(block(node, name), _TLS, UNSUPPORTED)
+    found.update(found.pop("first", {}))
+    found.pop("insecure", None)  # about servers that are dialled
+    if found.get("verify_and_map"):
+        found["verify"] = True
+    try:
+        return TlsOptions(**found)
+    except ConfigError as error:
+        raise node.where.error(error.message) from error
+
+
+def _handshake_first(node: Node, name: str) -> dict[str, Any]:
+    """A boolean, `auto`, or how long to wait for the handshake before INFO is sent in clear."""
+    if isinstance(node.value, bool):
+        return {"handshake_first": node.value}
+    if isinstance(node.value, str) and node.value.lower() == "auto":
+        return {"handshake_first": True, "handshake_first_wait_ns": AUTO_WAIT_NS}
+    return {"handshake_first": True, "handshake_first_wait_ns": duration(node, name)}
+
+
+def _suites(node: Node, name: str) -> tuple[str, ...]:
+    if not isinstance(node.value, list) or not node.value:
+        raise node.where.error(f"{name} must be an array of names of cipher suites, and not empty")
+    return tuple(text(entry, name) for entry in node.value)
+
+
+def _pins(node: Node, name: str) -> frozenset[str]:
+    from penstock.server.auth.pinned_certs import pins  # few servers pin certificates
+
+    return pins(node, name)
+
+
+def _version(node: Node, name: str) -> str:
+    """`"1.3"`; quoted or not."""
+    return str(node.value) if isinstance(node.value, float) else text(node, name)
+
+
+_TLS: dict[str, tuple[str, Reader]] = {
+    "cert_file": ("cert_file", text),
+    "key_file": ("key_file", text),
+    "ca_file": ("ca_file", text),
+    "verify": ("verify", boolean),
+    "verify_and_map": ("verify_and_map", boolean),
+    "timeout": ("timeout_ns", duration),
+    "insecure": ("insecure", boolean),
+    "pinned_certs": ("pinned_certs", _pins),
+    "min_version": ("min_version", _version),
+    "cipher_suites": ("cipher_suites", _suites),
+    "handshake_first": ("first", _handshake_first),
+    "first": ("first", _handshake_first),
+    "immediate": ("first", _handshake_first),
+}

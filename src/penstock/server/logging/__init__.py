@@ -1,0 +1,1 @@
+"""The server's log: lines, where they go, and protocol traces."""

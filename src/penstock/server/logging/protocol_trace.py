@@ -1,0 +1,93 @@
+"""Protocol lines in the log: what `-V`, `trace_verbose`, `trace_headers` and `max_traced_msg_len` show.
+
+In the official server's form:
+
+    127.0.0.1:4333 - cid:5 - <<- [PUB foo 5]
+    127.0.0.1:4333 - cid:5 - <<- MSG_PAYLOAD: ["hello"]
+    127.0.0.1:4333 - cid:5 - ->> [MSG foo 1 5]
+
+The header block counts as payload; with `trace_headers` it is all that is shown. What the server itself is
+asked and says in the system account is shown with `trace_verbose` (`SYSTEM - ...`, in `system_service.py`). A
+connection that isn't traced pays one comparison a message.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import TYPE_CHECKING, Any
+
+from penstock.kernels.dispatch import Tracer
+
+if TYPE_CHECKING:
+    from penstock.server.session import Session
+
+_HEAD_END = b"\r\n\r\n"
+_ESCAPES = {
+    "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v",
+    "\\": "\\\\", '"': '\\"',
+}  # fmt: skip
+
+
+def message_tracer(session: Session) -> Tracer:
+    """Writes the session's messages to the log."""
+    options, trace = session.server.options, session.server.log.trace
+    headers_only, length_max = options.trace_headers, options.max_traced_msg_len
+
+    def tell(received: bool, subject: bytes, sid: bytes, reply: bytes, body: bytes, header_len: int) -> None:
+        arrow, verb = ("<<-", "PUB") if received else ("->>", "MSG")
+        words = [part.decode("utf-8", "replace") for part in (subject, sid, reply) if part]
+        if header_len:
+            words.append(str(header_len))
+        words.append(str(len(body)))
+        trace(f"{session.name} - {arrow} [{'H' if header_len else ''}{verb} {' '.join(words)}]")
+        shown = body[:header_len].removesuffix(_HEAD_END) if headers_only else body
+        if shown:
+            trace(f'{session.name} - {arrow} MSG_PAYLOAD: ["{cut(shown, length_max)}"]')
+
+    return Tracer(tell)
+
+
+def cut(data: bytes, length_max: int) -> str:
+    """Bytes as a quoted string shows them, at most so many of them (0 or less: all)."""
+    if 0 < length_max < len(data):
+        return f"{quoted(data[:length_max])}..."
+    return quoted(data)
+
+
+def quoted(data: bytes) -> str:
+    """Bytes with the escapes of Go's %q: what is printable UTF-8 stays, other bytes become `\\xff`."""
+    parts = []
+    for char in data.decode("utf-8", "surrogateescape"):
+        code = ord(char)
+        if char in _ESCAPES:
+            parts.append(_ESCAPES[char])
+        elif 0xDC80 <= code <= 0xDCFF:
+            parts.append(f"\\x{code - 0xDC00:02x}")
+        elif code < 0x20 or code == 0x7F:
+            parts.append(f"\\x{code:02x}")
+        elif char == " " or unicodedata.category(char)[0] in "LMNPS":
+            parts.append(char)
+        else:
+            parts.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    return "".join(parts)
+
+
+def redacted(payload: bytes) -> str:
+    """A CONNECT as logs may show it.
+
+    Only fields that are known to hold no secret are shown, and only with values of their type: a password may
+    be misspelt, a number, in a list, or cut off. Of what is no JSON object nothing is.
+    """
+    import msgspec
+
+    from penstock.server.connect_message import PUBLIC
+
+    try:
+        found = msgspec.json.decode(payload, type=dict[str, Any])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return f"{len(payload)} bytes that are no JSON object"
+    shown = {
+        name: value if value is None or type(value) is PUBLIC.get(name) else "[REDACTED]"
+        for name, value in found.items()
+    }
+    return msgspec.json.encode(shown).decode()

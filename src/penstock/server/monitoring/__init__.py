@@ -1,0 +1,1 @@
+"""What operators look at: HTTP pages, metrics, system requests, message traces."""

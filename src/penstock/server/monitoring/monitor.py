@@ -1,0 +1,247 @@
+"""HTTP monitoring: the z-pages over HTTP, in a thread of its own.
+
+The socket is bound when the server starts, so that an address in use is an error then; starlette and uvicorn
+are imported by the thread once clients can connect. Requests that come in between wait in the backlog.
+Each page is made in the server's loop, a piece at a time, and encoded in the thread; the answer waits for its
+reader in the thread alone. So a slow scraper delays nobody, and a large page delays no message. How long a
+connection may last, and how many there may be, is in `monitor_http`.
+
+Rejected: serving HTTP from the server's loop. A client that downloads a page slowly, or ten thousand
+connections to encode, would delay every message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from msgspec import structs
+
+from penstock import faults
+from penstock.errors import MisuseError, ServerError
+from penstock.net.sockets import listen
+from penstock.server.monitoring.pages.page_options import Options, Page, Refused, in_pieces
+from penstock.server.monitoring.pages.table import PAGES, Entry
+from penstock.server.monitoring.pages.varz import VarzOptions
+from penstock.server.monitoring.pages.varz import varz as make_varz
+
+if TYPE_CHECKING:
+    import ssl
+
+    import uvicorn
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from penstock.server.config.server_options import TlsOptions
+    from penstock.server.server import Server
+
+BACKLOG = 128
+HEADERS = {"Access-Control-Allow-Origin": "*"}
+LINKS = {
+    "varz": "General",
+    "jsz": "JetStream",
+    "connz": "Connections",
+    "accountz": "Accounts",
+    "accstatz": "Account Stats",
+    "subsz": "Subscriptions",
+    "routez": "Routes",
+    "leafz": "LeafNodes",
+    "gatewayz": "Gateways",
+    "healthz": "Health Probe",
+    "metrics": "Metrics",
+}
+
+
+class Monitor:
+    """The monitoring endpoint of a server.
+
+    Args:
+        server: what it shows.
+        host: address to listen on.
+        port: port to listen on; 0 = any free port.
+        tls: None for HTTP, or what HTTPS is made with.
+
+    Raises:
+        ServerError: the address can't be bound.
+        ConfigError: the files of TLS can't be used.
+    """
+
+    def __init__(self, server: Server, host: str, port: int, tls: TlsOptions | None = None) -> None:
+        self._server = server
+        self._context: ssl.SSLContext | None = None
+        if tls is not None:
+            from penstock.server.client_tls import context_of
+
+            # Clients of pages show no certificate.
+            self._context = context_of(structs.replace(tls, verify=False))
+        self._loop = asyncio.get_running_loop()
+        self._thread: threading.Thread | None = None
+        self._http: uvicorn.Server | None = None
+        self._stopping = False
+        self._base_path = _base_path(server.options.http_base_path)
+        self.requests: dict[str, int] = {}  # how often each page was asked for
+        try:
+            self._sockets = listen(host, port, BACKLOG)
+        except OSError as error:
+            raise ServerError(f"can not listen on {host}:{port} for monitoring: {error.strerror}") from error
+        self.host = host
+        self.port: int = self._sockets[0].getsockname()[1]
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self._context is None else "https"
+
+    @property
+    def url(self) -> str:
+        """Where clients on this machine find it."""
+        host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return (
+            f"{self.scheme}://[{host}]:{self.port}" if ":" in host else f"{self.scheme}://{host}:{self.port}"
+        )
+
+    def renew_certificate(self, tls: TlsOptions) -> None:
+        """New connections are shown this certificate, which was read before."""
+        if self._context is not None:
+            self._context.load_cert_chain(tls.cert_file, tls.key_file)
+
+    def start(self) -> None:
+        """Serves from now on."""
+        self._thread = threading.Thread(target=self._serve, name="penstock-monitor", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Stops serving; also when the thread is still importing what it needs."""
+        self._stopping = True
+        if self._http is not None:
+            self._http.should_exit = True
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, 5.0)
+        for sock in self._sockets:
+            sock.close()
+
+    # -- in the thread
+
+    def _serve(self) -> None:
+        import uvicorn
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+
+        from penstock.server.monitoring.monitor_http import MonitorConnection
+
+        base = self._base_path
+        routes = [Route(base + path, self._endpoint(path, entry)) for path, entry in self._entries().items()]
+        routes.append(Route(f"{base}/metrics", self._metrics))
+        routes += [Route(base or "/", self._index), *([Route(base + "/", self._index)] if base else [])]
+        app = Starlette(routes=routes, exception_handlers={404: _not_found})
+        # Without `ws`, uvicorn would let a connection become a WebSocket, which has no deadlines.
+        config = uvicorn.Config(
+            app,
+            http=cast(Any, partial(MonitorConnection, {})),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            loop="asyncio",
+        )
+        if self._context is not None:
+            config.load()
+            config.ssl = self._context
+        http = uvicorn.Server(config)
+        self._http = http
+        if self._stopping:  # asked to while this was None
+            return
+        with asyncio.Runner() as runner:
+            runner.run(http.serve(sockets=self._sockets))
+
+    def _entries(self) -> dict[str, Entry]:
+        """Pages by path."""
+        varz = Entry(VarzOptions, lambda server, options: make_varz(server, options, self.requests))
+        return {
+            "/varz": varz,
+            **{f"/{name}": entry for name, entry in PAGES.items()},
+            "/subscriptionsz": PAGES["subsz"],
+        }
+
+    def _endpoint(self, path: str, entry: Entry) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            self.requests[path] = self.requests.get(path, 0) + 1
+            try:
+                page = await self._in_server(entry, entry.options.from_query(request.query_params))
+            except Refused as refused:
+                if refused.page is not None:
+                    return _json(refused.page, refused.status)
+                return _text(str(refused), refused.status)
+            except MisuseError as error:
+                return _text(str(error), 400)
+            except Exception as error:  # noqa: BLE001 -- like faults.contain(), of what waits
+                return _fault(path, error)
+            return _json(page)
+
+        return answer
+
+    async def _in_server(self, entry: Entry, options: Options) -> Page:
+        """Makes the page in the server's loop, a piece at a time."""
+
+        async def make() -> Page:
+            return await in_pieces(entry.make(self._server, options))
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), self._loop))
+
+    async def _metrics(self, request: Request) -> Response:
+        from starlette.responses import Response
+
+        from penstock.server.monitoring import metrics
+
+        self.requests["/metrics"] = self.requests.get("/metrics", 0) + 1
+
+        async def gather() -> list[metrics.Family]:
+            families = await in_pieces(metrics.collect(self._server))
+            assert isinstance(families, list)
+            return families
+
+        try:
+            families = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(gather(), self._loop))
+        except Exception as error:  # noqa: BLE001 -- like faults.contain(), of what waits
+            return _fault("/metrics", error)
+        return Response(metrics.encode(families), headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    async def _index(self, request: Request) -> Response:
+        from starlette.responses import HTMLResponse
+
+        self.requests["/"] = self.requests.get("/", 0) + 1
+        links = "\n".join(f"<a href={self._base_path}/{path}>{name}</a><br/>" for path, name in LINKS.items())
+        head = '<html lang="en"><head><title>penstock</title></head>'
+        return HTMLResponse(f"{head}<body><h1>penstock</h1>\n{links}\n</body></html>\n")
+
+
+def _json(page: Page, status: int = 200) -> Response:
+    from starlette.responses import Response
+
+    body = msgspec.json.encode(page)
+    if "status" not in page:  # the official server writes a healthz in one line
+        body = msgspec.json.format(body, indent=2)
+    return Response(body, status, HEADERS, "application/json")
+
+
+def _text(text: str, status: int) -> Response:
+    from starlette.responses import PlainTextResponse
+
+    return PlainTextResponse(text, status)
+
+
+def _fault(path: str, error: Exception) -> Response:
+    return _text(faults.told(faults.note(f"page {path}", error)), 500)
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return _text("404 page not found\n", 404)
+
+
+def _base_path(path: str) -> str:
+    """Absolute, without a slash at the end; "" for none."""
+    stripped = path.strip("/")
+    return f"/{stripped}" if stripped else ""

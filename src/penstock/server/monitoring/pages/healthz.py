@@ -1,0 +1,129 @@
+"""healthz: may the server be given work? And are this account, stream, consumer there?
+
+A server that runs and isn't told to have JetStream is healthy whatever is asked about JetStream, as the
+official server sees it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.server.monitoring.pages.page_options import Options, Page, Query, Refused, flag
+
+if TYPE_CHECKING:
+    from penstock.jetstream.containment import Problem
+    from penstock.server.server import Server
+
+
+class HealthzOptions(Options, frozen=True, kw_only=True, rename=lambda name: name.replace("_", "-")):
+    """Options of healthz. The three `js_` ones narrow what is looked at; a server alone has no meta layer."""
+
+    js_enabled: bool = False
+    js_enabled_only: bool = False
+    js_server_only: bool = False
+    js_meta_only: bool = False
+    account: str = ""
+    stream: str = ""
+    consumer: str = ""
+    details: bool = False
+
+    @classmethod
+    def from_query(cls, query: Query) -> HealthzOptions:
+        return cls(
+            js_enabled=flag(query, "js-enabled"),
+            js_enabled_only=flag(query, "js-enabled-only"),
+            js_server_only=flag(query, "js-server-only"),
+            js_meta_only=flag(query, "js-meta-only"),
+            account=query.get("account", ""),
+            stream=query.get("stream", ""),
+            consumer=query.get("consumer", ""),
+            details=flag(query, "details"),
+        )
+
+
+class _Fault(msgspec.Struct, omit_defaults=True):
+    """What is wrong, as `details` shows it."""
+
+    type: str
+    account: str = ""
+    stream: str = ""
+    consumer: str = ""
+    error: str = ""
+
+
+def healthz(server: Server, options: HealthzOptions) -> Page:
+    """ok. Raises Refused: 400 for options that make no sense, 404 for what is missing."""
+    if options.stream and not options.account:
+        raise _bad('"account" must not be empty when checking stream health')
+    if options.consumer and not options.stream:
+        raise _bad('"stream" must not be empty when checking consumer health')
+    if server.failed:
+        raise _unhealthy(options, 503, _Fault("JETSTREAM", error="JetStream stopped: the store failed"))
+    fault = _missing(server, options) if server.jetstream is not None else None
+    if fault is not None:
+        raise _unhealthy(options, 404, fault)
+    broken = [] if options.js_enabled_only or options.js_server_only else _broken(server, options)
+    if broken:
+        raise _unhealthy(options, 503, *broken)
+    return {"status": "ok"}
+
+
+def _broken(server: Server, options: HealthzOptions) -> list[_Fault]:
+    """Streams and consumers that are offline, of those that are asked about."""
+    if server.jetstream is None:
+        return []
+    found = [
+        _Fault("ACCOUNT", account, error=f'JetStream of account "{account}" does not work: {why}')
+        for account, why in server.jetstream.failed.items()
+        if options.account in ("", account)
+    ]
+    for account, engine in server.jetstream.engines.items():
+        if options.account not in ("", account):
+            continue
+        for one in engine.containment.problems():
+            if options.stream in ("", one.stream) and options.consumer in ("", one.consumer):
+                found.append(_fault_of(account, one))
+    return found
+
+
+def _fault_of(account: str, one: Problem) -> _Fault:
+    kind, what = "STREAM", f'stream "{one.stream}"'
+    if one.consumer:
+        kind, what = "CONSUMER", f'consumer "{one.consumer}" of {what}'
+    text = f'JetStream {what} of account "{account}" does not work: {one.why}'
+    return _Fault(kind, account, one.stream, one.consumer, text)
+
+
+def _missing(server: Server, options: HealthzOptions) -> _Fault | None:
+    account, stream, consumer = options.account, options.stream, options.consumer
+    if not account or options.js_enabled_only or options.js_server_only:
+        return None
+    assert server.jetstream is not None
+    engine = server.jetstream.engines.get(account)
+    if engine is None:
+        return _Fault("ACCOUNT", account, error=f'JetStream account "{account}" not found')
+    if not stream:
+        return None
+    found = engine.streams.get(stream)
+    if found is None and stream in engine.offline:
+        return None
+    if found is None:
+        text = f'JetStream stream "{stream}" not found on account "{account}"'
+        return _Fault("STREAM", account, stream, error=text)
+    if consumer and consumer not in found.consumers and consumer not in found.offline:
+        text = f'JetStream consumer "{consumer}" not found for stream "{stream}" on account "{account}"'
+        return _Fault("CONSUMER", account, stream, consumer, text)
+    return None
+
+
+def _bad(text: str) -> Refused:
+    return Refused(text, 400, {"status": "error", "error": text})
+
+
+def _unhealthy(options: HealthzOptions, status: int, *faults: _Fault) -> Refused:
+    first = faults[0].error
+    if options.details:
+        return Refused(first, status, {"status": "error", "errors": list(faults)})
+    return Refused(first, status, {"status": "unavailable", "error": first})

@@ -1,0 +1,222 @@
+"""jsz: JetStream's totals, and in detail accounts, streams and consumers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.errors import MisuseError
+from penstock.jetstream.limits import CONSUMERS_PER_STREAM
+from penstock.protocol.durations import format_time
+from penstock.server.monitoring.pages.page_options import (
+    Options,
+    Page,
+    Query,
+    Steps,
+    flag,
+    header,
+    number,
+    paging,
+    pieces,
+)
+from penstock.server.server_identity import API_LEVEL
+
+if TYPE_CHECKING:
+    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.stream.stream import Stream
+    from penstock.server.server import Server
+
+
+class JszOptions(Options, frozen=True, kw_only=True):
+    """Options of jsz. `leader_only`, `stream_leader_only` and `raft` change nothing on a server alone."""
+
+    account: str = ""
+    accounts: bool = False
+    streams: bool = False
+    consumer: bool = False
+    direct_consumer: bool = False
+    config: bool = False
+    leader_only: bool = False
+    stream_leader_only: bool = False
+    offset: int = 0
+    limit: int = 0
+    raft: bool = False
+
+    @classmethod
+    def from_query(cls, query: Query) -> JszOptions:
+        return cls(
+            account=query.get("acc", ""),
+            accounts=flag(query, "accounts"),
+            streams=flag(query, "streams"),
+            consumer=flag(query, "consumers"),
+            direct_consumer=flag(query, "direct-consumers"),
+            config=flag(query, "config"),
+            leader_only=flag(query, "leader-only"),
+            stream_leader_only=flag(query, "stream-leader-only"),
+            offset=number(query, "offset"),
+            limit=number(query, "limit"),
+            raft=flag(query, "raft"),
+        )
+
+    @property
+    def with_streams(self) -> bool:
+        return self.streams or self.consumer or self.direct_consumer
+
+
+def jsz(server: Server, options: JszOptions) -> Steps:
+    """JetStream: totals, and with accounts, streams, consumers or config as much detail."""
+    service = server.jetstream
+    page = jetstream_stats(server) | header(server)
+    totals = dict.fromkeys(("streams", "consumers", "messages", "bytes"), 0)
+    if service is None:
+        return page | {"disabled": True, "config": {"max_memory": 0, "max_storage": 0}, **totals, "total": 0}
+    page |= {"config": jetstream_config(server), "limits": jetstream_limits(server)}
+    engines = sorted(service.engines.items())
+    for _, engine in engines:
+        for piece in pieces(engine.streams.values()):
+            for stream in piece:
+                totals["streams"] += 1
+                totals["consumers"] += len(stream.consumers)
+                totals["messages"] += stream.log.messages
+                totals["bytes"] += stream.log.bytes
+            yield
+    page |= totals
+    details: list[Page] = []
+    if options.account:
+        shown = [pair for pair in engines if pair[0] == options.account]
+    else:
+        offset, limit = paging(options.offset, options.limit)
+        shown = engines[offset : offset + limit] if options.accounts or options.with_streams else []
+    for name, engine in shown:
+        details.append((yield from account_detail(server, name, engine, options)))
+    if details:
+        page["account_details"] = details
+    page["total"] = len(engines)
+    return page
+
+
+def account_jsz(server: Server, options: JszOptions) -> Steps:
+    """JetStream of one account. Raises MisuseError when it has none."""
+    engine = server.jetstream.engines.get(options.account) if server.jetstream is not None else None
+    if engine is None:
+        known = server.jetstream is None or options.account in server.accounts
+        why = "jetstream not enabled for account {}" if known else "account {} not found"
+        raise MisuseError(why.format(f'"{options.account}"'))
+    return account_detail(server, options.account, engine, options)
+
+
+def account_detail(server: Server, name: str, engine: JetStream, options: JszOptions) -> Steps:
+    info = engine.capacity.info()
+    limits = info.limits
+    detail: Page = {
+        "name": server.account_name(name),
+        "id": name,
+        "memory": info.memory,
+        "storage": info.storage,
+        # What its limits set aside; without a limit the largest number, as on the official server.
+        "reserved_memory": limits.max_memory % 2**64,
+        "reserved_storage": limits.max_storage % 2**64,
+        "accounts": 0,
+        "ha_assets": 0,
+        "api": {"level": info.api.level, "total": info.api.total, "errors": info.api.errors},
+    }
+    if not options.with_streams:
+        return detail
+    streams: list[Page] = []
+    for piece in pieces(engine.streams.values(), 16):
+        for stream in piece:
+            streams.append((yield from _stream_detail(server, engine, stream, options)))
+        yield
+    if streams:
+        detail["stream_detail"] = streams
+    return detail
+
+
+def _stream_detail(server: Server, engine: JetStream, stream: Stream, options: JszOptions) -> Steps:
+    detail: Page = {
+        "name": stream.name,
+        "created": format_time(stream.created),
+        "cluster": {"leader": server.server_name},
+    }
+    if options.config:
+        detail["config"] = stream.config
+    detail["state"] = stream.state()
+    mirror, sources = engine.sourcing.infos(stream, server.clock())
+    if mirror is not None:
+        detail["mirror"] = mirror
+    if sources:
+        detail["sources"] = sources
+    if not options.consumer:
+        return detail
+    consumers: list[object] = []
+    for piece in pieces(stream.consumers.values(), 16):
+        now = server.clock()
+        consumers += [_consumer_detail(one, now, options) for one in piece]
+        yield
+    if consumers:
+        detail["consumer_detail"] = consumers
+    return detail
+
+
+def _consumer_detail(consumer: Consumer, now: int, options: JszOptions) -> object:
+    """Its info, with the configuration as it is stored: without the versions that answers of the API add."""
+    info = msgspec.structs.replace(consumer.info(now), config=consumer.config)
+    if options.config:
+        return info
+    page: Page = msgspec.to_builtins(info)
+    del page["config"]
+    return page
+
+
+def jetstream_config(server: Server) -> Page:
+    """What the server lets JetStream use; it must be on."""
+    service = server.jetstream
+    assert service is not None
+    config: Page = {
+        "max_memory": service.max_memory_bytes,
+        "max_storage": service.max_file_bytes,
+        "store_dir": service.store_dir,
+        "sync_interval": service.options.sync_interval_ns,
+        "strict": True,
+    }
+    if service.options.sync_always:
+        config["sync_always"] = True
+    if service.options.domain:
+        config["domain"] = service.options.domain
+    if service.options.unique_tag:
+        config["unique_tag"] = service.options.unique_tag
+    return config
+
+
+def jetstream_limits(server: Server) -> Page:
+    """Limits of every account; those that nobody set are left out."""
+    assert server.jetstream is not None
+    told = server.jetstream.options
+    limits = {
+        "max_request_batch": told.request_batch_max,
+        "max_ack_pending": told.ack_pending_max,
+        "max_duplicate_window": told.duplicate_window_max_ns,
+        "default_max_consumers": told.consumers_per_stream_max or CONSUMERS_PER_STREAM,
+    }
+    return {name: limit for name, limit in limits.items() if limit}
+
+
+def jetstream_stats(server: Server) -> Page:
+    """What JetStream uses, zeros when it is off."""
+    service = server.jetstream
+    infos = [engine.capacity.info() for engine in service.engines.values()] if service is not None else []
+    return {
+        "memory": sum(info.memory for info in infos),
+        "storage": sum(info.storage for info in infos),
+        "reserved_memory": sum(info.reserved_memory for info in infos),
+        "reserved_storage": sum(info.reserved_storage for info in infos),
+        "accounts": len(infos),
+        "ha_assets": 0,
+        "api": {
+            "level": API_LEVEL if service is not None else 0,
+            "total": sum(info.api.total for info in infos),
+            "errors": sum(info.api.errors for info in infos),
+        },
+    }

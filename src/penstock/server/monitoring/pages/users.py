@@ -1,0 +1,64 @@
+"""Who a client is: what `$SYS.REQ.USER.INFO` answers, and what connz and events say of tokens and keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.server.config.option_checks import NS
+from penstock.server.config.server_options import GLOBAL_ACCOUNT
+from penstock.server.monitoring.pages.page_options import Page
+
+if TYPE_CHECKING:
+    from penstock.routing.permissions import Permissions, SubjectPermission
+    from penstock.server.auth.authenticator import Identity
+    from penstock.server.server import Server
+    from penstock.server.session import Session
+
+
+def user_info(server: Server, identity: Identity) -> Page:
+    """Account, permissions and the time left, as the client itself may know them."""
+    page: Page = {
+        "user": identity.user,
+        "account": identity.account,
+        "account_name": server.account_name(identity.account),
+    }
+    if identity.claims is not None and identity.claims.name:
+        page["user_name"] = identity.claims.name
+    if identity.permissions is not None:
+        page["permissions"] = permissions(identity.permissions)
+    if identity.expires_ns:
+        page["expires"] = max(0, (identity.expires_ns - server.clock()) // NS) * NS
+    return page
+
+
+def permissions(found: Permissions) -> Page:
+    """Permissions in the official form."""
+    page: Page = {"publish": _lists(found.publish), "subscribe": _lists(found.subscribe)}
+    if found.responses is not None:
+        page["responses"] = {"max": found.responses.max_msgs, "ttl": found.responses.expires_ns}
+    return page
+
+
+def _lists(found: SubjectPermission) -> Page:
+    lists = {
+        "allow": [str(entry) for entry in found.allow or ()],
+        "deny": [str(entry) for entry in found.deny],
+    }
+    return {name: entries for name, entries in lists.items() if entries}
+
+
+def token_of(session: Session, *, for_strangers: bool) -> Page:
+    """What a client's token or key says of it; what is not known is empty.
+
+    for_strangers: without a bearer token, which is all that somebody needs to log in with it.
+    """
+    identity = session.identity
+    account = identity.account if identity is not None else GLOBAL_ACCOUNT
+    page: Page = {"name_tag": session.server.account_name(account)}
+    if identity is not None:
+        page["issuer_key"] = identity.issuer_key
+        if identity.claims is not None:
+            is_secret = for_strangers and identity.claims.nats.bearer_token
+            token = "" if is_secret else session.options.jwt
+            page |= {"jwt": token, "tags": list(identity.claims.nats.tags)}
+    return page

@@ -1,0 +1,190 @@
+"""varz: the state of the server in one page; and what other pages and statsz take from it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.protocol.durations import format_time
+from penstock.server.config.option_checks import host_and_port
+from penstock.server.monitoring.pages.jsz import jetstream_config, jetstream_limits, jetstream_stats
+from penstock.server.monitoring.pages.page_options import Options, Page, Query, uptime
+from penstock.server.monitoring.server_counters import Traffic
+from penstock.server.server_identity import PROTOCOL, RUNTIME, VERSION
+
+if TYPE_CHECKING:
+    from penstock.server.server import Server
+
+_NS = 1_000_000_000
+
+
+class VarzOptions(Options, frozen=True, kw_only=True):
+    """varz has no options."""
+
+    @classmethod
+    def from_query(cls, query: Query) -> VarzOptions:
+        return cls()
+
+
+def traffic(server: Server, account: str = "") -> Traffic:
+    """All messages of the server since it started, or those of one account."""
+    totals = server.totals if not account else server.totals.of_account(account)
+    sums = [totals.in_msgs, totals.in_bytes, totals.out_msgs, totals.out_bytes]
+    for session in server.sessions.values():
+        if not account or (session.identity is not None and session.identity.account == account):
+            sink = session.sink
+            sums[0] += sink.in_msgs
+            sums[1] += sink.in_bytes
+            sums[2] += sink.out_msgs
+            sums[3] += sink.out_bytes
+    return Traffic(*sums)
+
+
+def num_subscriptions(server: Server) -> int:
+    """Subscriptions of all accounts, the server's own included."""
+    return sum(account.index.count for account in server.accounts.values())
+
+
+def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> Page:
+    """General state. `requests`: how often each page was asked for."""
+    told, now, totals, sums = server.options, server.clock(), server.totals, traffic(server)
+    host, port = host_and_port("client_advertise", told.client_advertise)
+    page: Page = {
+        "server_id": server.server_id,
+        "server_name": server.server_name,
+        "version": VERSION,
+        "proto": PROTOCOL,
+        "go": RUNTIME,
+        "host": host or told.host,
+        "port": port or server.port,
+        "connect_urls": [told.client_advertise] if told.client_advertise else None,
+        "auth_required": server.authenticator.required or None,
+        "max_connections": told.max_connections,
+        "max_subscriptions": told.max_subscriptions or None,
+        "ping_interval": told.ping_interval_ns,
+        "ping_max": told.ping_max,
+        "http_host": told.http_host or told.host,
+        "http_port": server.monitor.port if server.monitor is not None and not told.https_port else 0,
+        "http_base_path": told.http_base_path,
+        "https_port": server.monitor.port if server.monitor is not None and told.https_port else 0,
+        "auth_timeout": told.auth_timeout_ns / _NS,
+        "max_control_line": told.max_control_line,
+        "max_payload": told.max_payload,
+        "max_pending": told.max_pending,
+        "cluster": {},
+        "gateway": {},
+        "leaf": {},
+        "mqtt": {},
+        "websocket": server.websockets.shown() if server.websockets is not None else {},
+        "jetstream": jetstream_var(server),
+        "tls_required": (server.encryption is not None and server.encryption.required) or None,
+        "tls_verify": (told.tls is not None and told.tls.verify) or None,
+        "tls_timeout": told.tls.timeout_ns / _NS if told.tls is not None else 2,
+        "write_deadline": told.write_deadline_ns,
+        "start": format_time(server.started_ns),
+        "now": format_time(now),
+        "uptime": uptime(now - server.started_ns),
+        "mem": resident_bytes(),
+        "cores": os.cpu_count() or 1,
+        "gomaxprocs": 1,
+        "cpu": cpu_percent(server),
+        "connections": len(server.sessions),
+        "total_connections": totals.connections,
+        "routes": 0,
+        "remotes": 0,
+        "leafnodes": 0,
+        **_messages(sums),
+        "slow_consumers": totals.slow_consumers,
+        "stale_connections": totals.stale_connections,
+        "stalled_clients": server.stalled_clients,
+        "subscriptions": num_subscriptions(server),
+        "http_req_stats": dict(requests),
+        "config_load_time": format_time(server.started_ns),
+        "config_digest": "",
+        "system_account": told.system_account if told.has_system_account else None,
+        "tags": told.server_tags or None,
+        "proxies": _proxies(told.trusted_proxies),
+        "metadata": dict(told.server_metadata) or None,
+        "slow_consumer_stats": _by_kind(totals.slow_consumers),
+        "stale_connection_stats": _by_kind(totals.stale_connections),
+        # Reads and writes wait for no turns among each other here.
+        "disk_io_wait_stats": {"waiters": 0, "waits": 0, "wait_time": 0, "max_wait_time": 0},
+    }
+    return {name: value for name, value in page.items() if value is not None}
+
+
+def _messages(sums: Traffic) -> Page:
+    """All of them are clients' ones, since there are no routes, gateways and leaf nodes."""
+    return {
+        "in_msgs": sums.in_msgs,
+        "in_bytes": sums.in_bytes,
+        "in_client_msgs": sums.in_msgs,
+        "in_client_bytes": sums.in_bytes,
+        "out_msgs": sums.out_msgs,
+        "out_bytes": sums.out_bytes,
+        "out_client_msgs": sums.out_msgs,
+        "out_client_bytes": sums.out_bytes,
+    }
+
+
+def _proxies(keys: tuple[str, ...]) -> Page | None:
+    return {"trusted": [{"key": key} for key in keys]} if keys else None
+
+
+def statsz(server: Server) -> Page:
+    """The numbers of a server that the system account is told."""
+    totals, sums = server.totals, traffic(server)
+    sent = {"msgs": sums.out_msgs, "bytes": sums.out_bytes}
+    received = {"msgs": sums.in_msgs, "bytes": sums.in_bytes}
+    active = {one.identity.account for one in server.sessions.values() if one.identity is not None}
+    page: Page = {
+        "start": format_time(server.started_ns),
+        "mem": resident_bytes(),
+        "cores": os.cpu_count() or 1,
+        "cpu": cpu_percent(server),
+        "connections": len(server.sessions),
+        "total_connections": totals.connections,
+        "active_accounts": len(active),
+        "subscriptions": num_subscriptions(server),
+        "sent": sent,
+        "sent_to_clients": sent,
+        "received": received,
+        "received_from_clients": received,
+        "slow_consumers": totals.slow_consumers,
+        "active_servers": 1,
+        "gomaxprocs": 1,
+    }
+    if server.jetstream is not None:
+        page["jetstream"] = jetstream_var(server)
+    return page
+
+
+def _by_kind(clients: int) -> Page:
+    return {"clients": clients, "routes": 0, "gateways": 0, "leafs": 0}
+
+
+def jetstream_var(server: Server) -> Page:
+    """What JetStream is told and uses; {} without it."""
+    if server.jetstream is None:
+        return {}
+    return {
+        "config": jetstream_config(server),
+        "stats": jetstream_stats(server),
+        "limits": jetstream_limits(server),
+    }
+
+
+def cpu_percent(server: Server) -> float:
+    """Of one core, on average since the server started."""
+    return round(100 * time.process_time() * _NS / max(1, server.clock() - server.started_ns), 1)
+
+
+def resident_bytes() -> int:
+    """Memory of the process; 0 where the system doesn't tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # no /proc on this system
+        return 0

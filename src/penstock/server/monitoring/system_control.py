@@ -1,0 +1,144 @@
+"""Requests of the system account that do something, or ask what is no monitoring page.
+
+    $SYS.REQ.SERVER.<id>.RELOAD   reads the configuration anew
+    $SYS.REQ.SERVER.<id>.KICK     closes the connection `{"cid": n}`
+    $SYS.REQ.SERVER.<id>.LDM      tells one client to go elsewhere, `{"cid": n}`
+    $SYS.REQ.ACCOUNT.NSUBS        how many subscriptions get a subject: `{"acc", "subject", "queue"}`
+    $SYS.DEBUG.SUBSCRIBERS        the same in the system account; the body is the subject, and a queue
+
+A handler takes the server and the body, and returns what follows `server` in the answer, a number, or a
+generator that ends with one of them; it refuses with MisuseError.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.errors import MisuseError
+from penstock.kernels.dispatch import ClientSink
+from penstock.net.reasons import CloseReason
+from penstock.protocol.subjects import has_wildcard, is_subset, is_valid_filter
+from penstock.server.config.directives import NO_PROFILE
+from penstock.server.monitoring.system_service import decoded
+
+if TYPE_CHECKING:
+    from penstock.kernels.sinks import Subscription
+    from penstock.routing.account import Account
+    from penstock.server.monitoring.pages.page_options import Page
+    from penstock.server.server import Server
+
+
+class _Cid(msgspec.Struct, frozen=True):
+    cid: int = 0
+
+
+class _Subscribers(msgspec.Struct, frozen=True):
+    """queue: base64, as Go's JSON has bytes."""
+
+    acc: str = ""
+    subject: str = ""
+    queue: str = ""
+
+
+async def reload(server: Server, payload: bytes) -> Page:
+    """In a task of its own: what a reload changes must not change in the middle of the read that asks."""
+    refused = await server.reload()
+    if refused:
+        raise MisuseError(refused)
+    return {}
+
+
+def kick(server: Server, payload: bytes) -> Page:
+    session = server.sessions.get(decoded(payload, _Cid).cid)
+    if session is None:
+        raise MisuseError("no such client or leafnode id")
+    session.close(CloseReason.KICKED)
+    return {}
+
+
+def lame_duck(server: Server, payload: bytes) -> Page:
+    """One client gets INFO with `ldm`; when it goes is its own affair."""
+    session = server.sessions.get(decoded(payload, _Cid).cid)
+    if session is None:
+        raise MisuseError("no such client id")
+    if session.options.protocol < 1 or session.identity is None:
+        raise MisuseError(
+            "client does not support Lame Duck Mode or is not ready to receive the notification"
+        )
+    session.send(server.info_line(session, leaving=True))
+    return {}
+
+
+def num_subscribers(server: Server, payload: bytes) -> int | None:
+    """None, and no answer, where the account has no connections: servers of it elsewhere will answer."""
+    asked = decoded(payload, _Subscribers)
+    account = server.accounts.get(asked.acc)
+    if account is None or not any(
+        session.identity is not None and session.identity.account == asked.acc
+        for session in server.sessions.values()
+    ):
+        return None
+    try:
+        queue = base64.b64decode(asked.queue, validate=True)
+    except binascii.Error as error:
+        raise MisuseError(f"the queue {asked.queue!r} is not base64: {error}") from error
+    return _count(account, asked.subject, queue)
+
+
+def debug_subscribers(server: Server, payload: bytes) -> int:
+    words = payload.decode("utf-8", "replace").split()
+    if not words:
+        return 0
+    account = server.account(server.options.system_account)
+    return _count(account, words[0], words[1].encode() if len(words) > 1 else b"")
+
+
+def _count(account: Account, subject: str, queue: bytes) -> int:
+    """Subscriptions of clients that a message gets to, or that lie within a filter; of a queue, if given."""
+    if not is_valid_filter(subject):
+        raise MisuseError(f"invalid subject: {subject!r}")
+    if has_wildcard(subject):
+        found = [
+            one
+            for one in account.index.subscriptions()
+            if is_subset(one.subject.decode("utf-8", "replace"), subject)
+        ]
+    else:
+        result = account.index.match(subject.encode())
+        found = [*result.plain, *(one for group in result.groups for one in group)]
+    return sum(_is_clients(one) and (not queue or one.queue == queue) for one in found)
+
+
+def _is_clients(subscription: Subscription) -> bool:
+    return isinstance(subscription.sink, ClientSink)
+
+
+CONTROLS: dict[str, Callable[[Server, bytes], Any]] = {"RELOAD": reload, "KICK": kick, "LDM": lame_duck}
+
+
+# -- pages about a runtime and a cluster that are not there
+
+
+def _variables(server: Server) -> Page:
+    """What of Go's variables has a meaning here."""
+    import gc
+    import sys
+
+    from penstock.server.monitoring.pages.varz import resident_bytes
+
+    size = resident_bytes()
+    collections = sum(generation["collections"] for generation in gc.get_stats())
+    return {"cmdline": sys.argv, "memstats": {"Sys": size, "Alloc": size, "NumGC": collections}}
+
+
+PAGES: dict[str, Callable[[Server], Page]] = {
+    "PROFILEZ": lambda server: {"profile": None, "error": NO_PROFILE},
+    "EXPVARZ": _variables,
+    "IPQUEUESZ": lambda server: {},
+    "RAFTZ": lambda server: {},
+}

@@ -1,0 +1,168 @@
+"""The listener for WebSocket clients, as the options want it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError, ServerError
+from penstock.net.listener import Listener
+from penstock.net.websocket import WebsocketLayer, WebsocketPolicy, origin_of
+from penstock.server.auth.authenticator import ConfiguredUsers
+from penstock.server.config.option_checks import NS
+from penstock.server.config.server_options import WebsocketOptions
+
+if TYPE_CHECKING:
+    from penstock.net.connection import Connection
+    from penstock.server.auth.authenticator import Authenticator
+    from penstock.server.server import Server
+
+_TLS_FIELDS = ("tls_required", "tls_available", "tls_verify")
+
+
+class Websockets:
+    """WebSocket clients of a server.
+
+    Args:
+        server: who the clients are sessions of.
+        options: the block `websocket`.
+
+    Raises:
+        ConfigError: an allowed origin that is none.
+    """
+
+    def __init__(self, server: Server, options: WebsocketOptions) -> None:
+        self._server = server
+        self._options = options
+        self._listener = Listener(self._accept)
+        self._policy = _policy(options)
+        self._renewal: asyncio.Task[None] | None = None
+        self.authenticator = self.new_authenticator()
+
+    @property
+    def port(self) -> int:
+        return self._listener.port
+
+    @property
+    def url(self) -> str:
+        """What clients on this machine connect to: `ws://host:port`, `wss://host:port` with TLS."""
+        host = self._options.host
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return (
+            f"{self.scheme}://[{host}]:{self.port}" if ":" in host else f"{self.scheme}://{host}:{self.port}"
+        )
+
+    @property
+    def scheme(self) -> str:
+        return "ws" if self._options.tls is None else "wss"
+
+    @property
+    def auth_timeout_ns(self) -> int:
+        """How long these clients have for their CONNECT."""
+        return self._options.auth_timeout_ns or self._server.options.auth_timeout_ns
+
+    def new_authenticator(self) -> Authenticator | None:
+        """Who may come, where the block says so; None = who the server's says. Operators decide for all."""
+        if not self._options.has_own_users or self._server.operators is not None:
+            return None
+        return ConfiguredUsers(self._server.options, self._options, self._server.passwords)
+
+    async def open(self) -> None:
+        """Binds and listens. Raises ServerError, and ConfigError for files of TLS that can't be read."""
+        options, context = self._options, None
+        if options.tls is not None:
+            from penstock.server.client_tls import context_of
+
+            context = context_of(options.tls)
+        try:
+            await self._listener.open(options.host, max(0, options.port), context)
+        except OSError as error:
+            raise ServerError(
+                f"can not listen on {options.host}:{options.port} for websocket clients: "
+                f"{error.strerror or error}; is it in use?"
+            ) from error
+        log, host = self._server.log, f"[{options.host}]" if ":" in options.host else options.host
+        log.info(f"Listening for websocket clients on {self.scheme}://{host}:{self.port}")
+        if context is None:
+            log.warning("Websocket not configured with TLS. DO NOT USE IN PRODUCTION!")
+
+    def prepared(self, options: WebsocketOptions) -> Callable[[], None]:
+        """What puts other options in force for new clients; files of TLS are read now. Raises ConfigError."""
+        policy, context = _policy(options), None
+        if options.tls is not None:
+            from penstock.server.client_tls import context_of
+
+            context = context_of(options.tls)
+
+        def commit() -> None:
+            self._options, self._policy = options, policy
+            self.authenticator = self.new_authenticator()
+            if context is not None:
+                self._renewal = asyncio.get_running_loop().create_task(self._listener.renew(context))
+
+        return commit
+
+    def close(self) -> None:
+        """Stops listening; accepted connections stay."""
+        self._listener.close()
+
+    def info(self, info: dict[str, Any]) -> dict[str, Any]:
+        """INFO as these clients get it: of this listener, and silent about TLS inside the WebSocket."""
+        own = {name: value for name, value in info.items() if name not in _TLS_FIELDS}
+        if self.authenticator is not None and self.authenticator.required:
+            own["auth_required"] = True
+        return own | {"host": self._options.host, "port": self.port}
+
+    def shown(self) -> dict[str, Any]:
+        """What varz says of it."""
+        options = self._options
+        shown = {
+            "host": options.host,
+            "port": self.port,
+            "advertise": options.advertise,
+            "no_tls": options.no_tls,
+            "compression": options.compression,
+            "same_origin": options.same_origin,
+            "allowed_origins": list(options.allowed_origins),
+        }
+        return {name: value for name, value in shown.items() if value}
+
+    def _accept(self) -> WebsocketLayer:
+        return WebsocketLayer(self._connection, self._policy, self._server.log.error)
+
+    def _connection(self, cookies: dict[str, str], forwarded_for: str) -> Connection:
+        """Of a client whose handshake is done. Its cookies say who it is, unless its CONNECT will."""
+        options = self._options
+        names = {
+            "jwt": options.jwt_cookie,
+            "user": options.user_cookie,
+            "password": options.pass_cookie,
+            "auth_token": options.token_cookie,
+        }
+        given = {field: cookies[name] for field, name in names.items() if name and name in cookies}
+        return self._server.accept_websocket(given, forwarded_for)
+
+
+def _policy(options: WebsocketOptions) -> WebsocketPolicy:
+    refusal = None
+    if options.tls is not None:
+        from penstock.server.client_tls import certificate_refusal
+
+        refusal = certificate_refusal(options.tls)
+    return WebsocketPolicy(
+        handshake_timeout_s=options.handshake_timeout_ns / NS,
+        compression=options.compression,
+        same_origin=options.same_origin,
+        allowed_origins=_origins(options),
+        encrypted=options.tls is not None,
+        headers=options.headers,
+        refusal=refusal,
+    )
+
+
+def _origins(options: WebsocketOptions) -> frozenset[tuple[str, str, int]]:
+    try:
+        return frozenset(origin_of(origin) for origin in options.allowed_origins)
+    except ValueError as error:
+        raise ConfigError(f"websocket.allowed_origins: {error}") from error
