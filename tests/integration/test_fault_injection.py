@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream.api.dispatch import ApiRequest
-from penstock.jetstream.consumer.consumer import Consumer
-from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.api.api_table import ApiRequest
+from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.stream.stream_replica import Stream
 from penstock.protocol.api import StreamConfig
 from penstock.server.session import Session
 from penstock.store.streamfiles import FileStreamStore

@@ -15,15 +15,16 @@ from typing import Any
 import pytest
 
 from penstock.errors import StoreError
-from penstock.jetstream.consumer.consumer import Consumer
-from penstock.jetstream.consumer.letters import DeadLetters
+from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.dead_letters import DeadLetters
 from penstock.jetstream.containment import Containment
-from penstock.jetstream.stream import counter, stream
-from penstock.jetstream.stream.fast import FastIngest
-from penstock.jetstream.stream.renaming import make_mapper
-from penstock.jetstream.stream.schedules import MessageSchedules, Produced
-from penstock.jetstream.stream.stream import Stream
-from penstock.jetstream.tick import EngineTick
+from penstock.jetstream.engine_tick import EngineTick
+from penstock.jetstream.stream import counter
+from penstock.jetstream.stream import stream_replica as stream
+from penstock.jetstream.stream.fast_batches import FastIngest
+from penstock.jetstream.stream.message_schedules import MessageSchedules, Produced
+from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.subject_transforms import make_mapper
 from penstock.kernels import records
 from penstock.kernels.dispatch import SubjectMapper
 from penstock.kernels.streamlog import StoredMessage, StreamLog
@@ -151,7 +152,7 @@ def letter_settled_each_time(patch: pytest.MonkeyPatch) -> None:
 
 def key_never_busy(patch: pytest.MonkeyPatch) -> None:
     """A consumer's keys do not wait for one another."""
-    patch.setattr("penstock.jetstream.consumer.config.key_token", lambda config: 0)
+    patch.setattr("penstock.jetstream.consumer.consumer_config.key_token", lambda config: 0)
 
 
 def transform_kept_past_an_update(patch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.jetstream import origin_consumer, sourcing
-from penstock.jetstream.consumer.consumer import Consumer
-from penstock.jetstream.stream.inflow import Inflow
-from penstock.jetstream.stream.positions import SourcePositions
-from penstock.jetstream.stream.stream import Stream
-from penstock.jetstream.tick import EngineTick
+from penstock.jetstream import source_consumer as origin_consumer
+from penstock.jetstream import sourcing
+from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.engine_tick import EngineTick
+from penstock.jetstream.stream.source_positions import SourcePositions
+from penstock.jetstream.stream.source_state import Inflow
+from penstock.jetstream.stream.stream_replica import Stream
 from penstock.kernels.copying import settle_upto
 from penstock.kernels.streamlog import StreamLog
 from penstock.store.journal import FileConsumerStore

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.consumer.consumer_replica import Consumer
 from penstock.kernels.streamlog import StreamLog
 from penstock.protocol.api import ConsumerConfig
 from penstock.store import blocks, recovery

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream.consumer.acks import Acks
-from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.consumer.ack_handler import Acks
+from penstock.jetstream.consumer.consumer_replica import Consumer
 from penstock.jetstream.consumer.state import Recorder
-from penstock.jetstream.stream import ingest, stream
-from penstock.jetstream.stream.stream import Stream
-from penstock.jetstream.tick import EngineTick
+from penstock.jetstream.engine_tick import EngineTick
+from penstock.jetstream.stream import publish_checks as ingest
+from penstock.jetstream.stream import stream_replica as stream
+from penstock.jetstream.stream.stream_replica import Stream
 from penstock.kernels import records
 from penstock.kernels.msgblock import MessageBlock
 from penstock.kernels.streamlog import StreamLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.consumer.consumer_replica import Consumer
 from penstock.kernels.dispatch import ClientSink, publish
 from penstock.kernels.frames import FrameParser
 from penstock.kernels.sinks import DirtyList, Subscription

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.jetstream import tick
-from penstock.jetstream.consumer.consumer import Consumer
-from penstock.jetstream.consumer.turns import SHARE_LEAST, TICK_MESSAGES, Turns
+from penstock.jetstream import engine_tick as tick
+from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.fair_scheduler import SHARE_LEAST, TICK_MESSAGES, Turns
 from penstock.kernels.dispatch import ClientSink, publish
 from penstock.kernels.frames import FrameParser
 from penstock.kernels.sinks import DirtyList, Subscription

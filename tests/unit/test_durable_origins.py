@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.stream.stream_replica import Stream
 from tests.support.consumers import SECOND
 from tests.support.engine import EngineHarness
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.jetstream.api.dispatch import COLONS_MAX, OBJECTS_MAX
+from penstock.jetstream.api.api_table import COLONS_MAX, OBJECTS_MAX
 from penstock.jetstream.api.service import TABLE
 from penstock.kernels.dispatch import publish
 from tests.support.engine import EngineHarness

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream import tick
+from penstock.jetstream import engine_tick as tick
 from penstock.jetstream.stream.retention import AGED, AGED_WORK, BYTES_A_UNIT, LOOKS_MAX, REMOVAL_WORK
 from penstock.kernels.dispatch import publish
 from penstock.protocol import headers

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream.consumer.consumer import Consumer
-from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.stream.stream_replica import Stream
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
 from tests.support.fault_sites import Injection, Site, recorded, visible_kernels

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.jetstream import sourcing
-from penstock.jetstream.stream.positions import Note
+from penstock.jetstream.stream.source_positions import Note
 from penstock.kernels.dispatch import publish
 from penstock.kernels.streamlog import StoredMessage
 from tests.support.engine import EngineHarness

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.jetstream import origin_consumer
-from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream import source_consumer as origin_consumer
+from penstock.jetstream.consumer.consumer_replica import Consumer
 from penstock.jetstream.engine import JetStream
-from penstock.jetstream.stream.positions import Note
-from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.stream.source_positions import Note
+from penstock.jetstream.stream.stream_replica import Stream
 from penstock.kernels.dispatch import publish
 from penstock.protocol import headers
 from penstock.store.background import AtOnce

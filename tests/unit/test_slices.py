@@ -219,7 +219,7 @@ def test_what_a_later_slice_raises_is_answered_with_an_internal_error(
     monkeypatch.setattr(slices, "WORK", 1)
     js = filled(3000)
     asked = Asked(js, "STREAM.INFO.S", {"subjects_filter": ">"})
-    monkeypatch.setattr("penstock.jetstream.api.streams.SUBJECTS_SLICE", 0)  # range() raises
+    monkeypatch.setattr("penstock.jetstream.api.stream_requests.SUBJECTS_SLICE", 0)  # range() raises
     assert "internal error" in asked.answer()["error"]["description"]
     assert "error" not in js.api("STREAM.INFO.S")
     assert [str(fault) for fault in noted_faults] == ["range() arg 3 must not be zero"]

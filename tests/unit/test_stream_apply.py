@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.stream.stream_replica import Stream
 from penstock.kernels.ingest import IngestBatch
 from penstock.kernels.sinks import DirtyList
 from penstock.protocol.api import DiscardPolicy, StreamConfig

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import JetStreamApiError
-from penstock.jetstream import config as rules
+from penstock.jetstream import stream_config as rules
 from penstock.jetstream.limits import EngineConfig
 from penstock.protocol.api import (
     DiscardPolicy,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL
-from penstock.jetstream.stream import fast
-from penstock.jetstream.stream.fast import BACKLOG_BYTES, FLOW_SHARED, flow_limit
+from penstock.jetstream.stream import fast_batches as fast
+from penstock.jetstream.stream.fast_batches import BACKLOG_BYTES, FLOW_SHARED, flow_limit
 from penstock.kernels.dispatch import publish
 from penstock.protocol import headers
 from tests.support.engine import EngineHarness

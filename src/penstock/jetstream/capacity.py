@@ -18,7 +18,7 @@ from penstock.protocol.api import AccountInfo, ApiError, StorageType, StreamConf
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
     from penstock.jetstream.limits import EngineConfig
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
 
 
 class Capacity:

@@ -33,9 +33,9 @@ from penstock.kernels.dispatch import publish
 from penstock.protocol import error_codes as codes
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.consumer.consumer_replica import Consumer
     from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
 
 FORESEEN = (JetStreamApiError, StoreError)
 
@@ -82,7 +82,7 @@ class Containment:
     @contextmanager
     def changing(self, asset: Stream | Consumer) -> Iterator[None]:
         """A request changes it. What is raised comes out; what was not foreseen leaves the asset doubtful."""
-        from penstock.jetstream.stream.stream import Stream
+        from penstock.jetstream.stream.stream_replica import Stream
 
         try:
             yield

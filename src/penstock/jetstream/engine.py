@@ -17,15 +17,15 @@ import msgspec
 
 from penstock import faults
 from penstock.errors import StoreError
-from penstock.jetstream import config as stream_config
+from penstock.jetstream import stream_config
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api import ApiService
 from penstock.jetstream.api.waiting import WaitingRequests
 from penstock.jetstream.capacity import Capacity
-from penstock.jetstream.claims import SubjectClaims, bounded
+from penstock.jetstream.consumer.fair_scheduler import Turns
 from penstock.jetstream.consumer.interest import InterestWatch
-from penstock.jetstream.consumer.turns import Turns
 from penstock.jetstream.containment import Containment
+from penstock.jetstream.engine_tick import EngineTick
 from penstock.jetstream.groupcommit import GroupCommit
 from penstock.jetstream.indexing import SubjectIndexing
 from penstock.jetstream.inflight import BatchContext
@@ -34,10 +34,10 @@ from penstock.jetstream.opening import Opening
 from penstock.jetstream.reviews import Reviews
 from penstock.jetstream.slices import Slices
 from penstock.jetstream.sourcing import Sourcing
-from penstock.jetstream.stream.origins import check_among
 from penstock.jetstream.stream.overflow import Overflow
-from penstock.jetstream.stream.stream import Stream, StreamMeta
-from penstock.jetstream.tick import EngineTick
+from penstock.jetstream.stream.source_config import check_among
+from penstock.jetstream.stream.stream_replica import Stream, StreamMeta
+from penstock.jetstream.subject_claims import SubjectClaims, bounded
 from penstock.jetstream.transfers import Transfers
 from penstock.kernels.sinks import DirtyList, Sink
 from penstock.kernels.subjects import SubscriptionIndex
@@ -47,7 +47,7 @@ from penstock.protocol.transforms import Below
 from penstock.store.interface import AccountStore, StreamStore
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.consumer.consumer_replica import Consumer
 
 log = logging.getLogger("penstock.jetstream")
 

@@ -26,8 +26,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.limits import SECOND_NS
-from penstock.jetstream.origin_consumer import consumer_name
-from penstock.jetstream.stream.origins import deliver_subject
+from penstock.jetstream.source_consumer import consumer_name
+from penstock.jetstream.stream.source_config import deliver_subject
 from penstock.kernels.copying import DeliverySink
 from penstock.kernels.dispatch import ServiceSink, publish
 from penstock.kernels.sinks import Sink, Subscription
@@ -52,8 +52,8 @@ from penstock.protocol.numbers import natural
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.inflow import Inflow
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.source_state import Inflow
+    from penstock.jetstream.stream.stream_replica import Stream
 
 log = logging.getLogger("penstock.jetstream")
 

@@ -26,9 +26,9 @@ from penstock.errors import StoreWriteError
 from penstock.jetstream.api.waiting import Queue
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.consumer.consumer_replica import Consumer
     from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
 
 log = logging.getLogger("penstock.jetstream")
 

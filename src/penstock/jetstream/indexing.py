@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
 
 
 class SubjectIndexing:

@@ -17,9 +17,9 @@ import msgspec
 
 from penstock import faults
 from penstock.errors import StoreError
-from penstock.jetstream import config as stream_config
-from penstock.jetstream.consumer.consumer import Consumer
-from penstock.jetstream.stream.stream import Stream, StreamMeta
+from penstock.jetstream import stream_config
+from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.stream.stream_replica import Stream, StreamMeta
 from penstock.store.interface import StreamStore
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.errors import JetStreamApiError
-from penstock.jetstream.stream import ingest
-from penstock.jetstream.stream.fast import is_fast
-from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.stream import publish_checks
+from penstock.jetstream.stream.fast_batches import is_fast
+from penstock.jetstream.stream.stream_replica import Stream
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import ApiError
@@ -41,7 +41,7 @@ def preview(
         return Preview(subject, stream.is_wanted(subject))
     try:
         stream.check_admitted(subject, header, len(payload))
-        decision = ingest.check(stream, subject, header, len(payload), now)
+        decision = publish_checks.check(stream, subject, header, len(payload), now)
     except JetStreamApiError as error:
         return Preview(b"", error=_told(error, header), answer=_answer(stream, error))
     if decision.duplicate_of:
@@ -51,7 +51,7 @@ def preview(
     if is_wanted and not dry:
         body = decision.payload if decision.payload is not None else payload
         try:
-            ingest.check_room(stream, subject, decision.header, len(body))
+            publish_checks.check_room(stream, subject, decision.header, len(body))
         except JetStreamApiError as error:
             return Preview(subject, error=_told(error, header), answer=_answer(stream, error))
     return Preview(subject, is_wanted)

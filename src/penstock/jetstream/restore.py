@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from penstock.errors import JetStreamApiError, ProtocolError, StoreError, StoreWriteError
-from penstock.jetstream import config as stream_config
-from penstock.jetstream.consumer import config as rules
+from penstock.jetstream import stream_config
+from penstock.jetstream.consumer import consumer_config as rules
 from penstock.jetstream.consumer.start import start_of
 from penstock.jetstream.consumer.state import KERNEL_POLICY, ConsumerMeta
 from penstock.jetstream.limits import SECOND_NS, SEQ_MAX
-from penstock.jetstream.stream.stream import Stream, StreamMeta
+from penstock.jetstream.stream.stream_replica import Stream, StreamMeta
 from penstock.kernels.acksnapshot import make_snapshot
 from penstock.kernels.ackstate import AckState
 from penstock.kernels.archive import ENTRY_CUT, ENTRY_LAST, unpack_messages

@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.consumer.consumer_replica import Consumer
 from penstock.jetstream.limits import SECOND_NS
-from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.stream.stream_replica import Stream
 from penstock.kernels.archive import pack_messages
 from penstock.kernels.dispatch import ServiceSink, publish
 from penstock.kernels.ingest import StreamSink

@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock import faults
 from penstock.errors import StoreError
-from penstock.jetstream import origin_consumer
+from penstock.jetstream import source_consumer
 from penstock.jetstream.deadlines import Deadlines
 from penstock.jetstream.external import ExternalReader
 from penstock.jetstream.limits import SECOND_NS
-from penstock.jetstream.stream.origins import start_ns
+from penstock.jetstream.stream.source_config import start_ns
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import ApiError, StreamSourceInfo
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.consumer.consumer_replica import Consumer
     from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.inflow import Inflow
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.source_state import Inflow
+    from penstock.jetstream.stream.stream_replica import Stream
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -149,7 +149,7 @@ class LocalReader:
         if self._consumer is None or self._consumer.closed or self._consumer.stream is not origin:
             try:
                 start_seq = self._before + 1 if not self.inflow.seq else first_ever(self.inflow, origin)
-                self._consumer = origin_consumer.make(
+                self._consumer = source_consumer.make(
                     self._engine, origin, self.stream, self.inflow, start_seq, now
                 )
             except StoreError as error:
@@ -158,7 +158,7 @@ class LocalReader:
                 )
                 return
         if self.stream.is_kept:
-            origin_consumer.settle(self._consumer, self.inflow, now)
+            source_consumer.settle(self._consumer, self.inflow, now)
 
 
 def first_wanted(inflow: Inflow, stream: Stream, origin: Stream) -> int:
@@ -199,7 +199,7 @@ class Sourcing:
     def retire_orphans(self) -> None:
         """Streams that read origins may be gone, and their consumers there be left: after a restart, when all
         streams are there, and when one that is offline was deleted."""
-        origin_consumer.retire_orphans(self._engine)
+        source_consumer.retire_orphans(self._engine)
 
     def follow(self, stream: Stream) -> None:
         """Reads the stream's origins from now on: it is new, or its configuration changed."""

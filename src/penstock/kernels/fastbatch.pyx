@@ -4,7 +4,7 @@ A message of a fast batch says what it is in its reply subject,
 `<prefix>.<id>.<flow>.<ok|fail>.<seq>.<op>.$FI`, read from the right: a prefix may have dots. The ingest
 kernel asks next_append() about each publish of such a reply, stores the next message of an open batch by
 itself, and says so with took(); whatever else may happen to a batch is decided in Python
-(jetstream/stream/fast.py).
+(jetstream/stream/fast_batches.py).
 
 Invariants: `acked <= seq`; a batch is in a bucket from its start until it is forgotten, and open until it has
 a final answer; `due` holds exactly the open batches with `seq >= acked + msgs`. A batch is known by prefix and

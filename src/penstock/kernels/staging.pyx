@@ -3,7 +3,7 @@
 A message that is simply the next one of an open batch is copied behind the others by take(), with what is
 known of its headers, and no Python object is made. Everything else that can happen to a batch (its first
 message, its commit, a gap, a header that asks for more) is decided in Python
-(jetstream/stream/atomic.py), which works on the same batches.
+(jetstream/stream/atomic_batches.py), which works on the same batches.
 
 Invariants: `count` messages lie in `buf`, in their order, and `size` is what their records will take; the
 total of the server holds exactly the bytes of all open batches. No message is taken at or after `check_at`,

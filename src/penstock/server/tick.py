@@ -46,7 +46,7 @@ class Tick:
         loop: the event loop.
         clock: now, ns since the epoch.
         on_failure: told of what escaped an engine and is no Exception; the server stops on it. An engine
-            contains exceptions itself (jetstream/tick.py); one that escapes all the same costs that
+            contains exceptions itself (jetstream/engine_tick.py); one that escapes all the same costs that
             engine the rest of its tick, and the other accounts nothing.
     """
 

@@ -4,7 +4,7 @@
 direct (reads that bypass JSON), account, consumers.
 """
 
-from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
+from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.jetstream.api.service import ApiService
 
 __all__ = ["ApiRequest", "ApiService", "Endpoint"]

@@ -19,8 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import faults
 from penstock.errors import JetStreamApiError, StoreError
-from penstock.jetstream.api import account, consumers, direct, streams, transfers
-from penstock.jetstream.api.dispatch import ApiRequest, ApiTable, Endpoint
+from penstock.jetstream.api import (
+    account_requests,
+    consumer_requests,
+    direct_requests,
+    stream_requests,
+    transfer_requests,
+)
+from penstock.jetstream.api.api_table import ApiRequest, ApiTable, Endpoint
 from penstock.jetstream.api.waiting import Queue, queue_of
 from penstock.kernels.directget import DirectGets
 from penstock.kernels.dispatch import publish
@@ -40,11 +46,11 @@ NO_RESPONDERS = ("CONSUMER.MSG.NEXT", "DIRECT.GET")  # unknown subjects below th
 
 TABLE = ApiTable(
     [
-        *account.ENDPOINTS,
-        *streams.ENDPOINTS,
-        *direct.ENDPOINTS,
-        *consumers.ENDPOINTS,
-        *transfers.ENDPOINTS,
+        *account_requests.ENDPOINTS,
+        *stream_requests.ENDPOINTS,
+        *direct_requests.ENDPOINTS,
+        *consumer_requests.ENDPOINTS,
+        *transfer_requests.ENDPOINTS,
     ]
 )
 

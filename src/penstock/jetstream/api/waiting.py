@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.jetstream.api.dispatch import Endpoint
+    from penstock.jetstream.api.api_table import Endpoint
 
 LIMIT = 10_000
 INFO_VERBS = frozenset(

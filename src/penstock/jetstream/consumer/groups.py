@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.jetstream.consumer.pull import PullRefusedError
+from penstock.jetstream.consumer.pull_requests import PullRefusedError
 from penstock.kernels.targets import Target
 from penstock.protocol.api import ConsumerConfig, PriorityGroupState, PriorityPolicy, PullRequest
 from penstock.protocol.durations import format_time_or_zero
@@ -30,7 +30,7 @@ from penstock.protocol.status import (
 )
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.consumer.consumer_replica import Consumer
 
 PRIORITY_MAX = 9
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.jetstream.consumer.pull import heartbeat_block
+from penstock.jetstream.consumer.pull_requests import heartbeat_block
 from penstock.kernels.dispatch import publish
 from penstock.kernels.pump import Pump
 from penstock.kernels.subjects import SubscriptionIndex

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.jetstream.consumer.config import filters_of, start_ns
+from penstock.jetstream.consumer.consumer_config import filters_of, start_ns
 from penstock.kernels.streamlog import StreamLog
 from penstock.protocol.api import ConsumerConfig, DeliverPolicy
 

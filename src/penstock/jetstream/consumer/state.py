@@ -40,7 +40,7 @@ class ConsumerMeta(msgspec.Struct, frozen=True):
     start_seq: the stream sequence it began with. resume_seq: deliver policy last_per_subject first takes
     the last message of each subject up to here, then everything behind it; 0 for the other policies.
     since: the first sequence its position speaks of, after other filters or a reset; 0: start_seq.
-    driven: it stands for a mirror or source that reads the log itself (origin_consumer.py), and delivers
+    driven: it stands for a mirror or source that reads the log itself (source_consumer.py), and delivers
     nothing; None: kept by a version in which that was so of all with ack policy flow_control.
     """
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.jetstream.consumer.config import filters_of, key_token
+from penstock.jetstream.consumer.consumer_config import filters_of, key_token
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.consumer.consumer_replica import Consumer
 
 
 def share_of(consumer: Consumer, share: int) -> int:

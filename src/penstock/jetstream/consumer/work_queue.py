@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.jetstream.claims import bounded
-from penstock.jetstream.consumer.config import filters_of, refuse
+from penstock.jetstream.consumer.consumer_config import filters_of, refuse
+from penstock.jetstream.subject_claims import bounded
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolicy
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
 
 _ACK_POLICIES = (AckPolicy.EXPLICIT, AckPolicy.FLOW_CONTROL)
 

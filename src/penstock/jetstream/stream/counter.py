@@ -15,7 +15,7 @@ from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
 
 # Adding and writing long numbers takes time that grows with the square of their digits.
 _INCREMENT = re.compile(rb"[+-]?[0-9]{1,10000}")

@@ -27,7 +27,7 @@ from penstock.protocol.status import TOO_MANY_REQUESTS
 
 if TYPE_CHECKING:
     from penstock.jetstream.limits import EngineConfig
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
     from penstock.kernels.subjects import SubscriptionIndex
 
 log = logging.getLogger("penstock.jetstream")

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.jetstream.limits import HEADER_MAX
-from penstock.jetstream.stream import counter, ingest, schedules, ttl
+from penstock.jetstream.stream import counter, message_schedules, publish_checks, ttl
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import DiscardPolicy
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
 
 
 class StagedMessage(NamedTuple):
@@ -31,7 +31,7 @@ class Checked(NamedTuple):
     """A message of a batch that may be stored."""
 
     subject: bytes
-    decision: ingest.Decision
+    decision: publish_checks.Decision
     payload: bytes
 
 
@@ -68,12 +68,12 @@ class BatchCheck:
         if stream.config.allow_msg_counter:
             header, payload = self._counted(subject, header, increment)
         self._check_expected_sequences(subject, header)
-        request = schedules.check_schedule(stream, subject, header, self._now, self._is_schedule)
+        request = message_schedules.check_schedule(stream, subject, header, self._now, self._is_schedule)
         rollup = self._check_rollup(subject, request.header)
         self._count(subject, request.header, payload, is_schedule=bool(request.due))
         self._check_room(subject, rollup)
-        ttl_ns, kept = ingest.own_ttl(stream, ingest.as_stored(request.header))
-        decision = ingest.Decision(
+        ttl_ns, kept = publish_checks.own_ttl(stream, publish_checks.as_stored(request.header))
+        decision = publish_checks.Decision(
             kept,
             msg_id,
             rollup=rollup,
@@ -116,7 +116,7 @@ class BatchCheck:
         log = self._stream.log
         expected = headers.value_of(header, headers.EXPECTED_LAST_SEQUENCE)
         if expected:
-            ingest.hold_against(expected, log.last_seq + self._messages)
+            publish_checks.hold_against(expected, log.last_seq + self._messages)
             if self._messages:
                 raise codes.STREAM_WRONG_LAST_SEQUENCE_CONSTANT.exception()
         expected = headers.value_of(header, headers.EXPECTED_LAST_SUBJECT_SEQUENCE)
@@ -124,15 +124,15 @@ class BatchCheck:
         if expected:
             if (of_subject or subject) in self._written:
                 raise codes.STREAM_WRONG_LAST_SEQUENCE_CONSTANT.exception()
-            ingest.hold_against(expected, log.last_seq_of(of_subject or subject))
+            publish_checks.hold_against(expected, log.last_seq_of(of_subject or subject))
         elif of_subject:
             raise codes.STREAM_EXPECTED_LAST_SEQ_PER_SUBJECT_INVALID.exception()
 
     def _check_rollup(self, subject: bytes, header: bytes) -> str:
-        rollup = ingest.check_rollup(self._stream, header)
-        if rollup == ingest.ROLLUP_SUBJECT and subject in self._written:
+        rollup = publish_checks.check_rollup(self._stream, header)
+        if rollup == publish_checks.ROLLUP_SUBJECT and subject in self._written:
             raise codes.STREAM_ROLLUP_FAILED.exception(err="batch rollup sub invalid")
-        if rollup == ingest.ROLLUP_ALL and self._messages:
+        if rollup == publish_checks.ROLLUP_ALL and self._messages:
             raise codes.STREAM_ROLLUP_FAILED.exception(err="batch rollup all invalid")
         return rollup
 

@@ -31,7 +31,7 @@ from penstock.protocol.durations import format_time
 from penstock.protocol.subjects import is_valid_subject
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
     from penstock.kernels.sinks import Subscription
     from penstock.kernels.subjects import SubscriptionIndex
     from penstock.server.config.server_options import MessageTrace

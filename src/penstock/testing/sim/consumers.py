@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.jetstream.consumer.config import KEY_TOKEN
-from penstock.jetstream.consumer.consumer import Consumer
-from penstock.jetstream.consumer.letters import METADATA_KEY
+from penstock.jetstream.consumer.consumer_config import KEY_TOKEN
+from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.dead_letters import METADATA_KEY
 from penstock.protocol.acks import Delivery
 from penstock.protocol.subjects import matches
 from penstock.testing.sim.faults import Violation, require

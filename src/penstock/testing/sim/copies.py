@@ -31,8 +31,8 @@ from penstock.testing.sim.origins import Source, copied_header, key_of, renamed,
 from penstock.testing.sim.streams import Held, StreamRecord
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.inflow import Inflow
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.source_state import Inflow
+    from penstock.jetstream.stream.stream_replica import Stream
     from penstock.testing.sim.world import World
 
 _ROLLS_UP = re.compile(b"^(Nats-Rollup|Nats-Schedule-Next): ", re.MULTILINE)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from penstock.jetstream.consumer import letters
-from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.consumer import dead_letters
+from penstock.jetstream.stream.stream_replica import Stream
 from penstock.protocol import headers
 from penstock.testing.sim.consumers import ConsumerRecord
 from penstock.testing.sim.faults import Violation, require
@@ -60,8 +60,8 @@ class LetterBook:
         if msg_id in self._stored and msg_id not in self._repeatable:
             raise Violation("dead letters", f"{msg_id!r} is stored at {self._stored[msg_id]} and {seq}")
         self._stored[msg_id] = seq
-        source, name = about[letters.STREAM].decode(), about[letters.CONSUMER].decode()
-        at = int(about[letters.SEQUENCE])
+        source, name = about[dead_letters.STREAM].decode(), about[dead_letters.CONSUMER].decode()
+        at = int(about[dead_letters.SEQUENCE])
         record, consumer = streams.get(source), consumers.get((source, name))
         if record is None or consumer is None or not msg_id.endswith(b".%d.%d" % (consumer.created, at)):
             return  # of one that is gone
@@ -91,4 +91,4 @@ class LetterBook:
                 raise Violation("dead letters", f"{msg_id!r} was given up, and there is no letter")
 
 
-_ABOUT = (headers.MSG_ID, letters.STREAM, letters.CONSUMER, letters.SEQUENCE)
+_ABOUT = (headers.MSG_ID, dead_letters.STREAM, dead_letters.CONSUMER, dead_letters.SEQUENCE)

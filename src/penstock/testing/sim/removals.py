@@ -13,7 +13,7 @@ from penstock.testing.sim.consumers import ConsumerRecord
 from penstock.testing.sim.faults import require
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.consumer.consumer_replica import Consumer
     from penstock.testing.sim.world import World
 
 Created = tuple[str, str, int]  # stream, name, and when (ns): another one may get the name

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.jetstream.consumer.config import filters_of
-from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.consumer.consumer_config import filters_of
+from penstock.jetstream.consumer.consumer_replica import Consumer
 from penstock.protocol.api import RetentionPolicy
 from penstock.testing.sim.faults import Violation
 from penstock.testing.sim.origins import TARGETS
 from penstock.testing.sim.streams import Held, StreamRecord
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.inflow import Inflow
+    from penstock.jetstream.stream.source_state import Inflow
     from penstock.testing.sim.copies import Copies
     from penstock.testing.sim.world import World
 

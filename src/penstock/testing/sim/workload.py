@@ -9,9 +9,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from penstock.jetstream.consumer.config import KEY_TOKEN
-from penstock.jetstream.consumer.consumer import Consumer
-from penstock.jetstream.consumer.letters import METADATA_KEY
+from penstock.jetstream.consumer.consumer_config import KEY_TOKEN
+from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.dead_letters import METADATA_KEY
 from penstock.protocol import headers
 from penstock.testing.sim import thorough
 from penstock.testing.sim.batchwork import any_stream_with, new_publish, publish_atomic, publish_fast

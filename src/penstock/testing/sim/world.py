@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.limits import EngineConfig
-from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.stream.stream_replica import Stream
 from penstock.kernels.dispatch import ServiceSink, publish
 from penstock.kernels.sinks import Sink, Subscription
 from penstock.kernels.subjects import SubscriptionIndex

@@ -23,9 +23,9 @@ from penstock.server.monitoring.pages.page_options import (
 from penstock.server.server_identity import API_LEVEL
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.consumer.consumer_replica import Consumer
     from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
     from penstock.server.server import Server
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from msgspec import structs
 
 from penstock.errors import ConfigError, JetStreamApiError, MisuseError
-from penstock.jetstream.claims import bounded
 from penstock.jetstream.limits import SOURCES_MAX, TRANSFORMS_MAX
+from penstock.jetstream.subject_claims import bounded
 from penstock.kernels.dispatch import SubjectMapper
 from penstock.kernels.filterset import FilterSet
 from penstock.protocol import error_codes as codes

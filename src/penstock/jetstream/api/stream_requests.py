@@ -11,11 +11,11 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import MisuseError, StoreWriteError
-from penstock.jetstream import config as stream_config
-from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
+from penstock.jetstream import stream_config
+from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.jetstream.api.pages import InfoPage
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE, SUBJECTS_PAGE
-from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.stream.stream_replica import Stream
 from penstock.kernels.streamlog import StoredMessage
 from penstock.kernels.subjectcounts import SubjectCounts
 from penstock.protocol import error_codes as codes

@@ -32,7 +32,7 @@ from penstock.protocol.api import encode
 from penstock.protocol.batch import BATCH_ID_MAX
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
 
 TIMEOUT = "timeout"
 INCOMPLETE = "incomplete"

@@ -35,7 +35,7 @@ from penstock.protocol.api import ApiError, PubAck, encode
 from penstock.protocol.batch import BATCH_ID_MAX, SUFFIX, Operation
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
 
 FLOW_FIRST = 500  # messages per ack that a batch starts with when it is the only one of its stream
 FLOW_SHARED = 4096  # of all batches of a stream together, where their clients allow so much

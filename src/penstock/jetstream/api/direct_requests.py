@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.errors import JetStreamApiError
-from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
-from penstock.jetstream.api.streams import find_message, is_contradictory, start_seq, time_of
+from penstock.jetstream.api.api_table import ApiRequest, Endpoint
+from penstock.jetstream.api.stream_requests import find_message, is_contradictory, start_seq, time_of
 from penstock.jetstream.limits import MULTI_LAST_MAX, SUBJECTS_MAX
-from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.stream.stream_replica import Stream
 from penstock.kernels.directget import send_run, send_these
 from penstock.kernels.dispatch import publish
 from penstock.kernels.filterset import WorkLimitError, uncovered

@@ -12,7 +12,6 @@ from __future__ import annotations
 from msgspec import structs
 
 from penstock.errors import ConfigError, JetStreamApiError
-from penstock.jetstream.claims import bounded
 from penstock.jetstream.limits import (
     AGE_MIN_NS,
     DESCRIPTION_MAX,
@@ -24,8 +23,9 @@ from penstock.jetstream.limits import (
     SUBJECTS_MAX,
     EngineConfig,
 )
-from penstock.jetstream.stream import origins
-from penstock.jetstream.stream.renaming import implied_republish
+from penstock.jetstream.stream import source_config
+from penstock.jetstream.stream.subject_transforms import implied_republish
+from penstock.jetstream.subject_claims import bounded
 from penstock.kernels.grammar import overlaps_any
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
@@ -90,7 +90,7 @@ def _checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig
         raise codes.MIRROR_WITH_ATOMIC_PUBLISH.exception()
     _check_ages(config, engine.duplicate_window_max_ns)
     _check_policies(config)
-    origins.check_alone(config)
+    source_config.check_alone(config)
     _check_subjects(config)
     config = _with_renaming(config, pedantic=request.pedantic)
     if config.num_replicas > 1:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.jetstream import config as stream_config
-from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
+from penstock.jetstream import stream_config
+from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.jetstream.transfers import client_of
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
+from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.protocol.api import AccountInfoResponse
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.jetstream.claims import ALL, SubjectClaims
-from penstock.jetstream.consumer.config import filters_of
-from penstock.jetstream.consumer.letters import REPLY_PREFIX
+from penstock.jetstream.consumer.consumer_config import filters_of
+from penstock.jetstream.consumer.dead_letters import REPLY_PREFIX
+from penstock.jetstream.subject_claims import ALL, SubjectClaims
 from penstock.kernels.acksink import AckSink
 from penstock.kernels.dispatch import ServiceSink
 from penstock.kernels.pump import Pump, ready, take_news
@@ -23,7 +23,7 @@ from penstock.protocol.ids import short_hash
 from penstock.protocol.numbers import natural
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.consumer.consumer_replica import Consumer
     from penstock.jetstream.engine import JetStream
 
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.limits import HEADER_MAX
-from penstock.jetstream.stream import counter, schedules, ttl
+from penstock.jetstream.stream import counter, message_schedules, ttl
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import DiscardPolicy
 from penstock.protocol.durations import NS_PER_S
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
 
 ROLLUP_SUBJECT = "sub"
 ROLLUP_ALL = "all"
@@ -67,7 +67,7 @@ def check(
         raise codes.ATOMIC_PUBLISH_DISABLED.exception()
     increment = _check_features(stream, header, payload_len)
     _check_expected_sequences(stream, subject, header)
-    request = schedules.check_schedule(stream, subject, header, now)
+    request = message_schedules.check_schedule(stream, subject, header, now)
     header = request.header
     if headers.value_of(header, headers.STREAM_SOURCE):
         raise codes.MESSAGE_SOURCE_HDR_NOT_ALLOWED.exception()

@@ -34,7 +34,7 @@ from penstock.protocol.schedules import Occurrence, format_occurrence, load_zone
 from penstock.protocol.subjects import is_valid_subject
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
 
 PURGE = "purge"
 RETRY_NS = NS_PER_S  # while the stream can't be written

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from penstock.errors import StoreError
-from penstock.jetstream.api.dispatch import ApiRequest, Endpoint
+from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.jetstream.api.pages import InfoPage
-from penstock.jetstream.consumer import config as rules
+from penstock.jetstream.consumer import consumer_config as rules
 from penstock.jetstream.consumer import work_queue
-from penstock.jetstream.consumer.consumer import Consumer
-from penstock.jetstream.consumer.letters import subject_of
+from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.dead_letters import subject_of
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE
 from penstock.jetstream.stream.purge import PENDING_WORK
-from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.stream.stream_replica import Stream
 from penstock.kernels.dispatch import publish
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers

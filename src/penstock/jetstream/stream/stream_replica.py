@@ -24,15 +24,15 @@ from penstock.errors import JetStreamApiError
 from penstock.jetstream.deadlines import earliest
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import DELETED_DETAILS_MAX, SEQ_MAX
-from penstock.jetstream.stream import ingest, purge, retention, ttl
-from penstock.jetstream.stream.atomic import AtomicBatches, bytes_of
+from penstock.jetstream.stream import publish_checks, purge, retention, ttl
+from penstock.jetstream.stream.atomic_batches import AtomicBatches, bytes_of
 from penstock.jetstream.stream.dedupe import recover_ids
-from penstock.jetstream.stream.fast import FastIngest, Outcome, is_fast
-from penstock.jetstream.stream.inflow import Inflow
-from penstock.jetstream.stream.positions import SourcePositions
-from penstock.jetstream.stream.renaming import make_mapper, make_republish_mapper
-from penstock.jetstream.stream.schedules import RETRY_NS, MessageSchedules
+from penstock.jetstream.stream.fast_batches import FastIngest, Outcome, is_fast
+from penstock.jetstream.stream.message_schedules import RETRY_NS, MessageSchedules
+from penstock.jetstream.stream.source_positions import SourcePositions
+from penstock.jetstream.stream.source_state import Inflow
 from penstock.jetstream.stream.staged import Checked, StagedMessage
+from penstock.jetstream.stream.subject_transforms import make_mapper, make_republish_mapper
 from penstock.kernels.commits import check_staged, store_staged
 from penstock.kernels.ingest import (
     AckBatch,
@@ -69,8 +69,8 @@ from penstock.protocol.transforms import Below
 from penstock.store.interface import StreamStore
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer import Consumer
-    from penstock.jetstream.consumer.wiring import ConsumerWiring
+    from penstock.jetstream.consumer.consumer_replica import Consumer
+    from penstock.jetstream.consumer.consumer_subscriptions import ConsumerWiring
 
 
 SCHEDULE_WORK = 32 * 1024  # a schedule makes a message, in the units of slices.py
@@ -248,13 +248,13 @@ class Stream:
     ) -> Outcome:
         """Decides about one publish and stores it. Raises JetStreamApiError when it is refused."""
         self.check_admitted(subject, header, len(payload))
-        decision = ingest.check(self, subject, header, len(payload), now, in_fast_batch=in_fast_batch)
+        decision = publish_checks.check(self, subject, header, len(payload), now, in_fast_batch=in_fast_batch)
         if decision.duplicate_of:
             return Outcome(decision.duplicate_of, duplicate=True, value="")
         if decision.payload is not None:
             payload = decision.payload
         if self.is_wanted(subject):
-            ingest.check_room(self, subject, decision.header, len(payload))
+            publish_checks.check_room(self, subject, decision.header, len(payload))
         seq = self.store_decided(subject, decision, payload, ts)
         if decision.msg_id:
             self.ids.add(decision.msg_id, seq, ts)
@@ -281,14 +281,16 @@ class Stream:
         self.log.end_batch()
         return seq
 
-    def store_decided(self, subject: bytes, decision: ingest.Decision, payload: bytes, ts: int) -> int:
+    def store_decided(
+        self, subject: bytes, decision: publish_checks.Decision, payload: bytes, ts: int
+    ) -> int:
         wanted = self.is_wanted(subject)
         seq = self._store(subject, decision.header, payload, ts) if wanted else self.log.skip(ts)
         self.ids.last_id = decision.msg_id
         if decision.ttl_ns and wanted:
             self.expiry.ttls.add(seq, ts, decision.ttl_ns)
         if decision.rollup:
-            self.log.purge(subject if decision.rollup == ingest.ROLLUP_SUBJECT else None, seq, 0)
+            self.log.purge(subject if decision.rollup == publish_checks.ROLLUP_SUBJECT else None, seq, 0)
         if decision.schedule_due and wanted:
             self.schedules.add(subject, seq, decision.schedule_due)
         if decision.purged_schedule:
@@ -459,11 +461,11 @@ class Stream:
         for produced in made:
             mapper = self.sink.mapper
             subject = mapper.map(produced.subject) if mapper is not None else produced.subject
-            ttl_ns, header = ingest.own_ttl(self, produced.header)
-            decision = ingest.Decision(
+            ttl_ns, header = publish_checks.own_ttl(self, produced.header)
+            decision = publish_checks.Decision(
                 header,
                 ttl_ns=ttl_ns,
-                rollup=ingest.ROLLUP_SUBJECT if headers.value_of(header, headers.ROLLUP) else "",
+                rollup=publish_checks.ROLLUP_SUBJECT if headers.value_of(header, headers.ROLLUP) else "",
                 purged_schedule=b"" if produced.next_due else produced.scheduler,
             )
             self.store_decided(subject, decision, produced.payload, ts)
@@ -480,7 +482,7 @@ class Stream:
         ttl_ns = self.config.subject_delete_marker_ttl
         header = ttl.marker_header(ttl_ns)
         try:
-            ingest.check_room(self, subject, header, 0)
+            publish_checks.check_room(self, subject, header, 0)
         except JetStreamApiError:
             return
         ts = max(self._now, self.log.last_ts)

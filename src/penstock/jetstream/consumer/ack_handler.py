@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.jetstream.consumer import config as rules
-from penstock.jetstream.consumer.letters import TERMINATED, Letter
+from penstock.jetstream.consumer import consumer_config as rules
+from penstock.jetstream.consumer.dead_letters import TERMINATED, Letter
 from penstock.kernels.dispatch import publish
 from penstock.protocol import headers
 from penstock.protocol.acks import NEXT, AckKind, parse_body
@@ -18,7 +18,7 @@ from penstock.protocol.api import AckPolicy
 from penstock.protocol.numbers import natural
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.consumer.consumer_replica import Consumer
 
 
 class Acks:

@@ -37,8 +37,8 @@ from penstock.protocol.durations import NS_PER_S, format_time
 from penstock.protocol.subjects import matches
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer import Consumer
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.consumer.consumer_replica import Consumer
+    from penstock.jetstream.stream.stream_replica import Stream
 
 log = logging.getLogger("penstock.jetstream")
 

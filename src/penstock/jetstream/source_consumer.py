@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.jetstream.consumer.config import filters_of
-from penstock.jetstream.consumer.consumer import Consumer
+from penstock.jetstream.consumer.consumer_config import filters_of
+from penstock.jetstream.consumer.consumer_replica import Consumer
 from penstock.jetstream.limits import SECOND_NS
 from penstock.kernels.copying import settle_upto
 from penstock.protocol.api import AckPolicy, ConsumerConfig, DeliverPolicy
@@ -23,8 +23,8 @@ from penstock.protocol.ids import short_hash
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.inflow import Inflow
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.source_state import Inflow
+    from penstock.jetstream.stream.stream_replica import Stream
 
 log = logging.getLogger("penstock.jetstream")
 

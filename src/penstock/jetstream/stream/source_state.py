@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.limits import HEADER_MAX
-from penstock.jetstream.stream import counter, ingest
-from penstock.jetstream.stream.origins import filters_of, header_line, index_name, mapper_of
+from penstock.jetstream.stream import counter, publish_checks
+from penstock.jetstream.stream.source_config import filters_of, header_line, index_name, mapper_of
 from penstock.kernels.copying import CopyBatch, apply_mirrored, apply_sourced
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import ApiError, StreamSource
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
 
 _PURGE = b"purge"
 
@@ -108,16 +108,18 @@ class Inflow:
             header, payload = counter.sourced(counter.last_of(stream, subject), subject, header, payload)
             _check_size(stream, header, payload)
         may_roll_up = config.allow_rollup_hdrs and not config.deny_purge
-        rollup = ingest.check_rollup(stream, header) if may_roll_up and header else ""
+        rollup = publish_checks.check_rollup(stream, header) if may_roll_up and header else ""
         ttl_ns = 0
         if config.allow_msg_ttl:
-            ttl_ns, header = ingest.own_ttl(stream, header)
+            ttl_ns, header = publish_checks.own_ttl(stream, header)
         if stream.is_wanted(subject):
-            ingest.check_room(stream, subject, header, len(payload))
+            publish_checks.check_room(stream, subject, header, len(payload))
         purged = b""
         if may_roll_up and header and headers.value_of(header, headers.SCHEDULE_NEXT) == _PURGE:
             purged = headers.value_of(header, headers.SCHEDULER) or b""
-        decision = ingest.Decision(header, msg_id, ttl_ns=ttl_ns, rollup=rollup, purged_schedule=purged)
+        decision = publish_checks.Decision(
+            header, msg_id, ttl_ns=ttl_ns, rollup=rollup, purged_schedule=purged
+        )
         stored = stream.store_decided(subject, decision, payload, ts)
         if msg_id:
             stream.ids.add(msg_id, stored, ts)

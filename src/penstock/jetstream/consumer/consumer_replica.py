@@ -25,17 +25,17 @@ import msgspec
 
 from penstock import faults
 from penstock.errors import StoreError, StoreWriteError
-from penstock.jetstream.consumer import config as rules
+from penstock.jetstream.consumer import consumer_config as rules
 from penstock.jetstream.consumer import unwritten
-from penstock.jetstream.consumer.acks import Acks
+from penstock.jetstream.consumer.ack_handler import Acks
+from penstock.jetstream.consumer.consumer_subscriptions import ConsumerWiring
+from penstock.jetstream.consumer.dead_letters import MAX_DELIVER, DeadLetters, Letter
 from penstock.jetstream.consumer.groups import Pinning, check_group
-from penstock.jetstream.consumer.letters import MAX_DELIVER, DeadLetters, Letter
-from penstock.jetstream.consumer.pull import PullQueue, PullRefusedError, check_request
+from penstock.jetstream.consumer.pull_requests import PullQueue, PullRefusedError, check_request
 from penstock.jetstream.consumer.push import FLOW_PREFIX, PushDelivery
 from penstock.jetstream.consumer.redelivery import Redelivery
 from penstock.jetstream.consumer.start import Start, last_per_subject, start_of
 from penstock.jetstream.consumer.state import KERNEL_POLICY, ConsumerMeta, Recorder
-from penstock.jetstream.consumer.wiring import ConsumerWiring
 from penstock.kernels.acksink import AckQueue
 from penstock.kernels.ackstate import AckPolicy as KernelPolicy
 from penstock.kernels.ackstate import AckState
@@ -71,7 +71,7 @@ log = logging.getLogger("penstock.jetstream")
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.stream import Stream
+    from penstock.jetstream.stream.stream_replica import Stream
 
 UINT32_MAX = 2**32 - 1
 

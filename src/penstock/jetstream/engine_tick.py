@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import StoreWriteError
 from penstock.jetstream.deadlines import Deadlines, earliest
-from penstock.jetstream.stream.stream import Stream
+from penstock.jetstream.stream.stream_replica import Stream
 from penstock.protocol.api import PersistMode
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer import Consumer
+    from penstock.jetstream.consumer.consumer_replica import Consumer
     from penstock.jetstream.engine import JetStream
 
 log = logging.getLogger("penstock.jetstream")

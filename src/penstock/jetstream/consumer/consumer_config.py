@@ -14,9 +14,7 @@ import re
 from msgspec import structs
 
 from penstock.errors import JetStreamApiError, MisuseError
-from penstock.jetstream.claims import bounded
-from penstock.jetstream.config import LEVEL_KEY, REQUIRED_LEVEL_KEY, VERSION_KEY
-from penstock.jetstream.consumer.letters import METADATA_KEY, subject_of
+from penstock.jetstream.consumer.dead_letters import METADATA_KEY, subject_of
 from penstock.jetstream.limits import (
     BACKOFFS_MAX,
     DESCRIPTION_MAX,
@@ -25,6 +23,8 @@ from penstock.jetstream.limits import (
     SUBJECTS_MAX,
     EngineConfig,
 )
+from penstock.jetstream.stream_config import LEVEL_KEY, REQUIRED_LEVEL_KEY, VERSION_KEY
+from penstock.jetstream.subject_claims import bounded
 from penstock.kernels.grammar import overlaps_any
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects

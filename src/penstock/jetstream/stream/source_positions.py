@@ -15,8 +15,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.jetstream.stream.inflow import Inflow
-from penstock.jetstream.stream.origins import read_header
+from penstock.jetstream.stream.source_config import read_header
+from penstock.jetstream.stream.source_state import Inflow
 from penstock.kernels.ingest import scan_headers
 from penstock.kernels.streamlog import StreamLog
 from penstock.protocol import headers
