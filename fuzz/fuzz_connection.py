@@ -28,7 +28,7 @@ from peers import FakeTransport, Peer, turns
 from seeded import fuzz
 
 from penstock.protocol.nkeys import KeyPair, Prefix
-from penstock.protocol.proxied import V2_SIGNATURE
+from penstock.protocol.proxy_protocol import V2_SIGNATURE
 from penstock.server.config.directives import load
 from penstock.server.config.server_options import JetStreamOptions, Options
 from penstock.server.logging import logs

@@ -14,9 +14,9 @@ from seeded import fuzz
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "src")]
 
-with atheris.instrument_imports(include=["penstock.protocol.proxied"]):
+with atheris.instrument_imports(include=["penstock.protocol.proxy_protocol"]):
     from penstock.errors import ProtocolError
-    from penstock.protocol.proxied import V2_SIGNATURE, ProxyHeader, read_header
+    from penstock.protocol.proxy_protocol import V2_SIGNATURE, ProxyHeader, read_header
 
 SEEDS = [
     b"PROXY TCP4 192.0.2.1 198.51.100.7 40000 4222\r\nCONNECT {}\r\n",

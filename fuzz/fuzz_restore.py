@@ -16,8 +16,8 @@ from seeded import fuzz
 
 from penstock import faults
 from penstock.kernels.dispatch import publish
-from penstock.protocol import archive
-from penstock.protocol.s2 import IDENTIFIER
+from penstock.protocol import snapshot_archive
+from penstock.protocol.s2_stream import IDENTIFIER
 from tests.support.engine import EngineHarness
 from tests.support.file_probes import ARCHIVES, archived, entry, packed
 
@@ -43,10 +43,10 @@ def made(kind: int, rest: bytes) -> bytes:
     if kind == PLAIN:
         return packed(rest)
     if kind == STATE:
-        return packed(archived(rest, entry("consumers/c", CONSUMER_JSON), TWO, archive.END))
+        return packed(archived(rest, entry("consumers/c", CONSUMER_JSON), TWO, snapshot_archive.END))
     if kind == CONSUMER:
-        return packed(archived(STATE_JSON, entry("consumers/c", rest), TWO, archive.END))
-    return packed(archived(STATE_JSON, entry("consumers/c", CONSUMER_JSON), rest, archive.END))
+        return packed(archived(STATE_JSON, entry("consumers/c", rest), TWO, snapshot_archive.END))
+    return packed(archived(STATE_JSON, entry("consumers/c", CONSUMER_JSON), rest, snapshot_archive.END))
 
 
 def fail(where: str, error: BaseException) -> None:
@@ -98,7 +98,8 @@ class Fuzzer:
 
 
 SEEDS = [
-    bytes([PLAIN, 200]) + archived(STATE_JSON, entry("consumers/c", CONSUMER_JSON), TWO, archive.END),
+    bytes([PLAIN, 200])
+    + archived(STATE_JSON, entry("consumers/c", CONSUMER_JSON), TWO, snapshot_archive.END),
     bytes([STATE, 200]) + STATE_JSON,
     bytes([CONSUMER, 200]) + CONSUMER_JSON,
     bytes([MESSAGES, 200]) + TWO,

@@ -15,8 +15,8 @@ from typing import Any
 import instrumented  # noqa: F401  # before everything of penstock
 
 from penstock import faults
-from penstock.net.connection import Connection
-from penstock.net.proxied import ProxyLayer
+from penstock.net.proxy_layer import ProxyLayer
+from penstock.net.server_connection import Connection
 from penstock.net.websocket import WebsocketLayer
 from penstock.server.config.server_options import Options
 from penstock.server.logging import logs

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.protocol import headers
-from penstock.protocol.s2 import S2Reader
+from penstock.protocol.s2_stream import S2Reader
 from penstock.server.config.directives import load
 from tests.support.conf_servers import login
 from tests.support.rawnats import RawMessage, RawNats

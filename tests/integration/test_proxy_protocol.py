@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from penstock.net import proxied
+from penstock.net import proxy_layer as proxied
 from penstock.net.reasons import CloseReason
-from penstock.protocol.proxied import V2_SIGNATURE
+from penstock.protocol.proxy_protocol import V2_SIGNATURE
 from penstock.server.server import Server
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.conf_servers import running_as_configured

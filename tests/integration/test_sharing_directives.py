@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.routing.sharing import (
+from penstock.routing.imports_exports import (
     Latency,
     ResponseType,
     ServiceExport,

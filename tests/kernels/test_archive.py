@@ -15,7 +15,7 @@ from penstock.kernels.archive import (
     unpack_messages,
 )
 from penstock.kernels.streamlog import StreamLog
-from penstock.protocol.archive import END, Entry, pack_entry, take_entry
+from penstock.protocol.snapshot_archive import END, Entry, pack_entry, take_entry
 from tests.reference import archive as model
 
 HEADER = b"NATS/1.0\r\nA: b\r\n\r\n"

@@ -14,8 +14,8 @@ from penstock.kernels.imports import ImportSink, ReplyEnd, ReplyTable, Rewriter
 from penstock.kernels.sinks import DirtyList, Sink, Subscription
 from penstock.kernels.targets import Target
 from penstock.routing.account import Account
-from penstock.routing.exchange import Exchange, intersection
-from penstock.routing.sharing import (
+from penstock.routing.import_router import Exchange, intersection
+from penstock.routing.imports_exports import (
     AnyExport,
     AnyImport,
     ResponseType,

@@ -1,4 +1,4 @@
-"""kernels/s2 and protocol/s2 against the model: blocks, repeats, damaged bytes, frames cut anywhere."""
+"""kernels/s2 and protocol/s2_stream against the model: blocks, repeats, damaged bytes, frames cut anywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
 from penstock.kernels.s2 import checksum, decode_block, encode_block
-from penstock.protocol.s2 import FRAGMENT_BYTES, IDENTIFIER, IDENTIFIERS, S2Reader, encode_chunks
+from penstock.protocol.s2_stream import FRAGMENT_BYTES, IDENTIFIER, IDENTIFIERS, S2Reader, encode_chunks
 from tests.reference import s2 as model
 
 REPEATING = st.lists(st.sampled_from([b"a", b"penstock", b"\0" * 70, b"x" * 300, b"0123456789"]), min_size=1)

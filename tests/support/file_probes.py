@@ -15,9 +15,9 @@ import msgspec
 
 from penstock.errors import PenstockError
 from penstock.kernels.s2 import checksum
-from penstock.protocol import archive
+from penstock.protocol import snapshot_archive
 from penstock.protocol.api import ConsumerConfig, StreamState
-from penstock.protocol.s2 import IDENTIFIER, encode_chunks
+from penstock.protocol.s2_stream import IDENTIFIER, encode_chunks
 from penstock.server import reload
 from penstock.server.config import directives
 from penstock.server.server import Server
@@ -321,7 +321,7 @@ _ARCHIVED: dict[str, Any] = {
 def entry(name: str, payload: bytes, time: int = 0, seq: int = 0, header: bytes = b"") -> bytes:
     """An entry, whatever its parts."""
     fields = (len(name.encode()), time << 1, seq, len(header), len(payload))
-    return b"".join(map(archive._varint, fields)) + name.encode() + header + payload
+    return b"".join(map(snapshot_archive._varint, fields)) + name.encode() + header + payload
 
 
 def packed(plain: bytes) -> bytes:
@@ -330,7 +330,7 @@ def packed(plain: bytes) -> bytes:
 
 def archived(state: bytes, *rest: bytes) -> bytes:
     """A plain archive: the state, then entries."""
-    return archive.MARK + entry(archive.STATE_NAME, state) + b"".join(rest)
+    return snapshot_archive.MARK + entry(snapshot_archive.STATE_NAME, state) + b"".join(rest)
 
 
 def _messages(count: int) -> bytes:
@@ -340,7 +340,7 @@ def _messages(count: int) -> bytes:
 def _s2_repeats(size: int) -> bytes:
     """A chunk whose block is one byte repeated to `size` bytes, at most 4 MiB: a few bytes on the wire."""
     size = min(size, 4 * 1024 * 1024)
-    block = bytearray(archive._varint(size)) + b"\x00x"
+    block = bytearray(snapshot_archive._varint(size)) + b"\x00x"
     left = size - 1
     while left > 0:  # copies of 64 bytes at offset 1
         length = min(64, left)
@@ -352,14 +352,14 @@ def _s2_repeats(size: int) -> bytes:
 
 def _announced(size: int) -> bytes:
     """A state of 60 MB that is filled by repeats."""
-    head = archive.MARK + b"".join(map(archive._varint, (10, 0, 0, 0, 60 * 1000 * 1000)))
+    head = snapshot_archive.MARK + b"".join(map(snapshot_archive._varint, (10, 0, 0, 0, 60 * 1000 * 1000)))
     return packed(head + b"state.json") + _s2_repeats(4 << 20) * max(1, size // 200_000)
 
 
 def _of_messages(size: int) -> bytes:
     count = size // 9
     state = {**_STATE, "messages": count, "last_seq": count, "consumer_count": 0}
-    return packed(archived(_json(state), _messages(count), archive.END))
+    return packed(archived(_json(state), _messages(count), snapshot_archive.END))
 
 
 def _of_consumers(size: int) -> bytes:
@@ -371,12 +371,16 @@ def _of_consumers(size: int) -> bytes:
 def _of_state(**state: object) -> bytes:
     """One consumer, with more in its state."""
     consumer = {**_ARCHIVED, "state": {**_ARCHIVED["state"], **state}}
-    return packed(archived(_json(_STATE), entry("consumers/c", _json(consumer)), _messages(2), archive.END))
+    return packed(
+        archived(_json(_STATE), entry("consumers/c", _json(consumer)), _messages(2), snapshot_archive.END)
+    )
 
 
 def _with_gap(size: int) -> bytes:
     state = {**_STATE, "last_seq": size**6, "consumer_count": 0}
-    return packed(archived(_json(state), entry("h", b"x", 1, 1), entry("h", b"x", 1, size**6), archive.END))
+    return packed(
+        archived(_json(state), entry("h", b"x", 1, 1), entry("h", b"x", 1, size**6), snapshot_archive.END)
+    )
 
 
 ARCHIVES: dict[str, Callable[[int], bytes]] = {
@@ -391,7 +395,7 @@ ARCHIVES: dict[str, Callable[[int], bytes]] = {
     "name": lambda size: packed(archived(_json(_STATE), entry("consumers/" + "c" * size, b"{}"))),
     "blanks": lambda size: packed(archived(b" " * size + _json(_STATE))),
     "bytes behind": lambda size: packed(
-        archived(_json({**_STATE, "consumer_count": 0}), _messages(2), archive.END, b"x" * size)
+        archived(_json({**_STATE, "consumer_count": 0}), _messages(2), snapshot_archive.END, b"x" * size)
     ),
     "skipped chunks": lambda size: IDENTIFIER + b"\xfe\x00\x00\x00" * (size // 4),
     "empty chunks": lambda size: (
@@ -438,9 +442,9 @@ def _deliver_subject(client: RawNats) -> str:
 
 
 class _ArchivedState(msgspec.Struct):
-    delivered: archive.SequencePair
-    ack_floor: archive.SequencePair
-    pending: dict[int, archive.PendingMessage]
+    delivered: snapshot_archive.SequencePair
+    ack_floor: snapshot_archive.SequencePair
+    pending: dict[int, snapshot_archive.PendingMessage]
     redelivered: dict[int, int]
 
 
@@ -471,7 +475,7 @@ def _with_state(path: hostile.Path, value: bytes) -> bytes:
 
 def _with_consumer(path: hostile.Path, value: bytes) -> bytes:
     consumer = entry("consumers/c", with_field(_ARCHIVED, path, value))
-    return packed(archived(_json(_STATE), consumer, _messages(2), archive.END))
+    return packed(archived(_json(_STATE), consumer, _messages(2), snapshot_archive.END))
 
 
 FILE_PROBES: dict[str, Callable[[], Iterator[Probe]]] = {

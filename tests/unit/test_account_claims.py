@@ -8,9 +8,7 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.protocol import claims
 from penstock.protocol.claims import Account, AccountClaims, JetStreamLimits, OperatorLimits
-from penstock.routing.mapping import SubjectMapping
-from penstock.routing.permissions import Entry
-from penstock.routing.sharing import (
+from penstock.routing.imports_exports import (
     Latency,
     ResponseType,
     ServiceExport,
@@ -18,6 +16,8 @@ from penstock.routing.sharing import (
     StreamExport,
     StreamImport,
 )
+from penstock.routing.mapping import SubjectMapping
+from penstock.routing.permissions import Entry
 from penstock.server.accounts.reservations import excess, growth
 from penstock.server.auth.account_claims import (
     account_options,

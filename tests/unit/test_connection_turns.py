@@ -19,8 +19,8 @@ from penstock.kernels.sinks import Sink, Subscription
 from penstock.kernels.subjects import SubscriptionIndex
 from penstock.kernels.ticks import TickTrigger
 from penstock.net.backlog import BacklogWatch, Bounds
-from penstock.net.connection import Connection
 from penstock.net.reasons import CloseReason
+from penstock.net.server_connection import Connection
 from penstock.net.tls import TlsLayer, TlsPolicy
 from penstock.net.websocket import WebsocketLayer, WebsocketPolicy
 

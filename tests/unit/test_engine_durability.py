@@ -13,7 +13,7 @@ import pytest
 from penstock.kernels.dispatch import publish
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
-from penstock.store.background import AtOnce
+from penstock.store.executor import AtOnce
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
 

@@ -16,7 +16,7 @@ from penstock.jetstream.stream.source_positions import Note
 from penstock.jetstream.stream.stream_replica import Stream
 from penstock.kernels.dispatch import publish
 from penstock.protocol import headers
-from penstock.store.background import AtOnce
+from penstock.store.executor import AtOnce
 from penstock.store.file import FileStore
 from penstock.testing.sim.disk import SimDisk
 from tests.support.engine import EngineHarness

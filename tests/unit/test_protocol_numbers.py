@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import MisuseError
-from penstock.protocol import headers, schedules
+from penstock.protocol import headers, schedule_patterns
 from penstock.protocol.durations import parse_duration
 from penstock.protocol.numbers import natural
-from penstock.routing.sharing import wildcard_of
+from penstock.routing.imports_exports import wildcard_of
 from tests.support.engine import EngineHarness
 
 LONG = "1" * 5000
@@ -43,9 +43,9 @@ def test_a_duration_is_bounded_in_length(text: str) -> None:
 def test_a_schedule_is_bounded_in_length() -> None:
     every = ",".join(map(str, range(60)))
     pattern = f"{every} {every} {','.join(map(str, range(24)))} * * *"
-    assert schedules.next_occurrence(pattern, None, 0, 0).at == 10**9
+    assert schedule_patterns.next_occurrence(pattern, None, 0, 0).at == 10**9
     with pytest.raises(MisuseError, match="the most is 1000"):
-        schedules.next_occurrence(f"{'0-59,' * 300} * * * * *", None, 0, 0)
+        schedule_patterns.next_occurrence(f"{'0-59,' * 300} * * * * *", None, 0, 0)
 
 
 @pytest.mark.parametrize("level", [LONG, "²", "1e400"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ProtocolError
-from penstock.protocol.proxied import V2_SIGNATURE, ProxyHeader, read_header
+from penstock.protocol.proxy_protocol import V2_SIGNATURE, ProxyHeader, read_header
 
 ADDRESSES_4 = bytes([192, 0, 2, 1, 198, 51, 100, 7]) + (40000).to_bytes(2, "big") + (4222).to_bytes(2, "big")
 MAPPED = bytes(10) + b"\xff\xff" + bytes([192, 0, 2, 1])

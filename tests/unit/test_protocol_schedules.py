@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import MisuseError
 from penstock.protocol.durations import NS_PER_S, format_time, parse_time
-from penstock.protocol.schedules import Cron, format_occurrence, load_zone, next_occurrence
+from penstock.protocol.schedule_patterns import Cron, format_occurrence, load_zone, next_occurrence
 
 NOON = "2026-03-10T12:00:00Z"  # a Tuesday
 

@@ -19,9 +19,10 @@ from penstock.jetstream.snapshot import pack_consumer
 from penstock.kernels.ackstate import AckPolicy as KernelPolicy
 from penstock.kernels.ackstate import AckState
 from penstock.kernels.dispatch import publish
-from penstock.protocol import archive
+from penstock.protocol import snapshot_archive as archive
 from penstock.protocol.api import ConsumerConfig, StorageType, StreamState, decode, encode
-from penstock.protocol.archive import (
+from penstock.protocol.s2_stream import IDENTIFIER, encode_chunks
+from penstock.protocol.snapshot_archive import (
     CONSUMER_MAX,
     CONSUMER_PREFIX,
     END,
@@ -34,7 +35,6 @@ from penstock.protocol.archive import (
     Entry,
     pack_entry,
 )
-from penstock.protocol.s2 import IDENTIFIER, encode_chunks
 from tests.reference import archive as model
 from tests.support.engine import EngineHarness
 

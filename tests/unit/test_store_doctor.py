@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from penstock.cli.store import store as store_command
 from penstock.errors import StoreError
 from penstock.store import disk, keys
-from penstock.store.doctor import Doctor, Report
 from penstock.store.file import FileStore
 from penstock.store.journal import read_entries
 from penstock.store.keys import StoreKey
+from penstock.store.store_check import Doctor, Report
 
 KEY = StoreKey("aes", "correct horse")
 KINDS = ["plain", "compressed", "encrypted", "encrypted and compressed"]

@@ -11,9 +11,9 @@ import pytest
 from penstock.errors import StoreCorruptError, StoreFormatError
 from penstock.kernels.records import xxh64_digest
 from penstock.store.disk import LOCAL_DISK
-from penstock.store.doctor import Doctor
 from penstock.store.file import META, FileStore
 from penstock.store.files import FORMAT, OpenFiles, pack_meta, unpack_meta
+from penstock.store.store_check import Doctor
 from tests.support.engine import EngineHarness
 
 NAME, CONTENT = "ORDERS", b'{"config":{"name":"ORDERS"}}'

@@ -19,8 +19,8 @@ import typer
 
 from penstock.cli.running import run_app
 from penstock.errors import PenstockError
-from penstock.store.doctor import Doctor, Report
 from penstock.store.keys import StoreKey
+from penstock.store.store_check import Doctor, Report
 
 if TYPE_CHECKING:
     from penstock.kernels.streamlog import StoredMessage

@@ -17,6 +17,7 @@ It works with penstock's server and with the official one, on asyncio's own even
 
 from penstock.client.atomic import AtomicBatch
 from penstock.client.client import Client, Connecting, connect
+from penstock.client.client_session import ClientState
 from penstock.client.config import (
     ConsumerConfig,
     ConsumerInfo,
@@ -41,7 +42,6 @@ from penstock.client.ordered import OrderedConsume, OrderedConsumer
 from penstock.client.publisher import PendingAck, Publisher
 from penstock.client.publishing import PublishOptions
 from penstock.client.pull import PriorityOptions
-from penstock.client.session import ClientState
 from penstock.client.stream import Stream
 from penstock.client.subscription import Subscription
 from penstock.protocol.api import (

@@ -20,11 +20,11 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
+from penstock.client.client_session import RELIEF_BYTES
 from penstock.client.message import Payload, RawMessage, encode_payload
 from penstock.client.nuid import new_nuid
 from penstock.client.payloads import Payloads, runs_of
 from penstock.client.publishing import PublishOptions, encode_publish_headers
-from penstock.client.session import RELIEF_BYTES
 from penstock.errors import (
     DisconnectedError,
     MaxPayloadError,
@@ -39,7 +39,7 @@ from penstock.protocol.api import DecodeError, PubAck
 from penstock.protocol.batch import batch_exception, check_batch_id, parse_answer
 
 if TYPE_CHECKING:
-    from penstock.client.session import Session
+    from penstock.client.client_session import Session
 
 SEQUENCE_SPACE = 24  # bytes of a header block behind the batch's own part: a sequence and the end
 COMMIT = "1"

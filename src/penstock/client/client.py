@@ -17,12 +17,12 @@ from types import TracebackType
 from typing import Any, Never, Unpack
 
 from penstock.client import keywords
+from penstock.client.client_session import RELIEF_BYTES, ClientState, Session
 from penstock.client.info import ServerInfo
 from penstock.client.jetstream import JetStream
 from penstock.client.message import HeadersLike, Msg, Payload, encode_headers, encode_payload
 from penstock.client.options import DEFAULT_SERVER, ConnectOptions, Options
 from penstock.client.requests import is_no_responders
-from penstock.client.session import RELIEF_BYTES, ClientState, Session
 from penstock.client.subscription import MessageCallback, Subscription
 from penstock.errors import (
     DisconnectedError,

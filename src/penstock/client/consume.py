@@ -19,9 +19,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.connection_listener import ConnectionListener
 from penstock.client.fetch import WRONG_PIN
 from penstock.client.jsmsg import JsMsg
-from penstock.client.listener import ConnectionListener
 from penstock.client.message import RawMessage
 from penstock.client.pull import (
     ConsumeOptions,
@@ -40,7 +40,7 @@ from penstock.protocol import headers as names
 from penstock.protocol.api import encode
 
 if TYPE_CHECKING:
-    from penstock.client.session import Session
+    from penstock.client.client_session import Session
     from penstock.client.subscription import Subscription
 
 JsMessageCallback = Callable[[JsMsg], Awaitable[Any] | None]

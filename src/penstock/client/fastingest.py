@@ -22,13 +22,13 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
-from penstock.client.listener import ConnectionListener
+from penstock.client.client_session import RELIEF_BYTES
+from penstock.client.connection_listener import ConnectionListener
 from penstock.client.message import Payload, RawMessage, encode_payload
 from penstock.client.nuid import new_nuid
 from penstock.client.payloads import Payloads, runs_of
 from penstock.client.publishing import PublishOptions, encode_publish_headers
 from penstock.client.requests import is_no_responders
-from penstock.client.session import RELIEF_BYTES
 from penstock.errors import (
     BatchEndedError,
     ClientError,
@@ -54,7 +54,7 @@ from penstock.protocol.batch import (
 from penstock.protocol.flow import FlowWindow
 
 if TYPE_CHECKING:
-    from penstock.client.session import Session
+    from penstock.client.client_session import Session
     from penstock.client.subscription import Subscription
 
 log = logging.getLogger("penstock.client")

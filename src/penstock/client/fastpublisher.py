@@ -38,7 +38,7 @@ from penstock.protocol.api import PubAck
 from penstock.protocol.batch import FLOW_MAX
 
 if TYPE_CHECKING:
-    from penstock.client.session import Session
+    from penstock.client.client_session import Session
 
 OUTSTANDING_ACKS = 2
 

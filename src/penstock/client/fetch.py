@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from penstock.client.connection_listener import ConnectionListener
 from penstock.client.jsmsg import JsMsg
-from penstock.client.listener import ConnectionListener
 from penstock.client.message import RawMessage
 from penstock.client.pull import (
     HeartbeatMonitor,
@@ -37,7 +37,7 @@ from penstock.protocol.api import PullRequest, encode
 from penstock.protocol.durations import NS_PER_S
 
 if TYPE_CHECKING:
-    from penstock.client.session import Session
+    from penstock.client.client_session import Session
     from penstock.client.subscription import Subscription
 
 # The server ends a pull; the client only steps in when nothing was heard so long after the expiry.

@@ -66,8 +66,8 @@ from penstock.protocol.api import (
 from penstock.protocol.subjects import check_name
 
 if TYPE_CHECKING:
+    from penstock.client.client_session import Session
     from penstock.client.consumer import Consumer
-    from penstock.client.session import Session
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from penstock.protocol.acks import Delivery
 from penstock.protocol.durations import NS_PER_S
 
 if TYPE_CHECKING:
-    from penstock.client.session import Session
+    from penstock.client.client_session import Session
 
 
 class JsMsg(Msg):

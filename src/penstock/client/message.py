@@ -14,7 +14,7 @@ from penstock.errors import MisuseError
 from penstock.protocol.headers import Headers, parse, status_of
 
 if TYPE_CHECKING:
-    from penstock.client.session import Session
+    from penstock.client.client_session import Session
 
 # What the frame parser makes of a MSG or HMSG: sid, subject, reply, header block, payload.
 RawMessage: TypeAlias = tuple[int, bytes, bytes | None, bytes | None, bytes]

@@ -40,7 +40,7 @@ from penstock.errors import (
 from penstock.protocol.api import AckPolicy, DeliverPolicy
 
 if TYPE_CHECKING:
-    from penstock.client.session import Session
+    from penstock.client.client_session import Session
     from penstock.client.stream import Stream
 
 SETTINGS = frozenset(

@@ -22,7 +22,8 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from penstock.client.listener import ConnectionListener
+from penstock.client.client_session import RELIEF_BYTES, ClientState
+from penstock.client.connection_listener import ConnectionListener
 from penstock.client.message import Payload, RawMessage, encode_payload
 from penstock.client.nuid import new_nuid
 from penstock.client.publishing import (
@@ -34,7 +35,6 @@ from penstock.client.publishing import (
     refusal_in,
 )
 from penstock.client.requests import is_no_responders
-from penstock.client.session import RELIEF_BYTES, ClientState
 from penstock.errors import (
     ClientError,
     ConnectionClosedError,
@@ -46,7 +46,7 @@ from penstock.errors import (
 from penstock.protocol.api import PubAck
 
 if TYPE_CHECKING:
-    from penstock.client.session import Session
+    from penstock.client.client_session import Session
     from penstock.client.subscription import Subscription
 
 # Failures kept for the error at the end; further ones are only counted.

@@ -16,7 +16,7 @@ from penstock.client.nuid import new_nuid
 from penstock.errors import ClientError, NoRespondersError, RequestTimeoutError
 
 if TYPE_CHECKING:
-    from penstock.client.session import Session
+    from penstock.client.client_session import Session
     from penstock.client.subscription import Subscription
 
 NO_RESPONDERS_START = b"NATS/1.0 503"

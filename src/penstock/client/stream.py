@@ -58,8 +58,8 @@ from penstock.protocol.headers import Headers
 from penstock.protocol.subjects import check_name
 
 if TYPE_CHECKING:
+    from penstock.client.client_session import Session
     from penstock.client.jetstream import JetStream
-    from penstock.client.session import Session
 
 
 class Stream:

@@ -31,7 +31,7 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.client.session import Session
+    from penstock.client.client_session import Session
 
 MessageCallback = Callable[[Msg], Awaitable[Any] | None]
 SLOW_REPORT_INTERVAL_S = 10.0

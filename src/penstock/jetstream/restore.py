@@ -38,8 +38,8 @@ from penstock.kernels.ackstate import AckState
 from penstock.kernels.archive import ENTRY_CUT, ENTRY_LAST, unpack_messages
 from penstock.kernels.dispatch import ServiceSink, publish
 from penstock.kernels.sinks import Sink, Subscription
-from penstock.protocol import archive
 from penstock.protocol import error_codes as codes
+from penstock.protocol import snapshot_archive
 from penstock.protocol.api import (
     TYPE_PREFIX,
     AckPolicy,
@@ -53,7 +53,7 @@ from penstock.protocol.api import (
     encode,
 )
 from penstock.protocol.durations import format_time
-from penstock.protocol.s2 import S2Reader
+from penstock.protocol.s2_stream import S2Reader
 from penstock.store.interface import StreamStore
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Restore:
         self._plain = bytearray()
         self._marked = False
         self._state: StreamState | None = None
-        self._consumers: deque[tuple[str, archive.ArchivedConsumer]] = deque()
+        self._consumers: deque[tuple[str, snapshot_archive.ArchivedConsumer]] = deque()
         self._consumers_left = 0  # entries that are still to come
         self._consumers_size = 0
         self._whole = False
@@ -205,18 +205,18 @@ class Restore:
         there was none."""
         at = 0
         if not self._marked:
-            if len(self._plain) < len(archive.MARK):
+            if len(self._plain) < len(snapshot_archive.MARK):
                 return left, True
-            if not self._plain.startswith(archive.MARK):
+            if not self._plain.startswith(snapshot_archive.MARK):
                 raise ProtocolError(
                     "not an archive of a server from 2.15 on: back the stream up with such a server"
                 )
             self._marked = True
-            at = len(archive.MARK)
+            at = len(snapshot_archive.MARK)
         is_cut = False
         while (self._state is None or self._consumers_left) and left > 0 and not is_cut:
-            size_max = archive.STATE_MAX if self._state is None else archive.CONSUMER_MAX
-            taken = archive.take_entry(self._plain, at, size_max)
+            size_max = snapshot_archive.STATE_MAX if self._state is None else snapshot_archive.CONSUMER_MAX
+            taken = snapshot_archive.take_entry(self._plain, at, size_max)
             is_cut = taken is None
             if taken is not None:
                 entry, at = taken
@@ -236,17 +236,17 @@ class Restore:
             del self._plain[:at]  # what is left is not moved
         return left, is_cut
 
-    def _take_head(self, entry: archive.Entry) -> None:
+    def _take_head(self, entry: snapshot_archive.Entry) -> None:
         """The state, then the consumers."""
         if self._state is None:
-            if entry.name != archive.STATE_NAME:
-                raise ProtocolError(f"expected {archive.STATE_NAME} first")
+            if entry.name != snapshot_archive.STATE_NAME:
+                raise ProtocolError(f"expected {snapshot_archive.STATE_NAME} first")
             self._begin(decode(StreamState, entry.payload))
             return
-        name = entry.name.removeprefix(archive.CONSUMER_PREFIX)
+        name = entry.name.removeprefix(snapshot_archive.CONSUMER_PREFIX)
         if name == entry.name:
             raise ProtocolError(f"expected consumer, found {entry.name!r}")
-        self._consumers.append((name, decode(archive.ArchivedConsumer, entry.payload)))
+        self._consumers.append((name, decode(snapshot_archive.ArchivedConsumer, entry.payload)))
         self._consumers_size += CONSUMER_SIZE_FACTOR * (len(entry.payload) + len(entry.name))
         self._consumers_left -= 1
 
@@ -303,12 +303,12 @@ class Restore:
             return left
 
     def _create_consumer(
-        self, store: StreamStore, name: str, archived: archive.ArchivedConsumer
+        self, store: StreamStore, name: str, archived: snapshot_archive.ArchivedConsumer
     ) -> Generator[int, None, None]:
         config = msgspec.structs.replace(archived.config, name=name)
         config = rules.checked(config, self.config, self._engine.config)
         state = archived.state
-        fresh = state.delivered == archive.SequencePair()
+        fresh = state.delivered == snapshot_archive.SequencePair()
         one_per_subject = self.config.max_msgs_per_subject == 1
         start = start_of(config, store.log, one_per_subject=one_per_subject) if fresh else None
         meta = ConsumerMeta(
@@ -426,14 +426,16 @@ def check_state(state: StreamState) -> None:
 
 
 def consumer_snapshot(
-    config: ConsumerConfig, state: archive.ArchivedState, last_seq: int
+    config: ConsumerConfig, state: snapshot_archive.ArchivedState, last_seq: int
 ) -> Generator[int, None, bytes]:
     """What a consumer's store keeps for an archived state; yields work. Raises ProtocolError, DecodeError or
     ValueError where the state makes no sense."""
     delivered = min(state.delivered.stream_seq, last_seq)
     floor = (state.ack_floor.consumer_seq, min(state.ack_floor.stream_seq, last_seq))
-    redelivered, given_up_seqs = yield from _by_seq(archive.pieces(state.redelivered, int))
-    unacked, pending_seqs = yield from _by_seq(archive.pieces(state.pending, archive.PendingMessage))
+    redelivered, given_up_seqs = yield from _by_seq(snapshot_archive.pieces(state.redelivered, int))
+    unacked, pending_seqs = yield from _by_seq(
+        snapshot_archive.pieces(state.pending, snapshot_archive.PendingMessage)
+    )
     pending, given_up = [], []
     for at, seq in enumerate(pending_seqs, 1):
         times = min(redelivered.get(seq, 0) + 1, UINT32_MAX)

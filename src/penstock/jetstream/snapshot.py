@@ -28,10 +28,10 @@ from penstock.kernels.archive import pack_messages
 from penstock.kernels.dispatch import ServiceSink, publish
 from penstock.kernels.ingest import StreamSink
 from penstock.kernels.sinks import Sink, Subscription
-from penstock.protocol import archive
+from penstock.protocol import snapshot_archive
 from penstock.protocol.api import encode
 from penstock.protocol.durations import format_time
-from penstock.protocol.s2 import IDENTIFIER, encode_chunks
+from penstock.protocol.s2_stream import IDENTIFIER, encode_chunks
 from penstock.protocol.status import NO_CONTENT, NO_FLOW_RESPONSE, NO_INTEREST, Status
 
 if TYPE_CHECKING:
@@ -95,8 +95,10 @@ class Snapshot:
             if with_consumers and not (one.config.direct or one.is_driven)
         ]
         self.state.consumer_count = len(consumers)
-        head = archive.pack_entry(archive.Entry(archive.STATE_NAME, now, encode(self.state)))
-        return self._compressed(archive.MARK + head, consumers, log.first_seq, now)
+        head = snapshot_archive.pack_entry(
+            snapshot_archive.Entry(snapshot_archive.STATE_NAME, now, encode(self.state))
+        )
+        return self._compressed(snapshot_archive.MARK + head, consumers, log.first_seq, now)
 
     def _compressed(self, head: bytes, consumers: list[Consumer], seq: int, now: int) -> Iterator[bytes]:
         last_seq = self.state.last_seq
@@ -107,7 +109,7 @@ class Snapshot:
         while seq:
             packed, seq = pack_messages(self._stream.log, seq, last_seq, SLICE_BYTES)
             yield encode_chunks(packed)
-        yield encode_chunks(archive.END)
+        yield encode_chunks(snapshot_archive.END)
 
     def advance(self, now: int) -> bool:
         """Sends what may be sent, a slice of the archive at most; is there more that doesn't wait?"""
@@ -223,21 +225,27 @@ def pack_consumer(consumer: Consumer, last_seq: int, now: int) -> Iterator[bytes
     with empty ones while it is made."""
     state = consumer.state
     config = consumer.config
-    delivered = archive.SequencePair(state.delivered_consumer, min(state.delivered_stream, last_seq))
-    floor = archive.SequencePair(state.ack_floor_consumer, min(state.ack_floor_stream, last_seq))
+    delivered = snapshot_archive.SequencePair(state.delivered_consumer, min(state.delivered_stream, last_seq))
+    floor = snapshot_archive.SequencePair(state.ack_floor_consumer, min(state.ack_floor_stream, last_seq))
     rows, given_up = state.pending(), state.given_up()  # all of it at one moment
     pending, redelivered = [], []
     for at in range(0, len(rows), MESSAGES_SLICE):
         some = [row for row in rows[at : at + MESSAGES_SLICE] if row[0] <= last_seq]
-        pending.append(encode({seq: archive.PendingMessage(number, ts) for seq, number, ts, _ in some}))
+        pending.append(
+            encode({seq: snapshot_archive.PendingMessage(number, ts) for seq, number, ts, _ in some})
+        )
         redelivered.append(encode({seq: times - 1 for seq, _, _, times in some if times > 1}))
         yield b""
     for at in range(0, len(given_up), MESSAGES_SLICE):
         gone = given_up[at : at + MESSAGES_SLICE]
         redelivered.append(encode({seq: max(times - 1, 1) for seq, times in gone if seq <= last_seq}))
         yield b""
-    archived = archive.ArchivedState(delivered, floor, archive.joined(pending), archive.joined(redelivered))
-    body = encode(archive.ArchivedConsumer(config, archived))
-    entry = archive.pack_entry(archive.Entry(archive.CONSUMER_PREFIX + consumer.name, now, body))
+    archived = snapshot_archive.ArchivedState(
+        delivered, floor, snapshot_archive.joined(pending), snapshot_archive.joined(redelivered)
+    )
+    body = encode(snapshot_archive.ArchivedConsumer(config, archived))
+    entry = snapshot_archive.pack_entry(
+        snapshot_archive.Entry(snapshot_archive.CONSUMER_PREFIX + consumer.name, now, body)
+    )
     for at in range(0, len(entry), SLICE_BYTES):
         yield entry[at : at + SLICE_BYTES]

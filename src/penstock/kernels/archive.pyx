@@ -4,7 +4,7 @@
     (numbers are LEB128)
 
 The name is the subject. The entry whose fields are all empty ends the archive; entries of sequence 0 before
-the messages are read elsewhere (protocol/archive.py).
+the messages are read elsewhere (protocol/snapshot_archive.py).
 
 Invariants: an entry is taken as a whole or not at all; what is appended could have been published: a
 literal subject, a header block that is one, sequences that go up and stay within what a log can hold.

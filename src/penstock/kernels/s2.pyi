@@ -1,4 +1,4 @@
-"""Blocks of the S2 format and the checksum of its frames; the frames are in protocol/s2.py."""
+"""Blocks of the S2 format and the checksum of its frames; the frames are in protocol/s2_stream.py."""
 
 def checksum(data: bytes) -> int:
     """The masked CRC-32C that a frame carries."""

@@ -33,9 +33,9 @@ from enum import Enum
 from typing import Any, cast
 
 from penstock.errors import ConfigError
-from penstock.net.connection import Connection
 from penstock.net.layer import Layer
 from penstock.net.reasons import CloseReason
+from penstock.net.server_connection import Connection
 
 HANDSHAKE_RECORD = 0x16  # the first byte of a ClientHello (RFC 8446, 5.1)
 READ_BYTES = 256 * 1024

@@ -40,9 +40,9 @@ from wsproto.frame_protocol import CloseReason as WireReason
 from wsproto.frame_protocol import FrameDecoder, FrameProtocol, Opcode, RsvBits
 from wsproto.utilities import RemoteProtocolError
 
-from penstock.net.connection import Connection
 from penstock.net.layer import Layer
 from penstock.net.reasons import CloseReason
+from penstock.net.server_connection import Connection
 
 MESSAGE_BYTES = 64 * 1024
 READ_MUCH = 128 * 1024  # the loop reads more of a socket that brought so much before others have a turn

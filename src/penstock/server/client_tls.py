@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.net.connection import Connection
+from penstock.net.server_connection import Connection
 from penstock.net.tls import READ_BYTES, TlsLayer, TlsPolicy, server_context
 from penstock.server.config.option_checks import NS
 from penstock.server.config.server_options import TlsOptions

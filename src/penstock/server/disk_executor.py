@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock import faults
 from penstock.errors import StoreError
-from penstock.store.background import Done, T, Work
+from penstock.store.executor import Done, T, Work
 
 THREADS = 2
 """One may sync while the other compresses. More would only contend for the disk and the interpreter."""

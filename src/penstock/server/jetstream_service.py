@@ -207,7 +207,7 @@ class JetStreamService:
         own = self._server.account_options(name)
         if own is None or not own.imports:
             return False
-        from penstock.routing.sharing import ServiceImport, plan
+        from penstock.routing.imports_exports import ServiceImport, plan
 
         services = [entry for entry in own.imports if isinstance(entry, ServiceImport)]
         return any(matches(plan(entry).local, "$JS.API.INFO") for entry in services)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.net.proxied import ProxyLayer
+from penstock.net.proxy_layer import ProxyLayer
 from penstock.net.reasons import CloseReason
-from penstock.protocol.proxied import ProxyHeader
+from penstock.protocol.proxy_protocol import ProxyHeader
 
 if TYPE_CHECKING:
-    from penstock.net.connection import Connection
+    from penstock.net.server_connection import Connection
     from penstock.net.tls import TlsLayer
     from penstock.server.session import Session
 

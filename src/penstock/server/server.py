@@ -27,9 +27,9 @@ from penstock.kernels.dispatch import ClientSink, Inlet
 from penstock.kernels.frames import FrameParser
 from penstock.net import sockets
 from penstock.net.backlog import BacklogWatch, Bounds
-from penstock.net.connection import Connection
 from penstock.net.listener import Listener
 from penstock.net.reasons import CloseReason
+from penstock.net.server_connection import Connection
 from penstock.routing.account import Account
 from penstock.server import lame_duck, ports_file
 from penstock.server.accounts import account_setup
@@ -56,7 +56,7 @@ from penstock.server.tick import Tick
 if TYPE_CHECKING:
     import socket
 
-    from penstock.net.proxied import ProxyLayer
+    from penstock.net.proxy_layer import ProxyLayer
     from penstock.net.tls import TlsLayer
     from penstock.server.accounts.service_requests import Crossings
     from penstock.server.auth.auth_callout import AuthCallout

@@ -27,8 +27,8 @@ from penstock.errors import ProtocolError
 from penstock.kernels.dispatch import Inlet
 from penstock.kernels.frames import Op, ParseError, PyFrame
 from penstock.kernels.sinks import Subscription
-from penstock.net.connection import Connection
 from penstock.net.reasons import CloseReason
+from penstock.net.server_connection import Connection
 from penstock.server.auth.authenticator import Authenticator, Identity
 from penstock.server.auth.client_identity import credentials_of, log_name, new_nonce, quoted_text
 from penstock.server.auth.passwords import Job

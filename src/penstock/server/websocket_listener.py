@@ -14,7 +14,7 @@ from penstock.server.config.option_checks import NS
 from penstock.server.config.server_options import WebsocketOptions
 
 if TYPE_CHECKING:
-    from penstock.net.connection import Connection
+    from penstock.net.server_connection import Connection
     from penstock.server.auth.authenticator import Authenticator
     from penstock.server.server import Server
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import StoreError, StoreFormatError, StoreWriteError
-from penstock.store.background import Background
 from penstock.store.disk import LOCAL_DISK, Disk
+from penstock.store.executor import Background
 from penstock.store.files import (
     META,
     OpenFiles,

@@ -30,7 +30,7 @@ from penstock.kernels.streamlog import StoredMessage, StreamLog
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.durations import NS_PER_S, parse_time
-from penstock.protocol.schedules import Occurrence, format_occurrence, load_zone, next_occurrence
+from penstock.protocol.schedule_patterns import Occurrence, format_occurrence, load_zone, next_occurrence
 from penstock.protocol.subjects import is_valid_subject
 
 if TYPE_CHECKING:

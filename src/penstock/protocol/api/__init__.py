@@ -4,7 +4,7 @@ Everything a single server serves of `$JS.API.>`. `encode`, `decode` and
 `decode_response` turn structs into JSON and back.
 """
 
-from penstock.protocol.api.account import (
+from penstock.protocol.api.account_info import (
     AccountInfo,
     AccountInfoResponse,
     AccountLimits,

@@ -19,8 +19,8 @@ from penstock.kernels.imports import ReplyEnd
 from penstock.kernels.sinks import Sink
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
-from penstock.routing.exchange import Exchange, Measure
-from penstock.routing.sharing import Latency, ServiceExport, ServiceImport, check
+from penstock.routing.import_router import Exchange, Measure
+from penstock.routing.imports_exports import Latency, ServiceExport, ServiceImport, check
 from penstock.server.monitoring.system_service import describe_client
 
 if TYPE_CHECKING:

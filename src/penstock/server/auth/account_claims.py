@@ -13,9 +13,7 @@ from collections.abc import Callable
 
 from penstock.protocol import claims
 from penstock.protocol.subjects import is_valid_subject
-from penstock.routing.mapping import Destination, SubjectMapping
-from penstock.routing.permissions import Entry, Permissions, ResponsePermission, SubjectPermission
-from penstock.routing.sharing import (
+from penstock.routing.imports_exports import (
     AnyExport,
     AnyImport,
     Latency,
@@ -25,6 +23,8 @@ from penstock.routing.sharing import (
     StreamExport,
     StreamImport,
 )
+from penstock.routing.mapping import Destination, SubjectMapping
+from penstock.routing.permissions import Entry, Permissions, ResponsePermission, SubjectPermission
 from penstock.server.config.server_options import AccountJetStream, AccountOptions, MessageTrace
 
 CONNECTION_TYPES = frozenset(

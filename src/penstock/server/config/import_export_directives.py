@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import ConfigError
 from penstock.protocol.subjects import has_wildcard
-from penstock.routing.sharing import (
+from penstock.routing.imports_exports import (
     RESPONSE_THRESHOLD_NS,
     SAMPLING_MAX,
     AnyExport,

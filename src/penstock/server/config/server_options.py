@@ -24,9 +24,9 @@ from penstock.server.config.tls_options import TlsOptions
 from penstock.server.config.websocket_options import WebsocketOptions
 
 if TYPE_CHECKING:
+    from penstock.routing.imports_exports import AnyExport, AnyImport
     from penstock.routing.mapping import SubjectMapping
     from penstock.routing.permissions import Permissions
-    from penstock.routing.sharing import AnyExport, AnyImport
 
 # Blocks with files of their own are offered here as well: who makes Options in Python finds all they take.
 __all__ = [
@@ -459,7 +459,7 @@ class Options(Struct, frozen=True, kw_only=True):
         if system is not None and system.jetstream is not None:
             raise ConfigError("Not allowed to enable JetStream on the system account")
         if any(account.exports or account.imports for account in self.accounts):
-            from penstock.routing.sharing import first_error  # most configurations share nothing
+            from penstock.routing.imports_exports import first_error  # most configurations share nothing
 
             error = first_error({account.name: account for account in self.accounts})
             if error:

@@ -310,7 +310,7 @@ def _encoded(body: bytes, fields: dict[str, list[str]]) -> tuple[bytes, str]:
     """The trace as the publisher can read it: (bytes, "snappy", "gzip" or "" for as it is)."""
     accepted = fields.get(_ENCODING, [""])[0].lower()
     if "snappy" in accepted or "s2" in accepted:
-        from penstock.protocol.s2 import IDENTIFIERS, encode_chunks
+        from penstock.protocol.s2_stream import IDENTIFIERS, encode_chunks
 
         return IDENTIFIERS[1] + encode_chunks(body), "snappy"
     if "gzip" in accepted:

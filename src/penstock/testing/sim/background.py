@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from penstock.errors import StoreError
-from penstock.store.background import Done, T, Work
+from penstock.store.executor import Done, T, Work
 
 THREADS = 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.routing.sharing import (
+from penstock.routing.imports_exports import (
     AnyExport,
     Latency,
     ServiceExport,

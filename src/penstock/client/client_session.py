@@ -26,9 +26,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.connection import Connection, error_of_text, open_connection
+from penstock.client.connection_listener import ConnectionListener
 from penstock.client.credentials import load
 from penstock.client.info import ConnectRequest, ServerInfo
-from penstock.client.listener import ConnectionListener
 from penstock.client.message import Msg, RawMessage
 from penstock.client.nuid import new_nuid
 from penstock.client.options import Options

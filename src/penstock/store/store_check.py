@@ -2,7 +2,7 @@
 
 Every file is read by what recovery reads it with: block scans, indexes, frames, metas, snapshots, journals.
 Then recovery itself is run on an overlay (see overlay.py), which tells what a server would find, and whether
-something strikes it that nothing here has seen. What a repair changes, mending.py decides.
+something strikes it that nothing here has seen. What a repair changes, repair.py decides.
 
 Invariants: check() and messages() change nothing; repair() deletes nothing; both hold the store's lock.
 Rejected: a reader of its own (it would agree with itself and not with the server).
@@ -35,7 +35,9 @@ from penstock.store.files import (
 from penstock.store.interface import POSITIONS
 from penstock.store.journal import STATE, FileConsumerStore, read_entries, read_state
 from penstock.store.keys import StoreKey, open_vault
-from penstock.store.mending import (
+from penstock.store.overlay import OverlayDisk
+from penstock.store.recovery import block_numbers, recover_log
+from penstock.store.repair import (
     OPEN_FRAME_MAX,
     BlockMender,
     BlockView,
@@ -43,8 +45,6 @@ from penstock.store.mending import (
     flip_back,
     look,
 )
-from penstock.store.overlay import OverlayDisk
-from penstock.store.recovery import block_numbers, recover_log
 
 SMALL_FILE_MAX = 16 << 10
 """Bytes of a meta or snapshot in which a flipped bit is looked for."""

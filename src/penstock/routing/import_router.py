@@ -23,7 +23,7 @@ from penstock.kernels.sinks import Sink, Subscription
 from penstock.kernels.subjects import SubscriptionIndex
 from penstock.protocol.subjects import has_wildcard
 from penstock.routing.account import Account
-from penstock.routing.sharing import (
+from penstock.routing.imports_exports import (
     AnyImport,
     Plan,
     ResponseType,

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from penstock.errors import ProtocolError
-from penstock.net.connection import Connection
-from penstock.protocol.proxied import ProxyHeader, read_header
+from penstock.net.server_connection import Connection
+from penstock.protocol.proxy_protocol import ProxyHeader, read_header
 
 if TYPE_CHECKING:
     from penstock.net.tls import TlsLayer
