@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from penstock import errors
-from penstock.spark.identity import TaskIdentity
 from penstock.spark.sink import write_rows
 from penstock.spark.sink_options import SinkOptions
+from penstock.spark.task_identity import TaskIdentity
 from penstock.spark.wire import Connection
 from tests.support.spark import Feed
 

@@ -15,8 +15,8 @@ import pytest
 from penstock import errors, testing
 from penstock.spark.arrow import record_batch
 from penstock.spark.offsets import DataLossError, SequenceRange
+from penstock.spark.range_sessions import sequence_at_time, stream_bounds
 from penstock.spark.reader import RangeReader
-from penstock.spark.sessions import sequence_at_time, stream_bounds
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.wire import Connection
 from tests.support.nats_servers import running_server

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.spark.options import ServerAddress, parse_server
+from penstock.spark.connection_options import ServerAddress, parse_server
 from penstock.spark.positions import EARLIEST, LATEST, Position, Positions, parse_time
 from penstock.spark.source_options import SourceOptionParser, SourceOptions
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.spark.payloads import JsonDecoder, MalformedPayloadError, decoder_for
+from penstock.spark.decoders import JsonDecoder, MalformedPayloadError, decoder_for
 from penstock.spark.source_options import PayloadOptions
 
 FIELDS = pa.struct(

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import ConfigError, MisuseError
-from penstock.spark.identity import Marker, TaskIdentity
 from penstock.spark.sink_options import LEDGER_DEFAULT, SinkOptions, Template
 from penstock.spark.sink_rows import Columns, Layout, header_column
+from penstock.spark.task_identity import Marker, TaskIdentity
 
 
 def options(**given: str) -> SinkOptions:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock import errors
-from penstock.spark.options import ConnectionOptions
+from penstock.spark.connection_options import ConnectionOptions
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.wire import Connection
 

@@ -25,10 +25,10 @@ from penstock.protocol import api
 from penstock.protocol import headers as names
 from penstock.protocol.batch import batch_exception
 from penstock.spark.delivery import Written
-from penstock.spark.identity import Marker, TaskIdentity
 from penstock.spark.last_message import last_message
-from penstock.spark.link import Link
+from penstock.spark.reconnecting import Link
 from penstock.spark.sink_options import SinkOptions
+from penstock.spark.task_identity import Marker, TaskIdentity
 from penstock.spark.wire import Connection
 
 OUT_MAX = 1 << 40  # a whole batch goes out at once

@@ -28,8 +28,8 @@ from penstock.kernels.rowframes import Rows
 from penstock.protocol import api
 from penstock.protocol.batch import Operation, Refused, batch_exception, parse_answer, reply_end, reply_prefix
 from penstock.protocol.flow import FlowWindow
-from penstock.spark.link import Link
-from penstock.spark.options import ConnectionOptions
+from penstock.spark.connection_options import ConnectionOptions
+from penstock.spark.reconnecting import Link
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.wire import Connection
 

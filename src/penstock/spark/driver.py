@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import errors
 from penstock.protocol import api
-from penstock.spark.link import CONNECTION_LOST, Patience
 from penstock.spark.offsets import StreamBounds
 from penstock.spark.positions import resolve
+from penstock.spark.reconnecting import CONNECTION_LOST, Patience
 from penstock.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Driver:
 
     def bounds(self) -> dict[str, StreamBounds]:
         """Raises StreamNotFoundError, which says what streams there are, and what `Connection.api` raises."""
-        from penstock.spark.sessions import stream_bounds
+        from penstock.spark.range_sessions import stream_bounds
 
         found = {}
         for name in self.options.streams:
@@ -103,6 +103,6 @@ class Driver:
 
     def sequence_at(self, stream: str, when: str) -> int:
         """The first sequence of `stream` stored at or after a time (RFC3339)."""
-        from penstock.spark.sessions import sequence_at_time
+        from penstock.spark.range_sessions import sequence_at_time
 
         return self.ask(lambda c: sequence_at_time(c, stream, when))

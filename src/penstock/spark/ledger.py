@@ -27,14 +27,14 @@ from penstock import errors
 from penstock.protocol import api
 from penstock.protocol import headers as names
 from penstock.spark.arrow import Buffers
-from penstock.spark.identity import Marker, TaskIdentity
 from penstock.spark.last_message import last_message
-from penstock.spark.link import Link
 from penstock.spark.offsets import SequenceRange
+from penstock.spark.range_sessions import bounds_of
 from penstock.spark.reader import RangeReader
-from penstock.spark.sessions import bounds_of
+from penstock.spark.reconnecting import Link
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.source_options import SourceOptions
+from penstock.spark.task_identity import Marker, TaskIdentity
 from penstock.spark.wire import Connection
 
 TRIES = 5

@@ -1,7 +1,7 @@
 """Reads one range of a stream's sequences over the wire, as column buffers.
 
-The kernel turns what arrives into columns; a session (sessions.py) asks for it on one connection; the reader
-makes a new session when one is lost.
+The kernel turns what arrives into columns; a session (range_sessions.py) asks for it on one connection; the
+reader makes a new session when one is lost.
 
 Invariant: every live message of [start, end) that a filter matches comes out exactly once, in order. A
 missing delivery ends the session (the kernel sees the consumer's own count jump); the next one goes on at
@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 
 from penstock import errors
 from penstock.kernels.columns import ColumnBuilder
-from penstock.spark.link import Patience, is_passing
 from penstock.spark.offsets import DataLossError, SequenceRange
-from penstock.spark.sessions import DATA_SID, Batch, ConsumerSession, DirectSession, Session
+from penstock.spark.range_sessions import DATA_SID, Batch, ConsumerSession, DirectSession, Session
+from penstock.spark.reconnecting import Patience, is_passing
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.wire import Connection
 

@@ -23,11 +23,11 @@ from penstock import errors
 from penstock.protocol import api
 from penstock.spark.atomic_delivery import AtomicDelivery
 from penstock.spark.delivery import Delivery, FastDelivery, PublishDelivery, Written
-from penstock.spark.identity import TaskIdentity
 from penstock.spark.ledger import Ledger
-from penstock.spark.link import Link
+from penstock.spark.reconnecting import Link
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.sink_rows import Layout
+from penstock.spark.task_identity import TaskIdentity
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.errors import ConfigError
-from penstock.spark.options import CONNECTION_OPTIONS, ConnectionOptions, OptionParser
+from penstock.spark.connection_options import CONNECTION_OPTIONS, ConnectionOptions, OptionParser
 
 DELIVERIES = ("publish", "fast", "atomic")
 LEDGER_DEFAULT = "penstock_spark_sink"

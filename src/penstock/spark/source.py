@@ -153,7 +153,7 @@ def read_range(options: SourceOptions, schema: StructType, span: SequenceRange) 
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from penstock.spark.arrow import record_batch
-    from penstock.spark.payloads import decoder_for
+    from penstock.spark.decoders import decoder_for
     from penstock.spark.reader import RangeReader
 
     arrow_schema = to_arrow_schema(schema, timezone="UTC")

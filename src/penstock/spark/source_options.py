@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from penstock.errors import ConfigError
-from penstock.spark.options import CONNECTION_OPTIONS, ConnectionOptions, OptionParser, check_subject
+from penstock.spark.connection_options import (
+    CONNECTION_OPTIONS,
+    ConnectionOptions,
+    OptionParser,
+    check_subject,
+)
 from penstock.spark.positions import (
     EARLIEST,
     LATEST,

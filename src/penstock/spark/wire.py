@@ -27,7 +27,7 @@ import msgspec
 from penstock import errors
 from penstock.kernels.frames import FrameParser, Op, PyFrame
 from penstock.protocol import api
-from penstock.spark.options import ConnectionOptions, ServerAddress
+from penstock.spark.connection_options import ConnectionOptions, ServerAddress
 
 if TYPE_CHECKING:
     from penstock.protocol.proofs import Proof

@@ -20,7 +20,7 @@ from penstock.protocol import api
 from penstock.spark.driver import Driver
 from penstock.spark.offsets import StreamBounds
 from penstock.spark.pipelines.manifest import Entry, Manifest, Totals
-from penstock.spark.pipelines.progress import Steps
+from penstock.spark.pipelines.steps import Steps
 from penstock.spark.source import register
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.wire import Connection

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import MessageNotFoundError
 from penstock.protocol import api
-from penstock.spark.link import Link
-from penstock.spark.options import ConnectionOptions
-from penstock.spark.pipelines.progress import Steps
+from penstock.spark.connection_options import ConnectionOptions
+from penstock.spark.pipelines.steps import Steps
+from penstock.spark.reconnecting import Link
 from penstock.spark.source import register
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.wire import Connection

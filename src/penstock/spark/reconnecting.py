@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from penstock import errors
-from penstock.spark.options import ConnectionOptions
+from penstock.spark.connection_options import ConnectionOptions
 from penstock.spark.wire import Connection
 
 T = TypeVar("T")
