@@ -28,7 +28,7 @@ from penstock.store.disk import Pieces
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from penstock.store.keys import StoreKey
-from penstock.testing.sim.disk import SimDisk
+from penstock.testing.sim.sim_disk import SimDisk
 from tests.reference.filtercursor import FilterCursorModel
 from tests.reference.streamlog import LogModel
 

@@ -13,7 +13,7 @@ from penstock.kernels.streamlog import StreamLog
 from penstock.protocol.api import ConsumerConfig
 from penstock.store import blocks, recovery
 from penstock.store.files import write_atomically
-from penstock.testing.sim.disk import SimDisk
+from penstock.testing.sim.sim_disk import SimDisk
 from tests.simulation.stream_bugs import removals_before_what_they_rest_on
 
 

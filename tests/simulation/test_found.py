@@ -13,8 +13,8 @@ from penstock.kernels.dispatch import publish
 from penstock.kernels.streamlog import StreamLog
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
-from penstock.testing.sim.background import SimBackground
-from penstock.testing.sim.disk import Killed, SimDisk
+from penstock.testing.sim.sim_disk import Killed, SimDisk
+from penstock.testing.sim.sim_executor import SimBackground
 from tests.support.consumers import SECOND, ConsumerBench
 from tests.support.engine import EngineHarness
 from tests.support.simdisks import FailingDisk, TearAt

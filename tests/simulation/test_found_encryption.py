@@ -14,7 +14,7 @@ from penstock.errors import StoreWriteError
 from penstock.store.file import FileStore
 from penstock.store.interface import ConsumerStore, StreamStore
 from penstock.store.keys import StoreKey
-from penstock.testing.sim.disk import SimDisk
+from penstock.testing.sim.sim_disk import SimDisk
 
 KEY = StoreKey("chacha", "secret")
 

@@ -12,7 +12,7 @@ from penstock.store.envelope import is_enveloped
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from penstock.store.keys import StoreKey
-from penstock.testing.sim.disk import Killed, SimDisk
+from penstock.testing.sim.sim_disk import Killed, SimDisk
 
 MSGS = Path("/store/jetstream/%24G/streams/S/msgs")
 COUNT = 4  # messages of the block with the hole

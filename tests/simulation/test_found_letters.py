@@ -6,7 +6,7 @@ from random import Random
 
 from penstock.protocol import headers
 from penstock.store.file import FileStore
-from penstock.testing.sim.disk import SimDisk
+from penstock.testing.sim.sim_disk import SimDisk
 from tests.support.consumers import SECOND, ConsumerBench
 
 

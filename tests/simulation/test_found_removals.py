@@ -12,7 +12,7 @@ import pytest
 
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
-from penstock.testing.sim.disk import Killed, SimDisk
+from penstock.testing.sim.sim_disk import Killed, SimDisk
 from tests.support.consumers import SECOND, ConsumerBench
 from tests.support.engine import EngineHarness
 

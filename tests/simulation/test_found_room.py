@@ -9,8 +9,8 @@ import pytest
 
 from penstock.errors import StoreWriteError
 from penstock.store.file import FileStore
-from penstock.testing.sim.background import SimBackground
-from penstock.testing.sim.disk import SimDisk
+from penstock.testing.sim.sim_disk import SimDisk
+from penstock.testing.sim.sim_executor import SimBackground
 from tests.support.simdisks import FailingDisk
 
 

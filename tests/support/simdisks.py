@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 from random import Random
 
-from penstock.testing.sim.disk import SimDisk
+from penstock.testing.sim.sim_disk import SimDisk
 
 
 class TearAt(Random):

@@ -18,7 +18,7 @@ from penstock.kernels.dispatch import publish
 from penstock.protocol import headers
 from penstock.store.executor import AtOnce
 from penstock.store.file import FileStore
-from penstock.testing.sim.disk import SimDisk
+from penstock.testing.sim.sim_disk import SimDisk
 from tests.support.engine import EngineHarness
 from tests.unit.test_engine_durability import syncing_engine
 from tests.unit.test_mirrors import make, payloads, settle

@@ -14,7 +14,7 @@ from penstock.errors import StoreCorruptError
 from penstock.store.blocks import read_what_can_be
 from penstock.store.disk import LOCAL_DISK, populate
 from penstock.store.file import FileStore
-from penstock.testing.sim.disk import SimDisk
+from penstock.testing.sim.sim_disk import SimDisk
 from tests.support.consumers import ConsumerBench
 
 BLOCK = 64 * 1024

@@ -1,7 +1,7 @@
 """The seam between the store and the operating system: every operation on a file goes through a Disk.
 
-LocalDisk is the real one. The simulator has another (testing/sim/disk.py) that tears, loses and reorders what
-was not synced, runs full and fails. So nothing else in this package may touch a file by other means.
+LocalDisk is the real one. The simulator has another (testing/sim/sim_disk.py) that tears, loses and reorders
+what was not synced, runs full and fails. So nothing else in this package may touch a file by other means.
 
 Invariants: methods raise OSError as `os` does, callers make StoreErrors of it; a Disk knows nothing of what
 is in the files. Rejected: patching `os` in tests (what is forgotten there silently touches the real disk).

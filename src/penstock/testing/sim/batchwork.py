@@ -9,14 +9,14 @@ from typing import TypeVar
 
 from penstock.protocol import headers
 from penstock.protocol.batch import Operation
-from penstock.testing.sim import atomics, fasts
-from penstock.testing.sim.atomics import AtomicBatch
-from penstock.testing.sim.counters import INCREMENTS, Counters
-from penstock.testing.sim.fasts import FastBatch
-from penstock.testing.sim.features import feature
-from penstock.testing.sim.renaming import stored_subject
-from penstock.testing.sim.streams import TAG, Publish, StreamRecord, ttl_ns
-from penstock.testing.sim.world import World
+from penstock.testing.sim import atomic_checks, fast_checks
+from penstock.testing.sim.atomic_checks import AtomicBatch
+from penstock.testing.sim.counter_checks import INCREMENTS, Counters
+from penstock.testing.sim.fast_checks import FastBatch
+from penstock.testing.sim.feature_checks import feature
+from penstock.testing.sim.simulator import World
+from penstock.testing.sim.stream_checks import TAG, Publish, StreamRecord, ttl_ns
+from penstock.testing.sim.transform_checks import stored_subject
 
 TOKENS = ("x", "y", "z.1", "z.2", "w.q")
 SIZES = (0, 5, 30, 30, 120)
@@ -121,7 +121,7 @@ def publish_atomic(world: World, random: Random) -> None:
         world.tick()
 
 
-Outgoing = tuple[atomics.Arrival, list[tuple[str, str]], bytes]
+Outgoing = tuple[atomic_checks.Arrival, list[tuple[str, str]], bytes]
 
 
 def _atomic_message(world: World, batch: AtomicBatch, random: Random) -> Outgoing:
@@ -133,7 +133,7 @@ def _atomic_message(world: World, batch: AtomicBatch, random: Random) -> Outgoin
         pairs += extra_headers(one, batch.record, random)
     one.plain &= not one.msg_id  # an id that is known, or twice in the batch, refuses all of it
     payload = payload_of(one, random)
-    return atomics.Arrival(batch, seq, one, "", 0, 0), pairs, payload
+    return atomic_checks.Arrival(batch, seq, one, "", 0, 0), pairs, payload
 
 
 def _with_commit(batch: AtomicBatch, arrivals: list[Outgoing], random: Random) -> list[Outgoing]:
@@ -141,14 +141,14 @@ def _with_commit(batch: AtomicBatch, arrivals: list[Outgoing], random: Random) -
         seq = len(batch.sent) + 1
         pairs = [(headers.BATCH_ID, batch.id), (headers.BATCH_SEQUENCE, str(seq))]
         pairs.append((headers.BATCH_COMMIT, "eob"))
-        return [*arrivals, (atomics.Arrival(batch, seq, None, "eob", 0, 0), pairs, b"")]
+        return [*arrivals, (atomic_checks.Arrival(batch, seq, None, "eob", 0, 0), pairs, b"")]
     last, pairs, payload = arrivals[-1]
     committing = last._replace(commit="1")
     return [*arrivals[:-1], (committing, [*pairs, (headers.BATCH_COMMIT, "1")], payload)]
 
 
 def _send_atomic(
-    world: World, arrival: atomics.Arrival, pairs: list[tuple[str, str]], payload: bytes, *, asks: bool
+    world: World, arrival: atomic_checks.Arrival, pairs: list[tuple[str, str]], payload: bytes, *, asks: bool
 ) -> None:
     batch = arrival.batch
     number = world.batches.new_inbox(batch.record) if asks else 0
@@ -195,9 +195,9 @@ def publish_fast(world: World, random: Random) -> None:
         last, header, payload = messages[-1]
         messages[-1] = (last._replace(operation=Operation.COMMIT), header, payload)
     elif how < 0.3:
-        messages.append((fasts.Arrival(batch, len(batch.sent) + 1, Operation.EOB, None), b"", b""))
+        messages.append((fast_checks.Arrival(batch, len(batch.sent) + 1, Operation.EOB, None), b"", b""))
     elif how < 0.45:
-        messages.append((fasts.Arrival(batch, len(batch.sent), Operation.PING, None), b"", b""))
+        messages.append((fast_checks.Arrival(batch, len(batch.sent), Operation.PING, None), b"", b""))
     if how < 0.3 and (len(batch.sent) == 1 or random.random() < 0.7):
         fast.batches.remove(batch)  # else its publisher may ask again
     single = len(messages) == 1 and begins
@@ -208,7 +208,7 @@ def publish_fast(world: World, random: Random) -> None:
         world.tick()
 
 
-def _fast_message(world: World, batch: FastBatch, random: Random) -> tuple[fasts.Arrival, bytes, bytes]:
+def _fast_message(world: World, batch: FastBatch, random: Random) -> tuple[fast_checks.Arrival, bytes, bytes]:
     one = new_publish(world, batch.record, random.choice(TOKENS))
     batch.sent.append(one)
     seq = len(batch.sent)
@@ -216,10 +216,10 @@ def _fast_message(world: World, batch: FastBatch, random: Random) -> tuple[fasts
     pairs = extra_headers(one, batch.record, random)
     payload = payload_of(one, random)
     operation = Operation.START if seq == 1 else Operation.APPEND
-    return fasts.Arrival(batch, seq, operation, one), headers.build(pairs) if pairs else b"", payload
+    return fast_checks.Arrival(batch, seq, operation, one), headers.build(pairs) if pairs else b"", payload
 
 
-def _send_fast(world: World, arrival: fasts.Arrival, header: bytes, payload: bytes) -> None:
+def _send_fast(world: World, arrival: fast_checks.Arrival, header: bytes, payload: bytes) -> None:
     batch = arrival.batch
     world.say(f"{batch.id} {arrival.seq} {arrival.operation.name.lower()} to {batch.record.name}")
     world.batches.of(batch.record).fast.arrivals.append(arrival)

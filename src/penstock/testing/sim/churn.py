@@ -12,8 +12,8 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from penstock.testing.sim.streams import Publish
-from penstock.testing.sim.world import SECOND_NS, World
+from penstock.testing.sim.simulator import SECOND_NS, World
+from penstock.testing.sim.stream_checks import Publish
 
 ROUND = 100
 GROWTH_MAX = 8 << 20  # bytes; allocators keep some, a leak of ten bytes a consumer would show in a million

@@ -7,8 +7,9 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from penstock.testing.sim.letters import LETTERS
-from penstock.testing.sim.origins import (
+from penstock.testing.sim.dead_letter_checks import LETTERS
+from penstock.testing.sim.simulator import World
+from penstock.testing.sim.source_model import (
     MIRROR,
     SOURCED,
     TARGETS,
@@ -16,8 +17,7 @@ from penstock.testing.sim.origins import (
     source_config,
     sourced_config,
 )
-from penstock.testing.sim.streams import StreamRecord
-from penstock.testing.sim.world import World
+from penstock.testing.sim.stream_checks import StreamRecord
 
 
 def target_config(world: World, config: dict[str, Any], random: Random, *, closed: bool) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.testing.sim.faults import Violation
+from penstock.testing.sim.violation import Violation
 
 if TYPE_CHECKING:
-    from penstock.testing.sim.world import World
+    from penstock.testing.sim.simulator import World
 
 
 class LogTap(logging.Handler):

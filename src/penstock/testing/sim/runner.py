@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from penstock import faults
 from penstock.store.keys import StoreKey
-from penstock.testing.sim import thorough, workload
+from penstock.testing.sim import thorough_checks, workload
 from penstock.testing.sim.batchwork import publish_atomic
-from penstock.testing.sim.disk import Killed
-from penstock.testing.sim.faults import Violation
 from penstock.testing.sim.secrets import known_secrets
-from penstock.testing.sim.world import SECOND_NS, World
+from penstock.testing.sim.sim_disk import Killed
+from penstock.testing.sim.simulator import SECOND_NS, World
+from penstock.testing.sim.violation import Violation
 
 STEPS = 90
 _ACTIONS = [action for action, weight in workload.ACTIONS for _ in range(weight)]
@@ -173,15 +173,15 @@ class Run:
         world = self.world
         self.events.append("[end]")
         workload.heal_disk(world)
-        thorough.check_all(world)
+        thorough_checks.check_all(world)
         if any(record.config.allow_msg_schedules for record in world.streams.values()):
             world.pass_time(11 * SECOND_NS)
-            thorough.check_all(world)
+            thorough_checks.check_all(world)
         workload.drain(world)
-        thorough.check_all(world)
+        thorough_checks.check_all(world)
         world.crash(power=False)
         world.recover(power=False, twice=True, kill_at=None)
-        thorough.check_all(world)
+        thorough_checks.check_all(world)
         # Few consumers go during a run; what power loss makes of their files, and a disk that refuses to
         # remove them, shows here.
         random = Random((self.seed << 12) + STEPS)
@@ -192,7 +192,7 @@ class Run:
         workload.remove_consumers(world)
         world.crash(power=power)
         world.recover(power=power, twice=False, kill_at=None)
-        thorough.check_all(world)
+        thorough_checks.check_all(world)
 
 
 def fresh_seed() -> int:

@@ -13,9 +13,9 @@ from penstock.jetstream.consumer.consumer_config import KEY_TOKEN
 from penstock.jetstream.consumer.consumer_replica import Consumer
 from penstock.jetstream.consumer.dead_letters import METADATA_KEY
 from penstock.protocol import headers
-from penstock.testing.sim import thorough
+from penstock.testing.sim import thorough_checks
 from penstock.testing.sim.batchwork import any_stream_with, new_publish, publish_atomic, publish_fast
-from penstock.testing.sim.consumers import ConsumerRecord, pending_of
+from penstock.testing.sim.consumer_checks import ConsumerRecord, pending_of
 from penstock.testing.sim.copywork import (
     check_copies,
     is_open,
@@ -25,14 +25,14 @@ from penstock.testing.sim.copywork import (
     target_name,
     target_update,
 )
-from penstock.testing.sim.counters import INCREMENTS, Counters, counter_config
-from penstock.testing.sim.faults import require
-from penstock.testing.sim.features import feature
-from penstock.testing.sim.letters import CONFIG, LETTERS
-from penstock.testing.sim.renaming import renaming_config
-from penstock.testing.sim.schedules import is_schedule, schedule_headers
-from penstock.testing.sim.streams import TAG, Publish, StreamRecord
-from penstock.testing.sim.world import SECOND_NS, World
+from penstock.testing.sim.counter_checks import INCREMENTS, Counters, counter_config
+from penstock.testing.sim.dead_letter_checks import CONFIG, LETTERS
+from penstock.testing.sim.feature_checks import feature
+from penstock.testing.sim.schedule_checks import is_schedule, schedule_headers
+from penstock.testing.sim.simulator import SECOND_NS, World
+from penstock.testing.sim.stream_checks import TAG, Publish, StreamRecord
+from penstock.testing.sim.transform_checks import renaming_config
+from penstock.testing.sim.violation import require
 
 STREAMS = ("A", "B", "C")
 CONSUMERS = ("one", "two", "three")
@@ -473,7 +473,7 @@ def pass_time(world: World, random: Random) -> None:
 
 
 def check_all(world: World, random: Random) -> None:
-    thorough.check_all(world)
+    thorough_checks.check_all(world)
 
 
 def fail_disk(world: World, random: Random) -> None:

@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING
 
 from penstock.protocol.api import encode
-from penstock.testing.sim.settling import check_driven, note_kept
+from penstock.testing.sim.retention_model import check_driven, note_kept
 
 if TYPE_CHECKING:
-    from penstock.testing.sim.world import World
+    from penstock.testing.sim.simulator import World
 
 
 def check_all(world: World) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.testing.sim.consumers import ConsumerRecord
-from penstock.testing.sim.faults import require
+from penstock.testing.sim.consumer_checks import ConsumerRecord
+from penstock.testing.sim.violation import require
 
 if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer_replica import Consumer
-    from penstock.testing.sim.world import World
+    from penstock.testing.sim.simulator import World
 
 Created = tuple[str, str, int]  # stream, name, and when (ns): another one may get the name
 

@@ -4,7 +4,7 @@
   origin, each once, also across crashes.
 - None is there before its original was written (with sync always: was on the disk), and none is passed over
   that its origin still has.
-- What an origin that keeps only what is needed lets go was written by the target first (settling.py).
+- What an origin that keeps only what is needed lets go was written by the target first (retention_model.py).
 - After quiet time nothing is missing.
 
 Power loss without sync always may take back from an origin what its copies have: their sequences may then
@@ -25,15 +25,15 @@ from penstock.protocol.api import (
     StreamSource,
     StreamSourceInfo,
 )
-from penstock.testing.sim.faults import Violation, require
-from penstock.testing.sim.features import Feature
-from penstock.testing.sim.origins import Source, copied_header, key_of, renamed, source_in, takes
-from penstock.testing.sim.streams import Held, StreamRecord
+from penstock.testing.sim.feature_checks import Feature
+from penstock.testing.sim.source_model import Source, copied_header, key_of, renamed, source_in, takes
+from penstock.testing.sim.stream_checks import Held, StreamRecord
+from penstock.testing.sim.violation import Violation, require
 
 if TYPE_CHECKING:
     from penstock.jetstream.stream.source_state import Inflow
     from penstock.jetstream.stream.stream_replica import Stream
-    from penstock.testing.sim.world import World
+    from penstock.testing.sim.simulator import World
 
 _ROLLS_UP = re.compile(b"^(Nats-Rollup|Nats-Schedule-Next): ", re.MULTILINE)
 

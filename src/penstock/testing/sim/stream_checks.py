@@ -23,11 +23,11 @@ from penstock.protocol import headers
 from penstock.protocol.api import DiscardPolicy, StreamConfig
 from penstock.protocol.durations import NS_PER_S, parse_time
 from penstock.protocol.subjects import matches
-from penstock.testing.sim.faults import Violation, require
+from penstock.testing.sim.violation import Violation, require
 
 if TYPE_CHECKING:
-    from penstock.testing.sim.copies import Copies, Position
-    from penstock.testing.sim.features import Feature
+    from penstock.testing.sim.copy_checks import Copies, Position
+    from penstock.testing.sim.feature_checks import Feature
 
 GRAIN_NS = 20_000_000  # how late the server may remove what is too old
 MARKER = b"Nats-Marker-Reason"

@@ -18,8 +18,8 @@ from penstock.jetstream.consumer.consumer_replica import Consumer
 from penstock.jetstream.consumer.dead_letters import METADATA_KEY
 from penstock.protocol.acks import Delivery
 from penstock.protocol.subjects import matches
-from penstock.testing.sim.faults import Violation, require
-from penstock.testing.sim.streams import Held, StreamRecord
+from penstock.testing.sim.stream_checks import Held, StreamRecord
+from penstock.testing.sim.violation import Violation, require
 
 
 def pending_of(consumer: Consumer) -> dict[int, int]:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from penstock.jetstream.consumer.consumer_config import filters_of
 from penstock.jetstream.consumer.consumer_replica import Consumer
 from penstock.protocol.api import RetentionPolicy
-from penstock.testing.sim.faults import Violation
-from penstock.testing.sim.origins import TARGETS
-from penstock.testing.sim.streams import Held, StreamRecord
+from penstock.testing.sim.source_model import TARGETS
+from penstock.testing.sim.stream_checks import Held, StreamRecord
+from penstock.testing.sim.violation import Violation
 
 if TYPE_CHECKING:
     from penstock.jetstream.stream.source_state import Inflow
-    from penstock.testing.sim.copies import Copies
-    from penstock.testing.sim.world import World
+    from penstock.testing.sim.copy_checks import Copies
+    from penstock.testing.sim.simulator import World
 
 
 def note_settled(world: World, record: StreamRecord, in_flight: set[tuple[str, str]]) -> None:

@@ -24,31 +24,31 @@ from penstock.protocol.acks import parse_reply
 from penstock.protocol.api import RetentionPolicy, encode
 from penstock.store.file import FileStore
 from penstock.store.keys import StoreKey
-from penstock.testing.sim.atomics import MESSAGES_MAX
-from penstock.testing.sim.background import SimBackground
-from penstock.testing.sim.batches import BatchBook
-from penstock.testing.sim.consumers import ConsumerRecord
-from penstock.testing.sim.copies import Copies
-from penstock.testing.sim.counters import Counters
-from penstock.testing.sim.disk import Killed, SimDisk
-from penstock.testing.sim.faults import Violation, require
-from penstock.testing.sim.features import Feature, feature
-from penstock.testing.sim.history import History, Origins
-from penstock.testing.sim.judging import dump, judge, note_holes
-from penstock.testing.sim.letters import LETTERS, LetterBook
+from penstock.testing.sim.atomic_checks import MESSAGES_MAX
+from penstock.testing.sim.batch_publishers import BatchBook
+from penstock.testing.sim.consumer_checks import ConsumerRecord
+from penstock.testing.sim.copy_checks import Copies
+from penstock.testing.sim.counter_checks import Counters
+from penstock.testing.sim.dead_letter_checks import LETTERS, LetterBook
+from penstock.testing.sim.feature_checks import Feature, feature
 from penstock.testing.sim.logtap import LogTap
-from penstock.testing.sim.origins import TARGETS
-from penstock.testing.sim.removals import Removals
-from penstock.testing.sim.renaming import PREFIX, Republished
-from penstock.testing.sim.schedules import Schedules
-from penstock.testing.sim.settling import note_kept, note_settled
-from penstock.testing.sim.streams import (
+from penstock.testing.sim.oracle import History, Origins
+from penstock.testing.sim.recovery_checks import dump, judge, note_holes
+from penstock.testing.sim.removal_checks import Removals
+from penstock.testing.sim.retention_model import note_kept, note_settled
+from penstock.testing.sim.schedule_checks import Schedules
+from penstock.testing.sim.sim_disk import Killed, SimDisk
+from penstock.testing.sim.sim_executor import SimBackground
+from penstock.testing.sim.source_model import TARGETS
+from penstock.testing.sim.stream_checks import (
     Picture,
     Publish,
     StreamRecord,
     is_produced,
     tag_in,
 )
+from penstock.testing.sim.transform_checks import PREFIX, Republished
+from penstock.testing.sim.violation import Violation, require
 
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000

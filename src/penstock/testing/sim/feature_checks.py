@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from penstock.testing.sim.streams import Held, StreamRecord
+from penstock.testing.sim.stream_checks import Held, StreamRecord
 
 F = TypeVar("F", bound="Feature")
 

@@ -1,4 +1,5 @@
-"""The publishers' side of batches, atomic and fast, of all streams; atomics.py and fasts.py say what must be
+"""The publishers' side of batches, atomic and fast, of all streams; atomic_checks.py and fast_checks.py say
+what must be
 true of them."""
 
 from __future__ import annotations
@@ -6,10 +7,10 @@ from __future__ import annotations
 import itertools
 
 from penstock.kernels.sinks import Sink
-from penstock.testing.sim.atomics import AtomicBatch, AtomicRecord
-from penstock.testing.sim.fasts import FastBatch, FastRecord
-from penstock.testing.sim.faults import Violation
-from penstock.testing.sim.streams import Held, StreamRecord
+from penstock.testing.sim.atomic_checks import AtomicBatch, AtomicRecord
+from penstock.testing.sim.fast_checks import FastBatch, FastRecord
+from penstock.testing.sim.stream_checks import Held, StreamRecord
+from penstock.testing.sim.violation import Violation
 
 
 class StreamBatches:

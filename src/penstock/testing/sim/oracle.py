@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.testing.sim.features import Feature, feature
-from penstock.testing.sim.streams import Held, StreamRecord
+from penstock.testing.sim.feature_checks import Feature, feature
+from penstock.testing.sim.stream_checks import Held, StreamRecord
 
 if TYPE_CHECKING:
-    from penstock.testing.sim.world import World
+    from penstock.testing.sim.simulator import World
 
 
 class History(Feature):

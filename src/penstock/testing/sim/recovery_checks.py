@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.protocol.api import RetentionPolicy
-from penstock.testing.sim.faults import Violation, require
-from penstock.testing.sim.letters import LETTERS
-from penstock.testing.sim.settling import note_settled
-from penstock.testing.sim.streams import read_log
+from penstock.testing.sim.dead_letter_checks import LETTERS
+from penstock.testing.sim.retention_model import note_settled
+from penstock.testing.sim.stream_checks import read_log
+from penstock.testing.sim.violation import Violation, require
 
 if TYPE_CHECKING:
-    from penstock.testing.sim.world import World
+    from penstock.testing.sim.simulator import World
 
 
 def note_holes(world: World) -> None:

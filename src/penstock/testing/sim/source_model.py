@@ -10,8 +10,8 @@ from penstock.protocol import headers
 from penstock.protocol.api import StreamConfig, StreamSource
 from penstock.protocol.durations import format_time, parse_time
 from penstock.protocol.subjects import matches
-from penstock.testing.sim.renaming import stored_subject
-from penstock.testing.sim.streams import Held
+from penstock.testing.sim.stream_checks import Held
+from penstock.testing.sim.transform_checks import stored_subject
 
 MIRROR = "M"  # the one stream that mirrors another one
 SOURCED = "T"  # the one that has sources
