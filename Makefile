@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PINNED := requirements/dev.txt
 PYTHON_SOURCES := $(shell find src -name '*.py')
-KERNEL_SOURCES := $(wildcard src/penstock/kernels/*.pyx src/penstock/kernels/*.pxd)
+KERNEL_SOURCES := $(wildcard src/penstock/kernels/*/*.pyx src/penstock/kernels/*/*.pxd)
 # fuzz: how long each fuzzer runs
 SECONDS ?= 20
 # sim: the one to replay, or how many fresh ones to run; churn: how many consumers; spark-kills: how many of each kind
@@ -129,4 +129,4 @@ errors: setup  ## protocol/error_codes.py from schemas/errors.json
 
 clean:  ## remove what was built; .venv stays
 	rm -rf build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	rm -f src/penstock/kernels/*.so src/penstock/kernels/*.c $(STAMPS)/kernels
+	rm -f src/penstock/kernels/*/*.so $(STAMPS)/kernels

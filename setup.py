@@ -21,10 +21,10 @@ ONLY = set(filter(None, os.environ.get("PENSTOCK_KERNELS", "").split(",")))
 
 
 def kernels() -> list[Extension]:
-    sources = sorted((ROOT / "src/penstock/kernels").glob("*.pyx"))
+    sources = sorted((ROOT / "src/penstock/kernels").rglob("*.pyx"))
     return [
         Extension(
-            f"penstock.kernels.{source.stem}",
+            ".".join(source.relative_to(ROOT / "src").with_suffix("").parts),
             [str(source.relative_to(ROOT))],
             extra_compile_args=[*(["-O1", "-g"] if DEBUG else ["-O3", "-g0"]), *QUIET],
             define_macros=[] if DEBUG else [("CYTHON_WITHOUT_ASSERTIONS", "1")],

@@ -16,7 +16,7 @@ from mutations import mutate
 from seeded import fuzz
 
 from penstock import faults
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 from tests.support.probes import BODILESS, CONSUMERS, STREAMS, TARGETS
 

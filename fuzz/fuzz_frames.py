@@ -15,7 +15,7 @@ from seeded import fuzz
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "src")]
 
 with atheris.instrument_imports(include=["tests.reference.frames"]):
-    from penstock.kernels.frames import OP_ERROR, FrameParser, Op, ParseError
+    from penstock.kernels.wire.frames import OP_ERROR, FrameParser, Op, ParseError
     from tests.reference.frames import parse
 
 SEEDS = [

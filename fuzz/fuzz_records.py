@@ -13,9 +13,9 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports():
-    from penstock.kernels.msgblock import MessageBlock
-    from penstock.kernels.records import Corrupt, RecordReader, encode, xxh64_digest
-    from penstock.kernels.streamlog import StreamLog
+    from penstock.kernels.log.message_block import MessageBlock
+    from penstock.kernels.log.records import Corrupt, RecordReader, encode, xxh64_digest
+    from penstock.kernels.log.stream_log import StreamLog
 
 
 @atheris.instrument_func

@@ -15,7 +15,7 @@ from mutations import mutate
 from seeded import fuzz
 
 from penstock import faults
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import snapshot_archive
 from penstock.protocol.s2_stream import IDENTIFIER
 from tests.support.engine import EngineHarness

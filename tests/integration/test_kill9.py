@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE
+from penstock.kernels.log.stream_log import DEFAULT_BLOCK_SIZE
 from tests.support.killed_server import Served, stored_messages
 from tests.support.rawnats import RawNats
 

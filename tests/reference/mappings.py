@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.reference.subjects import matches
+from tests.reference.subscription_index import matches
 
 
 def mapped(mappings: list[tuple[str, str]], subject: str) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tests.reference.ackstate import NONE, AckStateModel
+from tests.reference.ack_state import NONE, AckStateModel
 
 
 def matches(pattern: bytes, subject: bytes) -> bool:

@@ -25,9 +25,9 @@ from penstock.jetstream.stream.fast_batches import FastIngest
 from penstock.jetstream.stream.message_schedules import MessageSchedules, Produced
 from penstock.jetstream.stream.stream_replica import Stream
 from penstock.jetstream.stream.subject_transforms import make_mapper
-from penstock.kernels import records
-from penstock.kernels.dispatch import SubjectMapper
-from penstock.kernels.streamlog import StoredMessage, StreamLog
+from penstock.kernels.log import records
+from penstock.kernels.log.stream_log import StoredMessage, StreamLog
+from penstock.kernels.wire.dispatch import SubjectMapper
 from penstock.protocol import headers
 from penstock.protocol.api import SubjectTransform
 from penstock.protocol.transforms import Below

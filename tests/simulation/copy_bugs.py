@@ -13,8 +13,8 @@ from penstock.jetstream.engine_tick import EngineTick
 from penstock.jetstream.stream.source_positions import SourcePositions
 from penstock.jetstream.stream.source_state import Inflow
 from penstock.jetstream.stream.stream_replica import Stream
-from penstock.kernels.copying import settle_upto
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.ingest.copying import settle_upto
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.store.journal import FileConsumerStore
 
 

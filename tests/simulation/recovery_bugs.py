@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.jetstream.consumer.consumer_replica import Consumer
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol.api import ConsumerConfig
 from penstock.store import blocks, recovery
 from penstock.store.files import write_atomically

@@ -16,9 +16,9 @@ from penstock.jetstream.engine_tick import EngineTick
 from penstock.jetstream.stream import publish_checks as ingest
 from penstock.jetstream.stream import stream_replica as stream
 from penstock.jetstream.stream.stream_replica import Stream
-from penstock.kernels import records
-from penstock.kernels.msgblock import MessageBlock
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.log import records
+from penstock.kernels.log.message_block import MessageBlock
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol.api import ConsumerConfig
 from penstock.store import blocks, files, recovery
 from penstock.store.disk import Disk

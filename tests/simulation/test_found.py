@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from penstock.errors import StoreWriteError
-from penstock.kernels.dispatch import publish
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.log.stream_log import StreamLog
+from penstock.kernels.wire.dispatch import publish
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from penstock.testing.sim.sim_disk import Killed, SimDisk

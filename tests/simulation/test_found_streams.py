@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from penstock.kernels.dispatch import publish
-from penstock.kernels.msgblock import MessageBlock
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.log.message_block import MessageBlock
+from penstock.kernels.log.stream_log import StreamLog
+from penstock.kernels.wire.dispatch import publish
 from penstock.store.file import FileStore
 from penstock.store.files import OpenFiles
 from penstock.store.recovery import _indexed

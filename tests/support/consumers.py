@@ -6,9 +6,9 @@ import json
 from typing import Any, NamedTuple
 
 from penstock.jetstream.consumer.consumer_replica import Consumer
-from penstock.kernels.dispatch import ClientSink, publish
-from penstock.kernels.frames import FrameParser
-from penstock.kernels.sinks import DirtyList, Subscription
+from penstock.kernels.wire.dispatch import ClientSink, publish
+from penstock.kernels.wire.frames import FrameParser
+from penstock.kernels.wire.sinks import DirtyList, Subscription
 from penstock.store.interface import AccountStore
 from tests.support.engine import EngineHarness
 

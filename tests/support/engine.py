@@ -8,9 +8,9 @@ from typing import Any
 
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.limits import EngineConfig
-from penstock.kernels.dispatch import ServiceSink, publish
-from penstock.kernels.sinks import Sink, Subscription
-from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.dispatch import ServiceSink, publish
+from penstock.kernels.wire.sinks import Sink, Subscription
 from penstock.store.interface import AccountStore
 from penstock.store.memory import MemoryStore
 

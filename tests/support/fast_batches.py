@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 
 START, APPEND, COMMIT, EOB, PING = range(5)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.kernels.records import RecordReader
+from penstock.kernels.log.records import RecordReader
 from penstock.store import disk, keys
 from penstock.store.file import FileStore
 from penstock.store.keys import StoreKey

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from penstock.kernels.budget import CROWD_NS, SHORT_NS
-from penstock.kernels.dispatch import ClientSink, Inlet, ServiceSink
-from penstock.kernels.frames import OP_ERROR, OP_NEED_MORE
-from penstock.kernels.sinks import Sink, Subscription
-from penstock.kernels.subjects import SubscriptionIndex
-from penstock.kernels.ticks import TickTrigger
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.budget import CROWD_NS, SHORT_NS
+from penstock.kernels.wire.dispatch import ClientSink, Inlet, ServiceSink
+from penstock.kernels.wire.frames import OP_ERROR, OP_NEED_MORE
+from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.ticks import TickTrigger
 from penstock.net.backlog import BacklogWatch, Bounds
 from penstock.net.reasons import CloseReason
 from penstock.net.server_connection import Connection

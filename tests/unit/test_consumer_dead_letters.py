@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from tests.support.consumers import SECOND, ConsumerBench, Inbox
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from tests.support.consumers import SECOND, ConsumerBench
 
 DESTRUCTIVE = ("CONSUMER.DELETE.S.x", "STREAM.PURGE.S", "STREAM.DELETE.S", "CONSUMER.MSG.NEXT.S.x")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.jetstream.consumer.push import WINDOW_MAX, WINDOW_MIN
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from tests.support.consumers import MS, SECOND, ConsumerBench, Inbox
 
 

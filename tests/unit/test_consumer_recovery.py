@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import StoreCorruptError
 from penstock.jetstream.consumer import state as consumer_state
-from penstock.kernels.ackstate import AckPolicy, AckState
+from penstock.kernels.consumer.ack_state import AckPolicy, AckState
 from penstock.store.file import FileStore
 from penstock.testing.sim.sim_disk import SimDisk
 from tests.support.consumers import SECOND, ConsumerBench

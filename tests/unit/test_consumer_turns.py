@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from penstock.jetstream import engine_tick as tick
 from penstock.jetstream.consumer.consumer_replica import Consumer
 from penstock.jetstream.consumer.fair_scheduler import SHARE_LEAST, TICK_MESSAGES, Turns
-from penstock.kernels.dispatch import ClientSink, publish
-from penstock.kernels.frames import FrameParser
-from penstock.kernels.sinks import DirtyList, Subscription
+from penstock.kernels.wire.dispatch import ClientSink, publish
+from penstock.kernels.wire.frames import FrameParser
+from penstock.kernels.wire.sinks import DirtyList, Subscription
 from tests.support.engine import EngineHarness
 
 CONSUMERS = 20

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
 from penstock.store.executor import AtOnce

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.jetstream.api.api_table import COLONS_MAX, OBJECTS_MAX
 from penstock.jetstream.api.service import TABLE
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 
 VERBS = [

@@ -388,7 +388,7 @@ def test_a_deleted_stream_takes_nothing_and_its_name_is_free(js: EngineHarness) 
 
 
 def test_requests_see_the_publishes_before_them(js: EngineHarness) -> None:
-    from penstock.kernels.dispatch import publish
+    from penstock.kernels.wire.dispatch import publish
 
     js.create("A", "a")
     publish(js.index, b"a", b"", b"", b"x")

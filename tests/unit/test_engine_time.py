@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import StoreWriteError
 from penstock.jetstream.deadlines import Deadlines
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from penstock.store.file import FileStore
 from penstock.store.memory import MemoryStreamStore
 from tests.support.engine import START_NS, EngineHarness

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.jetstream.limits import SECOND_NS
-from penstock.kernels.dispatch import ServiceSink, publish
-from penstock.kernels.sinks import Sink, Subscription
+from penstock.kernels.wire.dispatch import ServiceSink, publish
+from penstock.kernels.wire.sinks import Sink, Subscription
 from penstock.protocol.api import StorageType
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.jetstream import engine_tick as tick
 from penstock.jetstream.stream.retention import AGED, AGED_WORK, BYTES_A_UNIT, LOOKS_MAX, REMOVAL_WORK
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from penstock.store.file import FileStore
 from tests.support.engine import START_NS, EngineHarness

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.jetstream.external import RETRY_MAX_NS, ExternalReader, State
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 from tests.unit.test_mirrors import content, make, origin_info, payloads, settle
 

@@ -22,7 +22,7 @@ from penstock.protocol.batch import (
     reply_prefix,
 )
 from penstock.protocol.flow import FlowWindow
-from tests.reference.batches import FlowServer
+from tests.reference.batch_frames import FlowServer
 
 TOTAL = 100
 PINGS_MAX = 8 * TOTAL

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernels.dispatch import ClientSink, Inlet, SubjectMapper
-from penstock.kernels.sinks import DirtyList, Subscription
-from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.dispatch import ClientSink, Inlet, SubjectMapper
+from penstock.kernels.wire.sinks import DirtyList, Subscription
 from penstock.routing.account import Account
 from penstock.routing.mapping import Destination, Mappings, SubjectMapping
 from tests.reference import mappings as model
-from tests.reference.subjects import matches
+from tests.reference.subscription_index import matches
 
 
 class Client:

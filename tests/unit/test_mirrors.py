@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.jetstream import sourcing
 from penstock.jetstream.stream.source_positions import Note
-from penstock.kernels.dispatch import publish
-from penstock.kernels.streamlog import StoredMessage
+from penstock.kernels.log.stream_log import StoredMessage
+from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 from tests.unit.test_engine_durability import syncing_engine
 

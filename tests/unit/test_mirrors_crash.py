@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from penstock.store import disk
 from penstock.store.disk import LocalDisk
 from penstock.store.file import FileStore

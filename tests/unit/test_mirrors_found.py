@@ -14,7 +14,7 @@ from penstock.jetstream.consumer.consumer_replica import Consumer
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.stream.source_positions import Note
 from penstock.jetstream.stream.stream_replica import Stream
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from penstock.store.executor import AtOnce
 from penstock.store.file import FileStore

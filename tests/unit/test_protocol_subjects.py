@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidSubjectError
-from penstock.kernels import grammar
+from penstock.kernels.routing import grammar
 from penstock.protocol import subjects as s
 
 # Every filter and every literal of up to three tokens over a tiny alphabet: small enough to try them all.

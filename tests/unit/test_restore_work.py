@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from penstock.jetstream import opening, restore, snapshot, transfers
 from penstock.jetstream.snapshot import pack_consumer
-from penstock.kernels.ackstate import AckPolicy as KernelPolicy
-from penstock.kernels.ackstate import AckState
-from penstock.kernels.dispatch import publish
+from penstock.kernels.consumer.ack_state import AckPolicy as KernelPolicy
+from penstock.kernels.consumer.ack_state import AckState
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import snapshot_archive as archive
 from penstock.protocol.api import ConsumerConfig, StorageType, StreamState, decode, encode
 from penstock.protocol.s2_stream import IDENTIFIER, encode_chunks
@@ -35,7 +35,7 @@ from penstock.protocol.snapshot_archive import (
     Entry,
     pack_entry,
 )
-from tests.reference import archive as model
+from tests.reference import archive_entries as model
 from tests.support.engine import EngineHarness
 
 CONSUMER = CONSUMER_PREFIX + "C"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.jetstream import reviews, slices
-from penstock.kernels.dispatch import ServiceSink, publish
+from penstock.kernels.wire.dispatch import ServiceSink, publish
 from tests.support.engine import EngineHarness
 
 MANY = 2000

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.kernels.dispatch import ClientSink
-from penstock.kernels.sinks import DirtyList, Sink, Subscription
+from penstock.kernels.wire.dispatch import ClientSink
+from penstock.kernels.wire.sinks import DirtyList, Sink, Subscription
 from penstock.routing.account import Account
 
 

@@ -12,13 +12,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.kernels.dispatch import ClientSink, Inlet
-from penstock.kernels.frames import OP_NEED_MORE, FrameParser
-from penstock.kernels.sinks import DirtyList, Subscription
+from penstock.kernels.wire.dispatch import ClientSink, Inlet
+from penstock.kernels.wire.frames import OP_NEED_MORE, FrameParser
+from penstock.kernels.wire.sinks import DirtyList, Subscription
 from penstock.routing.account import Account
 from penstock.routing.mapping import Destination, Mappings, SubjectMapping
 from tests.reference import mappings as mapping_model
-from tests.reference.subjects import matches
+from tests.reference.subscription_index import matches
 
 CLIENTS = 3
 WORDS = ["a", "b"]

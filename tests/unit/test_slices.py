@@ -12,8 +12,8 @@ from penstock.errors import JetStreamApiError
 from penstock.jetstream import slices
 from penstock.jetstream.api import pages
 from penstock.jetstream.stream import purge
-from penstock.kernels.dispatch import ServiceSink, publish
-from penstock.kernels.sinks import Sink
+from penstock.kernels.wire.dispatch import ServiceSink, publish
+from penstock.kernels.wire.sinks import Sink
 from tests.support.engine import EngineHarness
 
 MANY = 20_000

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import StoreError
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.store import keys
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreCorruptError, StoreFormatError
-from penstock.kernels.records import xxh64_digest
+from penstock.kernels.log.records import xxh64_digest
 from penstock.store.disk import LOCAL_DISK
 from penstock.store.file import META, FileStore
 from penstock.store.files import FORMAT, OpenFiles, pack_meta, unpack_meta

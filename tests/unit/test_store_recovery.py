@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreError, StoreWriteError
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.store.file import FileStore
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreError, StoreWriteError
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.store import disk, keys
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE
+from penstock.kernels.log.stream_log import DEFAULT_BLOCK_SIZE
 from penstock.store.file import FileStore
 from penstock.store.memory import MemoryStore
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.jetstream.stream.stream_replica import Stream
-from penstock.kernels.ingest import IngestBatch
-from penstock.kernels.sinks import DirtyList
+from penstock.kernels.ingest.ingest import IngestBatch
+from penstock.kernels.wire.sinks import DirtyList
 from penstock.protocol.api import DiscardPolicy, StreamConfig
 from penstock.store.memory import MemoryStreamStore
 from tests.reference.ingest import StreamModel, encode

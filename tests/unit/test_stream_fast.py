@@ -10,7 +10,7 @@ import pytest
 from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL
 from penstock.jetstream.stream import fast_batches as fast
 from penstock.jetstream.stream.fast_batches import BACKLOG_BYTES, FLOW_SHARED, flow_limit
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from tests.support.engine import EngineHarness
 from tests.support.fast_batches import APPEND, COMMIT, EOB, PING, START, FastPublisher, final, flow, gap

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol.batch import FlowAck, parse_answer
 from penstock.protocol.flow import FlowWindow
 from tests.support.engine import EngineHarness

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.jetstream import slices
-from penstock.kernels.dispatch import ServiceSink, publish
-from penstock.kernels.sinks import Sink, Subscription
+from penstock.kernels.wire.dispatch import ServiceSink, publish
+from penstock.kernels.wire.sinks import Sink, Subscription
 from penstock.store.disk import LocalDisk
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness

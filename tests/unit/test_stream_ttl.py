@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.stream.ttl import NEVER, TTL_MAX_NS, is_marker, parse_ttl
-from penstock.kernels.streamlog import StoredMessage
+from penstock.kernels.log.stream_log import StoredMessage
 from penstock.protocol import headers
 from penstock.store.file import FileStore
 from tests.support.engine import START_NS, EngineHarness

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kernels.dispatch import ClientSink, publish
-from penstock.kernels.sinks import Subscription
-from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.dispatch import ClientSink, publish
+from penstock.kernels.wire.sinks import Subscription
 from penstock.server.tick import Tick
 
 

@@ -9,7 +9,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 
 CALLS_MAX = 44  # there are 40; 80 when each boundary of containment was a call with a function to call

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.kernels.grammar import fnv1a_32
+from penstock.kernels.routing.grammar import fnv1a_32
 from penstock.protocol.subjects import is_valid_subject
 from penstock.protocol.transforms import (
     ARGUMENTS_MAX,

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.jetstream.api.waiting import Queue, WaitingRequests
 from penstock.jetstream.stream import overflow
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 from tests.unit.test_engine_durability import syncing_engine
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from tests.support.consumers import MS, SECOND, ConsumerBench, Inbox
 
 ORDERS = {"subjects": ["ORDERS.*"]}

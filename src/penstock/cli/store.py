@@ -23,7 +23,7 @@ from penstock.store.keys import StoreKey
 from penstock.store.store_check import Doctor, Report
 
 if TYPE_CHECKING:
-    from penstock.kernels.streamlog import StoredMessage
+    from penstock.kernels.log.stream_log import StoredMessage
 
 EXIT_SOUND, EXIT_FOUND, EXIT_COULD_NOT = 0, 1, 2
 

@@ -31,8 +31,8 @@ from penstock.errors import (
     ServerRefusedError,
     StaleConnectionError,
 )
-from penstock.kernels.buffers import OutBuffer
-from penstock.kernels.frames import (
+from penstock.kernels.wire.buffers import OutBuffer
+from penstock.kernels.wire.frames import (
     OP_ERR,
     OP_ERROR,
     OP_INFO,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.kernels.dispatch import publish
-from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol.api import encode
 from penstock.protocol.durations import format_time
 

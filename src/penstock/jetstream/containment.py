@@ -29,7 +29,7 @@ import msgspec
 
 from penstock import faults
 from penstock.errors import JetStreamApiError, StoreError
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import error_codes as codes
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ from penstock.jetstream.stream.source_config import check_among
 from penstock.jetstream.stream.stream_replica import Stream, StreamMeta
 from penstock.jetstream.subject_claims import SubjectClaims, bounded
 from penstock.jetstream.transfers import Transfers
-from penstock.kernels.sinks import DirtyList, Sink
-from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.sinks import DirtyList, Sink
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import ApiStats, StreamConfig, StreamConfigRequest
 from penstock.protocol.transforms import Below

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING
 from penstock.jetstream.limits import SECOND_NS
 from penstock.jetstream.source_consumer import consumer_name
 from penstock.jetstream.stream.source_config import deliver_subject
-from penstock.kernels.copying import DeliverySink
-from penstock.kernels.dispatch import ServiceSink, publish
-from penstock.kernels.sinks import Sink, Subscription
+from penstock.kernels.ingest.copying import DeliverySink
+from penstock.kernels.wire.dispatch import ServiceSink, publish
+from penstock.kernels.wire.sinks import Sink, Subscription
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.acks import parse_reply

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 from penstock.jetstream.limits import EngineConfig
-from penstock.kernels.staging import StagedTotal
+from penstock.kernels.ingest.staging import StagedTotal
 
 
 class Inflight(Struct):

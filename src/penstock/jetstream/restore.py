@@ -33,11 +33,11 @@ from penstock.jetstream.consumer.start import start_of
 from penstock.jetstream.consumer.state import KERNEL_POLICY, ConsumerMeta
 from penstock.jetstream.limits import SECOND_NS, SEQ_MAX
 from penstock.jetstream.stream.stream_replica import Stream, StreamMeta
-from penstock.kernels.acksnapshot import make_snapshot
-from penstock.kernels.ackstate import AckState
-from penstock.kernels.archive import ENTRY_CUT, ENTRY_LAST, unpack_messages
-from penstock.kernels.dispatch import ServiceSink, publish
-from penstock.kernels.sinks import Sink, Subscription
+from penstock.kernels.consumer.ack_snapshot import make_snapshot
+from penstock.kernels.consumer.ack_state import AckState
+from penstock.kernels.log.archive_entries import ENTRY_CUT, ENTRY_LAST, unpack_messages
+from penstock.kernels.wire.dispatch import ServiceSink, publish
+from penstock.kernels.wire.sinks import Sink, Subscription
 from penstock.protocol import error_codes as codes
 from penstock.protocol import snapshot_archive
 from penstock.protocol.api import (

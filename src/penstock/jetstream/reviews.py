@@ -5,7 +5,7 @@ All are looked at, in slices (slices.py): a million messages and a thousand cons
 
 Messages come and go between two slices. Those that come are wanted by somebody; what goes is gone. When other
 needs go meanwhile, everything is looked at once more at the end: removing may be repeated and put off
-(kernels/needs.pyx). So may a crash come between, because a start looks at everything.
+(kernels/ingest/interest_state.pyx). So may a crash come between, because a start looks at everything.
 """
 
 from __future__ import annotations

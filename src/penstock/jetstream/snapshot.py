@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.jetstream.consumer.consumer_replica import Consumer
 from penstock.jetstream.limits import SECOND_NS
 from penstock.jetstream.stream.stream_replica import Stream
-from penstock.kernels.archive import pack_messages
-from penstock.kernels.dispatch import ServiceSink, publish
-from penstock.kernels.ingest import StreamSink
-from penstock.kernels.sinks import Sink, Subscription
+from penstock.kernels.ingest.ingest import StreamSink
+from penstock.kernels.log.archive_entries import pack_messages
+from penstock.kernels.wire.dispatch import ServiceSink, publish
+from penstock.kernels.wire.sinks import Sink, Subscription
 from penstock.protocol import snapshot_archive
 from penstock.protocol.api import encode
 from penstock.protocol.durations import format_time

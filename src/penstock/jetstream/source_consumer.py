@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from penstock.jetstream.consumer.consumer_config import filters_of
 from penstock.jetstream.consumer.consumer_replica import Consumer
 from penstock.jetstream.limits import SECOND_NS
-from penstock.kernels.copying import settle_upto
+from penstock.kernels.ingest.copying import settle_upto
 from penstock.protocol.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from penstock.protocol.ids import short_hash
 

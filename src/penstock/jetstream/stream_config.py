@@ -26,7 +26,7 @@ from penstock.jetstream.limits import (
 from penstock.jetstream.stream import source_config
 from penstock.jetstream.stream.subject_transforms import implied_republish
 from penstock.jetstream.subject_claims import bounded
-from penstock.kernels.grammar import overlaps_any
+from penstock.kernels.routing.grammar import overlaps_any
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
 from penstock.protocol.api import (

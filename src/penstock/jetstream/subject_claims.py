@@ -1,7 +1,8 @@
 """Who takes which subjects: the streams of an account, and the consumers of a work queue.
 
-No subject may belong to two of them. A claim is compared with all others at once (kernels/filterset.pyx), so
-that what a request costs depends on the subjects it names and not on how many others hold.
+No subject may belong to two of them. A claim is compared with all others at once
+(kernels/log/filter_set.pyx), so that what a request costs depends on the subjects it names and not on how
+many others hold.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from penstock.errors import JetStreamApiError
-from penstock.kernels.filterset import FilterSet, WorkLimitError
+from penstock.kernels.log.filter_set import FilterSet, WorkLimitError
 
 ALL = ">"
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from penstock import faults
 from penstock.errors import StoreError
-from penstock.kernels.sinks import Sink
+from penstock.kernels.wire.sinks import Sink
 from penstock.protocol.api import StorageType
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from penstock.kernels.budget import LoopBudget
-from penstock.kernels.ticks import TickTrigger
+from penstock.kernels.wire.budget import LoopBudget
+from penstock.kernels.wire.ticks import TickTrigger
 
 HIGH_WATER = 64 * 1024
 LOW_WATER = 16 * 1024

@@ -7,8 +7,8 @@ still written, unless the receiver is slow. A plain socket is written to by the 
 transport holds nothing and the socket takes all; what it doesn't take goes through the transport (`flush`),
 and everything behind it too, until the transport is empty again.
 Everybody has a turn: what a read brought is worked on for as long as the loop's budget allows; then reading
-pauses, and the rest waits in the read buffer for the next turn of the loop (`kernels/budget.pyx`). A socket
-that closes meanwhile is closed for the handler when the rest has been worked on: it was sent before.
+pauses, and the rest waits in the read buffer for the next turn of the loop (`kernels/wire/budget.pyx`). A
+socket that closes meanwhile is closed for the handler when the rest has been worked on: it was sent before.
 
 Works on uvloop and on asyncio's own loop.
 
@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from penstock import faults
-from penstock.kernels.dispatch import Inlet
+from penstock.kernels.wire.dispatch import Inlet
 from penstock.net.backlog import HIGH_WATER, LOW_WATER, BacklogWatch
 from penstock.net.layer import Layer
 from penstock.net.reasons import CloseReason

@@ -1,7 +1,7 @@
 """The S2 stream format: chunks of compressed or plain bytes, each with a checksum.
 
 Written is what readers of S2 and of Snappy frames both take, but for the identifier; read is all of S2 but
-blocks with a dictionary of their own. Blocks and checksum are the kernel's (kernels/s2.pyx).
+blocks with a dictionary of their own. Blocks and checksum are the kernel's (kernels/log/s2.pyx).
 
     chunk = type u8 | length u24 | what the type says        (little endian)
     0x00: checksum u32 | block     0x01: checksum u32 | plain bytes     0xff: identifier
@@ -13,7 +13,7 @@ Rejected: a Snappy package (none reads S2's repeats, which the official server w
 from __future__ import annotations
 
 from penstock.errors import ProtocolError
-from penstock.kernels.s2 import checksum, decode_block, encode_block
+from penstock.kernels.log.s2 import checksum, decode_block, encode_block
 
 IDENTIFIER = b"\xff\x06\x00\x00S2sTwO"
 IDENTIFIERS = (IDENTIFIER, b"\xff\x06\x00\x00sNaPpY")

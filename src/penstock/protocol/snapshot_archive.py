@@ -6,7 +6,7 @@ The official server's format since 2.15: a mark, `state.json`, an entry for each
     entry = name length | time (zigzag) | sequence | header length | payload length | name | header | payload
     (numbers are LEB128)
 
-Entries of messages are the kernel's (kernels/archive.pyx), which takes thousands in one call.
+Entries of messages are the kernel's (kernels/log/archive_entries.pyx), which takes thousands in one call.
 
 A consumer may have a hundred thousand pending messages, which take a tenth of a second to read or to write as
 one JSON object. So that part of its state is read and written piece by piece (`pieces`, `joined`).

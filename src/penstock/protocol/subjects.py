@@ -85,7 +85,7 @@ def is_subset(subset: str, superset: str) -> bool:
 def any_overlap(filters: list[str]) -> tuple[str, str] | None:
     """The first two (valid) filters of a list that overlap, or None. Raises WorkLimitError for too many."""
     # The client checks subjects, too, and needs none of the kernels for routing: they are imported here.
-    from penstock.kernels.filterset import overlapping_pair
+    from penstock.kernels.log.filter_set import overlapping_pair
 
     pair = overlapping_pair([one.encode() for one in filters])
     return (filters[pair[0]], filters[pair[1]]) if pair is not None else None
@@ -93,7 +93,7 @@ def any_overlap(filters: list[str]) -> tuple[str, str] | None:
 
 def any_subset(filters: list[str]) -> bool:
     """Does one of these (valid) filters match everything that another does? Raises WorkLimitError."""
-    from penstock.kernels.filterset import any_covered
+    from penstock.kernels.log.filter_set import any_covered
 
     return len(filters) > 1 and any_covered([one.encode() for one in filters])
 

@@ -30,8 +30,8 @@ import re
 from collections.abc import Callable, Iterable
 
 from penstock.errors import ConfigError
-from penstock.kernels.filterset import FilterSet
-from penstock.kernels.grammar import fnv1a_32
+from penstock.kernels.log.filter_set import FilterSet
+from penstock.kernels.routing.grammar import fnv1a_32
 from penstock.protocol.subjects import is_valid_filter
 
 Below = Callable[[int], int]

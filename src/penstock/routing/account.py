@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.kernels.dispatch import ServiceSink, SubjectMapper, publish
-from penstock.kernels.sinks import Sink, Subscription
-from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.dispatch import ServiceSink, SubjectMapper, publish
+from penstock.kernels.wire.sinks import Sink, Subscription
 
 if TYPE_CHECKING:
     from penstock.protocol.transforms import Below

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from penstock.kernels.acksink import AckSink
-from penstock.kernels.dispatch import ServiceSink
-from penstock.kernels.imports import ImportSink, ReplyTable, Rewriter, ShadowSink
-from penstock.kernels.sinks import Sink, Subscription
-from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.consumer.ack_sink import AckSink
+from penstock.kernels.routing.account_imports import ImportSink, ReplyTable, Rewriter, ShadowSink
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.dispatch import ServiceSink
+from penstock.kernels.wire.sinks import Sink, Subscription
 from penstock.protocol.subjects import has_wildcard
 from penstock.routing.account import Account
 from penstock.routing.imports_exports import (
@@ -36,7 +36,7 @@ from penstock.routing.imports_exports import (
 )
 
 if TYPE_CHECKING:
-    from penstock.kernels.imports import Measurement
+    from penstock.kernels.routing.account_imports import Measurement
 
 Describe: TypeAlias = "Callable[[Sink | None, bool], bytes]"
 Measure: TypeAlias = "Callable[[Sink | None, bytes, bool], Measurement | None]"

@@ -24,7 +24,7 @@ from penstock.server.auth.authenticator import GLOBAL_ACCOUNT
 from penstock.server.server_identity import API_LEVEL, VERSION
 
 if TYPE_CHECKING:
-    from penstock.kernels.sinks import Sink
+    from penstock.kernels.wire.sinks import Sink
     from penstock.server.config.server_options import AccountJetStream
     from penstock.server.jetstream_service import JetStreamService
     from penstock.server.server import Server

@@ -18,7 +18,7 @@ import msgspec
 
 from penstock import faults
 from penstock.errors import ServerError, StoreError
-from penstock.kernels.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, Subscription
 from penstock.protocol.subjects import matches
 from penstock.server.accounts.reservations import excess, growth
 from penstock.server.config.server_options import AccountJetStream, JetStreamOptions

@@ -23,8 +23,8 @@ import msgspec
 from msgspec import structs
 
 from penstock.errors import ConfigError, ServerError
-from penstock.kernels.dispatch import ClientSink, Inlet
-from penstock.kernels.frames import FrameParser
+from penstock.kernels.wire.dispatch import ClientSink, Inlet
+from penstock.kernels.wire.frames import FrameParser
 from penstock.net import sockets
 from penstock.net.backlog import BacklogWatch, Bounds
 from penstock.net.listener import Listener

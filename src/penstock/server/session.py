@@ -24,9 +24,9 @@ from msgspec import structs
 
 from penstock import faults
 from penstock.errors import ProtocolError
-from penstock.kernels.dispatch import Inlet
-from penstock.kernels.frames import Op, ParseError, PyFrame
-from penstock.kernels.sinks import Subscription
+from penstock.kernels.wire.dispatch import Inlet
+from penstock.kernels.wire.frames import Op, ParseError, PyFrame
+from penstock.kernels.wire.sinks import Subscription
 from penstock.net.reasons import CloseReason
 from penstock.net.server_connection import Connection
 from penstock.server.auth.authenticator import Authenticator, Identity

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock import faults
-from penstock.kernels.ticks import TickTrigger
+from penstock.kernels.wire.ticks import TickTrigger
 
 AGAIN_S = 0.1  # until what failed outside of any stream and consumer has its next tick
 

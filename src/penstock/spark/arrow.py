@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from penstock.kernels.columns import ColumnBuffer
+    from penstock.kernels.spark.columns import ColumnBuffer
 
 Buffers = Mapping[str, Sequence["ColumnBuffer"]]
 # Payloads into a column, and which rows to keep (None: all).

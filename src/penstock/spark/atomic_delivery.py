@@ -19,8 +19,8 @@ import secrets
 from collections import deque
 
 from penstock import errors
-from penstock.kernels.buffers import OutBuffer
-from penstock.kernels.rowframes import Rows
+from penstock.kernels.spark.row_frames import Rows
+from penstock.kernels.wire.buffers import OutBuffer
 from penstock.protocol import api
 from penstock.protocol import headers as names
 from penstock.protocol.batch import batch_exception

@@ -21,10 +21,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock import errors
-from penstock.kernels.buffers import OutBuffer
-from penstock.kernels.frames import Op
-from penstock.kernels.pubacks import AckEvent, AckWindow
-from penstock.kernels.rowframes import Rows
+from penstock.kernels.ingest.pub_acks import AckEvent, AckWindow
+from penstock.kernels.spark.row_frames import Rows
+from penstock.kernels.wire.buffers import OutBuffer
+from penstock.kernels.wire.frames import Op
 from penstock.protocol import api
 from penstock.protocol.batch import Operation, Refused, batch_exception, parse_answer, reply_end, reply_prefix
 from penstock.protocol.flow import FlowWindow

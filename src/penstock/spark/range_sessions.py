@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock import errors
-from penstock.kernels.columns import ColumnBuffer, ColumnBuilder, Event
+from penstock.kernels.spark.columns import ColumnBuffer, ColumnBuilder, Event
 from penstock.protocol import api
 from penstock.spark.offsets import DataLossError, SequenceRange, StreamBounds
 from penstock.spark.source_options import SourceOptions

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from penstock import errors
-from penstock.kernels.columns import ColumnBuilder
+from penstock.kernels.spark.columns import ColumnBuilder
 from penstock.spark.offsets import DataLossError, SequenceRange
 from penstock.spark.range_sessions import DATA_SID, Batch, ConsumerSession, DirectSession, Session
 from penstock.spark.reconnecting import Patience, is_passing

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import ConfigError, MisuseError
-from penstock.kernels.rowframes import Rows, TextColumn
+from penstock.kernels.spark.row_frames import Rows, TextColumn
 from penstock.spark.sink_options import SinkOptions, Template
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from penstock import errors
-from penstock.kernels.frames import FrameParser, Op, PyFrame
+from penstock.kernels.wire.frames import FrameParser, Op, PyFrame
 from penstock.protocol import api
 from penstock.spark.connection_options import ConnectionOptions, ServerAddress
 

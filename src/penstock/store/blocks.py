@@ -28,9 +28,9 @@ from pathlib import Path
 
 from penstock import faults
 from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
-from penstock.kernels.compaction import compact, rewrite_block
-from penstock.kernels.msgblock import MessageBlock
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.log.compaction import compact, rewrite_block
+from penstock.kernels.log.message_block import MessageBlock
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.store.disk import Disk, Pieces
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.files import OpenFiles, remove_file, sync_directory, write_atomically

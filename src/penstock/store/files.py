@@ -14,7 +14,7 @@ from pathlib import Path
 
 from penstock import faults
 from penstock.errors import StoreCorruptError, StoreError, StoreFormatError, StoreWriteError
-from penstock.kernels.records import xxh64_digest
+from penstock.kernels.log.records import xxh64_digest
 from penstock.store.disk import LOCAL_DISK, Disk
 from penstock.store.envelope import HEAD, Vault, is_enveloped
 from penstock.store.executor import AtOnce, Background

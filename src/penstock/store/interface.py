@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from penstock.errors import StoreWriteError
 
 if TYPE_CHECKING:
-    from penstock.kernels.streamlog import StreamLog
+    from penstock.kernels.log.stream_log import StreamLog
 
 StorageType = Literal["file", "memory"]
 

@@ -25,7 +25,7 @@ import struct
 from pathlib import Path
 
 from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
-from penstock.kernels.records import xxh64_digest
+from penstock.kernels.log.records import xxh64_digest
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.files import (
     META,

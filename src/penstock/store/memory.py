@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from penstock.errors import StoreError, StoreWriteError
-from penstock.kernels.compaction import compact
-from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE, StreamLog
+from penstock.kernels.log.compaction import compact
+from penstock.kernels.log.stream_log import DEFAULT_BLOCK_SIZE, StreamLog
 from penstock.store.interface import POSITIONS, StorageType
 
 COMPACTIONS_A_WRITE = 2

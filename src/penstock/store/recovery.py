@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.errors import StoreCorruptError
-from penstock.kernels.msgblock import MessageBlock
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.log.message_block import MessageBlock
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.store.blocks import (
     BlockFiles,
     block_path,

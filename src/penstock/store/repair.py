@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.kernels.msgblock import MessageBlock
-from penstock.kernels.records import RecordReader
+from penstock.kernels.log.message_block import MessageBlock
+from penstock.kernels.log.records import RecordReader
 from penstock.store.disk import Disk
 from penstock.store.envelope import HEAD, Vault, is_enveloped
 from penstock.store.files import make_directory, sync_directory, write_atomically

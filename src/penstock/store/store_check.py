@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import StoreCorruptError, StoreError, StoreFormatError
-from penstock.kernels.msgblock import MessageBlock
-from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE, StoredMessage, StreamLog
+from penstock.kernels.log.message_block import MessageBlock
+from penstock.kernels.log.stream_log import DEFAULT_BLOCK_SIZE, StoredMessage, StreamLog
 from penstock.store.blocks import block_path, fingerprint, index_path, map_file
 from penstock.store.disk import LOCAL_DISK, Disk
 from penstock.store.envelope import is_enveloped

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from penstock.errors import StoreError, StoreWriteError
-from penstock.kernels.streamlog import DEFAULT_BLOCK_SIZE, StreamLog
+from penstock.kernels.log.stream_log import DEFAULT_BLOCK_SIZE, StreamLog
 from penstock.store.blocks import BlockFiles
 from penstock.store.files import (
     META,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from penstock.kernels.sinks import Sink
+from penstock.kernels.wire.sinks import Sink
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import DecodeError, decode, unknown_field, with_declared_names
 

@@ -23,7 +23,7 @@ from penstock.jetstream.consumer.dead_letters import subject_of
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE
 from penstock.jetstream.stream.purge import PENDING_WORK
 from penstock.jetstream.stream.stream_replica import Stream
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import (

@@ -9,8 +9,8 @@ Single messages carry Nats-Stream, Nats-Subject, Nats-Sequence and Nats-Time-Sta
 those of a batch also Nats-Num-Pending and Nats-Last-Sequence, and a batch ends with status 204 EOB.
 Refusals are status messages without a body.
 
-Requests for one message that say no more than which one don't come here: kernels/directget.pyx answers them
-as this module does.
+Requests for one message that say no more than which one don't come here: kernels/log/direct_get.pyx answers
+them as this module does.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.jetstream.api.stream_requests import find_message, is_contradictory, start_seq, time_of
 from penstock.jetstream.limits import MULTI_LAST_MAX, SUBJECTS_MAX
 from penstock.jetstream.stream.stream_replica import Stream
-from penstock.kernels.directget import send_run, send_these
-from penstock.kernels.dispatch import publish
-from penstock.kernels.filterset import WorkLimitError, uncovered
-from penstock.kernels.streamlog import StoredMessage
+from penstock.kernels.log.direct_get import send_run, send_these
+from penstock.kernels.log.filter_set import WorkLimitError, uncovered
+from penstock.kernels.log.stream_log import StoredMessage
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers, status
 from penstock.protocol.api import DecodeError, MsgGetRequest, decode, with_declared_names
 from penstock.protocol.durations import format_time

@@ -28,9 +28,9 @@ from penstock.jetstream.api import (
 )
 from penstock.jetstream.api.api_table import ApiRequest, ApiTable, Endpoint
 from penstock.jetstream.api.waiting import Queue, queue_of
-from penstock.kernels.directget import DirectGets
-from penstock.kernels.dispatch import publish
-from penstock.kernels.sinks import Sink, Subscription
+from penstock.kernels.log.direct_get import DirectGets
+from penstock.kernels.wire.dispatch import publish
+from penstock.kernels.wire.sinks import Sink, Subscription
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers, status
 from penstock.protocol.api import TYPE_PREFIX, ApiError, ErrorResponse, encode

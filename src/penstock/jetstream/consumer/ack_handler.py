@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.jetstream.consumer import consumer_config as rules
 from penstock.jetstream.consumer.dead_letters import TERMINATED, Letter
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from penstock.protocol.acks import NEXT, AckKind, parse_body
 from penstock.protocol.api import AckPolicy

@@ -25,7 +25,7 @@ from penstock.jetstream.limits import (
 )
 from penstock.jetstream.stream_config import LEVEL_KEY, REQUIRED_LEVEL_KEY, VERSION_KEY
 from penstock.jetstream.subject_claims import bounded
-from penstock.kernels.grammar import overlaps_any
+from penstock.kernels.routing.grammar import overlaps_any
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
 from penstock.protocol.api import (

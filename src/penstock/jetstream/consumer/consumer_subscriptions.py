@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from penstock.jetstream.consumer.consumer_config import filters_of
 from penstock.jetstream.consumer.dead_letters import REPLY_PREFIX
 from penstock.jetstream.subject_claims import ALL, SubjectClaims
-from penstock.kernels.acksink import AckSink
-from penstock.kernels.dispatch import ServiceSink
-from penstock.kernels.pump import Pump, ready, take_news
-from penstock.kernels.sinks import Sink, Subscription
+from penstock.kernels.consumer.ack_sink import AckSink
+from penstock.kernels.consumer.pump import Pump, ready, take_news
+from penstock.kernels.wire.dispatch import ServiceSink
+from penstock.kernels.wire.sinks import Sink, Subscription
 from penstock.protocol.api import AckPolicy, RetentionPolicy
 from penstock.protocol.ids import short_hash
 from penstock.protocol.numbers import natural

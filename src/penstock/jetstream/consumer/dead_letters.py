@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.kernels.dispatch import publish
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from penstock.protocol.api import ConsumerConfig, DecodeError, decode
 from penstock.protocol.durations import NS_PER_S, format_time

@@ -5,9 +5,9 @@
                     message (`Nats-Pin-Id`) and which its further requests name; the others stand by
     prioritized     requests of the lowest priority first, in turn among equals
 
-Turns are the pump's business (kernels/pump.pyx); here is what checks a request and what begins and ends a
-pin: whoever is pinned stays so until `priority_timeout` has passed without a request of theirs, or until an
-administrator unpins them. A pin is not kept: after a restart the first one served is pinned anew.
+Turns are the pump's business (kernels/consumer/pump.pyx); here is what checks a request and what begins and
+ends a pin: whoever is pinned stays so until `priority_timeout` has passed without a request of theirs, or
+until an administrator unpins them. A pin is not kept: after a restart the first one served is pinned anew.
 
 Sources: ADR-42; texts and order of checks are the official server's.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.consumer.pull_requests import PullRefusedError
-from penstock.kernels.targets import Target
+from penstock.kernels.consumer.delivery_targets import Target
 from penstock.protocol.api import ConsumerConfig, PriorityGroupState, PriorityPolicy, PullRequest
 from penstock.protocol.durations import format_time_or_zero
 from penstock.protocol.status import (

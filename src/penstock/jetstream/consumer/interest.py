@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.kernels.filterset import FilterSet
-from penstock.kernels.sinks import Subscription
-from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.log.filter_set import FilterSet
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.sinks import Subscription
 
 WORK_MAX = 2**63  # a filter may concern everybody, and those have to look
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.jetstream.consumer.pull_requests import heartbeat_block
-from penstock.kernels.dispatch import publish
-from penstock.kernels.pump import Pump
-from penstock.kernels.subjects import SubscriptionIndex
-from penstock.kernels.targets import Target
+from penstock.kernels.consumer.delivery_targets import Target
+from penstock.kernels.consumer.pump import Pump
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol.status import FLOW_CONTROL
 
 WINDOW_MAX = 32 * 1024 * 1024

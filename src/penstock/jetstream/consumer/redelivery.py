@@ -7,7 +7,7 @@ messages.
 
 from __future__ import annotations
 
-from penstock.kernels.ackstate import AckState
+from penstock.kernels.consumer.ack_state import AckState
 
 INT64_MAX = 2**63 - 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.jetstream.consumer.consumer_config import filters_of, start_ns
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol.api import ConsumerConfig, DeliverPolicy
 
 

@@ -16,8 +16,8 @@ import logging
 import msgspec
 
 from penstock.errors import StoreCorruptError
-from penstock.kernels.ackstate import AckPolicy as KernelPolicy
-from penstock.kernels.ackstate import AckState
+from penstock.kernels.consumer.ack_state import AckPolicy as KernelPolicy
+from penstock.kernels.consumer.ack_state import AckState
 from penstock.protocol.api import AckPolicy, ConsumerConfig
 from penstock.store.interface import ConsumerStore
 

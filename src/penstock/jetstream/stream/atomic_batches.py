@@ -1,11 +1,11 @@
 """Atomic batches (ADR-50): messages that are stored all together, one behind the other, or not at all.
 
 A message says in its headers which batch it belongs to, and its place there. Until the commit, messages wait
-outside the stream, in memory (kernels/staging.pyx): a restart abandons them, and the client is told so by its
-next message. Plain next messages are staged without Python; here is everything else. The commit is one step
-of the stream's state machine: every message is checked, by the kernel where the headers are ordinary
-(kernels/commits.pyx), else by `staged.py`, then all are stored as one unit that the disk gives back whole or
-not at all.
+outside the stream, in memory (kernels/ingest/staging.pyx): a restart abandons them, and the client is told so
+by its next message. Plain next messages are staged without Python; here is everything else. The commit is one
+step of the stream's state machine: every message is checked, by the kernel where the headers are ordinary
+(kernels/ingest/atomic_commits.pyx), else by `staged.py`, then all are stored as one unit that the disk gives
+back whole or not at all.
 
 Invariants: every open batch counts once in the server's total. Answers and advisories are those of the
 official server; so is the order of the checks. Beyond it, all open batches of the server together hold at
@@ -23,9 +23,9 @@ from penstock.errors import JetStreamApiError
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import ATOMIC_INFLIGHT_PER_STREAM, ATOMIC_INFLIGHT_TOTAL
 from penstock.jetstream.stream.staged import BatchCheck, Checked, StagedMessage
-from penstock.kernels.records import size_of
-from penstock.kernels.staging import StagedBatch, StagedBatches
-from penstock.kernels.streamlog import BATCH_BYTES_MAX
+from penstock.kernels.ingest.staging import StagedBatch, StagedBatches
+from penstock.kernels.log.records import size_of
+from penstock.kernels.log.stream_log import BATCH_BYTES_MAX
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import encode

@@ -6,9 +6,9 @@ removed meanwhile.
 
 from __future__ import annotations
 
-from penstock.kernels import ingest
-from penstock.kernels.messageids import MessageIds
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.ingest import ingest
+from penstock.kernels.log.message_ids import MessageIds
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol import headers
 
 

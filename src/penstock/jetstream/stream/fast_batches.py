@@ -28,8 +28,8 @@ import msgspec
 
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.limits import EngineConfig
-from penstock.kernels.fastbatch import FastBatch, FastBatches, parse
-from penstock.kernels.ingest import acknowledge_fast
+from penstock.kernels.ingest.fast_batch import FastBatch, FastBatches, parse
+from penstock.kernels.ingest.ingest import acknowledge_fast
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import ApiError, PubAck, encode
 from penstock.protocol.batch import BATCH_ID_MAX, SUFFIX, Operation

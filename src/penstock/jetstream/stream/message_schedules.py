@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import JetStreamApiError, MisuseError
 from penstock.jetstream.stream import ttl
-from penstock.kernels.grammar import overlaps_any
-from penstock.kernels.ingest import scan_headers
-from penstock.kernels.streamlog import StoredMessage, StreamLog
+from penstock.kernels.ingest.ingest import scan_headers
+from penstock.kernels.log.stream_log import StoredMessage, StreamLog
+from penstock.kernels.routing.grammar import overlaps_any
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.durations import NS_PER_S, parse_time

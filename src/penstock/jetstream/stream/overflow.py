@@ -20,15 +20,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.limits import SECOND_NS
-from penstock.kernels.dispatch import publish
-from penstock.kernels.sinks import DirtyList
+from penstock.kernels.wire.dispatch import publish
+from penstock.kernels.wire.sinks import DirtyList
 from penstock.protocol import error_codes as codes
 from penstock.protocol.status import TOO_MANY_REQUESTS
 
 if TYPE_CHECKING:
     from penstock.jetstream.limits import EngineConfig
     from penstock.jetstream.stream.stream_replica import Stream
-    from penstock.kernels.subjects import SubscriptionIndex
+    from penstock.kernels.routing.subscription_index import SubscriptionIndex
 
 log = logging.getLogger("penstock.jetstream")
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 
 from penstock.jetstream.stream.ttl import MessageTtls, is_marker
-from penstock.kernels.streamlog import StoredMessage, StreamLog
+from penstock.kernels.log.stream_log import StoredMessage, StreamLog
 
 # Messages that expire within this time of each other leave together, so that a stream which takes
 # thousands a second wakes the server a hundred times a second and no more.

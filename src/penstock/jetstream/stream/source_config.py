@@ -15,8 +15,8 @@ from msgspec import structs
 from penstock.errors import ConfigError, JetStreamApiError, MisuseError
 from penstock.jetstream.limits import SOURCES_MAX, TRANSFORMS_MAX
 from penstock.jetstream.subject_claims import bounded
-from penstock.kernels.dispatch import SubjectMapper
-from penstock.kernels.filterset import FilterSet
+from penstock.kernels.log.filter_set import FilterSet
+from penstock.kernels.wire.dispatch import SubjectMapper
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers, subjects
 from penstock.protocol.api import ApiError, StreamConfig, StreamSource

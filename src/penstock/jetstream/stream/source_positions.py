@@ -17,8 +17,8 @@ import msgspec
 
 from penstock.jetstream.stream.source_config import read_header
 from penstock.jetstream.stream.source_state import Inflow
-from penstock.kernels.ingest import scan_headers
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.ingest.ingest import scan_headers
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol import headers
 from penstock.store.interface import ConsumerStore, StreamStore
 

@@ -19,7 +19,7 @@ from penstock.errors import JetStreamApiError
 from penstock.jetstream.limits import HEADER_MAX
 from penstock.jetstream.stream import counter, publish_checks
 from penstock.jetstream.stream.source_config import filters_of, header_line, index_name, mapper_of
-from penstock.kernels.copying import CopyBatch, apply_mirrored, apply_sourced
+from penstock.kernels.ingest.copying import CopyBatch, apply_mirrored, apply_sourced
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import ApiError, StreamSource

@@ -33,8 +33,8 @@ from penstock.jetstream.stream.source_positions import SourcePositions
 from penstock.jetstream.stream.source_state import Inflow
 from penstock.jetstream.stream.staged import Checked, StagedMessage
 from penstock.jetstream.stream.subject_transforms import make_mapper, make_republish_mapper
-from penstock.kernels.commits import check_staged, store_staged
-from penstock.kernels.ingest import (
+from penstock.kernels.ingest.atomic_commits import check_staged, store_staged
+from penstock.kernels.ingest.ingest import (
     AckBatch,
     IngestBatch,
     PlainLimits,
@@ -43,13 +43,13 @@ from penstock.kernels.ingest import (
     enforce_all,
     store_one,
 )
-from penstock.kernels.messageids import MessageIds
-from penstock.kernels.needs import Needs
-from penstock.kernels.republish import Republisher
-from penstock.kernels.sinks import DirtyList, Subscription
-from penstock.kernels.staging import StagedBatch
-from penstock.kernels.streamlog import StreamLog
-from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.ingest.interest_state import Needs
+from penstock.kernels.ingest.republish import Republisher
+from penstock.kernels.ingest.staging import StagedBatch
+from penstock.kernels.log.message_ids import MessageIds
+from penstock.kernels.log.stream_log import StreamLog
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.sinks import DirtyList, Subscription
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import (

@@ -8,7 +8,7 @@ expected sequences, limits, a replicated log) knows only the stored one.
 
 from __future__ import annotations
 
-from penstock.kernels.dispatch import SubjectMapper
+from penstock.kernels.wire.dispatch import SubjectMapper
 from penstock.protocol.api import Republish, StreamConfig, SubjectTransform
 from penstock.protocol.subjects import is_valid_subject
 from penstock.protocol.transforms import Below, Transform

@@ -13,8 +13,8 @@ from __future__ import annotations
 import heapq
 
 from penstock.errors import JetStreamApiError, MisuseError
-from penstock.kernels.ingest import scan_headers
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.ingest.ingest import scan_headers
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.durations import NS_PER_S, format_duration, parse_duration

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import ConfigError, MisuseError
-from penstock.kernels.imports import ReplyEnd
-from penstock.kernels.sinks import Sink
+from penstock.kernels.routing.account_imports import ReplyEnd
+from penstock.kernels.wire.sinks import Sink
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
 from penstock.routing.import_router import Exchange, Measure

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from penstock.errors import ConfigError, MisuseError
-from penstock.kernels.sinks import Sink
+from penstock.kernels.wire.sinks import Sink
 from penstock.protocol.claims import GenericClaims, UserClaims
 from penstock.protocol.curvekeys import NONCE_BYTES
 from penstock.protocol.ids import NuidGenerator

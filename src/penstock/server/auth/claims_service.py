@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import ConfigError, MisuseError
-from penstock.kernels.sinks import Sink
+from penstock.kernels.wire.sinks import Sink
 from penstock.protocol.claims import AccountClaims, GenericClaims
 from penstock.protocol.jwt import decode, decode_account
 from penstock.protocol.nkeys import Prefix, is_public

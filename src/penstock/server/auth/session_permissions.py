@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.kernels.dispatch import DeliveryGuard
+from penstock.kernels.wire.dispatch import DeliveryGuard
 from penstock.routing.permissions import Permissions, ResponseGrants
 
 if TYPE_CHECKING:
-    from penstock.kernels.sinks import Subscription
+    from penstock.kernels.wire.sinks import Subscription
     from penstock.server.session import Session
 
 REFUSED, ALLOWED, ALLOWED_ONCE = False, True, 2

@@ -16,7 +16,7 @@ from __future__ import annotations
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
-from penstock.kernels.dispatch import Tracer
+from penstock.kernels.wire.dispatch import Tracer
 
 if TYPE_CHECKING:
     from penstock.server.session import Session

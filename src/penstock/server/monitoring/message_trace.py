@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from penstock.jetstream.preview import preview
-from penstock.kernels.dispatch import publish
-from penstock.kernels.tracedroute import TracedRoute, nobody_took, refused_part
+from penstock.kernels.routing.traced_route import TracedRoute, nobody_took, refused_part
+from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
 from penstock.protocol.subjects import is_valid_subject
 
 if TYPE_CHECKING:
     from penstock.jetstream.stream.stream_replica import Stream
-    from penstock.kernels.sinks import Subscription
-    from penstock.kernels.subjects import SubscriptionIndex
+    from penstock.kernels.routing.subscription_index import SubscriptionIndex
+    from penstock.kernels.wire.sinks import Subscription
     from penstock.server.config.server_options import MessageTrace
     from penstock.server.session import Session
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
-from penstock.kernels.dispatch import ClientSink
+from penstock.kernels.wire.dispatch import ClientSink
 from penstock.net.reasons import CloseReason
 
 if TYPE_CHECKING:

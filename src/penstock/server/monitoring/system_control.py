@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import MisuseError
-from penstock.kernels.dispatch import ClientSink
+from penstock.kernels.wire.dispatch import ClientSink
 from penstock.net.reasons import CloseReason
 from penstock.protocol.subjects import has_wildcard, is_subset, is_valid_filter
 from penstock.server.config.directives import NO_PROFILE
 from penstock.server.monitoring.system_service import decoded
 
 if TYPE_CHECKING:
-    from penstock.kernels.sinks import Subscription
+    from penstock.kernels.wire.sinks import Subscription
     from penstock.routing.account import Account
     from penstock.server.monitoring.pages.page_options import Page
     from penstock.server.server import Server

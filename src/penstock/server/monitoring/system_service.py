@@ -28,7 +28,7 @@ import msgspec
 
 from penstock import faults
 from penstock.errors import MisuseError
-from penstock.kernels.sinks import Sink
+from penstock.kernels.wire.sinks import Sink
 from penstock.net.reasons import CloseReason
 from penstock.protocol.durations import format_time
 from penstock.protocol.ids import NuidGenerator

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 
-from penstock.kernels.sinks import Sink
+from penstock.kernels.wire.sinks import Sink
 from penstock.testing.sim.atomic_checks import AtomicBatch, AtomicRecord
 from penstock.testing.sim.fast_checks import FastBatch, FastRecord
 from penstock.testing.sim.stream_checks import Held, StreamRecord

@@ -16,9 +16,9 @@ from typing import Any
 from penstock.jetstream.engine import JetStream
 from penstock.jetstream.limits import EngineConfig
 from penstock.jetstream.stream.stream_replica import Stream
-from penstock.kernels.dispatch import ServiceSink, publish
-from penstock.kernels.sinks import Sink, Subscription
-from penstock.kernels.subjects import SubscriptionIndex
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.dispatch import ServiceSink, publish
+from penstock.kernels.wire.sinks import Sink, Subscription
 from penstock.protocol import headers
 from penstock.protocol.acks import parse_reply
 from penstock.protocol.api import RetentionPolicy, encode

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.jetstream.stream.stream_replica import Stream
-from penstock.kernels.streamlog import StreamLog
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol import headers
 from penstock.protocol.api import DiscardPolicy, StreamConfig
 from penstock.protocol.durations import NS_PER_S, parse_time

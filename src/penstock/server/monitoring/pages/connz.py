@@ -31,7 +31,7 @@ from penstock.server.monitoring.server_counters import ClosedSession, Traffic
 from penstock.server.session import Session
 
 if TYPE_CHECKING:
-    from penstock.kernels.sinks import Subscription
+    from penstock.kernels.wire.sinks import Subscription
     from penstock.server.server import Server
 
 OPEN, CLOSED, ALL = 0, 1, 2

@@ -26,7 +26,7 @@ from penstock.server.monitoring.pages.page_options import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from penstock.kernels.subjects import SubscriptionIndex
+    from penstock.kernels.routing.subscription_index import SubscriptionIndex
     from penstock.server.server import Server
 
 

@@ -1,0 +1,1 @@
+"""Delivery: ack states, the pump from a log to receivers, redelivery queues."""

@@ -1,0 +1,624 @@
+"""What one consumer has delivered and what is acked.
+
+The window (ack_window.pyx) holds an entry for each message from the oldest pending one up to the newest
+delivered. When acked entries outweigh the pending ones it is compacted, so that one stuck message doesn't hold
+the memory of a million acked ones. What is due again waits in a queue (ack_queue.pyx). What changes is noted in the
+journal (ack_journal.pyx), the whole is written as a snapshot (ack_snapshot.pyx).
+
+Floors, as the official server reports them: with nothing pending both floors are what was delivered;
+when the oldest pending entry is settled they move to just below the next one (its stream sequence, and the
+consumer sequence of its FIRST delivery, so that redeliveries don't move the consumer floor). Settling any
+other entry leaves them where they are. Under the policy "all" they are the sequences of the ack itself.
+
+What a message that reached max_deliver leaves: no entry (it blocks no floor), but a line in `dead`,
+since it counts as redelivered until it is acked after all or leaves the stream.
+
+A message may be parked: passed over because its turn hasn't come (key-shared delivery). It has an entry
+with no deliveries, which holds the floors like a pending one; acks, NAKs and ack waits don't touch it, and
+its first delivery comes later.
+
+Rejected: a dict of sequences (a Python object a message), a bitmap (no timestamps, no delivery counts).
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport INT64_MAX, UINT32_MAX, UINT64_MAX, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+
+from penstock.kernels.consumer.ack_journal cimport (
+    Record, journal_forget, journal_free, journal_op, journal_op2, journal_run, journal_take, journal_ts, read_record,
+    unzigzag, zigzag,
+)
+from penstock.kernels.consumer.ack_queue cimport (
+    queue_clear, queue_drop_front, queue_free, queue_front, queue_make, queue_push, queue_remove,
+)
+from penstock.kernels.consumer.ack_snapshot cimport Position, read_snapshot, write_snapshot
+from penstock.kernels.consumer.ack_window cimport (
+    Entry, entry_at, window_clear, window_compact, window_drop_front, window_find, window_free, window_make,
+    window_push, window_reserve, window_trim,
+)
+
+cdef enum:
+    # The window is compacted when it holds this many entries more than four times the pending ones.
+    COMPACT_SLACK = 4096
+
+# A timestamp that makes an entry due at once, whatever its ack wait; survives zigzag and subtraction.
+cdef int64_t DUE_TS = 0
+
+
+cdef class AckState:
+    def __cinit__(self, int policy, uint64_t start_seq=1, *, bint journaling=True):
+        if policy < ACK_NONE or policy > ACK_EXPLICIT:
+            raise ValueError(f"ack policy {policy} is none of AckPolicy")
+        self.policy = policy
+        self.journaling = journaling
+        self.delivered_stream = self.ack_floor_stream = start_seq - 1 if start_seq else 0
+        self.dead = {}
+        self.journal.ts = -1
+        window_make(&self.window)
+        queue_make(&self.queue)
+        self.waits = <int64_t*>malloc(sizeof(int64_t))
+        if self.waits == NULL:
+            raise MemoryError("no memory for a backoff")
+        self.waits[0] = INT64_MAX
+        self.waits_count = 1
+
+    def __dealloc__(self):
+        window_free(&self.window)
+        journal_free(&self.journal)
+        queue_free(&self.queue)
+        free(self.waits)
+        free(self.settled)
+
+    # --- the window ------------------------------------------------------------------------------------
+
+    cdef inline void settle(self, Entry* e) noexcept:
+        """A pending or parked entry stops being so."""
+        e.pending = 0
+        if self.keys is not None:
+            self.keys.settle(e.seq)
+        if e.deliveries == 0:
+            self.num_parked -= 1
+            return
+        self.num_pending -= 1
+        if e.deliveries > 1:
+            self.redelivered -= 1
+        if e.queued:
+            e.queued = 0
+            self.num_queued -= 1
+
+    cdef void move_floor(self) noexcept:
+        cdef Entry* e
+        if self.num_pending + self.num_parked == 0:
+            window_clear(&self.window)
+            queue_clear(&self.queue)
+            self.ack_floor_consumer = self.delivered_consumer
+            self.ack_floor_stream = self.delivered_stream
+            return
+        window_trim(&self.window)
+        e = entry_at(&self.window, 0)
+        if e.cseq and e.cseq - 1 > self.ack_floor_consumer:
+            self.ack_floor_consumer = e.cseq - 1
+        if e.seq - 1 > self.ack_floor_stream:
+            self.ack_floor_stream = e.seq - 1
+        self.shrink()
+
+    cdef inline void shrink(self) noexcept:
+        if self.window.count > 4 * (self.num_pending + self.num_parked) + COMPACT_SLACK:
+            window_compact(&self.window)
+
+    # --- deliveries ------------------------------------------------------------------------------------
+
+    cdef uint64_t deliver(self, uint64_t stream_seq, int64_t ts) except 0:
+        cdef Entry* e
+        cdef Py_ssize_t i
+        if stream_seq <= self.delivered_stream:
+            i = window_find(&self.window, stream_seq, 0)
+            if i < 0:
+                raise ValueError(f"redelivery of stream sequence {stream_seq}, which is not pending")
+            e = entry_at(&self.window, <size_t>i)
+            if self.journaling:
+                journal_ts(&self.journal, ts)
+                journal_op(&self.journal, c"R", stream_seq)
+            if e.queued:
+                self.unqueue(e)
+            if e.deliveries == 1:
+                self.redelivered += 1
+            if e.deliveries < UINT32_MAX:
+                e.deliveries += 1
+            e.ts = ts
+            self.delivered_consumer += 1
+            if e.deliveries == 1:
+                e.cseq = self.delivered_consumer
+                self.num_parked -= 1
+                self.num_pending += 1
+            return self.delivered_consumer
+        if self.policy != ACK_NONE:
+            window_reserve(&self.window)
+        if self.journaling:
+            journal_ts(&self.journal, ts)
+            journal_run(&self.journal, c"D", stream_seq)
+        self.delivered_consumer += 1
+        self.delivered_stream = stream_seq
+        if self.policy == ACK_NONE:
+            self.ack_floor_consumer = self.delivered_consumer
+            self.ack_floor_stream = stream_seq
+            if self.collecting:
+                self.note_settled(stream_seq)
+            return self.delivered_consumer
+        e = window_push(&self.window)
+        e.seq = stream_seq
+        e.cseq = self.delivered_consumer
+        e.ts = ts
+        e.deliveries = 1
+        e.pending = 1
+        e.queued = 0
+        self.num_pending += 1
+        return self.delivered_consumer
+
+    cpdef int park(self, uint64_t stream_seq) except -1:
+        """It is passed over and will be delivered later, by `deliver`."""
+        cdef Entry* e
+        if stream_seq <= self.delivered_stream or self.policy != ACK_EXPLICIT:
+            raise ValueError(f"stream sequence {stream_seq} can't be parked: delivered {self.delivered_stream},"
+                             f" ack policy {self.policy}")
+        window_reserve(&self.window)
+        if self.journaling:
+            journal_op(&self.journal, c"P", stream_seq)
+        self.delivered_stream = stream_seq
+        e = window_push(&self.window)
+        e.seq = stream_seq
+        e.cseq = 0
+        e.ts = 0
+        e.deliveries = 0
+        e.pending = 1
+        e.queued = 0
+        self.num_parked += 1
+        return 0
+
+    cdef bint is_parked(self, uint64_t stream_seq) noexcept:
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
+        return i >= 0 and entry_at(&self.window, <size_t>i).deliveries == 0
+
+    cdef uint32_t deliveries_of(self, uint64_t stream_seq) noexcept:
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
+        return entry_at(&self.window, <size_t>i).deliveries if i >= 0 else 0
+
+    def delivered(self, uint64_t stream_seq, int64_t ts):
+        """`deliver` for Python callers (the pump calls it in C)."""
+        return self.deliver(stream_seq, ts)
+
+    def deliveries(self, uint64_t stream_seq):
+        """How often it was delivered: 0 when it isn't pending."""
+        return self.deliveries_of(stream_seq)
+
+    def skip(self, uint64_t stream_seq):
+        """Nothing up to and with stream_seq will be delivered (a purge): moves what was delivered, and the
+        floor with it when nothing is pending."""
+        if stream_seq <= self.delivered_stream:
+            return
+        if self.journaling:
+            journal_op(&self.journal, c"S", stream_seq)
+        self.delivered_stream = stream_seq
+        if self.num_pending == 0:
+            self.move_floor()
+
+    # --- acks ------------------------------------------------------------------------------------------
+
+    cdef int ack(self, uint64_t stream_seq, uint64_t consumer_seq) except -1:
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, consumer_seq)
+        if i >= 0 and entry_at(&self.window, <size_t>i).deliveries == 0:
+            return 0                    # nobody has it who could ack it
+        if i < 0:
+            if self.dead and stream_seq in self.dead:
+                if self.journaling:
+                    journal_run(&self.journal, c"A", stream_seq)
+                del self.dead[stream_seq]
+                if self.collecting:
+                    self.note_settled(stream_seq)
+            return 0
+        if self.journaling:
+            journal_run(&self.journal, c"A", stream_seq)
+        if self.collecting:
+            self.note_settled(stream_seq)
+        self.settle(entry_at(&self.window, <size_t>i))
+        if i == 0 or self.num_pending == 0:
+            self.move_floor()
+        else:
+            self.shrink()
+        return 1
+
+    cdef size_t ack_all(self, uint64_t stream_seq, uint64_t consumer_seq) except? 0:
+        cdef size_t before = self.num_pending
+        cdef Entry* e
+        if stream_seq <= self.ack_floor_stream or stream_seq > self.delivered_stream:
+            return 0
+        # A delivery that power loss took back may be acked too: its message is pending from the one before, and
+        # the sender hears that the ack is kept.
+        if consumer_seq > self.delivered_consumer:
+            consumer_seq = self.delivered_consumer
+        if self.journaling:
+            journal_op2(&self.journal, c"L", stream_seq, consumer_seq)
+        while self.window.count and entry_at(&self.window, 0).seq <= stream_seq:
+            e = entry_at(&self.window, 0)
+            if e.pending:
+                if self.collecting:
+                    self.note_settled(e.seq)
+                self.settle(e)
+            window_drop_front(&self.window)
+        window_trim(&self.window)
+        for dead in [seq for seq in self.dead if seq <= stream_seq]:
+            del self.dead[dead]
+            if self.collecting:
+                self.note_settled(dead)
+        self.ack_floor_stream = stream_seq
+        if consumer_seq > self.ack_floor_consumer:
+            self.ack_floor_consumer = consumer_seq
+        if self.num_pending == 0:
+            window_clear(&self.window)
+            queue_clear(&self.queue)
+        return before - self.num_pending
+
+    def acked(self, uint64_t stream_seq, uint64_t consumer_seq=0):
+        """`ack` (`ack_all` under the policy "all") for Python callers: how many stopped being pending."""
+        if self.policy == ACK_ALL:
+            return self.ack_all(stream_seq, consumer_seq)
+        return self.ack(stream_seq, consumer_seq)
+
+    def drop(self, uint64_t stream_seq):
+        """The message is settled without an ack (+TERM, gone from the stream): True when it was pending."""
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
+        if i < 0 or entry_at(&self.window, <size_t>i).deliveries:
+            return self.ack(stream_seq, 0) == 1
+        if self.journaling:
+            journal_op(&self.journal, c"X", stream_seq)
+        self.settle(entry_at(&self.window, <size_t>i))
+        self.move_floor()
+        return False
+
+    def drop_below(self, uint64_t first_seq):
+        """Everything below first_seq left the stream: returns how many pending ones went with it."""
+        cdef size_t before = self.num_pending, parked_before = self.num_parked
+        cdef Entry* e
+        cdef list gone = [seq for seq in self.dead if seq < first_seq]
+        if not gone and (self.window.count == 0 or entry_at(&self.window, 0).seq >= first_seq):
+            return 0
+        if self.journaling:
+            journal_op(&self.journal, c"B", first_seq)
+        for seq in gone:
+            del self.dead[seq]
+        while self.window.count and entry_at(&self.window, 0).seq < first_seq:
+            e = entry_at(&self.window, 0)
+            if e.pending:
+                self.settle(e)
+            window_drop_front(&self.window)
+        if before != self.num_pending or parked_before != self.num_parked:
+            self.move_floor()
+        return before - self.num_pending
+
+    def truncate(self, uint64_t last_seq):
+        """Forgets everything above last_seq: the stream lost its end, and its sequences will be used again."""
+        cdef Entry* e
+        while self.window.count and entry_at(&self.window, self.window.count - 1).seq > last_seq:
+            e = entry_at(&self.window, self.window.count - 1)
+            if e.pending:
+                self.settle(e)
+            self.window.count -= 1
+        for seq in [seq for seq in self.dead if seq > last_seq]:
+            del self.dead[seq]
+        if self.delivered_stream > last_seq:
+            self.delivered_stream = last_seq
+        if self.ack_floor_stream > last_seq:
+            self.ack_floor_stream = last_seq
+        if self.num_pending == 0:
+            self.move_floor()
+
+    def is_pending(self, uint64_t stream_seq):
+        """Was it delivered, and is not settled yet?"""
+        return self.deliveries_of(stream_seq) != 0
+
+    def pending(self):
+        """[(stream seq, first consumer seq, ts, deliveries)] of everything pending, in order, and of what is
+        parked (no deliveries)."""
+        cdef size_t i
+        cdef Entry* e
+        cdef list result = []
+        for i in range(self.window.count):
+            e = entry_at(&self.window, i)
+            if e.pending:
+                result.append((e.seq, e.cseq, e.ts, e.deliveries))
+        return result
+
+    @property
+    def num_redelivered(self):
+        """Messages delivered more than once and not acked, the given up ones among them."""
+        return self.redelivered + len(self.dead)
+
+    # --- for streams whose messages go when they are acked ----------------------------------------------
+
+    cdef int note_settled(self, uint64_t seq) except -1:
+        cdef size_t capacity
+        cdef uint64_t* settled
+        if self.settled_count and self.settled[2 * self.settled_count - 1] + 1 == seq:
+            self.settled[2 * self.settled_count - 1] = seq
+            return 0
+        if self.settled_count == self.settled_capacity:
+            capacity = self.settled_capacity * 2 if self.settled_capacity else 16
+            settled = <uint64_t*>realloc(self.settled, capacity * 2 * sizeof(uint64_t))
+            if settled == NULL:
+                raise MemoryError(f"no memory for {capacity} runs of acks")
+            self.settled = settled
+            self.settled_capacity = capacity
+        self.settled[2 * self.settled_count] = self.settled[2 * self.settled_count + 1] = seq
+        self.settled_count += 1
+        return 0
+
+    cdef bint needs(self, uint64_t seq) except -1:
+        if seq > self.delivered_stream:
+            return True
+        if self.policy == ACK_EXPLICIT:
+            if window_find(&self.window, seq, 0) >= 0:
+                return True
+        elif seq > self.ack_floor_stream:
+            return True
+        return len(self.dead) != 0 and seq in self.dead
+
+    def is_needed(self, uint64_t seq):
+        """`needs` for Python callers."""
+        return self.needs(seq)
+
+    def take_settled(self):
+        """[(first, last)] of the stream sequences settled by acks since the last time, while `collecting`: in
+        runs, in the order of the acks."""
+        cdef size_t i
+        cdef list result = [(self.settled[2 * i], self.settled[2 * i + 1]) for i in range(self.settled_count)]
+        self.settled_count = 0
+        return result
+
+    # --- redelivery ------------------------------------------------------------------------------------
+
+    def set_waits(self, list waits_ns):
+        """Ack wait in ns by number of deliveries (the backoff; one entry when there is none). Empty: never
+        due."""
+        cdef size_t n = len(waits_ns) or 1
+        cdef int64_t* waits = <int64_t*>malloc(n * sizeof(int64_t))
+        cdef size_t i
+        if waits == NULL:
+            raise MemoryError("no memory for a backoff")
+        waits[0] = INT64_MAX
+        for i in range(<size_t>len(waits_ns)):
+            waits[i] = waits_ns[i]
+        free(self.waits)
+        self.waits = waits
+        self.waits_count = n
+
+    cdef inline int64_t wait_of(self, Entry* e) noexcept:
+        cdef size_t i = e.deliveries - 1 if e.deliveries else 0
+        return self.waits[i if i < self.waits_count else self.waits_count - 1]
+
+    cdef int enqueue(self, Entry* e) except -1:
+        if e.queued:
+            return 0
+        queue_push(&self.queue, e.seq)
+        e.queued = 1
+        self.num_queued += 1
+        return 0
+
+    cdef void unqueue(self, Entry* e) noexcept:
+        """A pending entry leaves the redelivery queue: at its front as a rule. Its item goes with it, or the entry,
+        queued again later, would have its old place."""
+        e.queued = 0
+        self.num_queued -= 1
+        queue_remove(&self.queue, e.seq)
+
+    cdef uint64_t next_queued(self) except? 0:
+        cdef uint64_t seq
+        cdef Py_ssize_t i
+        while self.queue.count:
+            seq = queue_front(&self.queue)
+            i = window_find(&self.window, seq, 0)
+            if i >= 0 and entry_at(&self.window, <size_t>i).queued:
+                return seq
+            queue_drop_front(&self.queue)
+        return 0
+
+    def peek_queued(self):
+        """`next_queued` for Python callers."""
+        return self.next_queued()
+
+    def expire(self, int64_t now, uint32_t max_deliver=0):
+        """Queues every pending entry whose ack wait is over, in the order of their sequences.
+
+        Args: now in ns; max_deliver, 0 for no maximum: entries that had them all are given up instead.
+        Returns: (how many were queued, [(stream seq, deliveries)] given up, earliest deadline in ns or 0 when
+        nothing else will become due).
+        """
+        cdef size_t i, queued = 0
+        cdef Entry* e
+        cdef int64_t wait, deadline, earliest = INT64_MAX
+        cdef list given_up = []
+        for i in range(self.window.count):
+            e = entry_at(&self.window, i)
+            if not e.pending or e.queued or e.deliveries == 0:
+                continue
+            wait = self.wait_of(e)
+            deadline = INT64_MAX if wait > INT64_MAX - e.ts else e.ts + wait
+            if deadline > now:
+                if deadline < earliest:
+                    earliest = deadline
+            elif max_deliver and e.deliveries >= max_deliver:
+                given_up.append((e.seq, e.deliveries))
+            else:
+                self.enqueue(e)
+                queued += 1
+        for seq, _ in given_up:
+            self.give_up(seq)
+        return queued, given_up, 0 if earliest == INT64_MAX else earliest
+
+    def earliest_deadline(self):
+        """When the next ack wait is over, ns; 0 when nothing will become due. Scans the window."""
+        cdef size_t i
+        cdef Entry* e
+        cdef int64_t wait, earliest = INT64_MAX
+        for i in range(self.window.count):
+            e = entry_at(&self.window, i)
+            if e.pending and not e.queued and e.deliveries:
+                wait = self.wait_of(e)
+                if wait <= INT64_MAX - e.ts and e.ts + wait < earliest:
+                    earliest = e.ts + wait
+        return 0 if earliest == INT64_MAX else earliest
+
+    def give_up(self, uint64_t stream_seq):
+        """It reached max_deliver: no longer pending, blocks no floor, counts as redelivered. True when it was
+        pending."""
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
+        if i < 0:
+            return False
+        if entry_at(&self.window, <size_t>i).deliveries == 0:
+            self.drop(stream_seq)       # only a replayed journal comes here
+            return False
+        if self.journaling:
+            journal_op(&self.journal, c"X", stream_seq)
+        self.dead[stream_seq] = entry_at(&self.window, <size_t>i).deliveries
+        self.settle(entry_at(&self.window, <size_t>i))
+        if i == 0 or self.num_pending == 0:
+            self.move_floor()
+        else:
+            self.shrink()
+        return True
+
+    def given_up(self):
+        """[(stream seq, deliveries)] of everything given up and not settled since, in order."""
+        return sorted(self.dead.items())
+
+    def requeue(self, uint64_t stream_seq):
+        """A NAK without delay: due now. True when it is pending and wasn't queued yet."""
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
+        if i < 0 or entry_at(&self.window, <size_t>i).queued or entry_at(&self.window, <size_t>i).deliveries == 0:
+            return False
+        self.touch(stream_seq, DUE_TS)
+        self.enqueue(entry_at(&self.window, <size_t>i))
+        return True
+
+    def touch(self, uint64_t stream_seq, int64_t ts):
+        """The ack wait runs from ts (ns) again (+WPI; a NAK with delay: ts = when it is due - its ack
+        wait). It leaves the redelivery queue. Returns when it is due, ns; 0 when it isn't pending."""
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
+        cdef Entry* e
+        cdef int64_t wait
+        if i < 0 or entry_at(&self.window, <size_t>i).deliveries == 0:
+            return 0
+        if self.journaling:
+            journal_op2(&self.journal, c"W", stream_seq, zigzag(ts))
+        e = entry_at(&self.window, <size_t>i)
+        e.ts = ts
+        if e.queued:
+            self.unqueue(e)
+        wait = self.wait_of(e)
+        return INT64_MAX if ts > 0 and wait > INT64_MAX - ts else ts + wait
+
+    def wait_ns(self, uint64_t stream_seq):
+        """The ack wait of a pending entry in ns, by its number of deliveries."""
+        cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
+        return self.wait_of(entry_at(&self.window, <size_t>i)) if i >= 0 else self.waits[0]
+
+    # --- the journal -----------------------------------------------------------------------------------
+
+    def take_journal(self):
+        """What changed since the last take (or snapshot), for the consumer's store; b"" when nothing did."""
+        return journal_take(&self.journal)
+
+    def replay(self, bytes entry):
+        """Applies one journal entry. Raises ValueError where it is not one that follows this state."""
+        cdef const char* p = PyBytes_AS_STRING(entry)
+        cdef size_t n = <size_t>PyBytes_GET_SIZE(entry), at = 0
+        cdef Record record
+        cdef bint journaling = self.journaling
+        record.ts = self.journal.ts
+        self.journaling = False
+        try:
+            while read_record(p, n, &at, &record):
+                self.replay_record(&record)
+        finally:
+            self.journaling = journaling
+            self.journal.ts = -1
+
+    cdef int replay_record(self, const Record* record) except -1:
+        cdef uint64_t a = record.a, b = record.b, i
+        cdef int op = record.op
+        if op == c"D":
+            if a <= self.delivered_stream or b > UINT64_MAX - a:
+                raise ValueError(f"consumer journal: delivery of {a} x {b} after {self.delivered_stream}")
+            if self.policy == ACK_NONE and b:
+                # An ack none consumer may have millions in one run.
+                self.delivered_consumer += b
+                self.delivered_stream = a + b - 1
+                self.ack_floor_consumer = self.delivered_consumer
+                self.ack_floor_stream = self.delivered_stream
+                return 0
+            for i in range(b):
+                self.deliver(a + i, record.ts)
+        elif op == c"A":
+            # A run's entries are pending: more of them than the window holds is no run of ours.
+            if b > self.window.count + <size_t>len(self.dead):
+                raise ValueError(f"consumer journal: {b} acks from {a} on with {self.window.count} deliveries")
+            for i in range(b):
+                self.ack(a + i, 0)
+        elif op == c"R":
+            if a > self.delivered_stream:
+                raise ValueError(f"consumer journal: redelivery of {a} after {self.delivered_stream}")
+            self.deliver(a, record.ts)
+        elif op == c"L":
+            self.ack_all(a, b)
+        elif op == c"W":
+            self.touch(a, unzigzag(b))
+        elif op == c"X":
+            self.give_up(a)
+        elif op == c"B":
+            self.drop_below(a)
+        elif op == c"S":
+            self.skip(a)
+        elif op == c"P":
+            self.park(a)
+        else:
+            raise ValueError(f"consumer journal: unknown record {op:#x}")
+        return 0
+
+    # --- snapshots -------------------------------------------------------------------------------------
+
+    def snapshot(self):
+        """The whole state as bytes; what the journal had noted so far is covered by it and forgotten."""
+        cdef Position position
+        cdef bytes result
+        position.delivered_consumer, position.delivered_stream = self.delivered_consumer, self.delivered_stream
+        position.ack_floor_consumer, position.ack_floor_stream = self.ack_floor_consumer, self.ack_floor_stream
+        result = write_snapshot(
+            self.policy, &position, &self.window, self.num_pending + self.num_parked, self.dead
+        )
+        journal_forget(&self.journal)
+        return result
+
+    def restore(self, bytes snapshot):
+        """Becomes what `snapshot` was taken of. Raises ValueError where it isn't one."""
+        cdef Position position
+        try:
+            read_snapshot(snapshot, self.policy, &position, &self.window, self.dead)
+        finally:
+            self.recount()
+        self.delivered_consumer, self.delivered_stream = position.delivered_consumer, position.delivered_stream
+        self.ack_floor_consumer, self.ack_floor_stream = position.ack_floor_consumer, position.ack_floor_stream
+        queue_clear(&self.queue)
+        journal_forget(&self.journal)
+
+    cdef void recount(self) noexcept:
+        cdef size_t i
+        cdef Entry* e
+        self.num_pending = self.num_parked = self.num_queued = self.redelivered = 0
+        for i in range(self.window.count):
+            e = entry_at(&self.window, i)
+            if not e.pending:
+                continue
+            if e.deliveries:
+                self.num_pending += 1
+            else:
+                self.num_parked += 1
+            self.redelivered += e.deliveries > 1
+            self.num_queued += e.queued

@@ -1,0 +1,242 @@
+"""Where a consumer's messages go, and whose turn it is.
+
+A Target is a waiting pull request, or the deliver subject of a push consumer: it knows the subscriptions behind
+its subject. A Rotation finds the one that gets the next message, gives it to them and puts it where its next turn
+is. What clients listen with is looked through, be it in another account: how much they have yet to take decides
+whether a target is passed over.
+
+Invariants: targets take turns message by message, as the official server does it; with priorities only among
+those of the lowest one. Who leaves the list of targets is told of by `on_end`, at once.
+"""
+from libc.stdint cimport int64_t, uint64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+
+from penstock.kernels.consumer.ack_state cimport AckState
+from penstock.kernels.wire.dispatch cimport ClientSink
+from penstock.kernels.wire.sinks cimport Message, Subscription
+from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex, is_awaited
+
+cdef enum:
+    BACKLOG_MAX = 8 * 1024 * 1024
+
+cdef bytes PIN_HEADER = b"Nats-Pin-Id: "
+
+
+cdef class Target:
+    """Where messages go: a waiting pull request, or the deliver subject of a push consumer.
+
+    Args: subject to deliver to; batch: messages it takes, negative for no bound; max_bytes: 0 for no bound.
+    """
+
+    def __init__(self, bytes subject not None, int64_t batch=-1, int64_t max_bytes=0):
+        self.subject = subject
+        self.batch = batch
+        self.bytes_left = max_bytes
+        self.pin = b""
+        self.awaited = is_awaited(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
+
+    cdef int refresh(self, SubscriptionIndex index) except -1:
+        """Looks up who listens, when subscriptions changed since the last time."""
+        if self.awaited and index.replies is not None:
+            self.match = index.replies.find_wanted(
+                PyBytes_AS_STRING(self.subject), <size_t>PyBytes_GET_SIZE(self.subject)
+            )
+            return 0
+        if self.known and self.generation == index.generation:
+            return 0
+        self.match = index.lookup(PyBytes_AS_STRING(self.subject), <size_t>PyBytes_GET_SIZE(self.subject))
+        self.generation = index.generation
+        self.known = True
+        return 0
+
+    cdef bint has_interest(self) noexcept:
+        return len(self.match.plain) != 0 or len(self.match.groups) != 0
+
+    def is_wanted(self, SubscriptionIndex index not None):
+        """Does anybody listen on its subject?"""
+        self.refresh(index)
+        return self.has_interest()
+
+    def when_drained(self, callback):
+        """Calls callback() once, when a connection behind it can take more."""
+        cdef Subscription sub
+        for subs in [self.match.plain, *self.match.groups]:
+            for sub in subs:
+                sub = client_behind(sub)
+                if sub is not None:
+                    (<ClientSink>sub.sink).when_drained(callback)
+
+
+cdef inline Subscription client_behind(Subscription sub):
+    """The client's subscription that a message to `sub` ends at; None when it is no client's."""
+    if not isinstance(sub.sink, ClientSink):
+        sub = sub.sink.beyond(sub)
+        if sub is None or not isinstance(sub.sink, ClientSink):
+            return None
+    return sub
+
+
+cdef inline bint is_full(Subscription sub, size_t backlog_max) noexcept:
+    """Has the connection behind it more unsent bytes than it may? (its threshold counts those in the
+    transport)"""
+    sub = client_behind(sub)
+    return sub is not None and (<ClientSink>sub.sink).is_blocked(backlog_max)
+
+
+cdef bint is_blocked(Target target, size_t backlog_max) noexcept:
+    """Is one of its receivers full, or every member of one of its queue groups?"""
+    cdef list plain = target.match.plain, groups = target.match.groups, group
+    cdef Py_ssize_t i, k
+    for i in range(len(plain)):
+        if is_full(<Subscription>plain[i], backlog_max):
+            return True
+    for i in range(len(groups)):
+        group = <list>groups[i]
+        for k in range(len(group)):
+            if not is_full(<Subscription>group[k], backlog_max):
+                break
+        else:
+            return True
+    return False
+
+
+cdef inline bint is_denied(Subscription sub, const Message* m) except -1:
+    """Is the receiver there, but not allowed to read this message?"""
+    sub = client_behind(sub)
+    return sub is not None and (<ClientSink>sub.sink).denies(sub, m)
+
+
+cdef class Rotation:
+    """Whose turn it is among a consumer's targets.
+
+    Args: index: who listens; state: what of the consumer is pending.
+    """
+
+    def __cinit__(self, SubscriptionIndex index not None, AckState state not None):
+        self.index = index
+        self.state = state
+        self.backlog_max = BACKLOG_MAX
+        self.set_pin(b"")
+
+    def set_pin(self, bytes pin not None):
+        """Only the target with this pin gets messages, each with the pin in a header; b"": whose turn comes
+        next is given one by `on_pin`."""
+        self.pin = pin
+        self.pin_header = PIN_HEADER + pin
+
+    cdef int send(self, Target target, const Message* m) except -1:
+        """To everybody who listens on the target's subject; 0 when nobody took it.
+
+        Clients get the message under the subject it was stored with. What listens within the server (a stream,
+        the API) was addressed by the target's subject, and gets it under that one. A client that may not read
+        it counts as having taken it, as on the official server: it is no reason to stop there for good.
+        """
+        cdef MatchResult match = target.match
+        cdef Subscription sub
+        cdef Message inner = m[0]
+        cdef list group
+        cdef int taken = 0
+        cdef bint denied
+        cdef size_t n
+        inner.subject = PyBytes_AS_STRING(target.subject)
+        inner.subject_len = <size_t>PyBytes_GET_SIZE(target.subject)
+        for sub in match.plain:
+            if sub.sink.deliver(sub, m if sub.sink.shows_stored else &inner, None) or is_denied(sub, m):
+                taken = 1
+        for group in match.groups:
+            n = <size_t>len(group)
+            denied = False
+            for _ in range(n):
+                self.turn += 1
+                sub = <Subscription>group[self.turn % n]
+                if is_full(sub, self.backlog_max):
+                    continue
+                if sub.sink.deliver(sub, m if sub.sink.shows_stored else &inner, None):
+                    taken = 1
+                    break
+                denied = denied or is_denied(sub, m)
+            else:
+                taken |= denied
+        return taken
+
+    cdef int end(self, list targets, Target target, int why) except -1:
+        targets.remove(target)
+        if self.on_end is not None:
+            self.on_end(target, why)
+        return 0
+
+    cdef bint is_turn(self, list targets, Target target, uint64_t pending) except -1:
+        """May it have a message by its priority group? (One with a wrong pin leaves `targets`.)"""
+        if self.on_pin is not None:
+            if not self.pin and not target.pin:
+                self.on_pin(target)
+            elif target.pin != self.pin:
+                if target.pin:
+                    self.end(targets, target, END_WRONG_PIN)
+                return False
+        if target.min_pending <= 0 and target.min_ack_pending <= 0:
+            return True
+        # As the official server counts: a message that comes again has left the pending ones before.
+        if target.min_pending > 0 and target.min_pending <= <int64_t>pending + 1:
+            return True
+        return target.min_ack_pending > 0 and target.min_ack_pending <= <int64_t>self.state.num_pending
+
+    cdef Target choose(self, list targets, size_t size, uint64_t pending):
+        cdef Target target
+        cdef Py_ssize_t at = 0
+        cdef size_t blocked = 0, standby = 0
+        cdef bint claimed
+        while blocked + standby < <size_t>len(targets):
+            target = <Target>targets[at]
+            target.refresh(self.index)
+            claimed = self.on_pin is not None and not self.pin
+            if not self.is_turn(targets, target, pending):
+                if target.pin and self.on_pin is not None:
+                    continue                # it was taken out
+                standby += 1
+            elif target.bytes_left > 0 and size > <size_t>target.bytes_left:
+                if claimed:
+                    self.set_pin(b"")
+                self.end(targets, target, END_TOO_LARGE)
+                continue
+            elif not target.has_interest():
+                self.end(targets, target, END_NO_INTEREST)
+                continue
+            elif not is_blocked(target, self.backlog_max):
+                return target
+            else:
+                blocked += 1
+            if self.prioritized:
+                at += 1
+            else:
+                targets.append(targets.pop(0))
+        self.blocked, self.standby = blocked, standby
+        return None
+
+    cdef int requeue(self, list targets, Target target) except -1:
+        """The others come first: all of them, or those of the same priority."""
+        cdef Py_ssize_t at
+        if not self.prioritized:
+            targets.append(targets.pop(0))
+            return 0
+        targets.remove(target)
+        at = len(targets)
+        while at and (<Target>targets[at - 1]).priority > target.priority:
+            at -= 1
+        targets.insert(at, target)
+        return 0
+
+    cdef int took(self, list targets, Target target, size_t size) except -1:
+        cdef bint bounded = target.bytes_left > 0
+        target.delivered += 1
+        if target.batch > 0:
+            target.batch -= 1
+        if bounded:
+            target.bytes_left -= <int64_t>size
+            if target.bytes_left == 0:
+                target.batch = 0            # exactly used up: complete, whatever is left of its batch
+        if target.batch == 0:
+            self.end(targets, target, END_BYTES_LEFT if target.bytes_left > 0 else END_FULL)
+        elif len(targets) > 1:
+            self.requeue(targets, target)
+        return 0

@@ -1,0 +1,91 @@
+"""Messages on their way out to a consumer's receivers."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from penstock.kernels.consumer.ack_state cimport AckState
+from penstock.kernels.wire.buffers cimport OutBuffer
+from penstock.kernels.log.filter_cursor cimport FilterCursor
+from penstock.kernels.log.record_reads cimport Pieces
+from penstock.kernels.consumer.key_order cimport KeyOrder
+from penstock.kernels.log.log_watch cimport Follower
+from penstock.kernels.log.records cimport Record
+from penstock.kernels.wire.sinks cimport Message
+from penstock.kernels.log.stream_log cimport StreamLog
+from penstock.kernels.consumer.delivery_targets cimport Rotation
+
+cpdef enum RunEnd:
+    RUN_EMPTY = 0           # nothing left to deliver
+    RUN_NO_TARGET = 1       # nobody left to deliver to
+    RUN_ACKS_FULL = 2       # max_ack_pending reached
+    RUN_BLOCKED = 3         # every receiver has more unsent bytes than it may
+    RUN_BUDGET = 4          # as many as were asked for
+    RUN_STALLED = 5         # flow control: the window is used up
+    RUN_STANDBY = 6         # there is a next message, but by its priority group nobody's turn
+    RUN_KEYS_FULL = 8       # as many messages as may wait for those of their keys
+    RUN_WAIT = 7            # not before `wait_until`: replayed in the original pace, or limited in rate
+
+cdef enum:
+    RUN_PICKED = -2         # none of these: there is a message to deliver
+
+# The message whose turn it is.
+cdef struct Pick:
+    uint64_t seq
+    uint64_t deliveries     # with the one to come
+    bint again              # a redelivery
+    bint in_turn            # parked, and its key is free
+
+cdef class Pump(Follower):
+    cdef readonly StreamLog log
+    cdef readonly AckState state
+    cdef readonly Rotation rotation     # whose turn it is among the targets
+    cdef bytes ack_prefix
+    cdef list filters
+    cdef size_t filter_count
+    cdef list news                      # where it puts itself when a message comes that they match; or None
+    cdef bint told                      # it is there
+    cdef readonly FilterCursor cursor            # finds what they match; None without filters
+    cdef readonly Pieces pieces         # what it has read ahead of messages that lie far apart
+    cdef public uint64_t position       # next stream sequence to look at
+    cdef uint64_t* skip                 # deliver last per subject: the sequences it begins with
+    cdef size_t skip_count, skip_at
+    cdef uint64_t skip_resume
+    cdef public bint headers_only
+    cdef public int64_t max_ack_pending  # 0 or negative = no limit
+    cdef public uint32_t max_deliver    # 0 = no limit
+    cdef public object on_flow          # callable(): a flow control request is due
+    cdef public list given_up           # [(stream seq, deliveries)] that reached max_deliver
+    cdef public int64_t flow_window     # bytes; 0 = no flow control
+    cdef public int64_t flow_bytes      # delivered and not yet answered for
+    cdef public int64_t flow_size       # what the outstanding request answers for
+    cdef public bint flow_open          # a request is outstanding
+    cdef KeyOrder keys                  # key-shared delivery; None without
+    cdef public size_t parked_max       # messages that may be passed over
+    cdef public bint replaying          # replay policy original, until the end of the stream was reached
+    cdef int64_t replayed_ts, replayed_at   # of the last message: stored at, delivered at
+    cdef int64_t rate, rate_burst       # bytes a second, 0 = no limit; bytes that may go at once
+    cdef double rate_tokens
+    cdef int64_t rate_at                # when the tokens were counted
+    cdef readonly int64_t wait_until    # ns; after RUN_WAIT
+    cdef readonly uint64_t sent         # messages of the last run
+    cdef public uint64_t total_sent
+    cdef uint64_t pending, pending_upto, pending_removals, pending_front, pending_skipped, pending_at
+    cdef bint pending_known
+    cdef OutBuffer scratch, pin_scratch
+    cdef char* reply
+    cdef size_t reply_prefix
+
+    cdef uint64_t next_in_turn(self) except? 0
+    cdef int passed_over(self, const Record* r) except -1
+    cdef uint64_t find_next(self) except? 0
+    cdef int passed(self, uint64_t seq) except -1
+    cdef int read_next(self, uint64_t seq, Record* r) except -1
+    cdef uint64_t count_pending(self) except? 0
+    cdef int refresh_pending(self) except -1
+    cdef uint64_t first_beyond(self) noexcept
+    cdef size_t build_reply(
+        self, uint64_t deliveries, uint64_t seq, uint64_t cseq, int64_t ts, uint64_t pending
+    ) noexcept
+    cdef int strip_payload(self, Message* m) except -1
+    cdef int add_pin(self, const Message* m, Message* pinned) except -1
+    cdef int64_t pause_ns(self, int64_t ts, size_t size, int64_t now) noexcept
+    cdef int pick(self, Pick* picked, Record* record) except -1
+    cdef int note_sent(self, const Pick* picked, const Record* record, size_t size, int64_t now) except -1
+    cdef int account(self, size_t size) except -1

@@ -1,0 +1,1 @@
+"""From publishes to records: checks, batches, pub acks, copies from other streams."""

@@ -1,0 +1,53 @@
+"""From the router into a stream: a batch of publishes waiting for the stream's apply()."""
+from libc.stdint cimport int64_t, uint64_t
+from penstock.kernels.wire.buffers cimport OutBuffer, RunBuffer
+from penstock.kernels.wire.dispatch cimport SubjectMapper
+from penstock.kernels.log.message_ids cimport MessageIds
+from penstock.kernels.ingest.interest_state cimport Needs
+from penstock.kernels.ingest.publish_headers cimport PublishHead
+from penstock.kernels.ingest.republish cimport Republisher
+from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, Subscription
+from penstock.kernels.log.stream_log cimport StreamLog
+from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
+
+# A run of publishes, copied once from the read buffer. This is also what a replicated log carries.
+cdef class IngestBatch(RunBuffer):
+    cdef int put(self, const Message* m) except -1
+
+# The sink of a stream's subjects: collects publishes and marks the stream dirty.
+cdef class StreamSink(Sink):
+    cdef readonly IngestBatch batch
+    cdef IngestBatch spare
+    cdef DirtyList dirty_list
+    cdef readonly object stream
+    cdef public size_t msgs_max         # publishes that may wait; 0 = any number, of any size
+    cdef public size_t bytes_max        # and their bytes
+    cdef size_t waiting_bytes           # counted while msgs_max is set
+    cdef DirtyList full_list            # gets `stream` when a publish was turned away
+    cdef public list turned_away        # reply subjects of those, b"" for none
+    cdef public SubjectMapper mapper    # None, or changes subjects before anything else sees them
+    cdef public bint is_dirty
+    cdef bint admits(self, const Message* m) except -1
+
+# Pub acks waiting until their records are written: (reply, text) pairs.
+cdef class AckBatch:
+    cdef OutBuffer buf
+    cdef readonly size_t count
+    cdef bytes prefix               # of the ack of a stored message: all up to its sequence
+    cdef int put_ack(self, const char* reply, size_t reply_len, uint64_t seq, bint duplicate) except -1
+    cdef int put_text(self, const char* reply, size_t reply_len, const char* text, size_t n) except -1
+
+# The limits of a stream which the compiled run enforces itself.
+cdef class PlainLimits:
+    cdef readonly int64_t msgs_max, bytes_max, msg_size_max     # negative: no limit
+    cdef readonly uint64_t per_subject_max                      # 0: no limit
+    cdef readonly bint discard_new, per_message, no_ack
+    cdef readonly Needs needs       # of an interest stream: what nobody wants is not stored; else None
+    cdef readonly bytes stream                                  # its name
+
+# Stores the publish, or uses up a sequence for what nobody wants, remembers its message id and enforces the
+# limits: returns its sequence.
+cdef uint64_t store_publish(
+    StreamLog log, PlainLimits limits, MessageIds ids, const PublishHead* head, const Message* m, int64_t ts,
+    Republisher republisher,
+) except 0

@@ -1,0 +1,534 @@
+# distutils: define_macros=_GNU_SOURCE=1
+"""Ingest: publishes on their way into a stream, and the run that stores them without Python.
+
+A publish is copied once, from the connection's read buffer into the stream's batch. apply_plain()
+stores a run of them, drops duplicates, holds what they expect against the stream and writes their acks; it
+stops before the first one that needs a decision (another behaviour-changing header, an expectation or limit
+that refuses it), which Python makes from `batch.take_one()`.
+
+Invariants: `position` is always the start of a publish or the end of the batch, and moves past a
+publish only once that publish was stored or handed to Python. An ack enters an AckBatch after its
+message entered the log; the tick lets it leave after the record was written.
+
+Rejected: one Python tuple per publish (0.4 M msgs/s); acking inside the run (an ack could then
+overtake its write).
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcpy
+
+from penstock.kernels.wire.buffers cimport OutBuffer, put_uint
+from penstock.kernels.wire.dispatch cimport route
+from penstock.kernels.ingest.fast_batch cimport FAST_IGNORE, FAST_STORE, FastBatch, FastBatches, is_fast
+from penstock.kernels.log.message_ids cimport MessageIds
+from penstock.kernels.ingest.interest_state cimport Needs
+from penstock.kernels.ingest.publish_headers cimport (
+    BODY_MAX, EXPECTS_LAST_ID, ID_NAME_SIZE, PUBLISH_EXPECTS, PUBLISH_HAS_ID, PUBLISH_IS_BATCHED,
+    PUBLISH_IS_FAST, PUBLISH_IS_SPECIAL, SUBJECT_MAX, PublishHead, failed_expectations, fits, message_of, put_publish,
+    trim,
+)
+from penstock.kernels.ingest.republish cimport Republisher
+from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, Subscription
+from penstock.kernels.log.records cimport Record, cost_of
+from penstock.kernels.ingest.staging cimport StagedBatches
+from penstock.kernels.log.stream_log cimport StreamLog
+from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
+
+from penstock.faults import note
+
+cdef extern from "<string.h>" nogil:
+    void* memmem(const void* haystack, size_t n, const void* needle, size_t m)
+
+cdef enum:
+    ACK_END_MAX = 18                # ',"duplicate":true}'
+    FLOW_ACK_MAX = 160              # a flow ack and the end of its subject
+
+
+cdef class IngestBatch(RunBuffer):
+    """A run of publishes in the order in which they reached the stream."""
+
+    cdef int put(self, const Message* m) except -1:
+        cdef PublishHead* head = put_publish(self.buf, m)
+        if m.reply_len and is_fast(m.reply, m.reply_len):
+            head.flags |= PUBLISH_IS_FAST
+        self.count += 1
+        return 0
+
+    def append(self, bytes subject, bytes reply, bytes header, bytes payload):
+        """Adds one publish as if it had been routed here."""
+        cdef bytes body = header + payload
+        cdef Message m
+        m.subject = PyBytes_AS_STRING(subject)
+        m.subject_len = PyBytes_GET_SIZE(subject)
+        m.reply = PyBytes_AS_STRING(reply)
+        m.reply_len = PyBytes_GET_SIZE(reply)
+        m.body = PyBytes_AS_STRING(body)
+        m.header_len = PyBytes_GET_SIZE(header)
+        m.body_len = PyBytes_GET_SIZE(body)
+        if not fits(&m):
+            raise ValueError(
+                f"a publish of {len(subject)} bytes of subject, {len(reply)} of reply and {len(body)} of body"
+                f" does not fit: subjects and replies end at {SUBJECT_MAX}, bodies at {BODY_MAX} bytes"
+            )
+        self.put(&m)
+
+    def take_one(self):
+        """(subject, reply, header, payload) at `position`, which moves past it; None at the end."""
+        cdef const PublishHead* head
+        cdef const char* p
+        if self.position >= self.buf.size:
+            return None
+        head = <const PublishHead*>(self.buf.data + self.position)
+        p = <const char*>head + sizeof(PublishHead)
+        subject = PyBytes_FromStringAndSize(p, head.subject_len)
+        p += head.subject_len
+        reply = PyBytes_FromStringAndSize(p, head.reply_len)
+        p += head.reply_len
+        header = PyBytes_FromStringAndSize(p, head.header_len)
+        p += head.header_len
+        payload = PyBytes_FromStringAndSize(p, head.body_len - head.header_len)
+        self.position += head.size
+        return subject, reply, header, payload
+
+
+cdef class StreamSink(Sink):
+    """The receiving end of a stream's subjects. `stream` is what gets into the dirty list."""
+
+    def __cinit__(self, DirtyList dirty_list, object stream, DirtyList full_list=None):
+        self.full_list = full_list
+        self.turned_away = []
+        self.batch = IngestBatch()
+        self.spare = IngestBatch()
+        self.dirty_list = dirty_list
+        self.stream = stream
+
+    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+        cdef Message renamed
+        cdef bytes subject      # keeps the bytes renamed.subject points at
+        if self.msgs_max and not self.admits(m):
+            return 1
+        if self.mapper is None:
+            if not fits(m):
+                return 0
+            self.batch.put(m)
+        else:
+            subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
+            try:
+                subject = self.mapper.map(subject)
+            except Exception as error:          # who publishes may be a stream's tick: it must go on
+                note(f"subject transform of a stream, for {ascii(subject)}", error)
+                return 0
+            renamed = m[0]
+            renamed.subject = PyBytes_AS_STRING(subject)
+            renamed.subject_len = <size_t>PyBytes_GET_SIZE(subject)
+            if not fits(&renamed):
+                return 0
+            self.batch.put(&renamed)
+        if not self.is_dirty:
+            self.is_dirty = True
+            self.dirty_list.mark(self.stream)
+        return 1
+
+    cdef bint admits(self, const Message* m) except -1:
+        """Is there room for one more? If not, it is turned away."""
+        cdef size_t size = m.subject_len + m.reply_len + m.body_len
+        if self.batch.count < self.msgs_max and size <= self.bytes_max - self.waiting_bytes:
+            self.waiting_bytes += size
+            return True
+        if not self.turned_away and self.full_list is not None:
+            self.full_list.mark(self.stream)
+        self.turned_away.append(m.reply[:m.reply_len] if m.reply_len else b"")
+        return False
+
+    def mark(self):
+        """The stream has something to apply that did not come by its subjects."""
+        if not self.is_dirty:
+            self.is_dirty = True
+            self.dirty_list.mark(self.stream)
+
+    def take(self):
+        """Everything collected since the last take; valid until the take after the next."""
+        cdef IngestBatch taken = self.batch
+        self.batch = self.spare
+        self.batch.clear()
+        self.spare = taken
+        self.waiting_bytes = 0
+        self.is_dirty = False
+        return taken
+
+
+cdef class AckBatch:
+    """Acks of one stream that wait for their records to be written.
+
+    `prefix` is the JSON of a positive ack up to its sequence: b'{"stream":"ORDERS","seq":'.
+    """
+
+    def __cinit__(self, bytes prefix):
+        self.buf = OutBuffer()
+        self.prefix = prefix
+
+    cdef int put_ack(self, const char* reply, size_t reply_len, uint64_t seq, bint duplicate) except -1:
+        cdef size_t n = PyBytes_GET_SIZE(self.prefix)
+        cdef char* d = self.buf.reserve(8 + reply_len + n + 20 + ACK_END_MAX)
+        cdef char* text = d + 8 + reply_len
+        cdef uint32_t lengths[2]
+        memcpy(d + 8, reply, reply_len)
+        memcpy(text, PyBytes_AS_STRING(self.prefix), n)
+        n += put_uint(text + n, seq)
+        if duplicate:
+            memcpy(text + n, b',"duplicate":true}', ACK_END_MAX)
+            n += ACK_END_MAX
+        else:
+            text[n] = c"}"
+            n += 1
+        lengths[0] = <uint32_t>reply_len
+        lengths[1] = <uint32_t>n
+        memcpy(d, lengths, 8)
+        self.buf.size += 8 + reply_len + n
+        self.count += 1
+        return 0
+
+    cdef int put_text(self, const char* reply, size_t reply_len, const char* text, size_t n) except -1:
+        cdef char* d = self.buf.reserve(8 + reply_len + n)
+        cdef uint32_t lengths[2]
+        lengths[0] = <uint32_t>reply_len
+        lengths[1] = <uint32_t>n
+        memcpy(d, lengths, 8)
+        memcpy(d + 8, reply, reply_len)
+        memcpy(d + 8 + reply_len, text, n)
+        self.buf.size += 8 + reply_len + n
+        self.count += 1
+        return 0
+
+    def add_ack(self, bytes reply not None, uint64_t seq, bint duplicate=False):
+        """The positive ack of the message stored at `seq`, now or (duplicate) before."""
+        self.put_ack(PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply), seq, duplicate)
+
+    def add(self, bytes reply, bytes text):
+        """Any other answer to a publish: an error, a duplicate."""
+        self.put_text(
+            PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply), PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)
+        )
+
+    def route(self, SubscriptionIndex index):
+        """Sends every ack on its way and empties the batch; returns how many found a taker."""
+        cdef const char* p = self.buf.data
+        cdef const char* end = p + self.buf.size
+        cdef uint32_t lengths[2]
+        cdef Message m
+        cdef size_t taken = 0
+        m.reply = NULL
+        m.reply_len = 0
+        m.header_len = 0
+        while p < end:
+            memcpy(lengths, p, 8)
+            m.subject = p + 8
+            m.subject_len = lengths[0]
+            m.body = m.subject + m.subject_len
+            m.body_len = lengths[1]
+            if route(index, &m, None):
+                taken += 1
+            p = m.body + m.body_len
+        self.clear()
+        return taken
+
+    def items(self):
+        """[(reply, text)] of what waits."""
+        cdef const char* p = self.buf.data
+        cdef const char* end = p + self.buf.size
+        cdef uint32_t lengths[2]
+        cdef list result = []
+        while p < end:
+            memcpy(lengths, p, 8)
+            p += 8
+            reply = PyBytes_FromStringAndSize(p, lengths[0])
+            result.append((reply, PyBytes_FromStringAndSize(p + lengths[0], lengths[1])))
+            p += lengths[0] + lengths[1]
+        return result
+
+    def clear(self):
+        """Drops what waits."""
+        self.buf.clear()
+        self.count = 0
+
+    def __len__(self):
+        return self.count
+
+
+cdef class PlainLimits:
+    """The limits of a stream's configuration that apply_plain() enforces; negative and 0 mean none.
+
+    `per_message` sends every publish to Python: sealed streams, discard_new_per_subject, counters. `needs` of
+    an interest stream: what no consumer wants uses up a sequence and is not stored. `stream` is the name that
+    publishes may expect.
+    """
+
+    def __cinit__(
+        self,
+        *,
+        int64_t msgs_max=-1,
+        int64_t bytes_max=-1,
+        int64_t msg_size_max=-1,
+        int64_t per_subject_max=-1,
+        bint discard_new=False,
+        bint per_message=False,
+        bint no_ack=False,
+        Needs needs=None,
+        bytes stream=b"",
+    ):
+        self.msgs_max = msgs_max
+        self.bytes_max = bytes_max
+        self.msg_size_max = msg_size_max
+        self.per_subject_max = <uint64_t>per_subject_max if per_subject_max > 0 else 0
+        self.discard_new = discard_new
+        self.per_message = per_message
+        self.no_ack = no_ack
+        self.needs = needs
+        self.stream = stream
+
+
+cpdef size_t apply_plain(
+    IngestBatch batch,
+    StreamLog log,
+    PlainLimits limits,
+    MessageIds ids,
+    int64_t now,
+    int64_t ts,
+    AckBatch acks,
+    Republisher republisher=None,
+    FastBatches batches=None,
+    StagedBatches staged=None,
+) except? 0:
+    """Stores publishes from `batch.position` on; returns how many it took, duplicates included.
+
+    Stops at the end of the batch or before the first publish that Python has to decide about.
+    `ts` (ns) is the time of every message of the run, `now` what the dedupe window ends at. `batches` takes
+    note of the messages of fast batches; without them those are left to Python. `staged` takes those of open
+    atomic batches, but for the last of each.
+    """
+    cdef const char* data = batch.buf.data
+    cdef size_t end = batch.buf.size
+    cdef size_t taken = 0
+    cdef const PublishHead* head
+    cdef Message m
+    cdef uint64_t seq
+    cdef uint32_t failed
+    cdef size_t room
+    cdef FastBatch fast
+    cdef int verdict
+    if limits.per_message:
+        return 0
+    while batch.position < end:
+        head = <const PublishHead*>(data + batch.position)
+        if head.flags & PUBLISH_IS_SPECIAL:
+            break
+        if limits.msg_size_max >= 0 and <int64_t>head.body_len > limits.msg_size_max:
+            break
+        message_of(head, &m)
+        if head.flags & PUBLISH_IS_BATCHED and not head.flags & PUBLISH_IS_FAST:
+            if staged is None or not staged.take(head, now):
+                break
+            batch.position += head.size
+            taken += 1
+            if m.reply_len and not limits.no_ack:
+                acks.put_text(m.reply, m.reply_len, b"", 0)
+            continue
+        fast = None
+        if head.flags & PUBLISH_IS_FAST:
+            if batches is None:
+                break
+            fast = batches.next_append(m.reply, m.reply_len, now, &verdict)
+            if verdict == FAST_IGNORE:
+                batch.position += head.size
+                taken += 1
+                continue
+            if verdict != FAST_STORE:
+                break
+        failed = 0
+        if head.flags & PUBLISH_EXPECTS:
+            failed = failed_expectations(&m, log, limits.stream, ids)
+            if failed & ~<uint32_t>EXPECTS_LAST_ID:
+                break
+        if head.flags & PUBLISH_HAS_ID:
+            seq = ids.seq_of(m.body + head.id_start, head.id_len, now)
+            if seq:
+                if fast is not None:
+                    batches.took(fast, fast.seq + 1, seq, True)
+                elif m.reply_len and not limits.no_ack:
+                    acks.put_ack(m.reply, m.reply_len, seq, True)
+                batch.position += head.size
+                taken += 1
+                continue
+        if failed:      # a duplicate is one whatever id it expects
+            break
+        if limits.discard_new and (limits.needs is None or limits.needs.is_wanted(m.subject, m.subject_len)):
+            if limits.msgs_max > 0 and log.messages >= <uint64_t>limits.msgs_max:
+                break
+            if limits.bytes_max > 0:
+                room = cost_of(&log.cost, m.subject_len, m.header_len, m.body_len)
+                if log.bytes + room > <uint64_t>limits.bytes_max:   # Python knows what it would replace
+                    break
+        seq = store_publish(log, limits, ids, head, &m, ts, republisher)
+        batch.position += head.size
+        taken += 1
+        if fast is not None:
+            batches.took(fast, fast.seq + 1, seq, False)
+        elif m.reply_len and not limits.no_ack:
+            acks.put_ack(m.reply, m.reply_len, seq, False)
+    return taken
+
+
+cdef uint64_t store_publish(
+    StreamLog log, PlainLimits limits, MessageIds ids, const PublishHead* head, const Message* m, int64_t ts,
+    Republisher republisher,
+) except 0:
+    cdef bint wanted = limits.needs is None or limits.needs.is_wanted(m.subject, m.subject_len)
+    cdef uint64_t seq
+    if not wanted:
+        seq = log.skip_message(ts)
+    elif republisher is None:
+        seq = log.append_message(m, ts)
+    else:
+        republisher.before(m, log)
+        seq = log.append_message(m, ts)
+        republisher.after(m, seq, ts)
+    ids.set_last(m.body + head.id_start, head.id_len)
+    if head.flags & PUBLISH_HAS_ID:
+        ids.remember(m.body + head.id_start, head.id_len, seq, ts)
+    if wanted:
+        enforce(log, limits, m)
+    return seq
+
+
+def acknowledge_fast(FastBatches batches not None, AckBatch acks not None, uint32_t limit):
+    """One flow ack for each batch that one is due to; `limit`: messages per ack that they tend to from then
+    on."""
+    cdef FastBatch batch
+    cdef OutBuffer text = batches.scratch
+    cdef size_t head_len, reply_len
+    cdef char* d
+    cdef list due = batches.due
+    batches.due = []
+    for batch in due:
+        batches.step(batch, limit)
+        head_len = <size_t>PyBytes_GET_SIZE(batch.head)
+        text.clear()
+        d = text.reserve(head_len + FLOW_ACK_MAX)
+        memcpy(d, PyBytes_AS_STRING(batch.head), head_len)
+        reply_len = head_len + put_uint(d + head_len, batch.seq)
+        memcpy(d + reply_len, b".1.$FI", 6)
+        reply_len += 6
+        acks.put_text(d, reply_len, d + reply_len, flow_ack(d + reply_len, batch))
+
+
+cdef size_t flow_ack(char* d, FastBatch batch) noexcept:
+    """{"type":"ack","seq":N,"msgs":M,"ack_msgs":M}: what the official server says and what the ADR says."""
+    cdef size_t n = 20
+    memcpy(d, b'{"type":"ack","seq":', 20)
+    n += put_uint(d + n, batch.acked)
+    memcpy(d + n, b',"msgs":', 8)
+    n += 8
+    n += put_uint(d + n, batch.msgs)
+    memcpy(d + n, b',"ack_msgs":', 12)
+    n += 12
+    n += put_uint(d + n, batch.msgs)
+    d[n] = c"}"
+    return n + 1
+
+
+cpdef uint64_t store_one(
+    StreamLog log,
+    PlainLimits limits,
+    bytes subject,
+    bytes header,
+    bytes payload,
+    int64_t ts,
+    Republisher republisher=None,
+) except 0:
+    """Stores one message that Python decided about, enforces the limits, returns its sequence."""
+    cdef bytes body = header + payload if header else payload
+    cdef Message m
+    cdef uint64_t seq
+    m.subject = PyBytes_AS_STRING(subject)
+    m.subject_len = PyBytes_GET_SIZE(subject)
+    m.reply = NULL
+    m.reply_len = 0
+    m.body = PyBytes_AS_STRING(body)
+    m.header_len = PyBytes_GET_SIZE(header)
+    m.body_len = PyBytes_GET_SIZE(body)
+    if republisher is not None:
+        republisher.before(&m, log)
+    seq = log.append_message(&m, ts)
+    if republisher is not None:
+        republisher.after(&m, seq, ts)
+    enforce(log, limits, &m)
+    return seq
+
+
+cdef int enforce(StreamLog log, PlainLimits limits, const Message* m) except -1:
+    """Makes room after a message was stored: its subject's limit first, then the stream's."""
+    if limits.per_subject_max:
+        log.enforce_subject_limit(m.subject, m.subject_len, limits.per_subject_max)
+    if limits.discard_new:          # it took only what it had room for
+        return 0
+    if (limits.msgs_max > 0 and log.messages > <uint64_t>limits.msgs_max) or (
+        limits.bytes_max > 0 and log.bytes > <uint64_t>limits.bytes_max
+    ):
+        log.enforce_limits(limits.msgs_max, limits.bytes_max)
+    return 0
+
+
+def scan_headers(StreamLog log not None, bytes name not None, uint64_t from_seq=0):
+    """[(seq, ts, value)] of every message at or after from_seq whose header block has the name."""
+    cdef bytes needle = b"\r\n" + name + b":"
+    cdef const char* n = PyBytes_AS_STRING(needle)
+    cdef size_t size = PyBytes_GET_SIZE(needle)
+    cdef list found = []
+    cdef Record r
+    cdef const char* p
+    cdef const char* end
+    cdef uint64_t seq = log.next_matching(from_seq, NULL, 0)
+    while seq:
+        if log.read(seq, &r) and r.header_len > size:
+            p = <const char*>memmem(r.body, r.header_len, n, size)
+            if p != NULL:
+                p += size
+                end = <const char*>memchr(p, c"\r", r.body + r.header_len - p)
+                if end == NULL:
+                    end = r.body + r.header_len
+                found.append((r.seq, r.ts, PyBytes_FromStringAndSize(p, end - p).strip(b" \t")))
+        seq = log.next_matching(seq + 1, NULL, 0)
+    return found
+
+
+def recover_ids(StreamLog log not None, MessageIds ids not None, uint64_t from_seq, int64_t now):
+    """Gives `ids` those of the messages at or after from_seq, as storing them would have."""
+    cdef Record r
+    cdef const char* p
+    cdef const char* end
+    cdef size_t size = 0
+    cdef uint64_t seq = log.next_matching(from_seq, NULL, 0)
+    while seq:
+        if log.read(seq, &r) and r.header_len > ID_NAME_SIZE + 2:
+            p = <const char*>memmem(r.body, r.header_len, b"\r\nNats-Msg-Id:", ID_NAME_SIZE + 2)
+            if p != NULL:
+                p += ID_NAME_SIZE + 2
+                end = <const char*>memchr(p, c"\r", r.body + r.header_len - p)
+                p = trim(p, end if end != NULL else r.body + r.header_len, &size)
+                # An id can be there twice when the window has grown since: the older one is found first, and
+                # when its time is over the newer one.
+                if size:
+                    ids.remember(p, size, r.seq, r.ts)
+        seq = log.next_matching(seq + 1, NULL, 0)
+
+
+def enforce_all(StreamLog log, PlainLimits limits):
+    """Makes the log hold limits that were changed. Subjects' limits are enforced subject by subject."""
+    cdef bytes subject
+    if limits.per_subject_max and log.messages > log.state.count:  # else each subject has one message
+        for subject in log.subjects():
+            log.enforce_subject_limit(
+                PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject), limits.per_subject_max
+            )
+    if not limits.discard_new:      # else it is full until enough messages went otherwise
+        log.enforce_limits(limits.msgs_max, limits.bytes_max)

@@ -1,0 +1,1 @@
+"""A stream's log: records, blocks, per-subject state, readers of it."""

@@ -1,0 +1,240 @@
+"""Takes removed messages out of closed blocks, and small blocks together.
+
+A block is rewritten when more than half of its bytes are of removed messages; clean small neighbours join it.
+Entries leave with their records, so whatever links to one of them is linked to what comes behind it. Notes
+in a rewritten block that other blocks still need (a removed message whose record is there yet) are carried
+to the open block.
+
+Ordering for the store: the open block's new bytes, then the rewritten file over the old one, then the files
+of the blocks that joined it go. A crash in between leaves some of those files; the rewritten block begins
+with a note of the numbers it replaces, so that restore() leaves them out.
+
+Invariants: every live message keeps its sequence and its bytes; a chain leads through the same live messages
+before and after.
+Rejected: rewriting when notes are the half (a block of needed notes would be copied forever); it is looked
+at again when enough blocks have changed that its notes may have become superfluous.
+"""
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from penstock.kernels.log.message_block cimport ENTRY_DEAD, ENTRY_NONE, NEXT_FAR, SPAN_MAX, MessageBlock
+from penstock.kernels.log.records cimport KIND_FLOOR, KIND_REMOVED, KIND_REPLACES, RECORD_OK, RECORD_OVERHEAD, Record
+from penstock.kernels.log.stream_log cimport StreamLog
+
+
+def compact(StreamLog log not None, size_t most=1):
+    """Rewrites up to `most` blocks; see the .pyi."""
+    cdef list done = []
+    cdef MessageBlock block
+    look_at_notes(log)
+    while log.sparse and <size_t>len(done) < most:
+        block = <MessageBlock>log.sparse.pop(0)
+        block.queued = False
+        if block is log.tail or block not in log.blocks or not wasteful(block, False):
+            continue
+        done.append(rewrite(log, block))
+        log.rewrites += 1
+    return done
+
+
+def rewrite_block(StreamLog log not None, uint64_t number):
+    """Rewrites a closed block whatever it holds; see the .pyi."""
+    cdef MessageBlock block
+    for block in log.blocks:
+        if block.number == number and block is not log.tail:
+            log.rewrites += 1
+            return [rewrite(log, block)]
+    return []
+
+
+cdef bint wasteful(MessageBlock block, bint count_notes) noexcept:
+    """Is more than half of a block worth nothing? Notes count as worth something unless told otherwise."""
+    cdef uint64_t used = block.live_bytes
+    if not count_notes:
+        used += <uint64_t>len(block.removed) * RECORD_OVERHEAD
+    return used * 2 < block.size
+
+
+cdef int look_at_notes(StreamLog log) except -1:
+    """Queues blocks that are mostly notes nobody needs any more. Now and then: it looks at all of them."""
+    cdef MessageBlock block
+    if log.rewrites - log.notes_looked_at <= <uint64_t>len(log.blocks) // 2:
+        return 0
+    log.notes_looked_at = log.rewrites
+    for block in log.blocks:
+        if block is log.tail or block.queued or not block.removed or not wasteful(block, True):
+            continue
+        needed = sum(note_needed(log, block, low, high) for low, high in block.removed)
+        if (block.live_bytes + <uint64_t>needed * RECORD_OVERHEAD) * 2 < block.size:
+            block.removed = [pair for pair in block.removed if note_needed(log, block, pair[0], pair[1])]
+            block.queued = True
+            log.sparse.append(block)
+    return 0
+
+
+cdef bint note_needed(StreamLog log, MessageBlock holder, uint64_t low, uint64_t high) except -1:
+    """Is a record of this removed range still in a block other than the note's own?"""
+    cdef size_t i, at
+    cdef MessageBlock block
+    if high < log.first_seq:
+        return False
+    i = log._block_from(low if low > log.first_seq else log.first_seq)
+    while i < <size_t>len(log.blocks):
+        block = <MessageBlock>log.blocks[i]
+        if block.first_seq > high:
+            return False
+        if block is not holder:
+            at = block.find_from(low)
+            while at < block.count and block.seq_at(at) <= high:
+                if block.entries[at].offset != <uint32_t>ENTRY_NONE:
+                    return True
+                at += 1
+        i += 1
+    return False
+
+
+cdef object rewrite(StreamLog log, MessageBlock block):
+    """One group of blocks becomes one, or none: (block or None, numbers of the files that may go)."""
+    cdef Py_ssize_t i = log.blocks.index(block)
+    cdef Py_ssize_t low = i, high = i + 1
+    cdef MessageBlock source, made
+    cdef uint64_t size = block.live_bytes, replaced = 0
+    cdef list gone
+    while low > 0 and joins(log, <MessageBlock>log.blocks[low - 1], block, size):
+        low -= 1
+        size += (<MessageBlock>log.blocks[low]).size
+    while high < <Py_ssize_t>len(log.blocks) and joins(log, <MessageBlock>log.blocks[high], block, size):
+        size += (<MessageBlock>log.blocks[high]).size
+        high += 1
+    carry_notes(log, block)
+    relink(log, block)
+    made = MessageBlock((<MessageBlock>log.blocks[low]).number, (<MessageBlock>log.blocks[low]).first_seq)
+    for source in log.blocks[low:high]:
+        replaced = max(replaced, max(source.number, source.replaces_upto))
+    if log.durable and replaced > made.number:
+        made.note(KIND_REPLACES, made.number, replaced, 0)
+    for source in log.blocks[low:high]:
+        copy_live(log, source, made)
+    made.closed = True
+    made.replaces = True
+    gone = [(<MessageBlock>log.blocks[k]).number for k in range(low, high)]
+    for source in log.blocks[low:high]:
+        log._detach(source)
+    log.blocks[low:high] = [made] if made.count else []
+    if log._next_live(log.first_seq) != log.first_seq:
+        log._advance_first()  # the disk had lost the first message
+    if made.count == 0:
+        return None, gone
+    gone.remove(made.number)
+    return made, gone
+
+
+cdef bint joins(StreamLog log, MessageBlock neighbour, MessageBlock block, uint64_t size) noexcept:
+    """May a neighbour be taken into the same block? It must hold nothing but live messages."""
+    cdef uint64_t first = min(neighbour.first_seq, block.first_seq)
+    cdef uint64_t last = max(neighbour.last_seq, block.last_seq)
+    return (
+        neighbour.closed and neighbour is not log.tail and neighbour.clean()
+        and size + neighbour.size <= log.block_size // 2 and last - first <= <uint64_t>SPAN_MAX
+    )
+
+
+cdef int carry_notes(StreamLog log, MessageBlock block) except -1:
+    cdef uint64_t low, high
+    if not log.durable:
+        return 0
+    needed = [pair for pair in block.removed if note_needed(log, block, pair[0], pair[1])]
+    if (needed or block.floor >= log.noted_floor) and log.tail is None:
+        log._roll()
+    for low, high in needed:
+        log.tail.note(KIND_REMOVED, low, high, 0)
+    if block.floor and block.floor >= log.noted_floor:
+        log.tail.note(KIND_FLOOR, log.first_seq, log.last_seq, log.last_ts)
+        log.noted_floor = log.first_seq
+    return 0
+
+
+cdef int relink(StreamLog log, MessageBlock block) except -1:
+    """Leads every link that ends at a dead entry of the block on to what comes behind it."""
+    cdef size_t i, k
+    cdef Py_ssize_t at
+    cdef MessageBlock other
+    cdef uint64_t target
+    cdef uint64_t* behind      # of each dead entry: the sequence its links go on to, 0 = none
+    if block.count == 0:
+        return 0
+    behind = <uint64_t*>malloc(block.count * sizeof(uint64_t))
+    if behind == NULL:
+        raise MemoryError(f"no memory to rewrite block {block.number}")
+    try:
+        i = block.count
+        while i > 0:
+            i -= 1
+            behind[i] = 0
+            if block.entries[i].next_delta == 0:
+                continue
+            if block.entries[i].next_delta == <uint32_t>NEXT_FAR:
+                behind[i] = <uint64_t>-1
+                continue
+            target = block.seq_at(i) + block.entries[i].next_delta
+            at = block.find(target)
+            if at >= 0 and block.entries[at].offset & <uint32_t>ENTRY_DEAD:
+                target = behind[at]
+            behind[i] = target
+            if not block.entries[i].offset & <uint32_t>ENTRY_DEAD:
+                set_link(block, i, target)
+        for k in range(log.blocks.index(block)):
+            other = <MessageBlock>log.blocks[k]
+            if other.reach < block.first_seq:
+                continue
+            for i in range(other.count):
+                if other.entries[i].next_delta == 0 or other.entries[i].next_delta == <uint32_t>NEXT_FAR:
+                    continue
+                target = other.seq_at(i) + other.entries[i].next_delta
+                if target < block.first_seq or target > block.last_seq:
+                    continue
+                at = block.find(target)
+                if at >= 0 and block.entries[at].offset & <uint32_t>ENTRY_DEAD:
+                    set_link(other, i, behind[at])
+    finally:
+        free(behind)
+    return 0
+
+
+cdef int set_link(MessageBlock block, size_t i, uint64_t target) except -1:
+    """Links an entry to a sequence; 0 = none, the highest = far away."""
+    cdef uint64_t delta
+    if target == 0:
+        block.entries[i].next_delta = 0
+        return 0
+    delta = target - block.seq_at(i)
+    if target == <uint64_t>-1 or delta >= <uint64_t>NEXT_FAR:
+        block.entries[i].next_delta = <uint32_t>NEXT_FAR
+        return 0
+    block.entries[i].next_delta = <uint32_t>delta
+    if block.reach < target:
+        block.reach = target
+    return 0
+
+
+cdef int copy_live(StreamLog log, MessageBlock source, MessageBlock made) except -1:
+    cdef size_t i
+    cdef Record r
+    cdef int status
+    cdef char* d
+    for i in range(source.count):
+        if source.entries[i].offset & <uint32_t>ENTRY_DEAD:
+            continue
+        status = log._decode(source, i, &r)
+        if status != RECORD_OK:
+            log._count_lost(source, i, source.seq_at(i), status)
+            continue
+        d = made.reserve(r.size)
+        memcpy(d, source.data + source.entries[i].offset, r.size)
+        made.push(r.seq, <uint32_t>made.size, r.ts, r.size)
+        made.entries[made.count - 1].next_delta = source.entries[i].next_delta
+        made.size += r.size
+    if made.reach < source.reach:
+        made.reach = source.reach
+    return 0

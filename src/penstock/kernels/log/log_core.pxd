@@ -1,0 +1,110 @@
+"""The messages of one stream, the part every message passes; StreamLog (stream_log.pxd) is the whole."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from penstock.kernels.log.log_watch cimport Follower, LogWatch
+from penstock.kernels.log.message_block cimport Entry, MessageBlock
+from penstock.kernels.log.records cimport MessageCost, Record
+from penstock.kernels.wire.sinks cimport Message
+from penstock.kernels.log.subject_state cimport Subject, SubjectState
+
+cdef enum:
+    BLOCK_SIZE_DEFAULT = 8388608
+
+# Where a subject's chain was walked to last, so that the next walk needn't start at its first message.
+cdef struct Hint:
+    uint64_t seq
+    uint32_t subject            # id + 1, 0 = unused
+
+cdef enum:
+    HINTS = 64
+
+cdef class LogCore:
+    cdef readonly uint64_t first_seq        # of the first live message; last_seq + 1 when empty
+    cdef readonly uint64_t last_seq
+    cdef readonly uint64_t messages         # live
+    cdef readonly uint64_t bytes            # that the live messages count, as users see it
+    cdef MessageCost cost                   # what each of them counts: cost_of() is all that may work it out
+    cdef readonly int64_t first_ts, last_ts  # ns; 0 when none
+    cdef uint64_t front_removals            # of these, of the first message there was
+    cdef uint64_t skipped                   # sequences that never had a message
+    cdef readonly uint64_t removals         # grows whenever a message goes, but for retire() (consumers' caches look)
+    # Appends one message and returns its sequence (last_seq + 1). m.reply is ignored. ts is ns.
+    cdef uint64_t append_message(self, const Message* m, int64_t ts) except 0
+    # The live message at seq into r: 1; none there: 0. Pointers die at the next append/remove/read.
+    cdef int read(self, uint64_t seq, Record* r) except -1
+    # The first live sequence >= seq whose subject matches the filter (NULL/0 = all); 0 when none.
+    # With a literal filter it hops along that subject's own chain; nothing is scanned.
+    cdef uint64_t next_matching(self, uint64_t seq, const char* filter, size_t n) except? 0
+    # last sequence of a literal subject, 0 when none
+    cdef uint64_t last_of_subject(self, const char* s, size_t n) except? 0
+    # Removes from the front until the limits hold (0 or negative = no limit): returns how many went.
+    cdef uint64_t enforce_limits(self, int64_t msgs_max, int64_t bytes_max) except? 0
+    # Keeps the newest `keep` of a subject: returns how many went.
+    cdef uint64_t enforce_subject_limit(self, const char* s, size_t n, uint64_t keep) except? 0
+
+    cdef readonly size_t block_size         # a block is closed before it would grow beyond this
+    cdef readonly bint durable              # removals are noted in the blocks
+    cdef readonly uint64_t lost             # messages whose bytes turned out not to be what was written
+    cdef list blocks                        # MessageBlock, in order of sequence
+    cdef MessageBlock tail                  # the open block; None before the first
+    cdef MessageBlock here                  # the block read last
+    cdef MessageBlock chain                 # the block a chain was followed in last
+    cdef SubjectState state
+    cdef LogWatch watch                     # None while nobody follows
+    cdef object load_block                  # callable(number, size) -> bytes-like; None: all blocks stay in memory
+    cdef object read_pieces                 # callable([(number, pieces)]) -> what has take(), or None; or None
+    cdef object on_lost                     # callable(number, offset, seq, why), or None
+    cdef list warm, loaded                  # closed blocks with bytes: our own copy, given by the store
+    cdef size_t loaded_bytes
+    cdef list _closed, _dropped, _patches
+    cdef public bint storing                # what goes now makes room for what is being stored
+    cdef uint64_t written_seq               # the last sequence when all was written
+    cdef set _outdone                       # dropped blocks with messages whose successors weren't written yet
+    cdef list sparse                        # closed blocks that may be worth rewriting (compaction)
+    cdef readonly uint64_t rewrites         # blocks rewritten or dropped
+    cdef uint64_t notes_looked_at           # `rewrites` when notes were last looked at
+    cdef uint64_t next_number
+    cdef uint64_t noted_floor
+    cdef uint64_t written_floor             # the first sequence when all was written
+    cdef uint64_t* ranges                   # removed ranges not noted yet: pairs of first, last
+    cdef size_t range_count, range_capacity
+    cdef bint in_batch                      # between begin_batch and end_batch: what is appended stays together
+    cdef size_t batch_at                    # where in the open block its note is
+    cdef uint64_t batch_first               # the first sequence it may use
+    cdef Hint hints[HINTS]
+
+    # Uses up the next sequence without storing anything, at ts (ns): returns it.
+    cdef uint64_t skip_message(self, int64_t ts) except 0
+    # The same for all sequences up to seq at once.
+    cpdef int skip_to(self, uint64_t seq, int64_t ts) except -1
+    # Removes a message that no consumer will ask for again: 1, or 0 when there is none.
+    cdef int retire(self, uint64_t seq) except -1
+
+    # Tells it of every message that one of the filters matches; and no more.
+    cdef int follow(self, Follower follower, list filters) except -1
+    cdef int unfollow(self, Follower follower) except -1
+
+    cdef int _roll(self) except -1
+    cdef size_t _block_from(self, uint64_t seq) noexcept
+    cdef MessageBlock _seek(self, uint64_t seq)
+    cdef int _load(self, MessageBlock block) except -1
+    cdef int _unload(self, MessageBlock block) except -1
+    cdef int _lose(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1
+    cdef int _count_lost(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1
+    cdef int _decode(self, MessageBlock block, size_t at, Record* r) except -1
+    cdef Entry* _entry(self, uint64_t seq) noexcept
+    cdef int _link(self, uint64_t from_seq, uint64_t to_seq) noexcept
+    cdef uint64_t _next_live(self, uint64_t seq) noexcept
+    cdef uint64_t _scan(self, uint64_t seq, const char* filter, size_t n, uint64_t most) except? 0
+    cdef uint64_t _next_wild(self, uint64_t seq, const char* filter, size_t n) except? 0
+    cdef uint64_t _along(self, Subject* s, uint64_t seq) except? 0
+    cdef uint64_t _last_live(self, Subject* s, uint64_t gone) except? 0
+    cdef uint64_t _beyond(self, uint64_t seq, size_t count) noexcept
+    cdef void _forget_hint(self, Subject* s) noexcept
+    cdef int _discard(self, size_t i) except -1
+    cdef int _detach(self, MessageBlock block) except -1
+    cdef int _queue_if_sparse(self, MessageBlock block) except -1
+    cdef int _remove(self, uint64_t seq, bint noted, bint secure) except -1
+    cdef int _overwrite(self, MessageBlock block, size_t at, const Record* r) except -1
+    cdef int _advance_first(self) except -1
+    cdef int _drop_heads(self) except -1
+    cdef int _note_range(self, uint64_t seq) except -1

@@ -1,0 +1,572 @@
+"""One block of a stream: its records' bytes, and where each sequence is in them.
+
+A block is filled front to back and then closed; entries of removed messages stay, marked dead, because
+the chains of their subjects run through them. A compacted block has entries for few of its sequences and
+then keeps the sequences beside them (sparse).
+
+Invariants: entries are in order of sequence; every offset that is not ENTRY_NONE is that of a record
+checked when it was scanned or written here; `live` and `live_bytes` count the entries without ENTRY_DEAD.
+Rejected: a map of sequences (a dense array is a subtraction); dropping dead entries at once (a chain
+could only be mended by searching what points at it).
+"""
+import struct
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy
+
+from penstock.kernels.wire.buffers cimport OutBuffer
+from penstock.kernels.log.records cimport (
+    SEQ_BITS,
+    KIND_BATCH,
+    KIND_FLOOR,
+    KIND_MESSAGE,
+    KIND_REMOVED,
+    KIND_REPLACES,
+    RECORD_END,
+    RECORD_BAD_HASH,
+    RECORD_OK,
+    RECORD_OVERHEAD,
+    RECORD_TORN_BATCH,
+    decode_record,
+    encode_record,
+    record_size,
+    xxh64,
+)
+from penstock.kernels.log.records import WHY
+
+cdef extern from *:
+    """
+    #include <stdlib.h>
+    #ifdef __linux__
+    #include <sys/mman.h>
+    #endif
+    /* Memory that is about to be filled: in large pages where there are, or each of its small ones costs a
+       fault. What blocks had is kept for the next ones, some of it: the system clears what it gives, and takes
+       longer for it than filling it does. Under the interpreter's lock. */
+    #define SPARE_MAX 2
+    static struct { void* p; size_t n; } large_spare[SPARE_MAX];
+    static void* large_malloc(size_t n) {
+        int i;
+        for (i = 0; i < SPARE_MAX; i++)
+            if (large_spare[i].n == n) {
+                void* kept = large_spare[i].p;
+                large_spare[i].n = 0;
+                return kept;
+            }
+    #if defined(__linux__) && defined(MADV_HUGEPAGE)
+        const size_t page = 2u << 20;
+        void* p;
+        if (posix_memalign(&p, page, n)) return NULL;
+        madvise(p, n / page * page, MADV_HUGEPAGE);
+        return p;
+    #else
+        return malloc(n);
+    #endif
+    }
+    static void large_free(void* p, size_t n) {
+        int i;
+        for (i = 0; i < SPARE_MAX; i++)
+            if (!large_spare[i].n) {
+                large_spare[i].p = p;
+                large_spare[i].n = n;
+                return;
+            }
+        free(p);
+    }
+    """
+    void* large_malloc(size_t n)
+    void large_free(void* p, size_t n)
+
+cdef enum:
+    DATA_MIN = 4096
+    LARGE = 4194304                 # bytes from which a block is worth large pages
+    SPARE = 8388608                 # capacity of the blocks whose memory is kept: those of the usual size
+    ENTRIES_MIN = 64
+    DENSE_FACTOR = 3                # sparse when less than one sequence in three has an entry
+
+cdef enum BatchState:
+    BATCH_WHOLE
+    BATCH_DAMAGED                   # the hashes of some records do not fit
+    BATCH_TORN                      # some records are missing
+
+# magic, number, size, bytes and last 8 bytes of the file, first and last sequence, first and last timestamp, live
+# messages and bytes, floor, least last sequence and its timestamp, last replaced block, entries, removed ranges, sparse
+HEAD = struct.Struct("<8s6Q2q4Qq3QB")
+PAIR = struct.Struct("<2Q")
+DIGEST = struct.Struct("<Q")
+FILE_AT = 24                        # where HEAD says size and last bytes of the file
+INDEX_MAGIC = b"PENSIDX2"
+
+
+cdef void give_back(char* data, size_t capacity) noexcept:
+    if capacity == <size_t>SPARE:
+        large_free(data, capacity)
+    elif capacity:
+        free(data)
+
+
+cdef class MessageBlock:
+    def __cinit__(self, uint64_t number, uint64_t first_seq):
+        assert first_seq > 0
+        self.number = number
+        self.first_seq = first_seq
+        self.last_seq = first_seq - 1
+        self.removed = []
+        self.passed_over = []
+
+    def __dealloc__(self):
+        free(self.entries)
+        free(self.seqs)
+        # Not by `source`: the garbage collector may have taken that away already.
+        give_back(self.data, self.capacity)
+
+    def __len__(self):
+        return self.count
+
+    @property
+    def resident(self):
+        return self.data != NULL
+
+    cdef char* reserve(self, size_t n) except NULL:
+        cdef size_t wanted
+        cdef char* p
+        if self.size + n > self.capacity:
+            if self.views:
+                raise BufferError("the bytes of a block grow while a view of them is out")
+            assert not self.borrowed
+            wanted = self.capacity if self.capacity else DATA_MIN
+            while wanted < self.size + n:
+                wanted *= 2
+            if self.data == NULL and wanted >= <size_t>LARGE:
+                p = <char*>large_malloc(wanted)
+            else:
+                p = <char*>realloc(self.data, wanted)
+            if p == NULL:
+                raise MemoryError(f"no memory for a block of {wanted} bytes")
+            self.data = p
+            self.capacity = wanted
+        return self.data + self.size
+
+    cdef int _reserve_entry(self) except -1:
+        cdef size_t wanted
+        cdef Entry* p
+        cdef uint32_t* q
+        if self.count < self.entry_capacity:
+            return 0
+        wanted = self.entry_capacity * 2 if self.entry_capacity else ENTRIES_MIN
+        p = <Entry*>realloc(self.entries, wanted * sizeof(Entry))
+        if p == NULL:
+            raise MemoryError(f"no memory for {wanted} entries of a block")
+        self.entries = p
+        if self.seqs != NULL:
+            q = <uint32_t*>realloc(self.seqs, wanted * sizeof(uint32_t))
+            if q == NULL:
+                raise MemoryError(f"no memory for {wanted} sequences of a block")
+            self.seqs = q
+        self.entry_capacity = wanted
+        return 0
+
+    cdef int push(self, uint64_t seq, uint32_t offset, int64_t ts, size_t size) except -1:
+        cdef Entry* entry
+        assert seq > self.last_seq
+        if self.count == 0:
+            self.first_seq = seq
+            self.first_ts = ts
+        elif seq != self.last_seq + 1 and self.seqs == NULL:
+            self._skip_to(seq)
+        self._reserve_entry()
+        entry = &self.entries[self.count]
+        entry.offset = offset
+        entry.next_delta = 0
+        if self.seqs != NULL:
+            self.seqs[self.count] = <uint32_t>(seq - self.first_seq)
+        self.count += 1
+        self.last_seq = seq
+        self.last_ts = ts
+        self.live += 1
+        self.live_bytes += size
+        return 0
+
+    cdef int _skip_to(self, uint64_t seq) except -1:
+        """A gap: empty entries when it is small, else the block turns sparse."""
+        cdef uint64_t span = seq - self.first_seq
+        cdef size_t i
+        assert span <= SPAN_MAX
+        if span < 1024 or span / DENSE_FACTOR < self.count:
+            while self.last_seq + 1 < seq:
+                self._reserve_entry()
+                self.entries[self.count].offset = <uint32_t>ENTRY_NONE
+                self.entries[self.count].next_delta = 0
+                self.count += 1
+                self.last_seq += 1
+            return 0
+        self.seqs = <uint32_t*>malloc(self.entry_capacity * sizeof(uint32_t))
+        if self.seqs == NULL:
+            raise MemoryError("no memory for the sequences of a sparse block")
+        for i in range(self.count):
+            self.seqs[i] = <uint32_t>i
+        return 0
+
+    cdef int begin_at(self, uint64_t seq) except -1:
+        """An empty block's place among the others."""
+        assert self.count == 0
+        self.first_seq = seq
+        self.last_seq = seq - 1
+        return 0
+
+    cdef Py_ssize_t find(self, uint64_t seq) noexcept:
+        cdef Py_ssize_t at
+        if seq < self.first_seq or seq > self.last_seq:
+            return -1
+        if self.seqs == NULL:
+            return <Py_ssize_t>(seq - self.first_seq)
+        at = self.find_from(seq)
+        if <size_t>at < self.count and self.seqs[at] == seq - self.first_seq:
+            return at
+        return -1
+
+    cdef Py_ssize_t find_from(self, uint64_t seq) noexcept:
+        cdef size_t low = 0, high, middle
+        cdef uint64_t wanted
+        if seq <= self.first_seq:
+            return 0
+        if seq > self.last_seq:
+            return self.count
+        if self.seqs == NULL:
+            return <Py_ssize_t>(seq - self.first_seq)
+        wanted = seq - self.first_seq
+        high = self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self.seqs[middle] < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef uint64_t seq_at(self, size_t index) noexcept:
+        return self.first_seq + (index if self.seqs == NULL else self.seqs[index])
+
+    cdef int note(self, int kind, uint64_t seq, uint64_t last, int64_t last_ts) except -1:
+        cdef Record r
+        cdef size_t size
+        r.seq = seq
+        r.ts = <int64_t>last
+        r.body = <const char*>&last_ts
+        r.body_len = sizeof(last_ts) if kind == KIND_FLOOR else 0
+        size = record_size(0, 0, r.body_len)
+        encode_record(self.reserve(size), size, kind, seq, r.ts, NULL, 0, r.body, 0, r.body_len)
+        self.size += size
+        return self._remember(kind, &r)
+
+    cdef int note_batch(self, size_t offset, uint64_t first, uint64_t last, uint64_t size) except -1:
+        encode_record(self.data + offset, BATCH_NOTE_SIZE, KIND_BATCH, first, <int64_t>last, NULL, 0,
+                      <const char*>&size, 0, sizeof(size))
+        return 0
+
+    cdef int _remember(self, int kind, const Record* r) except -1:
+        if kind == KIND_REMOVED:
+            self.removed.append((r.seq, <uint64_t>r.ts))
+            return 0
+        if kind == KIND_REPLACES:
+            self.replaces_upto = <uint64_t>r.ts
+            return 0
+        if kind == KIND_BATCH:
+            return 0                        # it is whole
+        if r.seq > self.floor:
+            self.floor = r.seq
+        if <uint64_t>r.ts >= self.last_at_least:
+            self.last_at_least = <uint64_t>r.ts
+            if r.body_len == sizeof(self.noted_ts):
+                memcpy(&self.noted_ts, r.body, sizeof(self.noted_ts))
+        return 0
+
+    cdef void release(self) noexcept:
+        """Lets the bytes go; they can be loaded again."""
+        if self.views:
+            return
+        give_back(self.data, self.capacity)
+        self.source = None
+        self.borrowed = False
+        self.data = NULL
+        self.capacity = 0
+
+    cdef bint clean(self) noexcept:
+        return self.live_bytes + (RECORD_OVERHEAD if self.replaces_upto else 0) == self.size
+
+    # ------------------------------------------------------------------ for the store
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        """The block's bytes, read only; they don't move while a view is out."""
+        if self.data == NULL:
+            raise BufferError(f"the bytes of block {self.number} are not loaded")
+        PyBuffer_FillInfo(view, self, self.data, self.size, 1, flags)
+        self.views += 1
+
+    def __releasebuffer__(self, Py_buffer* view):
+        self.views -= 1
+
+    def scan(self, const unsigned char[:] data not None, bint copy=True):
+        """Reads a block's bytes, each record checked; see the .pyi."""
+        cdef size_t n = data.shape[0]
+        cdef int status
+        assert self.count == 0 and self.size == 0 and self.data == NULL
+        if copy or n == 0:
+            self.reserve(n if n else 1)
+            if n:
+                memcpy(self.data, &data[0], n)
+        else:
+            self.source = data.base
+            self.borrowed = True
+            self.data = <char*>&data[0]
+            self.verify = True
+        status = self._fill(n)
+        if status == RECORD_END:
+            return None
+        return self.size, WHY.get(status, f"its sequence does not follow {self.last_seq}")
+
+    cdef int _fill(self, size_t n) except -2:
+        """Entries and notes from the first n bytes: RECORD_END, or the status of the first bad record,
+        -1 when a sequence can't be."""
+        cdef Record r
+        cdef int kind = 0, status
+        cdef size_t behind
+        while True:
+            status = decode_record(self.data + self.size, n - self.size, &r, &kind, True)
+            if status == RECORD_BAD_HASH:
+                behind = self._good_behind(self.size + r.size, n)
+                if behind:
+                    self.passed_over.append(self.size)
+                    self.size = behind
+                    continue
+            if status != RECORD_OK:
+                return status
+            if kind != KIND_MESSAGE:
+                if <uint64_t>r.ts >> SEQ_BITS:
+                    return -1
+                if kind == KIND_BATCH and self._batch_is_torn(&r, n):
+                    return RECORD_TORN_BATCH
+                self._remember(kind, &r)
+            elif r.seq == 0 or r.subject_len == 0 or (
+                self.count and (r.seq <= self.last_seq or r.seq - self.first_seq > SPAN_MAX)
+            ):
+                return -1
+            else:
+                self.push(r.seq, <uint32_t>self.size, r.ts, r.size)
+            self.size += r.size
+
+    cdef size_t _good_behind(self, size_t at, size_t n) noexcept:
+        """Where the next record that is kept begins when one follows the other by their lengths; 0 when none does.
+
+        A record that is damaged inside, or was half written over by its removal, still says how long it is. A
+        torn batch is not kept: the block is cut in front of it.
+        """
+        cdef Record r
+        cdef int kind = 0, status, state
+        cdef size_t found = 0
+        while True:
+            status = decode_record(self.data + at, n - at, &r, &kind, True)
+            if status == RECORD_BAD_HASH:
+                at += r.size
+                continue
+            if status != RECORD_OK:
+                return 0
+            if found == 0:
+                found = at
+            at += r.size
+            if kind != KIND_BATCH:
+                return found
+            state = self._batch_state(&r, &at, n)
+            if state != BATCH_DAMAGED:
+                return found if state == BATCH_WHOLE else 0
+
+    cdef bint _batch_is_torn(self, const Record* r, size_t n) noexcept:
+        """Is some of the batch after the note `r`, which is at `size`, missing? A crash in the middle of a write
+        leaves such a batch, and nothing good behind it.
+
+        One message that is damaged while later records are kept is lost alone: its batch was acked long ago.
+        With nothing behind it the block would be cut at that message, and the next recovery would find the batch
+        torn.
+        """
+        cdef size_t at = self.size + r.size
+        cdef int state = self._batch_state(r, &at, n)
+        return state == BATCH_TORN or (state == BATCH_DAMAGED and self._good_behind(at, n) == 0)
+
+    cdef int _batch_state(self, const Record* r, size_t* at, size_t n) noexcept:
+        """The BatchState of the batch that the note `r` announces and that begins at `at`, which then is its end."""
+        cdef Record member
+        cdef int kind = 0, status, state = BATCH_WHOLE
+        cdef size_t end
+        cdef uint64_t size = 0
+        if r.body_len != sizeof(size):
+            return BATCH_TORN
+        memcpy(&size, r.body, sizeof(size))
+        if size > n - at[0]:
+            return BATCH_TORN
+        end = at[0] + size
+        while at[0] < end:
+            status = decode_record(self.data + at[0], end - at[0], &member, &kind, True)
+            if status == RECORD_BAD_HASH:
+                if not self.closed:     # of a closed block nothing is cut
+                    state = BATCH_DAMAGED
+            elif status != RECORD_OK:
+                return BATCH_TORN
+            at[0] += member.size
+        return state
+
+    def let_go(self):
+        """Lets the bytes go, when they were not copied."""
+        if self.borrowed:
+            self.release()
+
+    # ------------------------------------------------------------------ the index of a closed block
+
+    def export_index(self, uint64_t file_size=0, uint64_t file_tail=0):
+        """All that recovery needs to know of a closed block without reading it; see the .pyi."""
+        cdef bytes head, body
+        cdef list parts = []
+        assert self.closed and self.data != NULL
+        for low, high in self.removed:
+            parts.append(PAIR.pack(low, high))
+        parts.append(PyBytes_FromStringAndSize(<const char*>self.entries, self.count * sizeof(Entry)))
+        if self.seqs != NULL:
+            parts.append(PyBytes_FromStringAndSize(<const char*>self.seqs, self.count * sizeof(uint32_t)))
+        parts.append(self._subject_table())
+        head = HEAD.pack(
+            INDEX_MAGIC, self.number, self.size, file_size, file_tail, self.first_seq, self.last_seq, self.first_ts,
+            self.last_ts, self.live, self.live_bytes, self.floor, self.last_at_least, self.noted_ts,
+            self.replaces_upto, self.count, len(self.removed), self.seqs != NULL,
+        )
+        body = head + b"".join(parts)
+        return body + DIGEST.pack(xxh64(<const char*>body, len(body), 0))
+
+    @staticmethod
+    def tie_index(bytes index not None, uint64_t file_size, uint64_t file_tail):
+        """The same index for a file of that size and with those last 8 bytes."""
+        cdef bytes body = index[:FILE_AT] + PAIR.pack(file_size, file_tail) + index[FILE_AT + PAIR.size:-DIGEST.size]
+        return body + DIGEST.pack(xxh64(<const char*>body, len(body), 0))
+
+    cdef bytes _subject_table(self):
+        """A row for each chain that begins in this block. A subject has one with live messages at most."""
+        cdef unsigned char* reached = <unsigned char*>calloc(self.count + 1, 1)
+        cdef size_t i, at
+        cdef SubjectRow row
+        cdef Record r
+        cdef int kind = 0
+        cdef uint64_t target
+        cdef Py_ssize_t next_at
+        cdef OutBuffer out = OutBuffer()
+        cdef char* d
+        if reached == NULL:
+            raise MemoryError("no memory to index a block")
+        try:
+            for i in range(self.count):
+                if self.entries[i].next_delta and self.entries[i].next_delta != <uint32_t>NEXT_FAR:
+                    next_at = self.find(self.seq_at(i) + self.entries[i].next_delta)
+                    if next_at >= 0:
+                        reached[next_at] = 1
+            for i in range(self.count):
+                if reached[i] or self.entries[i].offset == <uint32_t>ENTRY_NONE:
+                    continue
+                row.count = 0
+                at = i
+                while True:
+                    if not self.entries[at].offset & <uint32_t>ENTRY_DEAD:
+                        if row.count == 0:
+                            row.first = <uint32_t>at
+                        row.last = <uint32_t>at
+                        row.count += 1
+                    target = self.entries[at].next_delta
+                    if target == 0 or target == <uint32_t>NEXT_FAR:
+                        break
+                    next_at = self.find(self.seq_at(at) + target)
+                    if next_at < 0:
+                        break
+                    at = next_at
+                if row.count == 0:
+                    continue
+                at = self.entries[row.first].offset
+                if decode_record(self.data + at, self.size - at, &r, &kind, False) != RECORD_OK:
+                    raise ValueError(f"block {self.number} has no record at {at}")
+                row.text_len = <uint16_t>r.subject_len
+                d = out.reserve(sizeof(SubjectRow) + r.subject_len)
+                memcpy(d, &row, sizeof(SubjectRow))
+                memcpy(d + sizeof(SubjectRow), r.subject, r.subject_len)
+                out.size += sizeof(SubjectRow) + r.subject_len
+            return out.take()
+        finally:
+            free(reached)
+
+    @staticmethod
+    def from_index(bytes index not None, uint64_t number, uint64_t file_size, uint64_t file_tail):
+        """The closed block an index tells of; see the .pyi."""
+        cdef MessageBlock block
+        cdef const char* p = <const char*>index
+        cdef size_t n = len(index), at, i, count, removed, size
+        cdef bint sparse
+        if n < <size_t>(HEAD.size + DIGEST.size):
+            raise ValueError("it is too short")
+        if DIGEST.unpack_from(index, n - DIGEST.size)[0] != xxh64(p, n - DIGEST.size, 0):
+            raise ValueError("its hash does not fit its bytes")
+        (magic, of_number, size, of_size, of_tail, first_seq, last_seq, first_ts, last_ts, live, live_bytes, floor,
+         last_at_least, noted_ts, replaces_upto, count, removed, sparse) = HEAD.unpack_from(index)
+        if magic != INDEX_MAGIC:
+            raise ValueError("it has another format")
+        if of_number != number or of_size != file_size or of_tail != file_tail:
+            raise ValueError("it speaks of other bytes than the block holds")
+        if count > n or removed > n:
+            raise ValueError("its counts do not fit its size")
+        at = HEAD.size + removed * PAIR.size
+        i = at + count * (sizeof(Entry) + (sizeof(uint32_t) if sparse else 0))
+        if i > n - DIGEST.size or first_seq == 0:
+            raise ValueError("its counts do not fit its size")
+        if (first_seq | last_seq | floor | last_at_least) >> SEQ_BITS:
+            raise ValueError("it holds sequences there can't be")
+        block = MessageBlock(number, first_seq)
+        block.removed = [PAIR.unpack_from(index, HEAD.size + k * PAIR.size) for k in range(removed)]
+        block._take_entries(p + at, count, p + at + count * sizeof(Entry) if sparse else NULL)
+        block.subject_rows = index[i:n - DIGEST.size]
+        # Power loss can leave a file empty: it has no farthest record.
+        if block.last_seq != last_seq or block.live != live or live_bytes > size or (count and block.farthest >= size):
+            raise ValueError("its entries contradict its counts")
+        block.first_ts = first_ts
+        block.last_ts = last_ts
+        block.live_bytes = live_bytes
+        block.floor = floor
+        block.last_at_least = last_at_least
+        block.noted_ts = noted_ts
+        block.replaces_upto = replaces_upto
+        block.size = block.written = size
+        block.reach = last_seq
+        block.closed = True
+        return block
+
+    cdef int _take_entries(self, const char* p, size_t count, const char* seqs) except -1:
+        cdef size_t i
+        self.entry_capacity = count if count else 1
+        self.entries = <Entry*>malloc(self.entry_capacity * sizeof(Entry))
+        if seqs != NULL:
+            self.seqs = <uint32_t*>malloc(self.entry_capacity * sizeof(uint32_t))
+        if self.entries == NULL or (seqs != NULL and self.seqs == NULL):
+            raise MemoryError(f"no memory for {count} entries of a block")
+        memcpy(self.entries, p, count * sizeof(Entry))
+        if seqs != NULL:
+            memcpy(self.seqs, seqs, count * sizeof(uint32_t))
+        self.count = count
+        for i in range(count):
+            if seqs != NULL and (self.seqs[i] < i or (i and self.seqs[i] <= self.seqs[i - 1])):
+                raise ValueError("its sequences do not rise")
+            if self.entries[i].offset == <uint32_t>ENTRY_NONE:
+                continue
+            self.live += not self.entries[i].offset & <uint32_t>ENTRY_DEAD
+            if self.entries[i].offset & <uint32_t>ENTRY_OFFSET > self.farthest:
+                self.farthest = self.entries[i].offset & <uint32_t>ENTRY_OFFSET
+        if count:
+            self.last_seq = self.seq_at(count - 1)
+        # Links out of the block are made anew when the blocks are put together.
+        for i in range(count):
+            if self.entries[i].next_delta > self.last_seq - self.seq_at(i):
+                self.entries[i].next_delta = 0
+        return 0

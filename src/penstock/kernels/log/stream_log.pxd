@@ -1,0 +1,22 @@
+"""The messages of one stream: blocks of records, per-subject state, counters. No files here:
+store/ gives blocks their bytes and writes what is new. What the hot paths call is in log_core.pxd:
+append_message, read, next_matching, last_of_subject, enforce_limits, enforce_subject_limit."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from penstock.kernels.log.log_core cimport BLOCK_SIZE_DEFAULT, LogCore
+from penstock.kernels.log.message_block cimport MessageBlock
+
+cdef class StoredMessage:
+    cdef readonly uint64_t seq
+    cdef readonly int64_t ts
+    cdef readonly bytes subject, header, payload
+
+cdef class StreamLog(LogCore):
+    cdef uint64_t _previous_live(self, uint64_t seq) noexcept
+    cdef uint64_t _count_all_from(self, uint64_t seq) noexcept
+    cdef uint64_t _count_subjects(self, const uint32_t* ids, size_t n, uint64_t seq) except? 0xFFFFFFFFFFFFFFFF
+    cdef uint64_t _count_others(self, const uint32_t* ids, size_t n, uint64_t seq) except? 0xFFFFFFFFFFFFFFFF
+    cdef uint64_t _last_upto(self, uint32_t sid, uint64_t upto_seq) except? 0
+    cdef uint64_t _seq_at_time_in(self, MessageBlock block, int64_t ts) except? 0
+    cdef void _join_ranges(self) noexcept
+    cdef int _merge(self, MessageBlock block) except -1
+    cdef StoredMessage _stored(self, uint64_t seq)

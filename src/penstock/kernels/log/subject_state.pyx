@@ -1,0 +1,496 @@
+"""Per subject of a stream: first and last live sequence and how many; literal and wildcard look-ups.
+
+Literals go through a hash table of slot ids. Wildcards walk a trie of tokens (arrays of nodes, edges in
+a hash table keyed on parent and token), so that a filter costs what it matches and not what there is.
+The trie is filled when wildcards ask, a slice each time, and from then on as subjects come: streams nobody
+asks pay nothing for it. Subjects that aren't in it yet are compared one by one (10 ns each, where putting one
+into the trie costs 400: a million at once would hold up everybody for half a second). So are all, where a
+filter takes a large part of them anyway, be it that the walk finds so. Token bytes are slices of the subject
+that brought them.
+
+A subject gets nodes up to the first token that it shares with no other, and is folded there: the rest of
+it is read from its text.
+
+Invariants: every slot below `indexed` with count > 0 hangs in the trie; Node.live is the number of
+subjects at or below the node; a folded node has one subject and no children. A subject costs 40 bytes, about
+8 of table and, in the trie, about 28 for a node of its own and 8 of edges, beside its text; arrays that
+double have up to twice the room.
+Rejected: a dict of Python objects (300 bytes a subject and a scan for every wildcard); removing trie
+nodes one by one (dead ones are skipped by `live`, and a rebuild takes them when they are the half).
+"""
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard
+from penstock.kernels.log.records cimport xxh64
+
+cdef enum:
+    TABLE_MIN = 16
+    REBUILD_MIN = 4096              # nodes or garbage bytes below which a rebuild isn't worth it
+    SLICE = 16384                   # subjects put into the trie at once
+    MOST = 8                        # a filter that takes one subject in so many is compared with each
+    NO_ID = 0xFFFFFFFF
+
+
+cdef inline void* grown(void* p, size_t* capacity, size_t need, size_t width, size_t least) except NULL:
+    """p with room for `need` items; doubles."""
+    cdef size_t wanted = capacity[0]
+    cdef void* q
+    if need <= wanted:
+        return p
+    if wanted < least:
+        wanted = least
+    while wanted < need:
+        wanted *= 2
+    q = realloc(p, wanted * width)
+    if q == NULL:
+        raise MemoryError(f"no memory for {wanted * width} bytes of subject state")
+    capacity[0] = wanted
+    return q
+
+
+cdef inline size_t token_end(const char* s, size_t start, size_t n) noexcept nogil:
+    """Where the token that begins at start ends."""
+    cdef const char* dot = <const char*>memchr(s + start, c'.', n - start) if start < n else NULL
+    return n if dot == NULL else <size_t>(dot - s)
+
+
+cdef class SubjectState:
+    def __cinit__(self):
+        # Python's string hash is seeded per process, so peers cannot prepare collisions.
+        self.seed = <uint64_t>hash(b"penstock.subjectstate")
+        self._reset()
+
+    def __dealloc__(self):
+        self._release()
+
+    cdef void _release(self) noexcept:
+        free(self.items)
+        free(self.free_ids)
+        free(self.table)
+        free(self.arena)
+        free(self.nodes)
+        free(self.edges)
+        free(self.matched)
+        free(self.stack)
+        self.items = NULL
+        self.free_ids = self.table = self.edges = self.matched = NULL
+        self.arena = NULL
+        self.nodes = NULL
+        self.stack = NULL
+
+    cdef int _reset(self) except -1:
+        self.count = self.used = self.capacity = self.free_count = self.free_capacity = 0
+        self.arena_size = self.arena_capacity = self.arena_garbage = 0
+        self.node_count = self.node_capacity = self.indexed = 0
+        self.matched_capacity = self.stack_capacity = 0
+        self.table_mask = TABLE_MIN - 1
+        self.edge_mask = TABLE_MIN - 1
+        self.table = <uint32_t*>calloc(TABLE_MIN, sizeof(uint32_t))
+        self.edges = <uint32_t*>calloc(TABLE_MIN, sizeof(uint32_t))
+        if self.table == NULL or self.edges == NULL:
+            raise MemoryError("no memory for an empty subject state")
+        return self._start_trie()
+
+    cdef int _start_trie(self) except -1:
+        self.nodes = <Node*>grown(self.nodes, &self.node_capacity, 1, sizeof(Node), 16)
+        memset(self.nodes, 0, sizeof(Node))
+        self.node_count = 1
+        return 0
+
+    cdef int clear(self) except -1:
+        self._release()
+        return self._reset()
+
+    cdef void clear_marks(self) noexcept:
+        cdef size_t i
+        for i in range(self.used):
+            self.items[i].mark = 0
+
+    # ------------------------------------------------------------------ literals
+
+    cdef uint32_t hash_of(self, const char* s, size_t n) noexcept:
+        return <uint32_t>xxh64(s, n, self.seed)
+
+    cdef Subject* find(self, const char* s, size_t n) noexcept:
+        return self._find(s, n, self.hash_of(s, n))
+
+    cdef Subject* _find(self, const char* s, size_t n, uint32_t h) noexcept:
+        cdef size_t at = h & self.table_mask
+        cdef uint32_t slot = self.table[at]
+        cdef Subject* item
+        while slot:
+            item = &self.items[slot - 1]
+            if item.hash == h and item.text_len == n and memcmp(self.arena + item.text, s, n) == 0:
+                return item
+            at = (at + 1) & self.table_mask
+            slot = self.table[at]
+        return NULL
+
+    cdef Subject* intern(self, const char* s, size_t n) except NULL:
+        return self.intern_hashed(s, n, self.hash_of(s, n))
+
+    cdef Subject* intern_hashed(self, const char* s, size_t n, uint32_t h) except NULL:
+        cdef Subject* item = self._find(s, n, h)
+        cdef uint32_t sid, text
+        if item != NULL:
+            return item
+        if n == 0 or n > 0xFFFF:
+            raise ValueError(f"a subject has 1 to 65535 bytes, this one {n}")
+        if (self.count + 1) * 4 > (self.table_mask + 1) * 3:
+            self._grow_table()
+        text = self._put_text(s, n)
+        if self.free_count:
+            self.free_count -= 1
+            sid = self.free_ids[self.free_count]
+        else:
+            if self.used >= NO_ID - 1:
+                raise MemoryError("a stream holds at most 2**32 - 2 subjects")
+            self.items = <Subject*>grown(self.items, &self.capacity, self.used + 1, sizeof(Subject), 16)
+            sid = <uint32_t>self.used
+            self.used += 1
+        item = &self.items[sid]
+        memset(item, 0, sizeof(Subject))
+        item.text = text
+        item.text_len = <uint16_t>n
+        item.hash = h
+        self._insert_slot(sid)
+        self.count += 1
+        if sid < self.indexed:
+            self._index(sid)
+        return item
+
+    cdef void _insert_slot(self, uint32_t sid) noexcept:
+        cdef size_t at = self.items[sid].hash & self.table_mask
+        while self.table[at]:
+            at = (at + 1) & self.table_mask
+        self.table[at] = sid + 1
+
+    cdef int _grow_table(self) except -1:
+        cdef size_t size = (self.table_mask + 1) * 2
+        cdef uint32_t* old = self.table
+        cdef size_t old_size = self.table_mask + 1
+        cdef size_t i
+        cdef uint32_t* table = <uint32_t*>calloc(size, sizeof(uint32_t))
+        if table == NULL:
+            raise MemoryError(f"no memory for a subject table of {size} entries")
+        self.table = table
+        self.table_mask = size - 1
+        for i in range(old_size):
+            if old[i]:
+                self._insert_slot(old[i] - 1)
+        free(old)
+        return 0
+
+    cdef uint32_t _put_text(self, const char* s, size_t n) except? 0xFFFFFFFF:
+        cdef size_t at = self.arena_size
+        if at + n >= NO_ID:
+            raise MemoryError("the subjects of a stream hold at most 4 GiB of text")
+        self.arena = <char*>grown(self.arena, &self.arena_capacity, at + n, 1, 256)
+        memcpy(self.arena + at, s, n)
+        self.arena_size = at + n
+        return <uint32_t>at
+
+    cdef int drop(self, Subject* subject) except -1:
+        cdef uint32_t sid = <uint32_t>(subject - self.items)
+        cdef size_t hole = subject.hash & self.table_mask
+        cdef size_t at, home
+        cdef uint32_t node = subject.node
+        self.free_ids = <uint32_t*>grown(self.free_ids, &self.free_capacity, self.free_count + 1, 4, 16)
+        while self.table[hole] != sid + 1:
+            hole = (hole + 1) & self.table_mask
+        # Closes the gap: an entry behind it moves in when its home does not lie between the gap and it.
+        at = (hole + 1) & self.table_mask
+        while self.table[at]:
+            home = self.items[self.table[at] - 1].hash & self.table_mask
+            if ((at - home) & self.table_mask) >= ((at - hole) & self.table_mask):
+                self.table[hole] = self.table[at]
+                hole = at
+            at = (at + 1) & self.table_mask
+        self.table[hole] = 0
+        if node:
+            self.nodes[node].subject = 0
+            self.nodes[node].folded = 0
+            while True:
+                self.nodes[node].live -= 1
+                if node == 0:
+                    break
+                node = self.nodes[node].parent
+        self.arena_garbage += subject.text_len
+        subject.count = 0
+        subject.node = 0
+        self.free_ids[self.free_count] = sid
+        self.free_count += 1
+        self.count -= 1
+        if self.arena_garbage > REBUILD_MIN and self.arena_garbage * 2 > self.arena_size:
+            self._rebuild()
+        return 0
+
+    cdef int _rebuild(self) except -1:
+        """A new arena of the live texts; the trie starts again and fills at the next wildcard."""
+        cdef size_t i, size = 0
+        cdef Subject* item
+        cdef size_t live_bytes = self.arena_size - self.arena_garbage
+        cdef char* arena = <char*>malloc(live_bytes if live_bytes > 256 else 256)
+        if arena == NULL:
+            return 0  # the old one still serves
+        for i in range(self.used):
+            item = &self.items[i]
+            if item.count == 0:
+                continue
+            memcpy(arena + size, self.arena + item.text, item.text_len)
+            item.text = <uint32_t>size
+            item.node = 0
+            size += item.text_len
+        assert size == live_bytes
+        free(self.arena)
+        self.arena = arena
+        self.arena_size = size
+        self.arena_capacity = live_bytes if live_bytes > 256 else 256
+        self.arena_garbage = 0
+        memset(self.edges, 0, (self.edge_mask + 1) * sizeof(uint32_t))
+        self.indexed = 0
+        return self._start_trie()
+
+    # ------------------------------------------------------------------ the trie
+
+    cdef uint32_t _find_edge(self, uint32_t parent, const char* token, size_t n) noexcept:
+        cdef size_t at = xxh64(token, n, self.seed + parent) & self.edge_mask
+        cdef uint32_t node = self.edges[at]
+        cdef Node* found
+        while node:
+            found = &self.nodes[node]
+            if found.parent == parent and found.token_len == n and memcmp(self.arena + found.token, token, n) == 0:
+                return node
+            at = (at + 1) & self.edge_mask
+            node = self.edges[at]
+        return 0
+
+    cdef uint32_t _add_node(self, uint32_t parent, uint32_t token, size_t n) except 0:
+        cdef uint32_t node = <uint32_t>self.node_count
+        cdef size_t at
+        cdef Node* made
+        if self.node_count >= NO_ID - 1:
+            raise MemoryError("a stream's subjects have at most 2**32 - 2 tokens")
+        if (self.node_count + 1) * 4 > (self.edge_mask + 1) * 3:
+            self._grow_edges()
+        self.nodes = <Node*>grown(self.nodes, &self.node_capacity, self.node_count + 1, sizeof(Node), 16)
+        made = &self.nodes[node]
+        memset(made, 0, sizeof(Node))
+        made.parent = parent
+        made.sibling = self.nodes[parent].child
+        made.token = token
+        made.token_len = <uint16_t>n
+        self.nodes[parent].child = node
+        self.node_count += 1
+        at = xxh64(self.arena + token, n, self.seed + parent) & self.edge_mask
+        while self.edges[at]:
+            at = (at + 1) & self.edge_mask
+        self.edges[at] = node
+        return node
+
+    cdef int _grow_edges(self) except -1:
+        cdef size_t size = (self.edge_mask + 1) * 2
+        cdef uint32_t* edges = <uint32_t*>calloc(size, sizeof(uint32_t))
+        cdef size_t i, at
+        cdef Node* node
+        if edges == NULL:
+            raise MemoryError(f"no memory for {size} subject edges")
+        free(self.edges)
+        self.edges = edges
+        self.edge_mask = size - 1
+        for i in range(1, self.node_count):
+            node = &self.nodes[i]
+            at = xxh64(self.arena + node.token, node.token_len, self.seed + node.parent) & self.edge_mask
+            while edges[at]:
+                at = (at + 1) & self.edge_mask
+            edges[at] = <uint32_t>i
+        return 0
+
+    cdef int _index(self, uint32_t sid) except -1:
+        cdef Subject* item = &self.items[sid]
+        cdef size_t start = 0, end, n = item.text_len
+        cdef uint32_t node = 0, child
+        cdef const char* text = self.arena + item.text
+        while True:
+            end = token_end(text, start, n)
+            child = self._find_edge(node, text + start, end - start)
+            if child == 0:
+                node = self._add_node(node, <uint32_t>(item.text + start), end - start)
+                self.nodes[node].folded = end < n
+                break
+            if self.nodes[child].folded:
+                self._unfold(child)
+            node = child
+            if end == n:
+                break
+            start = end + 1
+        item.node = node
+        self.nodes[node].subject = sid + 1
+        while True:
+            self.nodes[node].live += 1
+            if node == 0:
+                return 0
+            node = self.nodes[node].parent
+
+    cdef size_t _depth(self, uint32_t node) noexcept:
+        """Bytes of the subjects at a node up to and with the node's token."""
+        cdef size_t n = 0
+        while node:
+            n += self.nodes[node].token_len + 1
+            node = self.nodes[node].parent
+        return n - 1
+
+    cdef int _unfold(self, uint32_t node) except -1:
+        """Gives the folded subject of a node a node for its next token, where it is folded again."""
+        cdef uint32_t sid = self.nodes[node].subject - 1
+        cdef Subject* item = &self.items[sid]
+        cdef size_t start = self._depth(node) + 1
+        cdef size_t end = token_end(self.arena + item.text, start, item.text_len)
+        cdef uint32_t child = self._add_node(node, <uint32_t>(item.text + start), end - start)
+        self.nodes[child].folded = end < item.text_len
+        self.nodes[child].subject = sid + 1
+        self.nodes[child].live = 1
+        self.nodes[node].folded = 0
+        self.nodes[node].subject = 0
+        item.node = child
+        return 0
+
+    cdef int _catch_up(self) except -1:
+        cdef size_t end = self.indexed + SLICE
+        while self.indexed < self.used and self.indexed < end:
+            if self.items[self.indexed].count:
+                self._index(<uint32_t>self.indexed)
+            self.indexed += 1
+        return 0
+
+    cdef int _push(self, size_t depth, uint32_t node, uint32_t position) except -1:
+        self.stack = <uint64_t*>grown(self.stack, &self.stack_capacity, depth + 1, 8, 64)
+        self.stack[depth] = (<uint64_t>position << 32) | node
+        return 0
+
+    cdef int _emit(self, size_t at, uint32_t sid) except -1:
+        self.matched = <uint32_t*>grown(self.matched, &self.matched_capacity, at + 1, 4, 64)
+        self.matched[at] = sid
+        return 0
+
+    cdef size_t match(self, const char* f, size_t n) except? 0xFFFFFFFF:
+        """Walks (node, position in the filter) pairs; position n + 1 says: past the last token,
+        n + 2: everything from here down."""
+        cdef size_t found = 0, depth = 0, certain = 0, end, i
+        cdef uint32_t node, child, position
+        cdef Subject* item
+        cdef bint all_follow
+        if n == 0 or (n == 1 and f[0] == c'>'):
+            for i in range(self.used):
+                if self.items[i].count:
+                    self._emit(found, <uint32_t>i)
+                    found += 1
+            return found
+        if not has_wildcard(f, n):
+            item = self.find(f, n)
+            if item != NULL:
+                self._emit(0, <uint32_t>(item - self.items))
+                found = 1
+            return found
+        self._catch_up()
+        if self._takes_most(f, n):
+            return self._compare(f, n, 0, 0)
+        found = self._compare(f, n, self.indexed, 0)
+        self._push(0, 0, 0)
+        depth = 1
+        while depth:
+            if found * MOST > self.indexed:
+                return self._compare(f, n, 0, 0)
+            depth -= 1
+            node = <uint32_t>self.stack[depth]
+            position = <uint32_t>(self.stack[depth] >> 32)
+            if self.nodes[node].live == 0:
+                continue
+            if self.nodes[node].folded:
+                if position == n + 2 or (position <= n and self._folded_matches(node, f + position, n - position)):
+                    self._emit(found, self.nodes[node].subject - 1)
+                    found += 1
+                continue
+            if position > n:
+                if self.nodes[node].subject:
+                    self._emit(found, self.nodes[node].subject - 1)
+                    found += 1
+                if position == n + 1:
+                    continue
+                child = self.nodes[node].child
+                while child:
+                    self._push(depth, child, position)
+                    depth += 1
+                    child = self.nodes[child].sibling
+                continue
+            end = token_end(f, position, n)
+            # What is below the next nodes matches, but for what ends there: where that is many, they needn't be
+            # walked to.
+            all_follow = end + 2 == n and f[n - 1] == c'>'
+            if end - position == 1 and (f[position] == c'*' or (f[position] == c'>' and end == n)):
+                child = self.nodes[node].child
+                while child:
+                    self._push(depth, child, <uint32_t>(end + 1 if f[position] == c'*' else n + 2))
+                    depth += 1
+                    if all_follow:
+                        certain += self.nodes[child].live
+                    child = self.nodes[child].sibling
+                if certain > self.indexed // MOST:
+                    return self._compare(f, n, 0, 0)
+                continue
+            child = self._find_edge(node, f + position, end - position)
+            if child:
+                self._push(depth, child, <uint32_t>(end + 1))
+                depth += 1
+        return found
+
+    cdef size_t _compare(self, const char* f, size_t n, size_t sid, size_t found) except? 0xFFFFFFFF:
+        """Adds the subjects from slot `sid` on that match to the `found` ones; returns how many there are."""
+        cdef Subject* item
+        cdef const char* text
+        cdef size_t prefix = 0              # bytes before the first wildcard
+        cdef size_t skipped                 # of them, in whole tokens: nothing left to look at
+        cdef bint all_below
+        while prefix < n and f[prefix] != c'*' and f[prefix] != c'>':
+            prefix += 1
+        skipped = prefix if prefix and f[prefix - 1] == c'.' else 0
+        all_below = prefix + 1 == n and f[prefix] == c'>'
+        while sid < self.used:
+            item = &self.items[sid]
+            text = self.arena + item.text
+            if item.count and item.text_len > prefix and memcmp(text, f, prefix) == 0 and (
+                all_below or filter_matches(f + skipped, n - skipped, text + skipped, item.text_len - skipped)
+            ):
+                self._emit(found, <uint32_t>sid)
+                found += 1
+            sid += 1
+        return found
+
+    cdef bint _takes_most(self, const char* f, size_t n) noexcept:
+        """Is it literal tokens and a > that take a large part of what is in the trie?"""
+        cdef size_t start = 0, end
+        cdef uint32_t node = 0
+        if n < 2 or f[n - 1] != c'>' or has_wildcard(f, n - 2):
+            return False
+        while start < n - 1:
+            end = token_end(f, start, n)
+            node = self._find_edge(node, f + start, end - start)
+            if node == 0:
+                return False
+            start = end + 1
+        return <size_t>self.nodes[node].live * MOST > self.indexed
+
+    cdef bint _folded_matches(self, uint32_t node, const char* f, size_t n) noexcept:
+        """Does the rest of a filter match what a folded subject has behind its node?"""
+        cdef Subject* item = &self.items[self.nodes[node].subject - 1]
+        cdef size_t start = self._depth(node) + 1
+        return filter_matches(f, n, self.arena + item.text + start, item.text_len - start)
+
+    def memory(self):
+        """Bytes held, for tests and measurements."""
+        return (
+            self.capacity * sizeof(Subject) + self.free_capacity * 4 + (self.table_mask + 1) * 4
+            + self.arena_capacity + self.node_capacity * sizeof(Node) + (self.edge_mask + 1) * 4
+            + self.matched_capacity * 4 + self.stack_capacity * 8
+        )

@@ -1,0 +1,1 @@
+"""Which subscriptions a subject reaches, in one account and across accounts."""

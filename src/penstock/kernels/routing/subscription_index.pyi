@@ -1,0 +1,71 @@
+"""What Python sees of the subscription index."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.kernels.wire.sinks import Subscription
+
+class MatchResult:
+    """Who gets a subject: a snapshot that never changes; don't change the lists."""
+
+    @property
+    def plain(self) -> list[Subscription]:
+        """Subscriptions without a queue group: each gets the message."""
+
+    @property
+    def groups(self) -> list[list[Subscription]]:
+        """One list a queue group, never empty: one member of each gets the message."""
+
+class AwaitedReplies:
+    """Who awaits a message on a subject of its own; see `imports.ReplyTable`."""
+
+class IndexWatcher(Protocol):
+    def inserted(self, sub: Subscription) -> object: ...
+    def removed(self, sub: Subscription) -> object: ...
+
+class SubscriptionIndex:
+    """All subscriptions of one account.
+
+    random_state -- seeds the choice of queue group members (64 bits; 0 = the default).
+    on_insert, on_remove -- None, or called with the subscription after every insert or removal: somebody
+    waits for interest, or for its end.
+    replies -- None, or who awaits one message, beside the subscriptions.
+    watcher -- None, or told of each subscription that came or went.
+    """
+
+    random_state: int
+    on_insert: Callable[[Subscription], object] | None
+    on_remove: Callable[[Subscription], object] | None
+    replies: AwaitedReplies | None
+    watcher: IndexWatcher | None
+    @property
+    def generation(self) -> int:
+        """Grows at every insert and remove."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def num_lookups(self) -> int:
+        """Subjects that were looked up since it was made."""
+
+    @property
+    def num_walks(self) -> int:
+        """Of those, the ones that the cache didn't answer."""
+
+    def cache_fanout(self) -> tuple[int, int, int]:
+        """(entries in the cache, receivers of all of them, receivers of the one that has most)."""
+    def __len__(self) -> int: ...
+    def insert(self, sub: Subscription) -> int:
+        """Adds a subscription. Raises ValueError for an invalid filter and for one that is in an index."""
+
+    def remove(self, sub: Subscription) -> bool:
+        """Takes a subscription out; False when it isn't here."""
+
+    def match(self, subject: bytes) -> MatchResult:
+        """Who gets a message on this literal subject."""
+
+    def has_interest(self, subject: bytes) -> bool:
+        """Would anybody get a message on this literal subject?"""
+
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions, in the order in which they were inserted."""

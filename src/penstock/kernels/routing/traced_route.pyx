@@ -1,0 +1,188 @@
+# cython: auto_pickle=False
+"""Routing of one message that tells of every step: what `route` and `route_imported` do, for traces.
+
+Slow and rare: every step is a call of Python. It is apart from `route` so that other messages pay nothing for
+it. Invariant: without `only`, the same sinks get the same bytes as by `route`, but for the header that asks
+for traces where tracing ends: there it says that it is disabled.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+
+from penstock.kernels.wire.dispatch cimport ClientSink, Inlet, ServiceSink, answer_no_responders
+from penstock.kernels.routing.account_imports cimport (
+    ImportSink, ReplySink, RouteHook, ShadowSink, hand_over, local_name, route_imported,
+)
+from penstock.kernels.ingest.ingest cimport StreamSink
+from penstock.kernels.wire.sinks cimport Message, Sink, Subscription
+from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex
+
+from penstock.protocol.headers import trace_disabled
+
+cdef str NO_ECHO = "Not delivered because of no echo"
+cdef str DENIED = "Not delivered because subscription denies this subject"
+cdef str SUB_CLOSED = "Not delivered because subscription is closed"
+cdef str CLIENT_CLOSED = "Not delivered because client is closed"
+
+
+cdef bytes name_of(const Message* m):
+    return PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
+
+
+cdef bytes untraced(const Message* m):
+    """The body with a header that asks for no trace."""
+    header = PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len)
+    payload = PyBytes_FromStringAndSize(m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len))
+    return trace_disabled(header) + payload
+
+
+cdef int set_body(Message* m, bytes body) except -1:
+    m.header_len = <size_t>PyBytes_GET_SIZE(body) - (m.body_len - m.header_len)
+    m.body, m.body_len = PyBytes_AS_STRING(body), <size_t>PyBytes_GET_SIZE(body)
+    return 0
+
+
+cdef class TracedRoute(RouteHook):
+    """Routes messages as `route` does, and tells `trace` of every step."""
+
+    def __cinit__(self, trace, bint only):
+        self.trace = trace
+        self.only = only
+
+    def publish(
+        self, SubscriptionIndex index not None, bytes subject not None, bytes reply not None,
+        bytes header not None, bytes payload not None, Sink origin,
+    ):
+        cdef Message m
+        cdef bytes body = header + payload
+        m.subject, m.subject_len = PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject)
+        m.reply, m.reply_len = (PyBytes_AS_STRING(reply) if reply else NULL), <size_t>PyBytes_GET_SIZE(reply)
+        m.body, m.body_len = PyBytes_AS_STRING(body), <size_t>PyBytes_GET_SIZE(body)
+        m.header_len = <size_t>PyBytes_GET_SIZE(header)
+        return self.route_all(index, &m, origin, False)
+
+    cdef int route(self, ImportSink sink, const Message* m, Sink origin) except -1:
+        cdef Message out
+        cdef bytes body
+        self.trace.service_import(sink.index, sink.asked_for, name_of(m))
+        if self.only and not sink.allow_trace:
+            return 0
+        out = m[0]
+        body = untraced(m)      # its destination is a subject of the importing account alone
+        set_body(&out, body)
+        if sink.allow_trace:
+            return self.route_all(sink.index, &out, origin, True)
+        return route_imported(sink.index, &out, &out, origin)
+
+    cdef int route_all(self, SubscriptionIndex index, const Message* m, Sink origin, bint imported) except -1:
+        cdef MatchResult result = index.lookup(m.subject, m.subject_len)
+        cdef list plain = list(result.plain)
+        cdef list groups = list(result.groups)
+        cdef list group
+        cdef size_t n, first, k
+        cdef int taken = 0
+        for sub in plain:
+            taken += self.hand_on(<Subscription>sub, m, origin, imported)
+        for members in groups:
+            group = list(members)
+            n = <size_t>len(group)
+            first = <size_t>(index.random() % n) if n > 1 else 0
+            for k in range(n):
+                if self.hand_on(<Subscription>group[(first + k) % n], m, origin, imported):
+                    taken += 1
+                    break
+        return taken
+
+    cdef int hand_on(self, Subscription sub, const Message* m, Sink origin, bint imported) except -1:
+        cdef Sink sink = sub.sink
+        if isinstance(sink, ClientSink):
+            return self.to_client(sub, sub, m, origin)
+        if isinstance(sink, StreamSink):
+            return 0 if sub.closed else self.to_stream(sub, m, origin)
+        if isinstance(sink, ShadowSink):
+            return 0 if imported or sub.closed else self.import_stream(sub, m, origin)
+        if isinstance(sink, ImportSink) or isinstance(sink, ReplySink):
+            return 0 if sub.closed else self.pass_on(sub, m, origin, imported)
+        if isinstance(sink, ServiceSink) and not self.trace.service(name_of(m)):
+            return 0
+        return hand_over(sub, m, m, origin)
+
+    cdef int import_stream(self, Subscription sub, const Message* m, Sink origin) except -1:
+        cdef ShadowSink shadow = <ShadowSink>sub.sink
+        cdef Subscription target = shadow.target
+        cdef Message local = m[0]
+        cdef bytes name = local_name(shadow, sub, m)
+        local.subject, local.subject_len = PyBytes_AS_STRING(name), <size_t>PyBytes_GET_SIZE(name)
+        self.trace.stream_import(target, name)
+        if shadow.allow_trace and isinstance(target.sink, ClientSink):
+            return self.to_client(sub, target, &local, origin)
+        if shadow.allow_trace and isinstance(target.sink, StreamSink):
+            return 0 if target.closed else self.to_stream(target, &local, origin)
+        if self.only:
+            return 1
+        return 0 if target.closed else target.sink.deliver(target, &local, origin)
+
+    cdef int pass_on(self, Subscription sub, const Message* m, Sink origin, bint imported) except -1:
+        """By an imported service, or an answer to who asked through one."""
+        cdef ImportSink sink
+        cdef ReplySink reply
+        cdef Message out = m[0]
+        cdef bytes body
+        if isinstance(sub.sink, ImportSink):
+            sink = <ImportSink>sub.sink
+            if sink.hook is not None:
+                return 0                # a cycle
+            sink.hook, sink.asked_for = self, name_of(m)
+            try:
+                return sink.pass_on(sub, m, origin, imported)
+            finally:
+                sink.hook = None
+        reply = <ReplySink>sub.sink
+        self.trace.service_import(reply.index, name_of(m), reply.to)
+        if self.only:
+            return 0
+        body = untraced(m)
+        set_body(&out, body)
+        return reply.deliver(sub, &out, origin)
+
+    cdef int to_client(self, Subscription shown, Subscription sub, const Message* m, Sink origin) except -1:
+        """shown: the subscription that the message was routed to, in its own account's name."""
+        cdef ClientSink sink = <ClientSink>sub.sink
+        cdef str error = ""
+        if sink is origin and not sink.echo:
+            error = NO_ECHO
+        elif sink.guard is not None and not sink.guard.passes(m):
+            error = DENIED
+        elif sub.closed:
+            error = SUB_CLOSED
+        elif sink.closed:
+            error = CLIENT_CLOSED
+        self.trace.egress(shown, sub, error)
+        if error:
+            return 0
+        return 1 if self.only else sink.deliver(sub, m, origin)
+
+    cdef int to_stream(self, Subscription sub, const Message* m, Sink origin) except -1:
+        cdef StreamSink sink = <StreamSink>sub.sink
+        header = PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len)
+        payload = PyBytes_FromStringAndSize(m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len))
+        reply = PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b""
+        if self.trace.store(sink.stream, name_of(m), reply, header, payload):
+            return sink.deliver(sub, m, origin)
+        return 1
+
+
+def refused_part(Inlet inlet not None, bytes subject not None, bytes reply not None):
+    cdef Message m
+    m.subject, m.subject_len = PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject)
+    m.reply, m.reply_len = NULL, 0
+    if not inlet.is_allowed(&m):
+        return subject
+    m.reply, m.reply_len = PyBytes_AS_STRING(reply), <size_t>PyBytes_GET_SIZE(reply)
+    return b"" if inlet.is_reply_allowed(&m) else reply
+
+
+def nobody_took(Inlet inlet not None, bytes subject not None, bytes reply not None):
+    cdef Message m
+    m.subject, m.subject_len = PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject)
+    m.reply, m.reply_len = PyBytes_AS_STRING(reply), <size_t>PyBytes_GET_SIZE(reply)
+    if m.reply_len and inlet.no_responders:
+        answer_no_responders(inlet.index, inlet.sink, &m)

@@ -1,0 +1,285 @@
+"""Rows of Arrow columns as publishes, straight from the columns' buffers.
+
+Purpose: a Spark task writes its rows without a Python object per row. A row is a subject, a payload, maybe
+header lines and maybe a message id; `encode` writes
+
+    HPUB <subject> [<reply><number><end>] <sizes>
+    NATS/1.0
+    <fixed lines>[<numbered line><number>][Nats-Msg-Id: <id>]<the row's own lines>
+
+    <payload>
+
+A made id is `<prefix><row>:<hash>`: the row's number says which row of its task it is, the hash of subject,
+header lines and payload keeps a row from being taken for another one when a task is run again and its rows
+come in another order.
+
+Invariants: offsets are checked when the columns are taken, so encoding reads nothing outside of them; what is
+written is whole frames; the same row gets the same id wherever it lies in a batch.
+Rejected: Arrow's own types (the kernel would need pyarrow's headers to build); ids by random numbers.
+"""
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.string cimport memcpy
+
+from penstock.kernels.wire.buffers cimport OutBuffer, put_uint
+from penstock.kernels.log.records cimport xxh64
+
+cdef enum:
+    SLACK = 160             # verbs, spaces, numbers, line ends, the name of the id's header
+    ID_TAIL = 40            # a row number, a colon, sixteen hexadecimal digits
+
+cdef const char* DIGITS = b"0123456789abcdef"
+cdef const char* NOTHING = b""
+cdef const char* PUB = b"HPUB "
+
+
+cdef struct Slice:
+    const char* data
+    size_t size
+
+
+cdef bint is_subject(const char* p, size_t n) noexcept nogil:
+    """No blank or control character, no empty token, no wildcard. (grammar.pyx allows some of the controls, and takes
+    twice as long.)"""
+    cdef size_t i, token = 0
+    for i in range(n):
+        if p[i] == 46:
+            if not is_plain_token(p + token, i - token):
+                return False
+            token = i + 1
+        elif 0 <= p[i] <= 32 or p[i] == 127:
+            return False
+    return is_plain_token(p + token, n - token)
+
+
+cdef inline bint is_plain_token(const char* p, size_t n) noexcept nogil:
+    return n > 1 or (n == 1 and p[0] != 42 and p[0] != 62)
+
+
+cdef class TextColumn:
+    """A binary or string column: `offsets` are count + 1 int32 from `start` on, `data` the bytes or None.
+    ValueError when they lie outside of the data."""
+    cdef const unsigned char[:] offsets
+    cdef const unsigned char[:] data
+    cdef const int32_t* at
+    cdef const char* bytes
+    cdef readonly size_t count
+
+    def __cinit__(self, const unsigned char[:] offsets not None, const unsigned char[:] data, size_t start,
+                  size_t count):
+        cdef size_t i, size = 0
+        if (start + count + 1) * 4 > <size_t>offsets.shape[0]:
+            raise ValueError(f"rows {start}..{start + count} of a column of {offsets.shape[0] // 4 - 1}")
+        self.offsets = offsets
+        self.at = (<const int32_t*>&offsets[0]) + start
+        self.count = count
+        self.bytes = NULL
+        if data is not None and data.shape[0]:
+            self.data = data
+            self.bytes = <const char*>&data[0]
+            size = <size_t>data.shape[0]
+        if self.at[0] < 0 or <size_t>self.at[count] > size:
+            raise ValueError(f"the column's values end at {self.at[count]} of {size} bytes")
+        for i in range(count):
+            if self.at[i + 1] < self.at[i]:
+                raise ValueError(f"row {i} lies at {self.at[i]}..{self.at[i + 1]}")
+
+    def first_bad_subject(self):
+        """The first row that is no subject to publish to, or -1."""
+        cdef size_t i
+        cdef Slice s
+        for i in range(self.count):
+            s = self.row(i)
+            if not is_subject(s.data, s.size):
+                return i
+        return -1
+
+    cdef inline Slice row(self, size_t i) noexcept:
+        cdef Slice s
+        s.data = NOTHING
+        if self.bytes != NULL:
+            s.data = self.bytes + self.at[i]
+        s.size = <size_t>(self.at[i + 1] - self.at[i])
+        return s
+
+
+cdef class Rows:
+    """The rows of one batch. headers: complete lines, each with its line end. ids: message ids of the user's;
+    without them ids are made from `id_prefix` (none when that is empty). first_row: number of the first row;
+    numbers: int64 row numbers instead, for rows that were picked out."""
+    cdef readonly TextColumn subjects, payloads, headers, ids
+    cdef readonly bytes id_prefix
+    cdef readonly int64_t first_row
+    cdef const int64_t[:] numbers
+    cdef readonly size_t count
+
+    def __cinit__(self, TextColumn subjects not None, TextColumn payloads not None, TextColumn headers=None,
+                  TextColumn ids=None, bytes id_prefix=b"", int64_t first_row=0, const int64_t[:] numbers=None):
+        self.count = subjects.count
+        for column in (payloads, headers, ids):
+            if column is not None and column.count != self.count:
+                raise ValueError(f"columns of {self.count} and {column.count} rows")
+        if numbers is not None and <size_t>numbers.shape[0] != self.count:
+            raise ValueError(f"{numbers.shape[0]} numbers for {self.count} rows")
+        self.subjects = subjects
+        self.payloads = payloads
+        self.headers = headers
+        self.ids = ids
+        self.id_prefix = id_prefix
+        self.first_row = first_row
+        self.numbers = numbers
+
+    def __len__(self):
+        return self.count
+
+    cdef size_t write_id(self, char* d, size_t i) noexcept:
+        """The row's id at d, which has room for it; 0 without one."""
+        cdef Slice s
+        cdef uint64_t hash = 0
+        cdef size_t n, prefix = <size_t>len(self.id_prefix)
+        cdef int shift
+        if self.ids is not None:
+            s = self.ids.row(i)
+            memcpy(d, s.data, s.size)
+            return s.size
+        if prefix == 0:
+            return 0
+        memcpy(d, <const char*>self.id_prefix, prefix)
+        n = prefix
+        n += put_uint(d + n, <uint64_t>(self.numbers[i] if self.numbers is not None else self.first_row + i))
+        d[n] = 58
+        n += 1
+        if self.headers is not None:
+            s = self.headers.row(i)
+            hash = xxh64(s.data, s.size, hash)
+        s = self.subjects.row(i)
+        hash = xxh64(s.data, s.size, hash)
+        s = self.payloads.row(i)
+        hash = xxh64(s.data, s.size, hash)
+        for shift in range(16):
+            d[n + shift] = DIGITS[(hash >> (60 - 4 * shift)) & 15]
+        return n + 16
+
+    cdef inline size_t id_room(self, size_t i) noexcept:
+        return self.ids.row(i).size if self.ids is not None else <size_t>len(self.id_prefix) + ID_TAIL
+
+    def message_ids(self):
+        """The ids of all rows, as a list of bytes; empty ones where there is none."""
+        cdef OutBuffer out = OutBuffer()
+        cdef size_t i
+        cdef char* d
+        found = []
+        for i in range(self.count):
+            d = out.reserve(self.id_room(i))
+            found.append(d[:self.write_id(d, i)])
+        return found
+
+    def subject(self, size_t i):
+        if i >= self.count:
+            raise IndexError(f"row {i} of {self.count}")
+        cdef Slice s = self.subjects.row(i)
+        return s.data[:s.size]
+
+    def size(self, size_t i):
+        """Bytes of a row's subject, header lines and payload."""
+        if i >= self.count:
+            raise IndexError(f"row {i} of {self.count}")
+        return (self.subjects.row(i).size + self.payloads.row(i).size
+                + (self.headers.row(i).size if self.headers is not None else 0))
+
+    def encode(self, OutBuffer out not None, size_t start, size_t count, *, bytes reply=b"", uint64_t number=0,
+               bytes end=b"", bytes fixed=b"", bytes numbered=b"", size_t max_payload, size_t out_max=1 << 20):
+        """Writes up to `count` rows from `start` on, numbered from `number` on; stops before a message larger
+        than max_payload, or when `out` holds out_max bytes. Returns how many rows were written.
+
+        reply: begin of the reply subject, to be followed by the number and `end`; empty for none. fixed:
+        header lines for every row. numbered: begin of a header line that ends in the number."""
+        cdef size_t i, block, head
+        cdef Slice subject, payload, own
+        cdef char* d
+        cdef char* begin
+        cdef char* id
+        cdef size_t id_size
+        cdef OutBuffer scratch = OutBuffer()
+        cdef size_t reply_size = <size_t>len(reply), end_size = <size_t>len(end)
+        cdef size_t fixed_size = <size_t>len(fixed), numbered_size = <size_t>len(numbered)
+        if start + count > self.count:
+            raise IndexError(f"rows {start}..{start + count} of {self.count}")
+        own.data = NOTHING
+        own.size = 0
+        for i in range(start, start + count):
+            if out.size >= out_max:
+                return i - start
+            subject = self.subjects.row(i)
+            payload = self.payloads.row(i)
+            if self.headers is not None:
+                own = self.headers.row(i)
+            id = scratch.reserve(self.id_room(i) + 1)
+            id_size = self.write_id(id, i)
+            begin = out.reserve(SLACK + subject.size + reply_size + end_size + fixed_size + numbered_size + id_size
+                                + own.size + payload.size)
+            block = fixed_size + own.size
+            if numbered_size:
+                block += numbered_size + digits(number) + 2
+            if id_size:
+                block += 15 + id_size
+            if block:
+                block += 12
+            if block + payload.size > max_payload:
+                return i - start
+            d = begin
+            head = 5 if block else 4
+            memcpy(d, PUB + 5 - head, head)
+            d += head
+            memcpy(d, subject.data, subject.size)
+            d += subject.size
+            d[0] = 32
+            d += 1
+            if reply_size:
+                memcpy(d, <const char*>reply, reply_size)
+                d += reply_size
+                d += put_uint(d, number)
+                memcpy(d, <const char*>end, end_size)
+                d += end_size
+                d[0] = 32
+                d += 1
+            if block:
+                d += put_uint(d, block)
+                d[0] = 32
+                d += 1
+            d += put_uint(d, block + payload.size)
+            memcpy(d, b"\r\n", 2)
+            d += 2
+            if block:
+                memcpy(d, b"NATS/1.0\r\n", 10)
+                d += 10
+                memcpy(d, <const char*>fixed, fixed_size)
+                d += fixed_size
+                if numbered_size:
+                    memcpy(d, <const char*>numbered, numbered_size)
+                    d += numbered_size
+                    d += put_uint(d, number)
+                    memcpy(d, b"\r\n", 2)
+                    d += 2
+                if id_size:
+                    memcpy(d, b"Nats-Msg-Id: ", 13)
+                    memcpy(d + 13, id, id_size)
+                    memcpy(d + 13 + id_size, b"\r\n", 2)
+                    d += 15 + id_size
+                memcpy(d, own.data, own.size)
+                memcpy(d + own.size, b"\r\n", 2)
+                d += own.size + 2
+            memcpy(d, payload.data, payload.size)
+            d += payload.size
+            memcpy(d, b"\r\n", 2)
+            d += 2
+            out.size += <size_t>(d - begin)
+            number += 1
+        return count
+
+
+cdef size_t digits(uint64_t v) noexcept nogil:
+    cdef size_t n = 1
+    while v >= 10:
+        v //= 10
+        n += 1
+    return n

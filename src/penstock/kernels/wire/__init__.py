@@ -1,0 +1,1 @@
+"""Bytes to frames and frames to bytes: parsing, dispatching, encoding, out buffers."""

@@ -1,0 +1,157 @@
+# cython: auto_pickle=False
+"""Everything that receives messages is a sink; a subscription ties a subject filter to a sink.
+
+Invariants: a Subscription sits in at most one SubscriptionIndex (`indexed`); its filter, queue group and
+sid never change. Its Interest lives as long as it does, and INTEREST_LIMITED says whether `most` is set.
+A DirtyList calls `wake` once between two takes.
+
+Rejected: counting deliveries in the Subscription itself. Among a hundred thousand, each message then waited for
+four cold lines of it, its sid and its entry in the index; now for one.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport uint8_t, uint16_t, uint64_t
+from libc.string cimport memcpy
+
+from penstock.kernels.wire.slab cimport lines_give, lines_take
+
+cdef enum:
+    SUBJECT_MAX = 0xFFFF        # bytes
+    SID_MAX = 0xFF
+
+
+cdef inline size_t size_of(size_t subject_len, size_t sid_len) noexcept nogil:
+    return sizeof(Interest) + subject_len + 1 + (sid_len + 1 if sid_len else 0)
+
+
+cdef Interest* interest_new(const char* subject, size_t n, const char* sid, size_t sid_len) except NULL:
+    cdef Interest* interest
+    cdef char* words
+    if n > SUBJECT_MAX:
+        n = 0
+    if sid_len > SID_MAX:
+        sid_len = 0
+    interest = <Interest*>lines_take(size_of(n, sid_len))
+    if interest == NULL:
+        raise MemoryError(f"no memory for a subject of {n} bytes")
+    interest.subscription = interest.receiver = NULL
+    interest.delivered = 0
+    interest.hash = 0
+    interest.subject_len = <uint16_t>n
+    interest.sid_len = <uint8_t>sid_len
+    interest.flags = 0 if sid_len else INTEREST_NO_SID
+    words = interest_words(interest)
+    memcpy(words, subject, n)
+    words[n] = c' '
+    if sid_len:
+        memcpy(words + n + 1, sid, sid_len)
+        words[n + 1 + sid_len] = c' '
+    return interest
+
+
+cdef void interest_free(Interest* interest) noexcept:
+    lines_give(interest, size_of(interest.subject_len, interest.sid_len))
+
+
+cdef class Sink:
+    """Base of everything that takes messages. On its own it refuses them all."""
+
+    cdef Subscription beyond(self, Subscription sub):
+        return sub
+
+    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+        return 0
+
+    cdef int deliver_to(self, Interest* interest, const Message* m, Sink origin) except -1:
+        return self.deliver(<Subscription>interest.subscription, m, origin)
+
+    cdef bint flush(self) except -1:
+        return False
+
+
+cdef class Subscription:
+    """Interest of one sink in one subject filter."""
+
+    def __cinit__(
+        self,
+        Sink sink not None,
+        bytes subject not None,
+        bytes queue not None=b"",
+        bytes sid not None=b"",
+        uint64_t max_msgs=0,
+    ):
+        self.sink = sink
+        self.subject = subject
+        self.queue = queue
+        self.sid = sid
+        self.interest = interest_new(
+            PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject),
+            PyBytes_AS_STRING(sid), <size_t>PyBytes_GET_SIZE(sid),
+        )
+        self.interest.subscription = <void*>self
+        self.interest.receiver = <void*>sink
+        self.most = max_msgs
+        self.mark(INTEREST_LIMITED, max_msgs != 0)
+
+    def __dealloc__(self):
+        if self.interest != NULL:
+            interest_free(self.interest)
+
+    @property
+    def max_msgs(self):
+        return self.most
+
+    @max_msgs.setter
+    def max_msgs(self, uint64_t value):
+        self.most = value
+        self.mark(INTEREST_LIMITED, value != 0)
+
+    @property
+    def delivered(self):
+        return self.interest.delivered
+
+    @delivered.setter
+    def delivered(self, uint64_t value):
+        self.interest.delivered = value
+
+    @property
+    def closed(self):
+        return is_closed(self)
+
+    @closed.setter
+    def closed(self, bint value):
+        self.mark(INTEREST_CLOSED, value)
+
+    cdef void mark(self, uint8_t flag, bint value) noexcept:
+        if value:
+            self.interest.flags |= flag
+        else:
+            self.interest.flags &= <uint8_t>~flag
+
+    def __repr__(self):
+        return (
+            f"Subscription({self.subject!r}, queue={self.queue!r}, sid={self.sid!r}, "
+            f"delivered={self.delivered}, max_msgs={self.max_msgs}, closed={self.closed})"
+        )
+
+
+cdef class DirtyList:
+    """What has work left for the end of the tick, in the order it was marked."""
+
+    def __cinit__(self, wake=None):
+        self.items = []
+        self.wake = wake
+
+    def __len__(self):
+        return len(self.items)
+
+    cdef int mark(self, object item) except -1:
+        self.items.append(item)
+        if len(self.items) == 1 and self.wake is not None:
+            self.wake()
+        return 0
+
+    cpdef list take(self):
+        """What was marked since the last take. Each item clears its own "already marked" flag."""
+        cdef list taken = self.items
+        self.items = []
+        return taken

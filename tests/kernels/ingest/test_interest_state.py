@@ -1,0 +1,209 @@
+"""What leaves an interest or work-queue stream, against a model that looks at everything each time."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from penstock.kernels.consumer.ack_state import AckPolicy, AckState
+from penstock.kernels.consumer.pump import Pump
+from penstock.kernels.ingest.interest_state import Needs
+from penstock.kernels.log.stream_log import StreamLog
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from tests.reference.interest_state import ConsumerModel, NeedsModel
+from tests.reference.stream_log import LogModel
+
+SUBJECTS = [b"s.a", b"s.b", b"s.c.d", b"t"]
+FILTERS: list[list[bytes]] = [[], [b"s.a"], [b"s.*"], [b"s.b", b"s.c.>"], [b"none"], [b"s.>", b"t"]]
+NAMES = ["x", "y", "z"]
+
+
+def pump_of(log: StreamLog, policy: int, filters: list[bytes], start: int = 1) -> Pump:
+    return Pump(log, AckState(policy, start), SubscriptionIndex(), b"$JS.ACK.S.c.", filters, start)
+
+
+class NeedsMachine(RuleBasedStateMachine):
+    """Publishes as an interest stream or a work queue takes them; consumers that come and go."""
+
+    @initialize(work_queue=st.booleans())
+    def begin(self, work_queue: bool) -> None:
+        self.log = StreamLog(500)
+        self.needs = Needs(self.log, work_queue=work_queue)
+        self.model = NeedsModel(LogModel(), work_queue)
+        self.pumps: dict[str, Pump] = {}
+
+    @rule(subject=st.sampled_from(SUBJECTS), copies=st.integers(1, 4))
+    def publish(self, subject: bytes, copies: int) -> None:
+        for _ in range(copies):
+            wanted = self.model.work_queue or self.model.wants(subject)
+            assert self.needs.wants(subject) == self.model.wants(subject)
+            if wanted:
+                assert self.log.append(subject, b"", b"", 1) == self.model.log.append(subject, b"", b"", 1)
+            else:
+                assert self.log.skip(1) == self.model.log.skip(1)
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        policy=st.sampled_from(list(AckPolicy)),
+        filters=st.sampled_from(FILTERS),
+        new=st.booleans(),
+    )
+    def create(self, name: str, policy: int, filters: list[bytes], new: bool) -> None:
+        if name not in self.pumps:
+            start = self.log.last_seq + 1 if new else self.log.first_seq
+            self.pumps[name] = pump_of(self.log, policy, filters, start)
+            self.needs.add(self.pumps[name], start)
+            self.model.consumers[name] = ConsumerModel(policy, filters, start)
+
+    @precondition(lambda self: getattr(self, "pumps", None))
+    @rule(data=st.data(), count=st.integers(1, 6))
+    def deliver(self, data: st.DataObject, count: int) -> None:
+        name = data.draw(st.sampled_from(sorted(self.pumps)))
+        pump, model = self.pumps[name], self.model.consumers[name]
+        settled = set()
+        for _ in range(count):
+            found = [
+                seq
+                for seq in sorted(self.model.log.live)
+                if seq > model.delivered and model.takes(self.model.log.live[seq].subject)
+            ]
+            if not found:
+                break
+            pump.state.delivered(found[0], 5)
+            model.delivered = found[0]
+            model.had.add(found[0])
+            if model.policy == AckPolicy.ACK_NONE:
+                settled.add(found[0])
+        model.settled |= settled
+        self.settle(name, settled)
+
+    @precondition(lambda self: getattr(self, "pumps", None))
+    @rule(data=st.data(), give_up=st.booleans())
+    def ack(self, data: st.DataObject, give_up: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.pumps)))
+        pump, model = self.pumps[name], self.model.consumers[name]
+        open_seqs = sorted(model.had - model.settled)
+        if not open_seqs or model.policy == AckPolicy.ACK_NONE:
+            return
+        seq = data.draw(st.sampled_from(open_seqs))
+        if give_up and model.policy == AckPolicy.ACK_EXPLICIT:
+            pump.state.give_up(seq)
+            assert pump.state.is_needed(seq)
+            self.settle(name, set())
+            return
+        pump.state.acked(seq, 0)
+        below = {one for one in open_seqs if one <= seq}
+        settled = below if model.policy == AckPolicy.ACK_ALL else {seq}
+        model.settled |= settled
+        self.settle(name, settled)
+
+    def settle(self, name: str, settled: set[int]) -> None:
+        self.needs.settle(self.pumps[name])
+        self.model.settle(settled)
+
+    @precondition(lambda self: getattr(self, "pumps", None))
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.pumps)))
+        self.needs.remove(self.pumps.pop(name))
+        del self.model.consumers[name]
+
+    @precondition(lambda self: getattr(self, "pumps", None))
+    @rule(data=st.data(), filters=st.sampled_from(FILTERS))
+    def change_filters(self, data: st.DataObject, filters: list[bytes]) -> None:
+        name = data.draw(st.sampled_from(sorted(self.pumps)))
+        pump, model = self.pumps[name], self.model.consumers[name]
+        pump.set_filters(filters)
+        model.filters = filters
+        model.start = pump.state.delivered_stream + 1
+        self.needs.refilter(pump, model.start)
+
+    @rule()
+    def review(self) -> None:
+        before = len(self.model.log.live)
+        self.model.review()
+        assert self.needs.review() == before - len(self.model.log.live)
+        assert self.needs.review() == 0
+
+    @rule(work=st.integers(1, 1000))
+    def review_in_parts(self, work: int) -> None:
+        before = len(self.model.log.live)
+        self.model.review()
+        gone, seq, parts = 0, 1, 0
+        while seq:
+            more, seq = self.needs.review_part(seq, work)
+            gone += more
+            parts += 1
+        assert gone == before - len(self.model.log.live)
+        assert parts <= before + 1
+
+    @invariant()
+    def same_messages(self) -> None:
+        if hasattr(self, "log"):
+            live = sorted(self.model.log.live)
+            assert [seq for seq in range(self.log.last_seq + 1) if self.log.load(seq)] == live
+            assert self.log.last_seq == self.model.log.last_seq
+
+
+TestNeeds = NeedsMachine.TestCase
+TestNeeds.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(st.integers(1, 30), max_size=30, unique=True))
+def test_what_was_settled_is_told_in_runs(acks: list[int]) -> None:
+    state = AckState(AckPolicy.ACK_EXPLICIT)
+    for seq in range(1, 31):
+        state.delivered(seq, 1)
+    state.collecting = True
+    for seq in acks:
+        state.acked(seq, seq)
+    runs = state.take_settled()
+    assert [seq for first, last in runs for seq in range(first, last + 1)] == acks
+    assert all(b[0] != a[1] + 1 for a, b in itertools.pairwise(runs))
+    assert state.take_settled() == []
+
+
+def test_the_gone_messages_of_a_consumer_that_others_share_do_not_count_as_removals() -> None:
+    """A consumer's count of pending messages stays valid: nobody would have got them."""
+    log = StreamLog()
+    for _ in range(10):
+        log.append(b"s.a", b"", b"", 1)
+    pump = pump_of(log, AckPolicy.ACK_EXPLICIT, [])
+    needs = Needs(log, work_queue=True)
+    needs.add(pump)
+    for seq in (1, 2, 3, 4):
+        pump.state.delivered(seq, 1)
+    for seq in (3, 1):
+        pump.state.acked(seq)
+    before = log.removals
+    assert needs.settle(pump) == 2
+    assert (log.removals, log.messages, needs.retired) == (before, 8, 2)
+
+
+def test_while_somebody_is_missing_nothing_goes() -> None:
+    log = StreamLog()
+    log.append(b"s.a", b"", b"", 1)
+    needs = Needs(log)
+    needs.held = True
+    pump = pump_of(log, AckPolicy.ACK_NONE, [])
+    needs.add(pump)
+    pump.state.delivered(1, 1)
+    assert (needs.settle(pump), needs.review(), needs.wants(b"anything")) == (0, 0, True)
+
+
+@pytest.mark.parametrize("skip", [[1, 4], []])
+def test_messages_that_last_per_subject_passes_over_are_not_needed(skip: list[int]) -> None:
+    log = StreamLog()
+    for subject in (b"s.a", b"s.b", b"s.b", b"s.b", b"s.a"):
+        log.append(subject, b"", b"", 1)
+    needs = Needs(log)
+    pump = pump_of(log, AckPolicy.ACK_EXPLICIT, [b"s.>"])
+    pump.start_with(skip, 4)
+    needs.add(pump)
+    needs.review()
+    expected = [1, 4, 5] if skip else [1, 2, 3, 4, 5]
+    assert [seq for seq in range(6) if log.load(seq)] == expected

@@ -1,0 +1,464 @@
+"""The budget of a turn: large reads in parts, turns in order, and the same results as without one.
+
+Time is a count: each frame costs what the test says, and nothing else takes any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.budget import CROWD_NS, CROWDED_READ, LONG_NS, SHORT_NS, LoopBudget
+from penstock.kernels.wire.dispatch import ClientSink, Inlet, ServiceSink
+from penstock.kernels.wire.frames import OP_ERROR, OP_NEED_MORE, OP_PING
+from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.ticks import WORK_MAX, WORK_MAX_CROWDED, TickTrigger
+from tests.reference import budget as reference
+
+REQUEST_NS = 5_000
+A_SHORT_PART = SHORT_NS // REQUEST_NS
+A_LONG_PART = LONG_NS // REQUEST_NS
+REQUEST = b"PUB a 1\r\nx\r\n"
+PING = b"PING\r\n"
+
+
+class World:
+    """A loop that is turned by hand, a clock that runs with the work, and a service that costs time."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1
+        self.soon: list[Callable[[], object]] = []
+        self.flushes = 0
+        self.trigger = TickTrigger(self.soon.append, self._end, lambda: self.now_ns)
+        self.budget = self.trigger.budget
+        self.index = SubscriptionIndex()
+        self.served: list[tuple[str, bytes]] = []
+        self.cost_ns = REQUEST_NS
+        self.clients: dict[int, Client] = {}
+        self.index.insert(Subscription(ServiceSink(self._serve), b">"))
+
+    def _serve(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        self.now_ns += self.cost_ns
+        self.served.append((self.clients[id(origin)].name, payload))
+
+    def _end(self) -> None:
+        self.trigger.begin()
+        self.trigger.done()
+        self.trigger.flush()
+
+    def turn(self) -> None:
+        due, self.soon[:] = self.soon[:], []
+        for callback in due:
+            callback()
+
+    def crowd(self) -> None:
+        """A connection with little to do is there."""
+        Client(self, "light").read(PING)
+        assert self.budget.crowded
+
+    def count(self, name: str) -> int:
+        return sum(1 for served, _ in self.served if served == name)
+
+
+class Client:
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.sink = ClientSink(world.trigger.dirty_sinks, self)
+        self.sink.headers = True
+        self.inlet = Inlet(self.sink, world.index)
+        self.inlet.trigger, self.inlet.is_direct = world.trigger, True
+        self.inlet.on_control = self.control
+        self.inlet.on_wait = self.on_wait
+        self.waits = 0
+        self.stops: list[int] = []
+        self.broken = False
+        world.clients[id(self.sink)] = self
+
+    def on_wait(self) -> None:
+        self.waits += 1
+        self.world.budget.wait(self.inlet.go_on)
+
+    def control(self, op: int) -> None:
+        while op != OP_NEED_MORE:
+            self.stops.append(op)
+            if op == OP_ERROR:
+                self.broken = self.sink.closed = True
+                return
+            self.world.served.append((self.name, b"op %d" % op))
+            self.inlet.control()
+            op = self.inlet.process()
+
+    def flush(self) -> bool:
+        self.world.flushes += 1
+        self.sink.take()
+        return False
+
+    def read(self, data: bytes) -> None:
+        with self.inlet.parser.get_buffer(len(data)) as room:
+            room[: len(data)] = data
+        self.inlet.received(len(data))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_large_read_is_worked_on_in_parts_of_the_long_budget_where_nobody_waits(world: World) -> None:
+    client = Client(world, "a")
+    client.read(REQUEST * 5 * A_LONG_PART)
+    assert (len(world.served), client.inlet.waiting) == (A_LONG_PART, True)
+    for turn in range(2, 6):
+        world.turn()
+        assert len(world.served) == A_LONG_PART * turn
+    assert not client.inlet.waiting
+
+
+def test_parts_are_short_while_a_connection_with_little_to_do_is_there(world: World) -> None:
+    world.crowd()
+    client = Client(world, "a")
+    client.read(REQUEST * 100)
+    assert len(world.served) - 1 == A_SHORT_PART
+    world.turn()
+    assert len(world.served) - 1 == 2 * A_SHORT_PART
+    world.now_ns += CROWD_NS
+    world.turn()
+    assert len(world.served) - 1 == 100, "it has left: parts are long again"
+
+
+def test_requests_that_were_taken_ahead_together_are_served_no_further_than_the_budget(world: World) -> None:
+    world.crowd()
+    world.cost_ns = SHORT_NS
+    client = Client(world, "a")
+    client.read(REQUEST * 20)
+    for turn in range(1, 20):
+        assert world.count("a") == turn
+        world.turn()
+    assert [payload for name, payload in world.served if name == "a"] == [b"x"] * 20
+
+
+def test_connections_that_wait_have_their_turns_in_order_and_share_its_budget(world: World) -> None:
+    world.crowd()
+    clients = [Client(world, name) for name in "abc"]
+    for client in clients:
+        client.read(REQUEST * 15)
+    world.served.clear()
+    turns = []
+    for _ in range(6):
+        before = len(world.served)
+        world.turn()
+        turns.append("".join(name for name, _ in world.served[before:]))
+    assert turns == ["a" * 5, "b" * 5, "c" * 5, "a" * 5, "b" * 5, "c" * 5]
+
+
+def test_one_with_little_to_do_is_served_as_it_is_read_and_answered_at_once(world: World) -> None:
+    flood, bystander = Client(world, "flood"), Client(world, "by")
+    flood.read(REQUEST * 1000)
+    world.flushes = 0
+    bystander.read(REQUEST + PING)
+    assert world.served[-2][0] == "by"
+    bystander.sink.write(b"unflushed")
+    bystander.read(PING)
+    assert (world.flushes, bystander.sink.take()) == (1, b"")
+
+
+def test_what_one_with_much_reads_waits_while_others_with_little_are_there(world: World) -> None:
+    world.crowd()
+    client = Client(world, "a")
+    client.read(REQUEST * 10)
+    world.turn()
+    assert (world.count("a"), client.inlet.waiting) == (10, False)
+    client.read(REQUEST)
+    assert (world.count("a"), client.inlet.waiting) == (10, True)
+    world.turn()
+    assert (world.count("a"), client.inlet.waiting) == (11, False)
+
+
+def test_one_with_much_reads_less_at_once_while_others_with_little_are_there(world: World) -> None:
+    client = Client(world, "a")
+
+    def room() -> int:
+        with client.inlet.parser.get_buffer() as view:
+            return len(view)
+
+    whole = room()
+    client.read(REQUEST * 1000)
+    assert room() > whole // 2, "nobody else is there"
+    while world.soon:
+        world.turn()
+    world.crowd()
+    client.read(REQUEST * 1000)
+    while world.soon:
+        world.turn()
+    assert room() == CROWDED_READ
+    world.now_ns += 2 * CROWD_NS
+    client.read(REQUEST)
+    assert room() > whole // 2
+
+
+def test_a_message_larger_than_such_a_read_arrives_whole(world: World) -> None:
+    client = Client(world, "a")
+    payload = bytes(range(256)) * (CROWDED_READ // 64)
+    data = memoryview(REQUEST * 1000 + b"PUB a %d\r\n%s\r\n" % (len(payload), payload))
+    while data:
+        world.crowd()
+        with client.inlet.parser.get_buffer() as view:
+            n = min(len(view), len(data))
+            view[:n] = data[:n]
+        client.inlet.received(n)
+        data = data[n:]
+        while world.soon:
+            world.turn()
+    assert world.count("a") == 1001
+    assert world.served[-1] == ("a", payload)
+
+
+def test_what_is_read_while_the_rest_waits_comes_behind_it(world: World) -> None:
+    world.crowd()
+    client = Client(world, "a")
+    client.read(b"".join(b"PUB a 2\r\n%02d\r\n" % n for n in range(20)))
+    client.read(b"".join(b"PUB a 2\r\n%02d\r\n" % n for n in range(20, 40)) + PING)
+    while world.soon:
+        world.turn()
+    assert [payload for name, payload in world.served if name == "a"] == [b"%02d" % n for n in range(40)] + [
+        b"op %d" % OP_PING
+    ]
+
+
+def test_control_frames_are_worked_on_in_parts_too(world: World) -> None:
+    world.crowd()
+    client = Client(world, "a")
+    go_on = client.control
+
+    def slow(op: int) -> None:
+        world.now_ns += SHORT_NS
+        go_on(op)
+
+    client.inlet.on_control = slow
+    client.read(PING * 3)
+    assert len(client.stops) == 1
+    world.turn()
+    assert len(client.stops) == 2
+
+
+def test_reads_that_fill_the_buffer_one_after_the_other_are_one_part(world: World) -> None:
+    client = Client(world, "a")
+    with client.inlet.parser.get_buffer() as room:
+        size = len(room)
+    world.cost_ns = LONG_NS // 4
+    body = size - len(b"PUB a 123456\r\n\r\n")
+    for number in range(1, 5):
+        client.read(b"PUB a %06d\r\n" % body + b"x" * body + b"\r\n")
+        assert client.inlet.waiting == (number == 4)
+    world.turn()
+    assert not client.inlet.waiting
+    client.read(b"PUB a %06d\r\n" % body + b"x" * body + b"\r\n")
+    assert not client.inlet.waiting, "a new part"
+
+
+def test_nothing_is_worked_on_while_it_is_held(world: World) -> None:
+    client = Client(world, "a")
+    client.inlet.held = True
+    client.read(REQUEST)
+    client.inlet.go_on()
+    assert world.served == []
+    client.inlet.held = False
+    client.inlet.go_on()
+    assert world.count("a") == 1
+
+
+def test_all_that_waits_is_worked_through_before_the_server_stops(world: World) -> None:
+    world.crowd()
+    client = Client(world, "a")
+    client.read(REQUEST * 100)
+    client.inlet.finish()
+    assert (world.count("a"), client.inlet.waiting) == (100, False)
+
+
+def test_what_raises_in_its_turn_takes_no_turn_from_others() -> None:
+    soon: list[Callable[[], object]] = []
+    budget = LoopBudget(soon.append)
+    served: list[str] = []
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    budget.wait(fail)
+    budget.wait(lambda: served.append("b"))
+    with pytest.raises(ValueError, match="no"):
+        soon.pop()()
+    soon.pop()()
+    assert (served, soon, budget.waiting) == (["b"], [], 0)
+
+
+def test_whoever_asks_again_within_its_turn_comes_in_the_next_one() -> None:
+    soon: list[Callable[[], object]] = []
+    budget = LoopBudget(soon.append, lambda: 1)
+    turns: list[str] = []
+
+    def again(name: str) -> None:
+        turns.append(name)
+        if len(turns) < 6:
+            budget.wait(lambda: again(name))
+
+    budget.wait(lambda: again("a"))
+    budget.wait(lambda: again("b"))
+    soon.pop()()
+    assert turns == ["a", "b"]
+    soon.pop()()
+    assert turns == ["a", "b"] * 2
+
+
+costs = st.sampled_from([1, SHORT_NS // 3, SHORT_NS, LONG_NS // 2, LONG_NS])
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("wait"), st.sampled_from("abcd"), costs, st.integers(0, 3)),
+            st.tuples(st.just("light")),
+            st.tuples(st.just("pass"), st.sampled_from([1, CROWD_NS // 2, CROWD_NS])),
+            st.tuples(st.just("turn")),
+        ),
+        max_size=60,
+    )
+)
+def test_turns_are_those_of_the_model(script: list[tuple[Any, ...]]) -> None:
+    world, model = World(), reference.BudgetModel()
+    light = Client(world, "light")
+    served: list[str] = []
+
+    def wait(name: str, cost_ns: int, again: int) -> None:
+        def work() -> None:
+            served.append(name)
+            world.now_ns += cost_ns
+            if again:
+                wait(name, cost_ns, again - 1)
+
+        world.budget.wait(work)
+
+    for step, *arguments in script:
+        match step:
+            case "wait":
+                wait(*arguments)
+                model.wait(*arguments)
+            case "light":
+                light.read(PING)
+                model.light()
+            case "pass":
+                world.now_ns += arguments[0]
+                model.now_ns += arguments[0]
+            case _:
+                world.turn()
+                model.turn()
+        assert (served, world.now_ns) == (model.served, model.now_ns)
+        assert world.budget.waiting == len(model.queue)
+        assert len(world.soon) <= 1
+    while world.soon:
+        world.turn()
+        model.turn()
+    assert served == model.served
+    assert model.queue == []
+
+
+def test_parts_within_a_part_have_its_budget(world: World) -> None:
+    budget = world.budget
+    budget.begin_part()
+    budget.begin_part()
+    world.now_ns += LONG_NS
+    assert budget.is_over()
+    budget.end_part()
+    assert budget.is_over()
+    budget.end_part()
+    assert not budget.is_over(), "no part runs"
+    budget.begin_part()
+    assert not budget.is_over()
+
+
+def test_less_work_ends_a_tick_where_others_wait(world: World) -> None:
+    ends = []
+    trigger = TickTrigger(world.soon.append, lambda: (ends.append(1), trigger.begin(), trigger.done()))
+    trigger.read(trigger.schedule, WORK_MAX_CROWDED)
+    assert ends == []
+    client = Client(world, "light")
+    client.inlet.trigger = trigger
+    client.read(PING)
+    trigger.read(trigger.schedule, 0)
+    assert ends == [1]
+    assert WORK_MAX_CROWDED < WORK_MAX
+
+
+def unbudgeted(data: bytes) -> tuple[list[tuple[str, bytes]], bool]:
+    world = World()
+    client = Client(world, "a")
+    client.inlet.trigger = None
+    client.read(data)
+    return world.served, client.broken
+
+
+def budgeted(reads: list[bytes], cost_ns: int, crowded: bool) -> tuple[list[tuple[str, bytes]], bool]:
+    world = World()
+    if crowded:
+        world.crowd()
+        world.served.clear()
+    world.cost_ns = cost_ns
+    client = Client(world, "a")
+    for data in reads:
+        client.read(data)
+        world.turn()
+    while world.soon:
+        world.turn()
+    return world.served, client.broken
+
+
+TALK = (
+    b"PUB a r 3\r\nxyz\r\nPING\r\nHPUB b 12 14\r\nNATS/1.0\r\n\r\nhi\r\nSUB c 1\r\nPUB d 0\r\n\r\nPONG\r\n"
+    * 2
+)
+
+
+@pytest.mark.parametrize("cost_ns", [SHORT_NS // 3, 2 * LONG_NS])
+def test_a_talk_split_at_every_byte_is_the_same_with_and_without_a_budget(cost_ns: int) -> None:
+    expected = unbudgeted(TALK)
+    for at in range(len(TALK) + 1):
+        assert budgeted([TALK[:at], TALK[at:]], cost_ns, True) == expected
+    assert budgeted([TALK[at : at + 1] for at in range(len(TALK))], cost_ns, True) == expected
+
+
+frames = st.sampled_from(
+    [
+        REQUEST,
+        b"PUB b r 2\r\nyz\r\n",
+        PING,
+        b"PONG\r\n",
+        b"SUB a 1\r\n",
+        b"UNSUB 1\r\n",
+        b"CONNECT {}\r\n",
+        b"NO\r\n",
+    ]
+)
+
+
+@given(
+    st.lists(frames, max_size=80),
+    st.lists(st.integers(1, 60), max_size=30),
+    st.integers(0, 2 * SHORT_NS),
+    st.booleans(),
+)
+def test_a_budget_changes_when_frames_are_worked_on_and_nothing_else(
+    talk: list[bytes], sizes: list[int], cost_ns: int, crowded: bool
+) -> None:
+    data = b"".join(talk)
+    reads, start = [], 0
+    for size in sizes:
+        reads.append(data[start : start + size])
+        start += size
+    reads.append(data[start:])
+    assert budgeted([read for read in reads if read], cost_ns, crowded) == unbudgeted(data)
