@@ -104,7 +104,7 @@ sim: setup  ## the simulation: SEED=n replays one, SEEDS=1000 runs so many fresh
 
 faults: setup  ## a fault in every call for one client, one at a time; the others must be served (FAULTS_S each)
 	PENSTOCK_FAULTS_S=$(FAULTS_S) $(BIN)/python -m pytest -q \
-		tests/integration/test_fault_injection.py tests/unit/test_fault_recovery.py
+		tests/integration/server/test_fault_injection.py tests/unit/jetstream/test_fault_recovery.py
 
 sim-bugs: setup  ## bugs planted on purpose, and the seeds that find them
 	$(BIN)/python -m pytest -q -s tests/simulation/test_planted_bugs.py
@@ -113,8 +113,8 @@ churn: setup  ## CONSUMERS=1000000 ephemeral consumers come and go in simulated 
 	$(BIN)/python -m penstock.testing.sim --churn $(CONSUMERS)
 
 spark-kills: setup  ## Spark queries whose driver, workers and server are killed KILLS=30 times each
-	SPARK_KILLS=$(KILLS) $(BIN)/python -m pytest -q -k kill tests/integration/test_spark_kills.py \
-		tests/integration/test_spark_restart.py $(ARGS)
+	SPARK_KILLS=$(KILLS) $(BIN)/python -m pytest -q -k kill tests/integration/spark/test_kills.py \
+		tests/integration/spark/test_restart.py $(ARGS)
 
 kernel:  ## build the kernels named in K=a,b (all when empty) in place
 	@mkdir -p build

@@ -3,7 +3,7 @@
 Test suites start servers by the hundred and wait 100 ms for the port, once. The address is bound as soon as
 it is known: from the flags alone that takes a fifth of the start. This module, `flags`, `errors` and
 `net.sockets` therefore import neither msgspec nor asyncio, typing or logging
-(docs/decisions/0019-start-up.md; tests/integration/test_start_up.py holds the list).
+(docs/decisions/0019-start-up.md; tests/integration/server/test_start_up.py holds the list).
 """
 
 from __future__ import annotations

@@ -1,0 +1,411 @@
+"""A connection whose reads are worked on in parts: nothing is lost or out of order, whatever is between it
+and the socket, and whatever ends it. Time is a count of frames."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import struct
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.budget import CROWD_NS, SHORT_NS
+from penstock.kernels.wire.dispatch import ClientSink, Inlet, ServiceSink
+from penstock.kernels.wire.frames import OP_ERROR, OP_NEED_MORE
+from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.ticks import TickTrigger
+from penstock.net.backlog import BacklogWatch, Bounds
+from penstock.net.reasons import CloseReason
+from penstock.net.server_connection import Connection
+from penstock.net.tls import TlsLayer, TlsPolicy
+from penstock.net.websocket import WebsocketLayer, WebsocketPolicy
+
+PEM = str(Path(__file__).parents[2] / "support" / "tls.pem")
+KINDS = ("plain", "tls", "websocket")
+A_PART = 4  # frames of a turn
+SCRATCH = 1 << 20
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+class Raw(asyncio.Transport):
+    """The socket's transport: remembers what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading = True
+        self.closing = False
+        self.written = bytearray()
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closing = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class World:
+    """One client's connection, and a loop that is turned by hand. Each frame takes a quarter of a turn."""
+
+    def __init__(self, kind: str) -> None:
+        self.now_ns = CROWD_NS
+        self.soon: list[Callable[[], object]] = []
+        self.trigger = TickTrigger(self.soon.append, self._end, lambda: self.now_ns)
+        self.served: list[bytes] = []
+        self.ended: list[CloseReason] = []
+        self.counts: list[int] = []  # frames of each turn
+        index = SubscriptionIndex()
+        index.insert(Subscription(ServiceSink(self._serve), b">"))
+        loop = asyncio.get_running_loop()
+        watch = BacklogWatch(loop, Bounds(64 << 20, 10.0), flush_all=lambda: False, trigger=self.trigger)
+        self.sink = ClientSink(self.trigger.dirty_sinks)
+        self.inlet = Inlet(self.sink, index)
+        self.connection = Connection(self.inlet, watch)
+        self.connection.attach(self)
+        self.sink.owner = self.connection
+        self.raw = Raw()
+        self.watch = watch
+        self._make_crowd()
+        self.protocol, self.encode = getattr(self, f"_{kind}")()
+
+    def _make_crowd(self) -> None:
+        sink = ClientSink(self.trigger.dirty_sinks)
+        light = Inlet(sink)
+        light.trigger, light.on_control, light.is_direct = self.trigger, lambda op: None, True
+        light.parser.feed(b"PING\r\n")
+        light.go_on()
+        assert self.trigger.budget.crowded
+
+    def _plain(self) -> tuple[Any, Callable[[bytes], bytes]]:
+        self.connection.connection_made(self.raw)
+        return self.connection, bytes
+
+    def _tls(self) -> tuple[Any, Callable[[bytes], bytes]]:
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(PEM)
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+        layer = TlsLayer(
+            self.connection,
+            server,
+            TlsPolicy(10.0, info_delay_s=float("inf")),
+            bytearray(SCRATCH),
+            lambda text: None,
+        )
+        layer.connection_made(self.raw)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        peer = client.wrap_bio(incoming, outgoing)
+        while True:
+            try:
+                peer.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self._give(layer, outgoing.read())
+                incoming.write(bytes(self.raw.written))
+                self.raw.written.clear()
+        self._give(layer, outgoing.read())
+
+        def encode(data: bytes) -> bytes:
+            peer.write(data)
+            return outgoing.read()
+
+        return layer, encode
+
+    def _websocket(self) -> tuple[Any, Callable[[bytes], bytes]]:
+        layer = WebsocketLayer(lambda cookies, claimed: self.connection, WebsocketPolicy(), lambda text: None)
+        layer.connection_made(self.raw)
+        layer.data_received(UPGRADE)
+
+        def encode(data: bytes) -> bytes:
+            """Frames of seven bytes: most protocol lines are cut."""
+            pieces = [data[at : at + 7] for at in range(0, len(data), 7)]
+            return b"".join(
+                struct.pack(">BB", 0x82, 0x80 | len(piece)) + bytes(4) + piece for piece in pieces
+            )
+
+        return layer, encode
+
+    @staticmethod
+    def _give(protocol: Any, data: bytes) -> None:
+        if hasattr(protocol, "data_received"):
+            protocol.data_received(data)
+            return
+        while data:
+            room = memoryview(protocol.get_buffer(len(data)))
+            count = min(len(room), len(data))
+            room[:count] = data[:count]
+            del room
+            protocol.buffer_updated(count)
+            data = data[count:]
+
+    # -- of the handler
+
+    def connected(self) -> None:
+        pass
+
+    def control(self, op: int) -> None:
+        while op != OP_NEED_MORE and self.connection.close_reason is None:
+            if op == OP_ERROR:
+                self.served.append(b"error")
+                self.connection.close(CloseReason.PARSE_ERROR)
+                return
+            self._note(b"op %d" % op)
+            self.inlet.control()
+            op = self.inlet.process()
+
+    def closed(self, reason: CloseReason) -> None:
+        self.ended.append(reason)
+
+    def fell_behind(self) -> None:
+        raise AssertionError("nothing waits for this receiver")
+
+    # -- of the test
+
+    def _serve(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        self._note(payload)
+
+    def _note(self, what: bytes) -> None:
+        self.served.append(what)
+        self.now_ns += SHORT_NS // A_PART
+
+    def _end(self) -> None:
+        self.trigger.begin()
+        self.trigger.done()
+        self.trigger.flush()
+
+    def read(self, data: bytes) -> None:
+        """The loop reads bytes as they are on the wire; it does so only where reading is not paused."""
+        self._settle_until(lambda: self.raw.reading)
+        before = len(self.served)
+        self._give(self.protocol, data)
+        self.counts.append(len(self.served) - before)
+
+    def turn(self) -> None:
+        due, self.soon[:] = self.soon[:], []
+        before = len(self.served)
+        for callback in due:
+            callback()
+        self.counts.append(len(self.served) - before)
+
+    def settle(self) -> None:
+        self._settle_until(lambda: not self.soon)
+
+    def _settle_until(self, is_done: Callable[[], bool]) -> None:
+        for _ in range(10_000):
+            if is_done():
+                return
+            self.turn()
+        raise AssertionError("it never comes to an end")
+
+
+def publishes(count: int) -> bytes:
+    return b"".join(b"PUB a 3\r\n%03d\r\n" % n for n in range(count))
+
+
+def served(count: int) -> list[bytes]:
+    return [b"%03d" % n for n in range(count)]
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    def run(kind: str) -> None:
+        asyncio.run(test(kind))
+
+    run.__name__ = test.__name__
+    return pytest.mark.parametrize("kind", KINDS)(run)
+
+
+@in_a_loop
+async def test_a_large_read_is_worked_on_in_parts_and_reading_pauses_until_its_end(kind: str) -> None:
+    world = World(kind)
+    world.read(world.encode(publishes(100)))
+    assert not world.raw.reading
+    world.settle()
+    assert world.served == served(100)
+    assert max(world.counts) <= A_PART + 1
+    assert world.raw.reading
+
+
+@in_a_loop
+async def test_input_split_at_every_byte_is_served_in_order(kind: str) -> None:
+    talk = publishes(6) + b"PING\r\n" + publishes(6) + b"SUB x 1\r\nPONG\r\n"
+    expected = [*served(6), b"op 7", *served(6), b"op 3", b"op 8"]
+    size = len(World(kind).encode(talk))
+    for at in range(size):
+        world = World(kind)
+        data = world.encode(talk)
+        world.read(data[:at])
+        world.read(data[at:])
+        world.settle()
+        assert world.served == expected
+
+
+@in_a_loop
+async def test_what_came_before_the_end_of_the_socket_is_worked_on_before_the_session_ends(kind: str) -> None:
+    for error in (None, ConnectionResetError()):
+        world = World(kind)
+        world.read(world.encode(publishes(100)))
+        assert len(world.served) < 100
+        world.protocol.connection_lost(error)
+        assert world.ended == []
+        world.settle()
+        assert world.served == served(100)
+        assert world.ended == [CloseReason.READ_ERROR if error else CloseReason.CLIENT_CLOSED]
+        assert max(world.counts) <= A_PART + 1
+
+
+@in_a_loop
+async def test_what_a_layer_keeps_for_later_turns_comes_before_the_end_of_the_socket(kind: str) -> None:
+    large = 40 * [b"x" * 16_000]
+    wire = b"".join(b"PUB a 16000\r\n" + body + b"\r\n" for body in large)
+    for end in (None, ConnectionResetError()):
+        world = World(kind)
+        world.read(world.encode(wire))
+        assert len(world.served) < 40
+        if kind != "plain":
+            assert world.inlet.parser.pending < len(wire) // 2, "a layer hands over what there is a turn for"
+        world.protocol.connection_lost(end)
+        world.settle()
+        assert world.served == large
+        assert len(world.ended) == 1
+        assert max(world.counts) <= A_PART + 1
+
+
+@in_a_loop
+async def test_a_session_that_is_closed_after_its_socket_ends_with_the_rest_unread(kind: str) -> None:
+    world = World(kind)
+    world.read(world.encode(publishes(100)))
+    world.protocol.connection_lost(None)
+    before = len(world.served)
+    world.connection.close(CloseReason.STALE_CONNECTION)
+    world.settle()
+    await asyncio.sleep(0)
+    assert world.ended == [CloseReason.STALE_CONNECTION]
+    assert len(world.served) == before
+
+
+@in_a_loop
+async def test_a_broken_frame_in_the_rest_closes_the_connection_and_nothing_behind_it_is_served(
+    kind: str,
+) -> None:
+    world = World(kind)
+    world.read(world.encode(publishes(10) + b"NO SUCH VERB\r\n" + publishes(10)))
+    world.settle()
+    assert world.served == [*served(10), b"error"]
+    assert world.connection.close_reason is CloseReason.PARSE_ERROR
+
+
+@in_a_loop
+async def test_a_server_that_stops_works_through_what_it_has_read(kind: str) -> None:
+    world = World(kind)
+    world.read(world.encode(publishes(100)))
+    world.connection.finish()
+    assert world.served == served(100)
+    world.settle()
+    assert world.served == served(100)
+
+
+@in_a_loop
+async def test_nothing_is_worked_on_while_a_client_is_held_and_all_afterwards(kind: str) -> None:
+    world = World(kind)
+    world.settle()
+    world.connection.hold()
+    assert not world.raw.reading
+    World._give(world.protocol, world.encode(publishes(20)))
+    world.settle()
+    assert world.served == []
+    world.connection.release()
+    world.settle()
+    assert (world.served, world.raw.reading) == (served(20), True)
+    world.read(world.encode(publishes(20)))
+    world.connection.hold()
+    count = len(world.served)
+    world.settle()
+    assert len(world.served) == count, "its turn came, and it is held"
+    world.connection.release()
+    world.settle()
+    assert world.served == served(20) * 2
+
+
+@in_a_loop
+async def test_a_stalled_publisher_has_no_turns_until_it_goes_on(kind: str) -> None:
+    world = World(kind)
+    world.settle()
+    world.read(world.encode(publishes(40)))
+    world.connection._stall()
+    count = len(world.served)
+    world.settle()
+    assert len(world.served) == count
+    world.connection._resume()
+    world.settle()
+    assert (world.served, world.raw.reading) == (served(40), True)
+    world.watch.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exception_in_a_later_part_ends_that_connection_alone(
+    kind: str, noted_faults: list[BaseException]
+) -> None:
+    asyncio.run(raise_in_a_later_part(kind))
+    assert [str(fault) for fault in noted_faults] == ["no"]
+    noted_faults.clear()
+
+
+async def raise_in_a_later_part(kind: str) -> None:
+    world = World(kind)
+    others: list[int] = []
+    world.read(world.encode(publishes(A_PART) + b"PING\r\n" * 10))
+
+    def fail(op: int) -> None:
+        raise ValueError("no")
+
+    world.inlet.on_control = fail
+    world.trigger.budget.wait(lambda: others.append(1))
+    world.settle()
+    assert (world.connection.close_reason, others) == (CloseReason.READ_ERROR, [1])
+    assert world.raw.closing
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_turn_that_raises_at_once_ends_its_connection(
+    kind: str, noted_faults: list[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(connection: Connection) -> None:
+        raise ValueError("no")
+
+    async def main() -> None:
+        world = World(kind)
+        world.settle()
+        monkeypatch.setattr(Connection, "_on_turn", fail)
+        world.read(world.encode(publishes(100)))
+        world.settle()
+        assert world.connection.close_reason == CloseReason.READ_ERROR
+        assert world.raw.closing
+
+    asyncio.run(main())
+    assert [str(fault) for fault in noted_faults] == ["no"]
+    noted_faults.clear()

@@ -1,0 +1,117 @@
+"""The house rules that no linter knows: what is exported, what every kernel has, what no file may say."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+ROOT = Path(__file__).resolve().parents[3]
+KERNELS = sorted(
+    ".".join(path.relative_to(ROOT / "src/penstock/kernels").with_suffix("").parts)
+    for path in (ROOT / "src/penstock/kernels").rglob("*.pyx")
+)
+
+# Kernels without a face of their own: what holds the other one against its model holds these too.
+TESTED_THROUGH = {
+    "consumer.ack_journal": "consumer.ack_state",
+    "consumer.ack_queue": "consumer.ack_state",
+    "consumer.ack_snapshot": "consumer.ack_state",
+    "consumer.ack_window": "consumer.ack_state",
+    "log.subject_chains": "log.filter_cursor",
+    "log.key_table": "ingest.fast_batch",
+    "wire.slab": "routing.subscription_index",
+    "routing.literals": "routing.subscription_index",
+    "log.record_reads": "consumer.pump",
+    "log.subject_rows": "log.stream_log",
+    "log.log_core": "log.stream_log",
+    "log.log_watch": "log.filter_cursor",
+    "log.message_block": "log.stream_log",
+    "ingest.publish_headers": "ingest.ingest",
+    "log.subject_state": "log.stream_log",
+    "routing.trie": "routing.subscription_index",
+}
+
+
+def committed_files() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    paths = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def test_the_package_exports_exactly_these_names() -> None:
+    assert sorted(penstock.__all__) == EXPORTED
+    for name in EXPORTED:
+        assert getattr(penstock, name) is not None, name
+
+
+EXPORTED: list[str] = sorted(["Server", "__version__", "connect", "errors"])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_is_compiled(kernel: str) -> None:
+    module = importlib.import_module(f"penstock.kernels.{kernel}")
+    assert module.__file__ is not None
+    assert module.__file__.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)), "run `make setup`"
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_has_types_and_a_test_that_holds_it_against_a_model(kernel: str) -> None:
+    assert (ROOT / f"src/penstock/kernels/{kernel.replace('.', '/')}.pyi").exists()
+    tests = [path.read_text() for path in (ROOT / "tests/kernels").rglob("test_*.py")]
+    name = TESTED_THROUGH.get(kernel, kernel)
+    using = [text for text in tests if re.search(rf"penstock\.kernels\.{re.escape(name)}\b", text)]
+    assert using, f"no test in tests/kernels imports penstock.kernels.{name}"
+    assert any("hypothesis" in text and "tests.reference" in text for text in using)
+
+
+def test_no_file_names_a_path_of_somebodys_machine() -> None:
+    # Put together here, so that this file does not name one itself.
+    patterns = [rf"/{name}/" for name in ("work", "root", "Users")]
+    forbidden = re.compile("|".join(rf"(?<![\w.\]*~}}-]){pattern}" for pattern in patterns).encode())
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group().decode()}"
+        for path in committed_files()
+        for match in forbidden.finditer(path.read_bytes())
+    ]
+    assert found == []
+
+
+def test_no_work_is_left_marked_as_undone() -> None:
+    marks = re.compile(rb"\b(T[O]DO|F[I]XME|X[X]X)\b")
+    found = [
+        str(path.relative_to(ROOT))
+        for path in committed_files()
+        if path.suffix in (".py", ".pyx", ".pxd", ".pyi") and marks.search(path.read_bytes())
+    ]
+    assert found == []
+
+
+def test_every_make_command_the_readme_names_exists() -> None:
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)\b", (ROOT / "README.md").read_text(), re.M))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert named
+    assert named <= targets
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text()):
+            if not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)} -> {target}")
+    assert broken == []
+
+
+def test_the_package_and_its_metadata_say_the_same_version() -> None:
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert penstock.__version__ == metadata["project"]["version"]
