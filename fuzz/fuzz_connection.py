@@ -30,7 +30,7 @@ from seeded import fuzz
 from penstock.protocol.nkeys import KeyPair, Prefix
 from penstock.protocol.proxy_protocol import V2_SIGNATURE
 from penstock.server.config.directives import load
-from penstock.server.config.server_options import JetStreamOptions, Options
+from penstock.server.config.server_options import JetStreamOptions, ServerOptions
 from penstock.server.logging import logs
 from penstock.server.server import Server
 
@@ -216,7 +216,7 @@ SEEDS = [
 class World:
     """A server, and clients that must not notice anything. Everything runs inside the loop."""
 
-    def __init__(self, kind: str, options: Options | None) -> None:
+    def __init__(self, kind: str, options: ServerOptions | None) -> None:
         self.kind = kind
         self.errors: list[str] = []
         log = logs.Log(self.log, trace=True)
@@ -301,7 +301,7 @@ class World:
 class Fuzzer:
     """Inputs, one after the other, on servers that are replaced now and then."""
 
-    def __init__(self, accounts: Options) -> None:
+    def __init__(self, accounts: ServerOptions) -> None:
         self.accounts = accounts
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(self.on_error)

@@ -61,7 +61,7 @@ class Fuzzer:
         if len(data) < 2:
             return
         self.inputs += 1
-        answer = self.exchange(request(data[0] % KINDS, data[1:]))
+        answer = self.import_router(request(data[0] % KINDS, data[1:]))
         if self.raised.told:
             raise AssertionError(f"answered {answer[:200]!r}: {self.raised.told}")
         if answer.startswith(b"HTTP/1.1 5") and b'"status"' not in answer:
@@ -70,7 +70,7 @@ class Fuzzer:
             with urllib.request.urlopen(self.url + "/varz", timeout=ANSWER_S) as page:
                 page.read()
 
-    def exchange(self, sent: bytes) -> bytes:
+    def import_router(self, sent: bytes) -> bytes:
         """The answer to these bytes, after which the client sends no more."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_S) as sock:
             answer = bytearray()

@@ -16,9 +16,9 @@ import instrumented  # noqa: F401  # before everything of penstock
 
 from penstock import faults
 from penstock.net.proxy_layer import ProxyLayer
-from penstock.net.server_connection import Connection
+from penstock.net.server_connection import ServerConnection
 from penstock.net.websocket import WebsocketLayer
-from penstock.server.config.server_options import Options
+from penstock.server.config.server_options import ServerOptions
 from penstock.server.logging import logs
 from penstock.server.server import Server
 
@@ -102,7 +102,7 @@ class Peer:
         outer.connection_made(self.transport)
         if ends_ticks:
             assert server._tick is not None
-            assert isinstance(self.connection, Connection)
+            assert isinstance(self.connection, ServerConnection)
             self.connection._inlet.trigger = server._tick.trigger
 
     def receive(self, data: bytes) -> None:
@@ -146,7 +146,7 @@ class Host:
 
     def __init__(
         self,
-        options: Options,
+        options: ServerOptions,
         login: Callable[[bytes], bytes],
         furnish: Callable[[Peer], None] = lambda witness: None,
     ) -> None:

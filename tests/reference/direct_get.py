@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.kernels.log.stream_log import StoredMessage
+from penstock.kernels.log.stream_log import StoredRecord
 from penstock.protocol.durations import format_time
 
 
-def answer(stream: bytes, message: StoredMessage, *extra: bytes) -> tuple[bytes, bytes]:
+def answer(stream: bytes, message: StoredRecord, *extra: bytes) -> tuple[bytes, bytes]:
     """Header block and payload."""
     is_block = message.header.endswith(b"\r\n\r\n")
     lines = message.header.split(b"\r\n")[:-2] if is_block else [b"NATS/1.0"]
@@ -21,7 +21,7 @@ def answer(stream: bytes, message: StoredMessage, *extra: bytes) -> tuple[bytes,
 
 
 def batch(
-    stream: bytes, chosen: list[StoredMessage], *, most: int, room: int, bare: bool
+    stream: bytes, chosen: list[StoredRecord], *, most: int, room: int, bare: bool
 ) -> tuple[list[tuple[bytes, bytes]], int, int]:
     """Answers, the last one's sequence and how many messages are left."""
     answers: list[tuple[bytes, bytes]] = []

@@ -24,7 +24,7 @@ class ConsumerModel:
     def takes(self, subject: bytes) -> bool:
         return not self.filters or any(matches(one, subject) for one in self.filters)
 
-    def needs(self, seq: int, subject: bytes) -> bool:
+    def interest_state(self, seq: int, subject: bytes) -> bool:
         if not self.takes(subject):
             return False
         return seq > self.delivered or (seq in self.had and seq not in self.settled)
@@ -41,7 +41,7 @@ class NeedsModel:
 
     def needed(self, seq: int) -> bool:
         subject = self.log.live[seq].subject
-        return any(consumer.needs(seq, subject) for consumer in self.consumers.values())
+        return any(consumer.interest_state(seq, subject) for consumer in self.consumers.values())
 
     def settle(self, seqs: set[int]) -> None:
         for seq in seqs & set(self.log.live):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from penstock.routing.permissions import Entry, Permissions
+from penstock.routing.permissions import PermissionEntry, Permissions
 
 TOKENS = ("a", "b", "c")  # filters use a and b; c is a token that no filter names
 DEPTH_MAX = 4
@@ -25,7 +25,7 @@ def subjects_of(filter_: str) -> set[str]:
     return {subject for subject in WORLD if matches(filter_, subject)}
 
 
-def named(entries: tuple[Entry, ...], subject: str) -> bool:
+def named(entries: tuple[PermissionEntry, ...], subject: str) -> bool:
     """Does an entry without queue match the subject of a message?"""
     return any(entry.queue is None and matches(entry.subject, subject) for entry in entries)
 

@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 
 from penstock.errors import StoreError
-from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer.dead_letters import DeadLetters
 from penstock.jetstream.containment import Containment
 from penstock.jetstream.engine_tick import EngineTick
 from penstock.jetstream.stream import counter
 from penstock.jetstream.stream import stream_replica as stream
-from penstock.jetstream.stream.fast_batches import FastIngest
-from penstock.jetstream.stream.message_schedules import MessageSchedules, Produced
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.fast_batches import FastIngestBatches
+from penstock.jetstream.stream.message_schedules import MessageSchedules, ScheduledMessage
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.jetstream.stream.subject_transforms import make_mapper
 from penstock.kernels.log import records
-from penstock.kernels.log.stream_log import StoredMessage, StreamLog
+from penstock.kernels.log.stream_log import StoredRecord, StreamLog
 from penstock.kernels.wire.dispatch import SubjectMapper
 from penstock.protocol import headers
 from penstock.protocol.api import SubjectTransform
@@ -109,23 +109,23 @@ def half_a_batch_in_recovery(patch: pytest.MonkeyPatch) -> None:
 def stored_past_a_gap(patch: pytest.MonkeyPatch) -> None:
     """A fast batch with gap mode `fail` tells of a gap, and goes on."""
 
-    def in_order(fast: FastIngest, batch: Any, reply: bytes, seq: int) -> bool:
+    def in_order(fast: FastIngestBatches, batch: Any, reply: bytes, seq: int) -> bool:
         if seq != batch.seq + 1:
             fast._say_gap(reply, batch.seq, seq)
         return bool(seq > batch.seq)
 
-    patch.setattr(FastIngest, "_in_order", in_order)
+    patch.setattr(FastIngestBatches, "_in_order", in_order)
 
 
 def each_message_behind_the_end_answered(patch: pytest.MonkeyPatch) -> None:
     """What comes behind the end of a fast batch is refused message by message."""
-    refuse_behind = FastIngest._refuse_behind
+    refuse_behind = FastIngestBatches._refuse_behind
 
-    def each(fast: FastIngest, batch: Any, reply: bytes) -> None:
+    def each(fast: FastIngestBatches, batch: Any, reply: bytes) -> None:
         batch.is_refused = False
         refuse_behind(fast, batch, reply)
 
-    patch.setattr(FastIngest, "_refuse_behind", each)
+    patch.setattr(FastIngestBatches, "_refuse_behind", each)
 
 
 def letter_stored_twice(patch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,9 @@ def letter_settled_each_time(patch: pytest.MonkeyPatch) -> None:
     """A dead letter that a restart finds stored settles its message twice."""
     stored_in = DeadLetters._stored_in
 
-    def each_time(letters: DeadLetters, to: Stream, subject: bytes, ids: dict[bytes, int]) -> dict[int, int]:
+    def each_time(
+        letters: DeadLetters, to: StreamReplica, subject: bytes, ids: dict[bytes, int]
+    ) -> dict[int, int]:
         return EachTime(stored_in(letters, to, subject, ids))
 
     patch.setattr(DeadLetters, "_stored_in", each_time)
@@ -166,7 +168,7 @@ def transform_kept_past_an_update(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stream, "make_mapper", first)
 
 
-def _to_each_changed(tick: EngineTick, send: Callable[[Stream], None]) -> None:
+def _to_each_changed(tick: EngineTick, send: Callable[[StreamReplica], None]) -> None:
     tick.is_routing = True
     for changed in tick._changed.values():
         send(changed)
@@ -186,13 +188,13 @@ def republished_before_the_write(patch: pytest.MonkeyPatch) -> None:
 
 def not_republished_after_a_failed_write(patch: pytest.MonkeyPatch) -> None:
     """What could not be written does not go out again when it is written at last."""
-    write_failed = Stream.write_failed
+    write_failed = StreamReplica.write_failed
 
-    def forgetful(stream: Stream, reason: str) -> None:
+    def forgetful(stream: StreamReplica, reason: str) -> None:
         write_failed(stream, reason)
         stream.republisher.clear()
 
-    patch.setattr(Stream, "write_failed", forgetful)
+    patch.setattr(StreamReplica, "write_failed", forgetful)
 
 
 def acked_before_the_sync(patch: pytest.MonkeyPatch) -> None:
@@ -222,16 +224,16 @@ def counted_from_what_was_written(patch: pytest.MonkeyPatch) -> None:
     """Of the increments of a subject in one tick, each adds to the sum that the tick began with."""
     last_of = counter.last_of
 
-    def written(to: Stream, subject: bytes) -> counter.Last | None:
+    def written(to: StreamReplica, subject: bytes) -> counter.LastCounter | None:
         found = to.log.load_last(subject)
-        return last_of(to, subject) if found is None or found.seq <= to.kept_seq else None
+        return last_of(to, subject) if found is None or found.seq <= to.durable_seq else None
 
     patch.setattr(counter, "last_of", written)
 
 
 def deleted_schedule_happens(patch: pytest.MonkeyPatch) -> None:
     """A schedule that was removed happens all the same."""
-    add, seen = MessageSchedules.add, dict[tuple[bytes, int], StoredMessage | None]()
+    add, seen = MessageSchedules.add, dict[tuple[bytes, int], StoredRecord | None]()
 
     def remembered(schedules: MessageSchedules, subject: bytes, seq: int, due: int) -> None:
         seen[subject, seq] = seen.get((subject, seq)) or schedules._log.load(seq)
@@ -250,7 +252,7 @@ def schedule_happens_once(patch: pytest.MonkeyPatch) -> None:
     """A schedule that repeats happens for the first time only."""
     take_due = MessageSchedules.take_due
 
-    def once(schedules: MessageSchedules, now: int, most: int) -> list[Produced]:
+    def once(schedules: MessageSchedules, now: int, most: int) -> list[ScheduledMessage]:
         produced = take_due(schedules, now, most)
         for one in produced:
             schedules._due.pop(one.scheduler, None)
@@ -261,43 +263,43 @@ def schedule_happens_once(patch: pytest.MonkeyPatch) -> None:
 
 def batch_taken_by_a_full_disk(patch: pytest.MonkeyPatch) -> None:
     """Messages of atomic batches are taken while every publish is refused."""
-    apply_one = Stream._apply_one
+    apply_one = StreamReplica._apply_one
 
-    def taken(to: Stream, subject: bytes, reply: bytes, header: bytes, *rest: Any) -> None:
+    def taken(to: StreamReplica, subject: bytes, reply: bytes, header: bytes, *rest: Any) -> None:
         refusal = to.refuse_all
         if headers.value_of(header, headers.BATCH_ID):
             to.refuse_all = None
         apply_one(to, subject, reply, header, *rest)
         to.refuse_all = refusal
 
-    patch.setattr(Stream, "_apply_one", taken)
+    patch.setattr(StreamReplica, "_apply_one", taken)
 
 
 def consumer_removed_without_a_sync(patch: pytest.MonkeyPatch) -> None:
     """With `sync: always`, the answer that a consumer is gone does not wait for the disk."""
-    remove = Consumer.remove
+    remove = ConsumerReplica.remove
 
-    def unsynced(consumer: Consumer, *, sync: bool) -> None:
+    def unsynced(consumer: ConsumerReplica, *, sync: bool) -> None:
         remove(consumer, sync=False)
 
-    patch.setattr(Consumer, "remove", unsynced)
+    patch.setattr(ConsumerReplica, "remove", unsynced)
 
 
 def refused_removal_of_a_consumer_confirmed(patch: pytest.MonkeyPatch) -> None:
     """A request is told that a consumer is gone also when the disk refused to remove its files."""
-    remove = Consumer.remove
+    remove = ConsumerReplica.remove
 
-    def deaf(consumer: Consumer, *, sync: bool) -> None:
+    def deaf(consumer: ConsumerReplica, *, sync: bool) -> None:
         with contextlib.suppress(StoreError):
             remove(consumer, sync=sync)
 
-    patch.setattr(Consumer, "remove", deaf)
+    patch.setattr(ConsumerReplica, "remove", deaf)
 
 
 def refused_removal_of_a_stream_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A stream whose files the disk refused to remove is gone, and its files are in the way of the next."""
 
-    def forget(containment: Containment, stream: Stream, why: str) -> None:
+    def forget(containment: Containment, stream: StreamReplica, why: str) -> None:
         containment.take_out(stream)
         stream.store.undeleted.discard(stream.name)  # type: ignore[attr-defined]
 

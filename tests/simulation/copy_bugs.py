@@ -8,23 +8,23 @@ import pytest
 
 from penstock.jetstream import source_consumer as origin_consumer
 from penstock.jetstream import sourcing
-from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.engine_tick import EngineTick
 from penstock.jetstream.stream.source_positions import SourcePositions
-from penstock.jetstream.stream.source_state import Inflow
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.source_state import SourceState
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.ingest.copying import settle_upto
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.store.journal import FileConsumerStore
 
 
 def _read_on_from(off: int, patch: pytest.MonkeyPatch) -> None:
-    goes_on = Inflow.goes_on
+    goes_on = SourceState.goes_on
 
-    def shifted(inflow: Inflow, seq: int, ident: str) -> None:
-        goes_on(inflow, max(seq + off, 1), ident)
+    def shifted(source_state: SourceState, seq: int, ident: str) -> None:
+        goes_on(source_state, max(seq + off, 1), ident)
 
-    patch.setattr(Inflow, "goes_on", shifted)
+    patch.setattr(SourceState, "goes_on", shifted)
 
 
 def source_one_too_early(patch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def source_two_too_late(patch: pytest.MonkeyPatch) -> None:
 
 def positions_not_noted(patch: pytest.MonkeyPatch) -> None:
     """How far a stream got with its sources is what its messages say, as long as they are there."""
-    patch.setattr(SourcePositions, "note", lambda positions, inflows, log: None)
+    patch.setattr(SourcePositions, "note", lambda positions, source_states, log: None)
 
 
 def void_notes_come_back(patch: pytest.MonkeyPatch) -> None:
@@ -69,12 +69,14 @@ def mirrored_before_the_write(patch: pytest.MonkeyPatch) -> None:
         apply(tick, now)
 
     patch.setattr(EngineTick, "apply", ahead)
-    patch.setattr(Stream, "is_kept", True)
+    patch.setattr(StreamReplica, "is_kept", True)
 
 
 def copied_when_another_sync_ends(patch: pytest.MonkeyPatch) -> None:
     """When a sync ends, origins are read that applied publishes for a request and did not write them."""
-    patch.setattr(Stream, "is_kept", property(lambda one: not one.syncing and one.write_failure is None))
+    patch.setattr(
+        StreamReplica, "is_kept", property(lambda one: not one.syncing and one.write_failure is None)
+    )
 
 
 def origin_let_go_before_the_write(patch: pytest.MonkeyPatch) -> None:
@@ -83,9 +85,9 @@ def origin_let_go_before_the_write(patch: pytest.MonkeyPatch) -> None:
 
     def settled(reader: sourcing.LocalReader, now: int, enough: int) -> int:
         size = read(reader, now, enough)
-        consumer: Consumer | None = reader._consumer
+        consumer: ConsumerReplica | None = reader._consumer
         if consumer is not None and not consumer.closed and reader._looked > consumer.state.delivered_stream:
-            settle_upto(consumer.state, consumer.stream.log, reader.inflow.filters, reader._looked, now)
+            settle_upto(consumer.state, consumer.stream.log, reader.source_state.filters, reader._looked, now)
             consumer.engine.tick.touch_consumer(consumer)
         return size
 
@@ -99,18 +101,20 @@ def consumer_outlives_its_stream(patch: pytest.MonkeyPatch) -> None:
 
 def unwritten_is_mirrored(patch: pytest.MonkeyPatch) -> None:
     """An origin is read though its last write failed."""
-    is_kept = Stream.is_kept.fget
-    patch.setattr(Stream, "is_kept", property(lambda one: one.write_failure is not None or is_kept(one)))
+    is_kept = StreamReplica.is_kept.fget
+    patch.setattr(
+        StreamReplica, "is_kept", property(lambda one: one.write_failure is not None or is_kept(one))
+    )
 
 
 def removed_sources_not_noted(patch: pytest.MonkeyPatch) -> None:
     """How far a source got in the tick of the update that removes it is not noted."""
-    patch.setattr(SourcePositions, "leave", lambda positions, inflows: None)
+    patch.setattr(SourcePositions, "leave", lambda positions, source_states: None)
 
 
 def work_queue_held_by_the_gone(patch: pytest.MonkeyPatch) -> None:
     """A work queue keeps what the consumer of a lost source held back, until the next restart."""
-    patch.setattr(Stream, "is_to_be_reviewed", lambda stream, **_: False)
+    patch.setattr(StreamReplica, "is_to_be_reviewed", lambda stream, **_: False)
 
 
 COPY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol.api import ConsumerConfig
 from penstock.store import blocks, recovery
@@ -36,14 +36,14 @@ def tail_cut_in_two_steps(patch: pytest.MonkeyPatch) -> None:
 
 def first_messages_of_other_filters(patch: pytest.MonkeyPatch) -> None:
     """An update of a consumer's filters leaves the list of the last messages of each subject as it was."""
-    update = Consumer.update
+    update = ConsumerReplica.update
 
-    def listed_before(consumer: Consumer, config: ConsumerConfig, now: int) -> None:
+    def listed_before(consumer: ConsumerReplica, config: ConsumerConfig, now: int) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(Consumer, "_start_last_per_subject", lambda one: None)
+            inner.setattr(ConsumerReplica, "_start_last_per_subject", lambda one: None)
             update(consumer, config, now)
 
-    patch.setattr(Consumer, "update", listed_before)
+    patch.setattr(ConsumerReplica, "update", listed_before)
 
 
 def index_of_a_file_with_a_hole_given_up(patch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream.consumer.ack_handler import Acks
-from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.ack_handler import AckHandler
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer.state import Recorder
 from penstock.jetstream.engine_tick import EngineTick
 from penstock.jetstream.stream import publish_checks as ingest
 from penstock.jetstream.stream import stream_replica as stream
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.log import records
 from penstock.kernels.log.message_block import MessageBlock
 from penstock.kernels.log.stream_log import StreamLog
@@ -84,13 +84,13 @@ def half_a_batch_in_the_second_recovery(patch: pytest.MonkeyPatch) -> None:
 
 def ack_of_a_lost_delivery_dropped(patch: pytest.MonkeyPatch) -> None:
     """An ack is confirmed and dropped when power loss took back the delivery that it answers."""
-    settle = Acks._settle
+    settle = AckHandler._settle
 
-    def strict(acks: Acks, stream_seq: int, consumer_seq: int) -> int:
+    def strict(acks: AckHandler, stream_seq: int, consumer_seq: int) -> int:
         known = consumer_seq <= acks._consumer.state.delivered_consumer
         return settle(acks, stream_seq, consumer_seq) if known else 0
 
-    patch.setattr(Acks, "_settle", strict)
+    patch.setattr(AckHandler, "_settle", strict)
 
 
 def state_gone_before_the_removals(patch: pytest.MonkeyPatch) -> None:
@@ -150,14 +150,14 @@ def work_overtakes_the_sync(patch: pytest.MonkeyPatch) -> None:
 
 def marker_past_the_limit(patch: pytest.MonkeyPatch) -> None:
     """A marker is stored though a stream that discards new messages has no room for it."""
-    leave_marker = Stream._leave_marker
+    leave_marker = StreamReplica._leave_marker
 
-    def unchecked(to: Stream, subject: bytes) -> None:
+    def unchecked(to: StreamReplica, subject: bytes) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(ingest, "check_room", lambda *_: None)
             leave_marker(to, subject)
 
-    patch.setattr(Stream, "_leave_marker", unchecked)
+    patch.setattr(StreamReplica, "_leave_marker", unchecked)
 
 
 def repeated_ack_confirmed_unsynced(patch: pytest.MonkeyPatch) -> None:
@@ -180,15 +180,15 @@ def message_ids_forgotten_in_a_crash(patch: pytest.MonkeyPatch) -> None:
 
 def pending_dropped_by_an_update(patch: pytest.MonkeyPatch) -> None:
     """An update of a consumer gives up what came as often as it allows, not waiting for the acks."""
-    update = Consumer.update
+    update = ConsumerReplica.update
 
-    def hasty(consumer: Consumer, config: ConsumerConfig, now: int) -> None:
+    def hasty(consumer: ConsumerReplica, config: ConsumerConfig, now: int) -> None:
         update(consumer, config, now)
         for seq, _, _, times in consumer.state.pending():
             if 0 < consumer.config.max_deliver <= times + 1:
                 consumer.state.drop(seq)
 
-    patch.setattr(Consumer, "update", hasty)
+    patch.setattr(ConsumerReplica, "update", hasty)
 
 
 def forgotten_deliveries_come_back(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from penstock.kernels.wire.dispatch import publish
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from penstock.testing.sim.sim_disk import Killed, SimDisk
-from penstock.testing.sim.sim_executor import SimBackground
+from penstock.testing.sim.sim_executor import SimExecutor
 from tests.support.consumers import SECOND, ConsumerBench
 from tests.support.engine import EngineHarness
 from tests.support.simdisks import FailingDisk, TearAt
@@ -379,7 +379,7 @@ class LastFirst(Random):
 
 
 def test_a_sync_does_not_leave_out_what_a_removal_under_way_has_yet_to_sync() -> None:
-    disk, background = SimDisk(Random(1)), SimBackground()
+    disk, background = SimDisk(Random(1)), SimExecutor()
     background.random = LastFirst(1)
     store = FileStore("/store", disk=disk, block_size=200, background=background)
     stream = store.account("$G").create_stream("S", b"{}", "file")

@@ -16,7 +16,7 @@ from penstock.store.file import FileStore
 from penstock.store.files import OpenFiles
 from penstock.store.recovery import _indexed
 from penstock.testing.sim.sim_disk import Killed, SimDisk
-from penstock.testing.sim.sim_executor import SimBackground
+from penstock.testing.sim.sim_executor import SimExecutor
 from tests.support.consumers import SECOND, ConsumerBench
 from tests.support.engine import EngineHarness
 from tests.support.simdisks import FailingDisk, TearAt
@@ -24,7 +24,7 @@ from tests.support.simdisks import FailingDisk, TearAt
 SUBJECTS = [b"s.1", b"s.2", b"s.3"]
 
 
-def opened(disk: SimDisk, *, block_size: int, background: SimBackground | None = None) -> FileStore:
+def opened(disk: SimDisk, *, block_size: int, background: SimExecutor | None = None) -> FileStore:
     return FileStore("/store", disk=disk, block_size=block_size, background=background)
 
 
@@ -42,7 +42,7 @@ def recovered(disk: SimDisk, *, block_size: int) -> dict[bytes, int]:
 
 @pytest.mark.parametrize("rewritten", [False, True])
 def test_work_in_the_background_drops_no_message_whose_successor_is_not_written(rewritten: bool) -> None:
-    disk, background = SimDisk(Random(1)), SimBackground()
+    disk, background = SimDisk(Random(1)), SimExecutor()
     bench = EngineHarness(opened(disk, block_size=600, background=background).account("$G"))
     bench.create("S", "s.*", max_msgs_per_subject=1)
     publish_all(bench, SUBJECTS, b"first" * 25)
@@ -161,7 +161,7 @@ def test_an_ack_of_a_delivery_that_power_loss_took_back_is_confirmed_and_kept() 
 
 @pytest.mark.parametrize("syncing", [False, True])
 def test_an_ack_that_repeats_one_is_confirmed_when_that_one_is_on_the_disk(syncing: bool) -> None:
-    disk, background = SimDisk(Random(1)), SimBackground()
+    disk, background = SimDisk(Random(1)), SimExecutor()
     bench = ConsumerBench(opened(disk, block_size=4000).account("$G"), sync_always=True)
     bench.consumer("x", durable_name="x", ack_policy="explicit", ack_wait=SECOND)
     bench.store_messages("s.1")
@@ -305,7 +305,7 @@ def test_a_message_stays_when_work_in_the_background_overtakes_the_sync_of_what_
     replaced: int,
 ) -> None:
     for seed in range(200):
-        disk, background = SimDisk(Random(seed)), SimBackground()
+        disk, background = SimDisk(Random(seed)), SimExecutor()
         background.random = Random(seed)
         store = opened(disk, block_size=300, background=background)
         stream = store.account("$G").create_stream("S", b"{}", "file")

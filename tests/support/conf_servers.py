@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from penstock.server.config.directives import load
-from penstock.server.config.server_options import Options
+from penstock.server.config.server_options import ServerOptions
 from penstock.testing import server as penstock_server
 from tests.support.nats_servers import OfficialServer, PenstockServer, official_binary
 from tests.support.rawnats import RawNats
@@ -27,7 +27,9 @@ def running_conf(kind: str, conf: str, directory: Path) -> Iterator[int]:
         server = official_with(path)
     else:
         options = load(str(path))
-        settings = {name: getattr(options, name) for name in Options.__struct_fields__ if name not in _OWN}
+        settings = {
+            name: getattr(options, name) for name in ServerOptions.__struct_fields__ if name not in _OWN
+        }
         server = PenstockServer(directory, settings)
     server.start()
     try:

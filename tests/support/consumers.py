@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.kernels.wire.dispatch import ClientSink, publish
 from penstock.kernels.wire.frames import FrameParser
-from penstock.kernels.wire.sinks import DirtyList, Subscription
+from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from penstock.store.interface import AccountStore
 from tests.support.engine import EngineHarness
 
@@ -47,7 +47,7 @@ class Inbox:
         self._sink = ClientSink(DirtyList())
         self._sink.headers = True
         self._parser = FrameParser()
-        self._subscription = Subscription(self._sink, subject, queue, b"1")
+        self._subscription = SinkSubscription(self._sink, subject, queue, b"1")
         bench.index.insert(self._subscription)
 
     def take(self) -> list[Delivered]:
@@ -99,7 +99,7 @@ class ConsumerBench(EngineHarness):
         body = {"stream_name": "S", "config": {"name": name, **config}, "action": action}
         return self.request(f"$JS.API.CONSUMER.CREATE.S.{name}", body)
 
-    def consumer(self, name: str, **config: Any) -> Consumer:
+    def consumer(self, name: str, **config: Any) -> ConsumerReplica:
         """A consumer with explicit acks, unless said otherwise; creating it must work."""
         answer = self.define(name, **{"ack_policy": "explicit", **config})
         assert "error" not in answer, answer

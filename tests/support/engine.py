@@ -6,11 +6,11 @@ import itertools
 import json
 from typing import Any
 
-from penstock.jetstream.engine import JetStream
+from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.limits import EngineConfig
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink, publish
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.store.interface import AccountStore
 from penstock.store.memory import MemoryStore
 
@@ -28,7 +28,7 @@ class EngineHarness:
         self.index = SubscriptionIndex()
         self.store = store if store is not None else MemoryStore().account("$G")
         ids = itertools.count(1)
-        self.engine = JetStream(
+        self.engine = JetStreamEngine(
             self.index,
             self.store,
             config=EngineConfig(server_name="srv", version="2.14.0", **settings),
@@ -65,7 +65,7 @@ class EngineHarness:
         def hear(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
             heard.append((subject, header, payload))
 
-        self.index.insert(Subscription(ServiceSink(hear), subject))
+        self.index.insert(SinkSubscription(ServiceSink(hear), subject))
         return heard
 
     def messages(self, subject: str, body: Any = b"", header: bytes = b"") -> list[Message]:

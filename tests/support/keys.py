@@ -11,12 +11,12 @@ import msgspec
 
 from penstock.protocol.claims import (
     UNLIMITED,
-    Account,
     AccountClaims,
+    AccountFields,
     Operator,
     OperatorClaims,
-    User,
     UserClaims,
+    UserFields,
 )
 from penstock.protocol.jwt import encode, encode64
 from penstock.protocol.nkeys import KeyPair, Prefix
@@ -51,7 +51,7 @@ def account_token(name: str, *, by: KeyPair = OPERATOR, head: dict[str, Any] | N
     head = dict(head or {})
     issued = head.pop("issued_at", None)
     claims = AccountClaims(
-        subject=key("account", name).public, name=name, nats=Account(limits=bounds, **fields), **head
+        subject=key("account", name).public, name=name, nats=AccountFields(limits=bounds, **fields), **head
     )
     return encode(claims, by, now_s=now_s() if issued is None else issued)
 
@@ -66,7 +66,10 @@ def user_token(account: str, name: str, *, by: KeyPair | None = None, head: dict
     head = dict(head or {})
     issued = head.pop("issued_at", None)
     claims = UserClaims(
-        subject=key("user", name).public, name=head.pop("name", name), nats=User(**unlimited | fields), **head
+        subject=key("user", name).public,
+        name=head.pop("name", name),
+        nats=UserFields(**unlimited | fields),
+        **head,
     )
     return encode(claims, signer, now_s=now_s() if issued is None else issued)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.errors import ConfigError
-from penstock.server.config.server_options import Options
+from penstock.server.config.server_options import ServerOptions
 from penstock.server.reload import take_over
 from penstock.server.server import Server
 
 
-async def reload(server: Server, load: Callable[[], Options]) -> bool:
+async def reload(server: Server, load: Callable[[], ServerOptions]) -> bool:
     """Are the options that `load` gives in force?"""
     try:
         await take_over(server, load)

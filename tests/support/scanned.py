@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from penstock import faults
-from penstock.server.config.server_options import Options
+from penstock.server.config.server_options import ServerOptions
 from penstock.server.logging import logs
 from penstock.server.server import Server
 
@@ -64,7 +64,7 @@ class ScannedServer:
     Raises what the start raises.
     """
 
-    def __init__(self, options: Options, shift_s: float = 0.0) -> None:
+    def __init__(self, options: ServerOptions, shift_s: float = 0.0) -> None:
         self.errors: list[str] = []
         self._selector = MeasuringSelector()
         self._loop = ShiftedLoop(self._selector)

@@ -8,18 +8,18 @@ from typing import Any
 from msgspec import structs
 
 from penstock.errors import ConfigError
-from penstock.server.config.server_options import JetStreamOptions, Options, TlsOptions
+from penstock.server.config.server_options import JetStreamOptions, ServerOptions, TlsOptions
 
 
-def options_of(found: dict[str, Any]) -> Options:
+def options_of(found: dict[str, Any]) -> ServerOptions:
     """Options from flags, over those of the configuration file they name. Raises ConfigError, OSError."""
-    options = Options()
+    options = ServerOptions()
     path = found.get("config", "")
     if path:
         from penstock.server.config.directives import load
 
         options = load(path)
-    changes = {key: value for key, value in found.items() if key in Options.__struct_fields__}
+    changes = {key: value for key, value in found.items() if key in ServerOptions.__struct_fields__}
     changes.pop("jetstream", None)
     for name, options_set in _SEVERAL.items():
         if name in found:
@@ -73,7 +73,7 @@ def _tls_options(given: TlsOptions | None, found: dict[str, Any]) -> TlsOptions 
     return TlsOptions(**changes)
 
 
-def digest(options: Options) -> str:
+def digest(options: ServerOptions) -> str:
     """What identifies a configuration file's content."""
     import hashlib
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.console import Console
 
-    from penstock.spark.pipelines.report import Report
+    from penstock.spark.pipelines.report import PipelineReport
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Pipelines between streams and Spark.")
 
@@ -198,7 +198,7 @@ def enrich(
     master: Master = _MASTER,
 ) -> None:
     """Messages of two kinds joined into a third stream, with late ones waited for."""
-    from penstock.spark.pipelines.enrich import Side
+    from penstock.spark.pipelines.enrich import JoinSide
     from penstock.spark.pipelines.enrich import enrich as run
 
     sides = []
@@ -206,7 +206,7 @@ def enrich(
         parts = [part.strip() for part in text.split(",")]
         if len(parts) != 3 or not all(parts):
             raise typer.BadParameter(f"{text!r}: write a subject filter, a key field, a time field")
-        sides.append(Side(*parts))
+        sides.append(JoinSide(*parts))
     with _spark(master) as (spark, _console):
         done = run(
             spark, stream, into, _options(servers, option), left=sides[0], right=sides[1], subject=subject,
@@ -229,10 +229,10 @@ def _options(servers: str, given: list[str] | None) -> dict[str, str]:
     return options
 
 
-def _report(title: str) -> Report:
-    from penstock.spark.pipelines.report import Report
+def _report(title: str) -> PipelineReport:
+    from penstock.spark.pipelines.report import PipelineReport
 
-    return Report(title)
+    return PipelineReport(title)
 
 
 @contextmanager
@@ -266,7 +266,7 @@ def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
-def _finish(facts: dict[str, object], page: Report | None, report: Path | None) -> None:
+def _finish(facts: dict[str, object], page: PipelineReport | None, report: Path | None) -> None:
     for name, value in facts.items():
         _print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
     if page is not None and report is not None:

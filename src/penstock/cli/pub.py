@@ -44,7 +44,7 @@ class Batch(StrEnum):
     FAST = "fast"
 
 
-class Gap(StrEnum):
+class MissingMessages(StrEnum):
     """What a lost or refused message of a fast batch does."""
 
     FAIL = "fail"
@@ -79,8 +79,8 @@ def _pub(
         Batch, typer.Option("--batch", help="Store all or nothing (atomic), or as fast as it goes (fast).")
     ] = Batch.NONE,
     gap: Annotated[
-        Gap, typer.Option("--gap", help="fast: does a lost or refused message end the batch?")
-    ] = Gap.FAIL,
+        MissingMessages, typer.Option("--gap", help="fast: does a lost or refused message end the batch?")
+    ] = MissingMessages.FAIL,
     flow: Annotated[int, typer.Option("--flow", min=1, max=65535, help="fast: most messages an ack.")] = 1000,
     progress: Annotated[
         bool | None, typer.Option("--progress/--no-progress", help="Show it (default: on a terminal).")
@@ -143,7 +143,9 @@ class _Job:
         self._advance: Callable[[int, int], None] = lambda messages, size: None
         self.messages = 0
 
-    async def run(self, server: str, credentials: Path | None, batch: Batch, gap: Gap, flow: int) -> None:
+    async def run(
+        self, server: str, credentials: Path | None, batch: Batch, gap: MissingMessages, flow: int
+    ) -> None:
         """Connects, publishes, says what became of it."""
         from penstock import client
 
@@ -173,7 +175,7 @@ class _Job:
             await self._add_all(batch.add_many, batch.add)
             return await batch.commit_eob() if self.messages else None
 
-    async def _fast(self, nc: Client, gap: Gap, flow: int) -> PubAck | None:
+    async def _fast(self, nc: Client, gap: MissingMessages, flow: int) -> PubAck | None:
         def lost(last_seq: int, seq: int) -> None:
             sys.stderr.write(f"penstock pub: messages behind {last_seq:,} and before {seq:,} got lost\n")
 

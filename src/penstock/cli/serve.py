@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from penstock.server.config.server_options import Options
+    from penstock.server.config.server_options import ServerOptions
     from penstock.server.logging import logs
     from penstock.server.server import Server
 
@@ -126,7 +126,9 @@ def _told_only(found: dict[str, Any], program: str) -> str:
 
 
 def _run(
-    options: Options, load: Callable[[], Options], listening: list[socket.socket] | ServerError | None
+    options: ServerOptions,
+    load: Callable[[], ServerOptions],
+    listening: list[socket.socket] | ServerError | None,
 ) -> int:
     from penstock.server.logging import logs
 
@@ -150,7 +152,10 @@ def _run(
 
 
 def _run_loop(
-    options: Options, listening: list[socket.socket], served: logs.ServedLog, load: Callable[[], Options]
+    options: ServerOptions,
+    listening: list[socket.socket],
+    served: logs.ServedLog,
+    load: Callable[[], ServerOptions],
 ) -> int:
     import asyncio
     from functools import partial
@@ -170,7 +175,10 @@ def _loop_factory() -> Any:
 
 
 async def _serve_until_signal(
-    options: Options, listening: list[socket.socket], served: logs.ServedLog, load: Callable[[], Options]
+    options: ServerOptions,
+    listening: list[socket.socket],
+    served: logs.ServedLog,
+    load: Callable[[], ServerOptions],
 ) -> int:
     import asyncio
     from functools import partial
@@ -196,7 +204,7 @@ async def _serve_until_signal(
     return await _wait(server, ended, log)
 
 
-async def _reload(server: Server, load: Callable[[], Options], served: logs.ServedLog) -> None:
+async def _reload(server: Server, load: Callable[[], ServerOptions], served: logs.ServedLog) -> None:
     from penstock.server import reload
 
     await reload.take_over(server, load, served)
@@ -220,7 +228,7 @@ def _on_loop_error(log: logs.Log, loop: asyncio.AbstractEventLoop, context: dict
     log.failure(context.get("message", "unhandled error"), context.get("exception"))
 
 
-def _greet(server: Server, options: Options, log: logs.Log) -> None:
+def _greet(server: Server, options: ServerOptions, log: logs.Log) -> None:
     from penstock.cli.flag_options import digest
     from penstock.server.server_identity import VERSION
 

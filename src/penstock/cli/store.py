@@ -20,10 +20,10 @@ import typer
 from penstock.cli.running import run_app
 from penstock.errors import PenstockError
 from penstock.store.keys import StoreKey
-from penstock.store.store_check import Doctor, Report
+from penstock.store.store_check import StoreChecker, StoreReport
 
 if TYPE_CHECKING:
-    from penstock.kernels.log.stream_log import StoredMessage
+    from penstock.kernels.log.stream_log import StoredRecord
 
 EXIT_SOUND, EXIT_FOUND, EXIT_COULD_NOT = 0, 1, 2
 
@@ -106,11 +106,11 @@ def dump(
     raise typer.Exit(EXIT_FOUND if told else EXIT_SOUND)
 
 
-def _named(doctor: Doctor) -> str:
+def _named(doctor: StoreChecker) -> str:
     return ", ".join(f"{name} (account {of})" for of, name, _ in doctor.streams()) or "none"
 
 
-def _line(account: str, stream: str, message: StoredMessage) -> dict[str, Any]:
+def _line(account: str, stream: str, message: StoredRecord) -> dict[str, Any]:
     """One message. What is no text stands in base64, under a name that says so."""
     seconds, ns = divmod(message.ts, _NS)
     line: dict[str, Any] = {
@@ -134,9 +134,9 @@ def _line(account: str, stream: str, message: StoredMessage) -> dict[str, Any]:
 
 
 @contextmanager
-def _doctor(directory: Path, key: str, prev_key: str, config: Path | None) -> Iterator[Doctor]:
+def _doctor(directory: Path, key: str, prev_key: str, config: Path | None) -> Iterator[StoreChecker]:
     try:
-        doctor = Doctor(directory, _keys(key, prev_key, config))
+        doctor = StoreChecker(directory, _keys(key, prev_key, config))
         try:
             yield doctor
         finally:
@@ -161,7 +161,7 @@ def _fail(text: str) -> None:
     raise typer.Exit(EXIT_COULD_NOT)
 
 
-def _show(report: Report, directory: Path, *, repaired: bool) -> None:
+def _show(report: StoreReport, directory: Path, *, repaired: bool) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -39,7 +39,7 @@ from penstock.protocol.api import DecodeError, PubAck
 from penstock.protocol.batch import batch_exception, check_batch_id, parse_answer
 
 if TYPE_CHECKING:
-    from penstock.client.client_session import Session
+    from penstock.client.client_session import ClientSession
 
 SEQUENCE_SPACE = 24  # bytes of a header block behind the batch's own part: a sequence and the end
 COMMIT = "1"
@@ -53,7 +53,7 @@ class AtomicBatch:
     """
 
     def __init__(
-        self, session: Session, *, ack_first: bool, ack_every: int, timeout: float, batch_id: str | None
+        self, session: ClientSession, *, ack_first: bool, ack_every: int, timeout: float, batch_id: str | None
     ) -> None:
         if ack_every < 0:
             raise MisuseError(f"ack_every is {ack_every}; it is a number of messages, 0 for never")

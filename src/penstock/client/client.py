@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Never, Unpack
 
 from penstock.client import keywords
-from penstock.client.client_session import RELIEF_BYTES, ClientState, Session
+from penstock.client.client_session import RELIEF_BYTES, ClientSession, ClientState
 from penstock.client.info import ServerInfo
 from penstock.client.jetstream import JetStream
 from penstock.client.message import HeadersLike, Msg, Payload, encode_headers, encode_payload
@@ -37,7 +37,7 @@ class Client:
     """A connection to NATS; made by `penstock.client.connect`. Belongs to the event loop it was made in."""
 
     def __init__(self, servers: str | Iterable[str], options: Options) -> None:
-        self._session = Session(self, servers, options)
+        self._session = ClientSession(self, servers, options)
 
     @classmethod
     async def open(cls, servers: str | Iterable[str], options: Options) -> Client:

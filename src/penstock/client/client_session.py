@@ -86,7 +86,7 @@ _NEXT_STATES = {
 }
 
 
-class Session:
+class ClientSession:
     """The inner side of one `Client`; parts of this package talk to it, users to the client."""
 
     def __init__(self, client: Client, servers: str | Iterable[str], options: Options) -> None:

@@ -40,7 +40,7 @@ from penstock.protocol import headers as names
 from penstock.protocol.api import encode
 
 if TYPE_CHECKING:
-    from penstock.client.client_session import Session
+    from penstock.client.client_session import ClientSession
     from penstock.client.subscription import Subscription
 
 JsMessageCallback = Callable[[JsMsg], Awaitable[Any] | None]
@@ -71,7 +71,7 @@ class Consume(MessageQueue, ConnectionListener):
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         pull_subject: bytes,
         consumer: str,
         options: ConsumeOptions,

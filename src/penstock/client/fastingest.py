@@ -41,10 +41,10 @@ from penstock.errors import (
 )
 from penstock.protocol.api import DecodeError, PubAck
 from penstock.protocol.batch import (
+    BatchGap,
+    BatchRefused,
     FlowAck,
-    Gap,
     Operation,
-    Refused,
     batch_exception,
     check_batch_id,
     parse_answer,
@@ -54,7 +54,7 @@ from penstock.protocol.batch import (
 from penstock.protocol.flow import FlowWindow
 
 if TYPE_CHECKING:
-    from penstock.client.client_session import Session
+    from penstock.client.client_session import ClientSession
     from penstock.client.subscription import Subscription
 
 log = logging.getLogger("penstock.client")
@@ -77,7 +77,7 @@ class FastIngest(ConnectionListener):
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         subject: str | None,
         *,
         gap: Literal["fail", "ok"],
@@ -344,9 +344,9 @@ class FastIngest(ConnectionListener):
         if isinstance(answer, FlowAck):
             if self._flow.acked > acked:
                 self._tell(self._on_ack, self._flow.acked)
-        elif isinstance(answer, Gap):
+        elif isinstance(answer, BatchGap):
             self._tell(self._on_gap, answer.last_seq, answer.seq)
-        elif isinstance(answer, Refused):
+        elif isinstance(answer, BatchRefused):
             subject = self._first_subject.decode("utf-8", "replace")
             self._tell(self._on_error, answer.seq, batch_exception(answer.error, subject))
         if self._commit is not None and not self._flow.is_over and self._flow.lost_commit(raw[1], answer):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.client.fastingest import FastIngest
 from penstock.client.message import Payload
-from penstock.client.publisher import PendingAck, Tally
+from penstock.client.publisher import PendingAck, PublishStats
 from penstock.client.publishing import PublishOptions
 from penstock.errors import (
     BatchEndedError,
@@ -38,7 +38,7 @@ from penstock.protocol.api import PubAck
 from penstock.protocol.batch import FLOW_MAX
 
 if TYPE_CHECKING:
-    from penstock.client.client_session import Session
+    from penstock.client.client_session import ClientSession
 
 OUTSTANDING_ACKS = 2
 
@@ -76,13 +76,13 @@ class FastPendingAck(PendingAck):
         self._ack = ack
 
 
-class FastPublisher(Tally):
+class FastPublisher(PublishStats):
     """Made by `JetStream.publisher(fast=True)`; use it in `async with`.
 
     acked and failed count what is done; `pending` what is under way.
     """
 
-    def __init__(self, session: Session, *, window: int, timeout: float) -> None:
+    def __init__(self, session: ClientSession, *, window: int, timeout: float) -> None:
         super().__init__(session, window, timeout)
         self._flow = min(max(1, window // OUTSTANDING_ACKS), FLOW_MAX)
         self._batch: FastIngest | None = None

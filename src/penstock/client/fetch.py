@@ -37,7 +37,7 @@ from penstock.protocol.api import PullRequest, encode
 from penstock.protocol.durations import NS_PER_S
 
 if TYPE_CHECKING:
-    from penstock.client.client_session import Session
+    from penstock.client.client_session import ClientSession
     from penstock.client.subscription import Subscription
 
 # The server ends a pull; the client only steps in when nothing was heard so long after the expiry.
@@ -66,7 +66,7 @@ class Fetch(MessageQueue, ConnectionListener):
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         pull_subject: bytes,
         request: PullRequest,
         consumer: str,

@@ -66,7 +66,7 @@ from penstock.protocol.api import (
 from penstock.protocol.subjects import check_name
 
 if TYPE_CHECKING:
-    from penstock.client.client_session import Session
+    from penstock.client.client_session import ClientSession
     from penstock.client.consumer import Consumer
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class JetStream:
     prefix: of the API subjects. timeout: seconds, for every request that names no other.
     """
 
-    def __init__(self, session: Session, *, prefix: str, timeout: float) -> None:
+    def __init__(self, session: ClientSession, *, prefix: str, timeout: float) -> None:
         self.session = session
         self.prefix = prefix.rstrip(".")
         self.timeout = timeout

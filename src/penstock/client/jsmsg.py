@@ -14,11 +14,11 @@ from penstock.client.config import to_ns
 from penstock.client.message import Msg, RawMessage
 from penstock.errors import MisuseError
 from penstock.protocol import acks
-from penstock.protocol.acks import Delivery
+from penstock.protocol.acks import AckSubject
 from penstock.protocol.durations import NS_PER_S
 
 if TYPE_CHECKING:
-    from penstock.client.client_session import Session
+    from penstock.client.client_session import ClientSession
 
 
 class JsMsg(Msg):
@@ -26,15 +26,15 @@ class JsMsg(Msg):
 
     __slots__ = ("_delivery", "_settled")
 
-    def __init__(self, session: Session, raw: RawMessage) -> None:
+    def __init__(self, session: ClientSession, raw: RawMessage) -> None:
         self._session = session
         self._raw = raw
         self._headers = None
-        self._delivery: Delivery | None = None
+        self._delivery: AckSubject | None = None
         self._settled = False
 
     @property
-    def metadata(self) -> Delivery:
+    def metadata(self) -> AckSubject:
         """Stream, consumer, sequences, time and counts of this delivery.
 
         Raises MisuseError when the message did not come from a consumer.

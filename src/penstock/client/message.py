@@ -14,7 +14,7 @@ from penstock.errors import MisuseError
 from penstock.protocol.headers import Headers, parse, status_of
 
 if TYPE_CHECKING:
-    from penstock.client.client_session import Session
+    from penstock.client.client_session import ClientSession
 
 # What the frame parser makes of a MSG or HMSG: sid, subject, reply, header block, payload.
 RawMessage: TypeAlias = tuple[int, bytes, bytes | None, bytes | None, bytes]
@@ -67,7 +67,7 @@ class Msg:
 
     __slots__ = ("_headers", "_raw", "_session")
 
-    def __init__(self, session: Session, raw: RawMessage) -> None:
+    def __init__(self, session: ClientSession, raw: RawMessage) -> None:
         self._session = session
         self._raw = raw
         self._headers: Headers | None = None

@@ -40,7 +40,7 @@ from penstock.errors import (
 from penstock.protocol.api import AckPolicy, DeliverPolicy
 
 if TYPE_CHECKING:
-    from penstock.client.client_session import Session
+    from penstock.client.client_session import ClientSession
     from penstock.client.stream import Stream
 
 SETTINGS = frozenset(
@@ -255,7 +255,7 @@ class OrderedConsume(Consume):
     def __init__(
         self,
         ordered: OrderedConsumer,
-        session: Session,
+        session: ClientSession,
         stream: str,
         options: ConsumeOptions,
         **more: Any,

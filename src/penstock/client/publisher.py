@@ -46,7 +46,7 @@ from penstock.errors import (
 from penstock.protocol.api import PubAck
 
 if TYPE_CHECKING:
-    from penstock.client.client_session import Session
+    from penstock.client.client_session import ClientSession
     from penstock.client.subscription import Subscription
 
 # Failures kept for the error at the end; further ones are only counted.
@@ -120,13 +120,13 @@ class PendingAck:
             self._waiters = None
 
 
-class Tally(ABC):
+class PublishStats(ABC):
     """What publishers have in common: how their messages fared, and what the exit says of it.
 
     acked and failed count what is done.
     """
 
-    def __init__(self, session: Session, window: int, timeout: float) -> None:
+    def __init__(self, session: ClientSession, window: int, timeout: float) -> None:
         if window < 1:
             raise MisuseError(f"window is {window}; at least one publish must be under way")
         self._session = session
@@ -174,13 +174,13 @@ class Tally(ABC):
             raise failure
 
 
-class Publisher(Tally, ConnectionListener):
+class Publisher(PublishStats, ConnectionListener):
     """Made by `JetStream.publisher`; use it in `async with`.
 
     acked and failed count what is done; `pending` what is under way.
     """
 
-    def __init__(self, session: Session, *, window: int, timeout: float) -> None:
+    def __init__(self, session: ClientSession, *, window: int, timeout: float) -> None:
         super().__init__(session, window, timeout)
         self._window = window
         self._limit = 0  # the window while the publisher is in use; 0 sends publish() to _wait_for_room()

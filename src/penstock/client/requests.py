@@ -16,7 +16,7 @@ from penstock.client.nuid import new_nuid
 from penstock.errors import ClientError, NoRespondersError, RequestTimeoutError
 
 if TYPE_CHECKING:
-    from penstock.client.client_session import Session
+    from penstock.client.client_session import ClientSession
     from penstock.client.subscription import Subscription
 
 NO_RESPONDERS_START = b"NATS/1.0 503"
@@ -31,7 +31,7 @@ def is_no_responders(raw: RawMessage) -> bool:
 class RequestTable:
     """The requests of one client that wait for their answer."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ClientSession) -> None:
         self._session = session
         self._prefix = f"{session.options.inbox_prefix}.{new_nuid()}."
         self._prefix_bytes = self._prefix.encode()

@@ -58,7 +58,7 @@ from penstock.protocol.headers import Headers
 from penstock.protocol.subjects import check_name
 
 if TYPE_CHECKING:
-    from penstock.client.client_session import Session
+    from penstock.client.client_session import ClientSession
     from penstock.client.jetstream import JetStream
 
 
@@ -74,7 +74,7 @@ class Stream:
         return f"<Stream {self.name!r}>"
 
     @property
-    def session(self) -> Session:
+    def session(self) -> ClientSession:
         """The client's inner side; for the parts of this package."""
         return self._js.session
 

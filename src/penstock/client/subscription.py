@@ -31,7 +31,7 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.client.client_session import Session
+    from penstock.client.client_session import ClientSession
 
 MessageCallback = Callable[[Msg], Awaitable[Any] | None]
 SLOW_REPORT_INTERVAL_S = 10.0
@@ -67,7 +67,7 @@ class Subscription(MessageQueue):
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         subject: str,
         queue: str,
         sid: int,

@@ -16,15 +16,15 @@ from penstock.protocol import error_codes as codes
 from penstock.protocol.api import AccountInfo, ApiError, StorageType, StreamConfig
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
     from penstock.jetstream.limits import EngineConfig
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 
 class Capacity:
     """Of one engine."""
 
-    def __init__(self, engine: JetStream) -> None:
+    def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
         self._used = dict.fromkeys(StorageType, 0)
         # What other accounts have of what the server may hold.
@@ -38,13 +38,13 @@ class Capacity:
 
     # --- what is held --------------------------------------------------------------------------
 
-    def note(self, stream: Stream) -> None:
+    def note(self, stream: StreamReplica) -> None:
         """The stream may have changed its size."""
         size = stream.log.bytes
         self._used[stream.config.storage] += size - stream.accounted_bytes
         stream.accounted_bytes = size
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, stream: StreamReplica) -> None:
         """The stream is deleted."""
         self._used[stream.config.storage] -= stream.accounted_bytes
 
@@ -52,7 +52,7 @@ class Capacity:
         """Bytes that all streams of this storage held when each was noted last."""
         return self._used[storage]
 
-    def reserved(self, storage: StorageType, without: Stream | None = None) -> int:
+    def reserved(self, storage: StorageType, without: StreamReplica | None = None) -> int:
         """Bytes that streams of this storage (but one) have set as their max_bytes."""
         return sum(
             stream.config.max_bytes
@@ -97,7 +97,7 @@ class Capacity:
         own, limit = self._own_limit(storage), self._limit(storage)
         return not (0 <= own < used or 0 <= limit < used + self.used_elsewhere(storage))
 
-    def admit(self, stream: Stream) -> None:
+    def admit(self, stream: StreamReplica) -> None:
         """Tells the stream what it may store just now: whether publishes are refused, and up to how many
         bytes it may grow before the account has too many."""
         storage = stream.config.storage
@@ -114,7 +114,7 @@ class Capacity:
         limit = self._limit(storage)
         return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self.used_elsewhere(storage) else None
 
-    def check(self, config: StreamConfig, present: Stream | None) -> None:
+    def check(self, config: StreamConfig, present: StreamReplica | None) -> None:
         """May there be a stream like this, new or in place of `present`?
 
         Raises JetStreamApiError 10120 without a limit for its tier, 10113 and 10122 for its max_bytes, 10027
@@ -140,7 +140,7 @@ class Capacity:
                 raise codes.MEMORY_RESOURCES_EXCEEDED.exception()
             raise codes.STORAGE_RESOURCES_EXCEEDED.exception()
 
-    def may_start_fast_batch(self, stream: Stream) -> bool:
+    def may_start_fast_batch(self, stream: StreamReplica) -> bool:
         """Is there room for one more, of the stream's and of the server's?"""
         own_max = self._config.batch_inflight_per_stream_max or FAST_INFLIGHT_PER_STREAM
         total_max = self._config.batch_inflight_total_max or FAST_INFLIGHT_TOTAL

@@ -33,9 +33,9 @@ from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import error_codes as codes
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import Consumer
-    from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+    from penstock.jetstream.engine import JetStreamEngine
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 FORESEEN = (JetStreamApiError, StoreError)
 
@@ -51,16 +51,16 @@ class Problem(msgspec.Struct, frozen=True):
 class Containment:
     """Of one engine."""
 
-    def __init__(self, engine: JetStream) -> None:
+    def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
 
     # --- what failed ---------------------------------------------------------------------------
 
-    def stream_failed(self, error: Exception, stream: Stream, *_: object) -> None:
+    def stream_failed(self, error: Exception, stream: StreamReplica, *_: object) -> None:
         """Work on a stream raised."""
         self.set_aside(stream, faults.told(self._note(error, f"stream {stream.name}")))
 
-    def consumer_failed(self, error: Exception, consumer: Consumer, *_: object) -> None:
+    def consumer_failed(self, error: Exception, consumer: ConsumerReplica, *_: object) -> None:
         """Work on a consumer raised."""
         stream = consumer.stream
         fault = self._note(error, f"consumer {consumer.name} of stream {stream.name}")
@@ -80,16 +80,16 @@ class Containment:
         self._note(error, "work at the end of a tick")
 
     @contextmanager
-    def changing(self, asset: Stream | Consumer) -> Iterator[None]:
+    def changing(self, asset: StreamReplica | ConsumerReplica) -> Iterator[None]:
         """A request changes it. What is raised comes out; what was not foreseen leaves the asset doubtful."""
-        from penstock.jetstream.stream.stream_replica import Stream
+        from penstock.jetstream.stream.stream_replica import StreamReplica
 
         try:
             yield
         except FORESEEN:
             raise
         except Exception as error:
-            if isinstance(asset, Stream):
+            if isinstance(asset, StreamReplica):
                 self.stream_failed(error, asset)
             else:
                 self.consumer_failed(error, asset)
@@ -97,13 +97,13 @@ class Containment:
 
     # --- what becomes of it --------------------------------------------------------------------
 
-    def set_aside(self, stream: Stream, why: str) -> None:
+    def set_aside(self, stream: StreamReplica, why: str) -> None:
         """The stream is offline from now on: it lets everything go as it is, and writes nothing."""
         self._engine.offline[stream.name] = why
         self.take_out(stream)
         self._each(partial(self._refuse_waiting, stream, why), stream.store.abandon)
 
-    def take_out(self, stream: Stream) -> None:
+    def take_out(self, stream: StreamReplica) -> None:
         """Nothing reaches the stream any more, and nothing of it waits for a turn."""
         engine = self._engine
         consumers = list(stream.consumers.values())
@@ -117,17 +117,17 @@ class Containment:
             stream.atomic.drop,
         )
 
-    def leave_out(self, stream: Stream, consumer: str, why: str) -> None:
+    def leave_out(self, stream: StreamReplica, consumer: str, why: str) -> None:
         """A consumer does not work: its stream goes on, and keeps what the consumer may still need."""
         stream.offline[consumer] = why
-        if stream.needs is not None:
-            stream.needs.held = True
+        if stream.interest_state is not None:
+            stream.interest_state.held = True
 
     def still_kept(self, stream: str, error: Exception) -> None:
         """What is kept of a stream that could not be made can't be removed either: a request can, later."""
         self._engine.offline[stream] = faults.told(self._note(error, f"removing stream {stream}"))
 
-    def consumer_still_kept(self, stream: Stream, consumer: str, error: Exception) -> None:
+    def consumer_still_kept(self, stream: StreamReplica, consumer: str, error: Exception) -> None:
         """The same of a consumer."""
         fault = self._note(error, f"removing consumer {consumer} of stream {stream.name}")
         self.leave_out(stream, consumer, faults.told(fault))
@@ -150,7 +150,7 @@ class Containment:
         for step in steps:
             faults.contain(step, self.work_failed)
 
-    def _refuse_waiting(self, stream: Stream, why: str) -> None:
+    def _refuse_waiting(self, stream: StreamReplica, why: str) -> None:
         """Publishers that wait for an ack are told that there is none: what they published may be stored."""
         text = stream.refusal(codes.STREAM_OFFLINE_REASON.format(err=why))
         replies = [reply for reply, _ in stream.acks.items()]

@@ -22,7 +22,7 @@ from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api import ApiService
 from penstock.jetstream.api.waiting import WaitingRequests
 from penstock.jetstream.capacity import Capacity
-from penstock.jetstream.consumer.fair_scheduler import Turns
+from penstock.jetstream.consumer.fair_scheduler import FairScheduler
 from penstock.jetstream.consumer.interest import InterestWatch
 from penstock.jetstream.containment import Containment
 from penstock.jetstream.engine_tick import EngineTick
@@ -36,7 +36,7 @@ from penstock.jetstream.slices import Slices
 from penstock.jetstream.sourcing import Sourcing
 from penstock.jetstream.stream.overflow import Overflow
 from penstock.jetstream.stream.source_config import check_among
-from penstock.jetstream.stream.stream_replica import Stream, StreamMeta
+from penstock.jetstream.stream.stream_replica import StreamMeta, StreamReplica
 from penstock.jetstream.subject_claims import SubjectClaims, bounded
 from penstock.jetstream.transfers import Transfers
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
@@ -47,7 +47,7 @@ from penstock.protocol.transforms import Below
 from penstock.store.interface import AccountStore, StreamStore
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import Consumer
+    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -55,7 +55,7 @@ CONSUMER_END_WORK = 16 * 1024  # a consumer ends, in the units of slices.py
 FILES_WORK = 128 * 1024  # its files are removed, or one of the stream; a slow disk takes ten times as long
 
 
-class JetStream:
+class JetStreamEngine:
     """The engine of one account.
 
     index: the account's subscriptions; the engine adds its own sinks. stores: where streams are kept.
@@ -79,7 +79,7 @@ class JetStream:
         self.config = config
         self.clock = clock
         self.new_id = new_id
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, StreamReplica] = {}
         self.claims = SubjectClaims()  # of the streams, and of those that are being restored
         self.offline: dict[str, str] = {}  # streams that could not be opened, and why
         self.advisories = Advisories(index, clock=clock, new_id=new_id, domain=config.domain)
@@ -97,7 +97,7 @@ class JetStream:
         self.containment = Containment(self)
         self.tick = EngineTick(self)
         self.interest = InterestWatch(index)
-        self.turns = Turns()
+        self.turns = FairScheduler()
         self.indexing = SubjectIndexing(wake)
         self.slices = Slices(self)
         self.reviews = Reviews(self)
@@ -118,7 +118,7 @@ class JetStream:
         """Answers a request to the API that came before the engine listened."""
         self._api.on_request(subject, reply, header, payload, origin)
 
-    def adopt(self, store: StreamStore) -> Generator[int, None, Stream]:
+    def adopt(self, store: StreamStore) -> Generator[int, None, StreamReplica]:
         """A stream with messages and consumers becomes one of the account's; its store is open. Yields work
         in the units of slices.py."""
         stream = yield from self._opening.adopt(store)
@@ -160,12 +160,12 @@ class JetStream:
                 faults.contain(close, partial(self._closing_failed, stream))
         self.streams.clear()
 
-    def _closing_failed(self, stream: Stream, error: Exception) -> None:
+    def _closing_failed(self, stream: StreamReplica, error: Exception) -> None:
         if not isinstance(error, StoreError):
             faults.note(f"closing stream {stream.name}", error)
         log.error("stream %s: closing it failed: %s", stream.name, error)
 
-    def _finish_sync(self, stream: Stream) -> None:
+    def _finish_sync(self, stream: StreamReplica) -> None:
         """Waits for a sync that is under way."""
         if stream.syncing:
             try:
@@ -175,7 +175,7 @@ class JetStream:
 
     # --- streams -------------------------------------------------------------------------------
 
-    def stream(self, name: str) -> Stream:
+    def stream(self, name: str) -> StreamReplica:
         """The stream of that name. Raises JetStreamApiError 10059, or 10194 when it is offline."""
         stream = self.streams.get(name)
         if stream is None:
@@ -184,7 +184,7 @@ class JetStream:
             raise codes.STREAM_NOT_FOUND.exception(stream=name)
         return stream
 
-    def create_stream(self, request: Any, now: int) -> Stream:
+    def create_stream(self, request: Any, now: int) -> StreamReplica:
         """The stream a StreamConfigRequest asks for; the present one when it is configured just so.
 
         Raises JetStreamApiError: what `config.checked` refuses, 10058 for another configuration under that
@@ -226,7 +226,7 @@ class JetStream:
         self.advisories.stream_action(stream.name, "create")
         return stream
 
-    def _kept(self, present: Stream) -> Stream:
+    def _kept(self, present: StreamReplica) -> StreamReplica:
         """The answer that a stream exists promises it, as that to its creation does. Raises 10049."""
         try:
             present.store.sync_name()
@@ -245,7 +245,7 @@ class JetStream:
             raise codes.STREAM_NAME_EXIST_RESTORE_FAILED.exception(stream=name)
         return config
 
-    def update_stream(self, request: Any, now: int) -> Stream:
+    def update_stream(self, request: Any, now: int) -> StreamReplica:
         """Changes a stream's configuration. Raises JetStreamApiError like create_stream, 10059, 10052."""
         stream = self.stream(request.name)
         config = self._among_others(stream_config.updated(stream.config, request, self.config), request)
@@ -292,7 +292,7 @@ class JetStream:
             raise codes.STREAM_DELETE.exception(err=str(error)) from error
         self.advisories.stream_action(name, "delete")
 
-    def _delete_stream(self, stream: Stream) -> None:
+    def _delete_stream(self, stream: StreamReplica) -> None:
         try:
             # First: a stream that may come back needs its consumers in its origins.
             files = stream.store.begin_delete()
@@ -311,19 +311,21 @@ class JetStream:
             consumer.stand_still()
         self.slices.add(self._delete_rest(consumers, files))
 
-    def _delete_rest(self, consumers: list[Consumer], files: Iterator[object]) -> Generator[int, None, None]:
+    def _delete_rest(
+        self, consumers: list[ConsumerReplica], files: Iterator[object]
+    ) -> Generator[int, None, None]:
         for consumer in consumers:
             faults.contain(self._end_consumer, self.containment.work_failed, consumer)
             yield CONSUMER_END_WORK
         for _ in files:
             yield FILES_WORK
 
-    def _end_consumer(self, consumer: Consumer) -> None:
+    def _end_consumer(self, consumer: ConsumerReplica) -> None:
         self.tick.forget_consumer(consumer)
         consumer.end()
         self.advisories.consumer_action(consumer.stream.name, consumer.name, "delete")
 
-    def drop_stream(self, stream: Stream) -> None:
+    def drop_stream(self, stream: StreamReplica) -> None:
         """A stream goes away: no more turns and deadlines for it."""
         name = stream.config.name
         is_known = self.streams.get(name) is stream
@@ -340,22 +342,22 @@ class JetStream:
 
         return check_among(config, find, pedantic=request.pedantic)
 
-    def delete_offline_consumer(self, stream: Stream, name: str, *, sync: bool) -> None:
+    def delete_offline_consumer(self, stream: StreamReplica, name: str, *, sync: bool) -> None:
         """Removes what is kept of a consumer that does not work; what only that one needed goes with it.
 
         Raises StoreWriteError. sync: power loss does not bring it back.
         """
         stream.store.delete_consumer(name, sync=sync)
         del stream.offline[name]
-        if stream.needs is not None and not stream.offline:
-            stream.needs.held = False
+        if stream.interest_state is not None and not stream.offline:
+            stream.interest_state.held = False
             self.reviews.begin(stream)
         self.tick.touch_stream(stream)
         self.advisories.consumer_action(stream.name, name, "delete")
 
-    def new_stream(self, config: StreamConfig, store: Any, created: int) -> Stream:
+    def new_stream(self, config: StreamConfig, store: Any, created: int) -> StreamReplica:
         """A stream over its store, which nothing reaches yet."""
-        stream = Stream(
+        stream = StreamReplica(
             config,
             store,
             created=created,
@@ -372,7 +374,7 @@ class JetStream:
         stream.fast.abandoned = partial(self.advisories.batch_abandoned, stream.name, reason="timeout")
         return stream
 
-    def _check_consumer_limits(self, stream: Stream, config: StreamConfig) -> None:
+    def _check_consumer_limits(self, stream: StreamReplica, config: StreamConfig) -> None:
         """Limits that change may not be below what the consumers have (10069)."""
         before, limits = stream.config.consumer_limits, config.consumer_limits
         if limits == before:

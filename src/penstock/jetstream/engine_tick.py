@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import StoreWriteError
 from penstock.jetstream.deadlines import Deadlines, earliest
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.protocol.api import PersistMode
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import Consumer
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+    from penstock.jetstream.engine import JetStreamEngine
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -44,7 +44,7 @@ AGAIN_NS = 100_000_000  # until the next tick at the latest, after a step that f
 class EngineTick:
     """Of one engine."""
 
-    def __init__(self, engine: JetStream) -> None:
+    def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
         self._streams = engine.streams
         self._group = engine.group
@@ -56,19 +56,21 @@ class EngineTick:
         # API request that arrives then (a message delivered to an API subject, a pub ack whose reply is one)
         # waits for the next tick.
         self.is_routing = False
-        self._unwritten: dict[str, Stream] = {}
-        self._changed: dict[str, Stream] = {}  # since consumers looked for news last
-        self._lagging: dict[Consumer, None] = {}  # consumers whose last write failed
-        self._active: dict[Consumer, None] = {}  # an ordered set: consumers with something to do this tick
-        self._written: list[Consumer] = []  # consumers in this tick, which may confirm acks
+        self._unwritten: dict[str, StreamReplica] = {}
+        self._changed: dict[str, StreamReplica] = {}  # since consumers looked for news last
+        self._lagging: dict[ConsumerReplica, None] = {}  # consumers whose last write failed
+        self._active: dict[
+            ConsumerReplica, None
+        ] = {}  # an ordered set: consumers with something to do this tick
+        self._written: list[ConsumerReplica] = []  # consumers in this tick, which may confirm acks
         self.deferred: list[Callable[[], object]] = []  # what `defer` put off
-        self._deadlines: Deadlines[Stream | Consumer] = Deadlines()
+        self._deadlines: Deadlines[StreamReplica | ConsumerReplica] = Deadlines()
         self._unsynced: dict[str, None] = {}
         self._sync_due: int | None = None
-        self._failing: dict[str, Stream] = {}  # streams whose last write failed
+        self._failing: dict[str, StreamReplica] = {}  # streams whose last write failed
         self._retry_due: int | None = None
         self._may_send = True  # what was applied was written since a step failed
-        self._again: list[Consumer] = []  # to be looked at in the next tick
+        self._again: list[ConsumerReplica] = []  # to be looked at in the next tick
         self._again_due: int | None = None
 
     # --- the steps -----------------------------------------------------------------------------
@@ -82,7 +84,7 @@ class EngineTick:
 
     def _apply(self, now: int) -> None:
         ready = dict.fromkeys(self._group.take_ready()) if self._group.ready else {}
-        dirty: list[Stream] = self._engine.dirty_streams.take()
+        dirty: list[StreamReplica] = self._engine.dirty_streams.take()
         for stream in [*ready, *dirty]:
             if self._streams.get(stream.name) is stream:  # else deleted or set aside in this very tick
                 try:
@@ -102,7 +104,7 @@ class EngineTick:
             except Exception as error:
                 self._work_failed(error)
 
-    def _apply_stream(self, stream: Stream, now: int, *, was_held: bool) -> None:
+    def _apply_stream(self, stream: StreamReplica, now: int, *, was_held: bool) -> None:
         if stream.syncing:
             self._group.hold(stream)
             return
@@ -112,7 +114,7 @@ class EngineTick:
         stream.apply_pending(now)
         self._note_stream(stream)
 
-    def _apply_consumer(self, consumer: Consumer, now: int) -> None:
+    def _apply_consumer(self, consumer: ConsumerReplica, now: int) -> None:
         consumer.apply(now)
         self._active[consumer] = None
         self._remove_settled(consumer)
@@ -187,9 +189,13 @@ class EngineTick:
     def _deliver_all(self, now: int) -> None:
         changed, self._changed = self._changed, {}
         for stream in changed.values():
-            if stream.wiring is not None and stream.write_failure is None and not stream.syncing:
+            if (
+                stream.consumer_subscriptions is not None
+                and stream.write_failure is None
+                and not stream.syncing
+            ):
                 try:
-                    news = stream.wiring.with_news()
+                    news = stream.consumer_subscriptions.ready_consumers()
                 except Exception as error:
                     self._stream_failed(error, stream)
                 else:
@@ -207,12 +213,12 @@ class EngineTick:
             except Exception as error:
                 self._work_failed(error)
 
-    def _first_active(self) -> list[Consumer]:
+    def _first_active(self) -> list[ConsumerReplica]:
         """Consumers that have their turn in a tick: ten thousand take a tenth of a second. Those that became
         active first are first, and the others follow in the next ticks."""
         return list(itertools.islice(self._active, CONSUMERS_TICK))
 
-    def _take_active(self) -> list[Consumer]:
+    def _take_active(self) -> list[ConsumerReplica]:
         """The same consumers. They are no longer active after this tick, unless something makes them so."""
         active = self._first_active()
         if len(active) == len(self._active):
@@ -223,7 +229,7 @@ class EngineTick:
             self._engine.wake()
         return active
 
-    def _deliver(self, consumers: list[Consumer], now: int) -> None:
+    def _deliver(self, consumers: list[ConsumerReplica], now: int) -> None:
         turns = self._engine.turns
         share = turns.share(len(consumers))
         self.is_routing = True
@@ -239,7 +245,7 @@ class EngineTick:
         finally:
             self.is_routing = False
 
-    def _deliver_one(self, consumer: Consumer, now: int, share: int) -> None:
+    def _deliver_one(self, consumer: ConsumerReplica, now: int, share: int) -> None:
         consumer.deliver(now, share)
         self._write_consumer(consumer)
         if self._remove_settled(consumer):  # without acks, a delivery settles
@@ -258,24 +264,32 @@ class EngineTick:
 
     # --- outside of the tick's end -------------------------------------------------------------
 
-    def synced(self, stream: Stream, error: StoreWriteError | None, held: list[Consumer]) -> None:
+    def synced(
+        self, stream: StreamReplica, error: StoreWriteError | None, held: list[ConsumerReplica]
+    ) -> None:
         """A sync in the background is done: what the stream's tick held back of acks and deliveries."""
         try:
             self._synced(stream, error, held)
         except Exception as fault:
             self._stream_failed(fault, stream)
 
-    def _synced(self, stream: Stream, error: StoreWriteError | None, held: list[Consumer]) -> None:
+    def _synced(
+        self, stream: StreamReplica, error: StoreWriteError | None, held: list[ConsumerReplica]
+    ) -> None:
         if error is not None:
             self._failed_to_write(stream, error)
         else:
-            stream.kept_seq = stream.log.last_seq
+            stream.durable_seq = stream.log.last_seq
         self.is_routing = True
         try:
             stream.acknowledge(self._engine.index)
         finally:
             self.is_routing = False
-        news = stream.wiring.with_news() if stream.wiring is not None and error is None else []
+        news = (
+            stream.consumer_subscriptions.ready_consumers()
+            if stream.consumer_subscriptions is not None and error is None
+            else []
+        )
         now = self._engine.clock()
         self._deliver([one for one in dict.fromkeys([*held, *news]) if not one.closed], now)
         self._engine.sourcing.advance([stream.name], now)
@@ -287,7 +301,7 @@ class EngineTick:
         self.deferred.append(work)
         self._engine.wake()
 
-    def touch_stream(self, stream: Stream, *, at_once: bool = True) -> None:
+    def touch_stream(self, stream: StreamReplica, *, at_once: bool = True) -> None:
         """A request changed the stream: it is written, all its consumers look at it in this tick.
 
         at_once: with sync_always, the disk has the change when the tick ends.
@@ -295,28 +309,28 @@ class EngineTick:
         stream.sync_at_once = stream.sync_at_once or (at_once and self._engine.config.sync_always)
         self._touch(stream)
 
-    def note_removals(self, stream: Stream) -> None:
+    def note_removals(self, stream: StreamReplica) -> None:
         """Messages left the stream: it is written in this tick. Its consumers need not look yet."""
         self._note_stream(stream)
 
-    def touch_consumer(self, consumer: Consumer) -> None:
+    def touch_consumer(self, consumer: ConsumerReplica) -> None:
         """The consumer has something to do in this tick."""
         self._active[consumer] = None
         self._engine.wake()
 
-    def forget_stream(self, stream: Stream) -> None:
+    def forget_stream(self, stream: StreamReplica) -> None:
         """A stream goes away: no more turns and deadlines for it."""
         for table in (self._unwritten, self._changed, self._failing, self._unsynced):
             table.pop(stream.name, None)
         self._deadlines.set(stream, None)
 
-    def forget_consumer(self, consumer: Consumer) -> None:
+    def forget_consumer(self, consumer: ConsumerReplica) -> None:
         """A consumer goes away: no more turns and deadlines for it."""
         self._active.pop(consumer, None)
         self._lagging.pop(consumer, None)
         self._deadlines.set(consumer, None)
 
-    def keep_change(self, stream: Stream) -> None:
+    def keep_change(self, stream: StreamReplica) -> None:
         """Writes what a request changed before it is answered. Raises StoreWriteError: the change holds, and
         is written when that works again, but until then it could be lost."""
         self.touch_stream(stream)
@@ -325,14 +339,14 @@ class EngineTick:
         if stream.write_failure is not None:
             raise StoreWriteError(stream.write_failure.description)
 
-    def keep_removals(self, stream: Stream) -> None:
+    def keep_removals(self, stream: StreamReplica) -> None:
         """Writes what acks removed from an interest or work-queue stream, when it waits to be written.
 
         A consumer may end only after that: until then its state alone tells what it acked. After a crash in
         between, the next consumer of a work queue would get messages whose acks were confirmed. Raises
         StoreWriteError.
         """
-        if stream.needs is not None and not stream.syncing and not stream.log.is_written:
+        if stream.interest_state is not None and not stream.syncing and not stream.log.is_written:
             self.keep_change(stream)
 
     # --- deadlines -----------------------------------------------------------------------------
@@ -362,7 +376,7 @@ class EngineTick:
             if not due:
                 break
             thing = due[0]
-            if isinstance(thing, Stream):
+            if isinstance(thing, StreamReplica):
                 try:
                     work -= self._stream_on_time(thing, now)
                 except Exception as error:
@@ -387,7 +401,7 @@ class EngineTick:
             for consumer in self._lagging:
                 self.touch_consumer(consumer)
 
-    def _stream_on_time(self, stream: Stream, now: int) -> int:
+    def _stream_on_time(self, stream: StreamReplica, now: int) -> int:
         """Returns the work it did."""
         if stream.syncing:
             self._group.hold(stream)  # what time stores must not leave with the sync that has begun
@@ -397,33 +411,33 @@ class EngineTick:
         self._touch(stream)
         return work
 
-    def _consumer_on_time(self, consumer: Consumer, now: int) -> None:
+    def _consumer_on_time(self, consumer: ConsumerReplica, now: int) -> None:
         consumer.on_time(now)
         self.touch_consumer(consumer)
 
     # --- own -----------------------------------------------------------------------------------
 
-    def _touch(self, stream: Stream) -> None:
+    def _touch(self, stream: StreamReplica) -> None:
         self._note_stream(stream)
         self._active.update(dict.fromkeys(stream.consumers.values()))
         self._engine.wake()
 
-    def _remove_settled(self, consumer: Consumer) -> int:
+    def _remove_settled(self, consumer: ConsumerReplica) -> int:
         """What the consumer settled leaves an interest or work-queue stream, unless another one needs it."""
         stream = consumer.stream
-        if stream.needs is None or consumer.closed:
+        if stream.interest_state is None or consumer.closed:
             return 0
-        gone = stream.needs.settle(consumer.pump)
+        gone = stream.interest_state.settle(consumer.pump)
         if gone:
             self._note_stream(stream)
         return gone
 
-    def _note_stream(self, stream: Stream) -> None:
+    def _note_stream(self, stream: StreamReplica) -> None:
         self._engine.capacity.note(stream)
         self._unwritten[stream.name] = self._changed[stream.name] = stream
         self._deadlines.set(stream, stream.next_deadline())
 
-    def _write_stream(self, stream: Stream) -> None:
+    def _write_stream(self, stream: StreamReplica) -> None:
         config = self._engine.config
         try:
             stream.write()
@@ -437,20 +451,20 @@ class EngineTick:
             self._failed_to_write(stream, error)
         else:
             if not stream.syncing:
-                stream.kept_seq = stream.log.last_seq
+                stream.durable_seq = stream.log.last_seq
             if stream.write_failure is not None:
                 log.warning("stream %s is written again", stream.name)
                 stream.write_failure = None
                 self._failing.pop(stream.name, None)
                 self._active.update(dict.fromkeys(stream.consumers.values()))
 
-    def _failed_to_write(self, stream: Stream, error: StoreWriteError) -> None:
+    def _failed_to_write(self, stream: StreamReplica, error: StoreWriteError) -> None:
         log.error("stream %s can not be written, its publishes are refused: %s", stream.name, error)
         stream.write_failed(str(error))
         self._failing[stream.name] = stream
         self._retry_later()
 
-    def _write_consumer(self, consumer: Consumer) -> None:
+    def _write_consumer(self, consumer: ConsumerReplica) -> None:
         try:
             consumer.write()
         except StoreWriteError as error:
@@ -475,7 +489,7 @@ class EngineTick:
                 except Exception as error:
                     self._stream_failed(error, stream)
 
-    def _sync_stream(self, stream: Stream) -> None:
+    def _sync_stream(self, stream: StreamReplica) -> None:
         stream.store.start_sync(partial(self._synced_now_and_then, stream.name))
         stream.store.rest()
 

@@ -30,7 +30,7 @@ from penstock.jetstream.source_consumer import consumer_name
 from penstock.jetstream.stream.source_config import deliver_subject
 from penstock.kernels.ingest.copying import DeliverySink
 from penstock.kernels.wire.dispatch import ServiceSink, publish
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.acks import parse_reply
@@ -51,9 +51,9 @@ from penstock.protocol.durations import format_time
 from penstock.protocol.numbers import natural
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.source_state import Inflow
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.engine import JetStreamEngine
+    from penstock.jetstream.stream.source_state import SourceState
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -68,7 +68,7 @@ STALLS_MAX = 3  # heartbeats in a row that name the same unanswered request
 IDENTITY_MISMATCH = codes.CONSUMER_STREAM_IDENTITY_MISMATCH.err_code
 
 
-class State(Enum):
+class ReaderState(Enum):
     WAITING = "waiting"
     ASKED = "asked"
     FOLLOWING = "following"
@@ -78,11 +78,15 @@ class ExternalReader:
     """Of one inflow. look: asks its owner to call read() in the next tick."""
 
     def __init__(
-        self, engine: JetStream, stream: Stream, inflow: Inflow, look: Callable[[ExternalReader], None]
+        self,
+        engine: JetStreamEngine,
+        stream: StreamReplica,
+        source_state: SourceState,
+        look: Callable[[ExternalReader], None],
     ) -> None:
         self.stream = stream
-        self.inflow = inflow
-        self.state = State.WAITING
+        self.source_state = source_state
+        self.state = ReaderState.WAITING
         self._engine = engine
         self._look = look
         self._due: int | None = 0  # when the state ends by itself, ns
@@ -90,7 +94,7 @@ class ExternalReader:
         self._error: ApiError | None = None
         self._consumer = ""
         self._asked = b""  # the subject of the last request for the consumer
-        self._durable = inflow.source.consumer
+        self._durable = source_state.source.consumer
         self._acks = False  # are answers to flow control the consumer's acks?
         self._held = ""  # the durable consumer that the origin made for the stream
         self._stalled = (b"", 0)  # what heartbeats say is not answered, and how many in a row did
@@ -100,7 +104,7 @@ class ExternalReader:
         self._lag = 0
         self._heard_at = -1
         self._flow_replies: list[bytes] = []  # answers to send when the batch was applied
-        self._subscriptions: list[Subscription] = []
+        self._subscriptions: list[SinkSubscription] = []
         self._is_over = False  # the consumer that the subscriptions are for
 
     # --- what its owner calls ------------------------------------------------------------------
@@ -110,11 +114,11 @@ class ExternalReader:
         if self._is_over:
             self._unsubscribe()
         if self._due is not None and self._due <= now:
-            if self.state is State.WAITING:
+            if self.state is ReaderState.WAITING:
                 self._ask(now)
             else:
                 # Nothing answers a reset for a consumer that is not there.
-                self._fail(self._unanswered() if self.state is State.ASKED else None, now)
+                self._fail(self._unanswered() if self.state is ReaderState.ASKED else None, now)
         if self._flow_replies and (not self._acks or self.stream.is_kept):
             replies, self._flow_replies = self._flow_replies, []
             stored = self._stored() if self._acks else b""
@@ -128,7 +132,7 @@ class ExternalReader:
     def again(self) -> None:
         """What the stream refused has to be delivered another time."""
         self._stop_following()
-        self.state, self._due = State.WAITING, 0
+        self.state, self._due = ReaderState.WAITING, 0
 
     def lag(self) -> int:
         """What was pending with the last delivery."""
@@ -140,7 +144,7 @@ class ExternalReader:
 
     def error(self) -> ApiError | None:
         """Why there is no consumer, or what the stream refused."""
-        return self._error or self.inflow.refusal
+        return self._error or self.source_state.refusal
 
     def stop(self, *, for_good: bool) -> None:
         """Stops listening; a consumer without acks is removed when it has no listener."""
@@ -149,58 +153,60 @@ class ExternalReader:
             self._engine.tick.defer(lambda: self._answer([subject], b""))
         self._stop_following()
         self._unsubscribe()
-        self.state, self._due = State.WAITING, None
+        self.state, self._due = ReaderState.WAITING, None
 
     # --- the consumer --------------------------------------------------------------------------
 
     def _ask(self, now: int) -> None:
         reply = f"_INBOX.{self._engine.new_id()}"
         self._listen(reply, ServiceSink(self._on_answer))
-        self.state, self._due = State.ASKED, now + ANSWER_NS
+        self.state, self._due = ReaderState.ASKED, now + ANSWER_NS
         if self._durable is not None:
             self._ask_for_reset(self._durable, reply)
             return
-        source, inflow = self.inflow.source, self.inflow
+        source, source_state = self.source_state.source, self.source_state
         assert source.external is not None
-        to = deliver_subject(source.external.deliver, self._engine.new_id(), is_mirror=inflow.is_mirror)
+        to = deliver_subject(source.external.deliver, self._engine.new_id(), is_mirror=source_state.is_mirror)
         config = self._config(to)
         self._asked = self._subject("CREATE")
         if config.filter_subject:
             self._asked = self._subject("CREATE", config.name, config.filter_subject)
         self._listen(config.deliver_subject, DeliverySink(self._on_delivery))
         self._consumer = config.name
-        header = headers.build([(headers.STREAM_IDENTITY, inflow.ident)]) if inflow.ident else b""
+        header = headers.build([(headers.STREAM_IDENTITY, source_state.ident)]) if source_state.ident else b""
         request = encode(ConsumerCreateRequest(stream_name=source.name, config=config))
         self._engine.tick.defer(lambda: self._send(reply.encode(), header, request))
 
     def _subject(self, verb: str, *more: str) -> bytes:
         """Of a request about a consumer of the origin."""
-        source = self.inflow.source
+        source = self.source_state.source
         api = (source.external.api if source.external is not None else "") or "$JS.API"
         return ".".join((api, "CONSUMER", verb, source.name, *more)).encode()
 
     def _ask_for_reset(self, durable: StreamConsumerSource, reply: str) -> None:
         """What it delivers before the reset is not taken, and comes again behind it."""
-        inflow = self.inflow
+        source_state = self.source_state
         self._asked = self._subject("RESET", durable.name)
         self._listen(durable.deliver_subject, DeliverySink(self._on_delivery))
         self._consumer = durable.name
         # A mirror's position is its own last sequence, whatever stream that was of.
-        header = b"" if inflow.is_mirror else headers.build([(headers.STREAM_IDENTITY, inflow.ident)])
+        header = (
+            b"" if source_state.is_mirror else headers.build([(headers.STREAM_IDENTITY, source_state.ident)])
+        )
         self._engine.tick.defer(lambda: self._send(reply.encode(), header, b""))
 
     def _config(self, deliver_subject: str) -> ConsumerConfig:
-        inflow, source, log = self.inflow, self.inflow.source, self.stream.log
-        about = "mirror" if inflow.is_mirror else "src"
+        source_state, source, log = self.source_state, self.source_state.source, self.stream.log
+        about = "mirror" if source_state.is_mirror else "src"
         account = self._engine.config.account
-        seq = inflow.seq + 1 if inflow.seq else source.opt_start_seq
+        seq = source_state.seq + 1 if source_state.seq else source.opt_start_seq
         since = source.opt_start_time if not seq else None
-        if since and not inflow.is_mirror and log.last_ts:
+        if since and not source_state.is_mirror and log.last_ts:
             since = max(since, format_time(log.last_ts))
         policy = DeliverPolicy.BY_START_TIME if since else DeliverPolicy.ALL
-        filters = [one.decode() for one in inflow.filters]
+        filters = [one.decode() for one in source_state.filters]
         return ConsumerConfig(
-            name=consumer_name(self._engine, self.stream, inflow),
+            name=consumer_name(self._engine, self.stream, source_state),
             deliver_subject=deliver_subject,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE if seq else policy,
             opt_start_seq=seq,
@@ -219,7 +225,7 @@ class ExternalReader:
         )
 
     def _listen(self, subject: str, sink: Sink) -> None:
-        subscription = Subscription(sink, subject.encode())
+        subscription = SinkSubscription(sink, subject.encode())
         self._engine.index.insert(subscription)
         self._subscriptions.append(subscription)
 
@@ -236,12 +242,14 @@ class ExternalReader:
         self._is_over = False
 
     def _send(self, reply: bytes, header: bytes, request: bytes) -> None:
-        if self.state is State.ASKED and not publish(self._engine.index, self._asked, reply, header, request):
+        if self.state is ReaderState.ASKED and not publish(
+            self._engine.index, self._asked, reply, header, request
+        ):
             self._fail(self._unanswered(), self._engine.clock())
 
     def _unanswered(self) -> ApiError:
         failed = codes.MIRROR_CONSUMER_SETUP_FAILED
-        if not self.inflow.is_mirror:
+        if not self.source_state.is_mirror:
             failed = codes.SOURCE_CONSUMER_SETUP_FAILED
         return failed.format(err=f"nobody answers {self._asked.decode('utf-8', 'replace')}")
 
@@ -260,10 +268,10 @@ class ExternalReader:
         if error is not None and error != self._error:
             log.warning(
                 "stream %s: no consumer of %s: %s",
-                self.stream.name, self.inflow.source.name, error.description,
+                self.stream.name, self.source_state.source.name, error.description,
             )  # fmt: skip
         self._error = error
-        self.state = State.WAITING
+        self.state = ReaderState.WAITING
         longest = RETRY_MAX_NS if self._durable is None else RETRY_DURABLE_MAX_NS
         self._due = now + min(RETRY_MIN_NS << self._failures, longest)
         self._failures = min(self._failures + 1, 16)
@@ -274,7 +282,7 @@ class ExternalReader:
     def _on_answer(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
-        if self.state is not State.ASKED or not self._consumer:
+        if self.state is not ReaderState.ASKED or not self._consumer:
             return
         now = self._engine.clock()
         try:
@@ -286,40 +294,40 @@ class ExternalReader:
             refused = codes.INVALID_JSON.format(err=str(error))
         if refused.err_code == IDENTITY_MISMATCH:
             self._stop_following()
-            self.inflow.goes_on(0, "")  # another stream of this name: from its beginning
-            self.state, self._due = State.WAITING, now
+            self.source_state.goes_on(0, "")  # another stream of this name: from its beginning
+            self.state, self._due = ReaderState.WAITING, now
             self._look(self)
             return
         self._fail(refused, now)
 
     def _begin(self, answer: ConsumerCreateResponse, header: bytes, now: int) -> None:
-        inflow = self.inflow
+        source_state = self.source_state
         self._acks = answer.config.ack_policy is AckPolicy.FLOW_CONTROL
         if self._durable is not None and not self._acks:
             wrong = codes.MIRROR_CONSUMER_REQUIRES_ACK_FC
-            self._fail(wrong if inflow.is_mirror else codes.SOURCE_CONSUMER_REQUIRES_ACK_FC, now)
+            self._fail(wrong if source_state.is_mirror else codes.SOURCE_CONSUMER_REQUIRES_ACK_FC, now)
             return
-        before = inflow.seq
+        before = source_state.seq
         ident = headers.value_of(header, headers.STREAM_IDENTITY) if header else None
-        inflow.begin((ident or b"").decode("utf-8", "surrogateescape"))
-        if inflow.seq != before:
+        source_state.begin((ident or b"").decode("utf-8", "surrogateescape"))
+        if source_state.seq != before:
             self.again()  # made for the origin that was there before
             self._look(self)
             return
-        self.state, self._due = State.FOLLOWING, now + SILENCE_MAX_NS
+        self.state, self._due = ReaderState.FOLLOWING, now + SILENCE_MAX_NS
         self._error, self._failures, self._heard_at = None, 0, now
-        self._delivered, self._last_seq, self._taken = 0, 0, inflow.seq
+        self._delivered, self._last_seq, self._taken = 0, 0, source_state.seq
         self._held = answer.name if self._acks and self._durable is None else ""
         self._consumer = answer.name  # the origin may have made a name of its own of the one asked for
         self._stalled = (b"", 0)
         self._lag = answer.num_pending
-        if inflow.is_mirror and answer.delivered.stream_seq > self.stream.log.last_seq:
-            inflow.batch.place(answer.delivered.stream_seq)
+        if source_state.is_mirror and answer.delivered.stream_seq > self.stream.log.last_seq:
+            source_state.batch.place(answer.delivered.stream_seq)
             self.stream.sink.mark()
         self._look(self)
 
     def _on_delivery(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-        if self.state is not State.FOLLOWING or self.inflow.refusal is not None:
+        if self.state is not ReaderState.FOLLOWING or self.source_state.refusal is not None:
             return
         now = self._engine.clock()
         self._heard_at = now
@@ -341,9 +349,9 @@ class ExternalReader:
             return  # stored, but the answer that said so got lost
         self._taken = delivery.stream_seq
         changed = subject
-        for mapper in (self.inflow.mapper, self.stream.sink.mapper):
+        for mapper in (self.source_state.mapper, self.stream.sink.mapper):
             changed = mapper.map(changed) if mapper is not None else changed
-        self.inflow.batch.append(
+        self.source_state.batch.append(
             delivery.stream_seq, delivery.timestamp_ns, changed, header, payload, subject
         )
         self.stream.sink.mark()
@@ -371,7 +379,7 @@ class ExternalReader:
             self._error = codes.SOURCE_CONSUMER_FLOW_CONTROL_STALLED
             log.warning(
                 "stream %s: answers to the flow control of %s do not reach its consumer",
-                self.stream.name, self.inflow.source.name,
+                self.stream.name, self.source_state.source.name,
             )  # fmt: skip
         elif not stalled and self._error == codes.SOURCE_CONSUMER_FLOW_CONTROL_STALLED:
             self._error = None

@@ -26,9 +26,9 @@ from penstock.errors import StoreWriteError
 from penstock.jetstream.api.waiting import Queue
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import Consumer
-    from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+    from penstock.jetstream.engine import JetStreamEngine
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -36,29 +36,29 @@ log = logging.getLogger("penstock.jetstream")
 class GroupCommit:
     """Of one engine."""
 
-    def __init__(self, engine: JetStream) -> None:
+    def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
-        self._waiting: dict[Stream, None] = {}  # streams with publishes to apply
-        self.ready: list[Stream] = []  # those of them that may be applied again
-        self._consumers: dict[Consumer, None] = {}  # that had work while their stream was syncing
+        self._waiting: dict[StreamReplica, None] = {}  # streams with publishes to apply
+        self.ready: list[StreamReplica] = []  # those of them that may be applied again
+        self._consumers: dict[ConsumerReplica, None] = {}  # that had work while their stream was syncing
         self.count = 0  # streams on their way to the disk
         self._starting = False
 
     @property
-    def under_way(self) -> bool:
+    def in_flight(self) -> bool:
         """Is a stream on its way to the disk?"""
         return self.count > 0
 
-    def hold(self, stream: Stream) -> None:
+    def hold(self, stream: StreamReplica) -> None:
         """Its publishes are applied when its sync is done."""
         self._waiting[stream] = None
 
-    def take_ready(self) -> list[Stream]:
+    def take_ready(self) -> list[StreamReplica]:
         """Streams that were held and may be applied."""
         ready, self.ready = self.ready, []
         return ready
 
-    def hold_consumer(self, consumer: Consumer) -> None:
+    def hold_consumer(self, consumer: ConsumerReplica) -> None:
         """It delivers when its stream's sync is done."""
         self._consumers[consumer] = None
 
@@ -66,7 +66,7 @@ class GroupCommit:
         """Runs it when no sync is under way, unless too many wait in its queue."""
         self._engine.requests.add(self, request, queue)
 
-    def sync(self, stream: Stream) -> None:
+    def sync(self, stream: StreamReplica) -> None:
         """Brings what was written to the disk. Raises StoreWriteError when it didn't wait and failed."""
         if stream.sync_at_once:
             stream.sync_at_once = False
@@ -96,7 +96,7 @@ class GroupCommit:
         if failed:
             raise failed[0]
 
-    def _finish(self, stream: Stream, error: StoreWriteError | None) -> None:
+    def _finish(self, stream: StreamReplica, error: StoreWriteError | None) -> None:
         """The rest of the tick in which the stream was written."""
         engine = self._engine
         if engine.streams.get(stream.name) is stream:
@@ -113,7 +113,7 @@ class GroupCommit:
                 self._engine.tick.defer(request)
         self._engine.wake()
 
-    def drop(self, stream: Stream) -> None:
+    def drop(self, stream: StreamReplica) -> None:
         """The stream goes away: nobody waits for its sync any longer."""
         self._waiting.pop(stream, None)
         self._consumers = {one: None for one in self._consumers if one.stream is not stream}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 
 class SubjectIndexing:
@@ -19,9 +19,9 @@ class SubjectIndexing:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, StreamReplica] = {}
 
-    def add(self, stream: Stream) -> None:
+    def add(self, stream: StreamReplica) -> None:
         """A wildcard will be asked for."""
         if stream.log.unindexed_subjects:
             self._streams[stream.name] = stream

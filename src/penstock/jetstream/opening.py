@@ -18,12 +18,12 @@ import msgspec
 from penstock import faults
 from penstock.errors import StoreError
 from penstock.jetstream import stream_config
-from penstock.jetstream.consumer.consumer_replica import Consumer
-from penstock.jetstream.stream.stream_replica import Stream, StreamMeta
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+from penstock.jetstream.stream.stream_replica import StreamMeta, StreamReplica
 from penstock.store.interface import StreamStore
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -33,7 +33,7 @@ CONSUMER_WORK = 64 * 1024  # a consumer is opened, in the units of slices.py
 class Opening:
     """Of one engine."""
 
-    def __init__(self, engine: JetStream) -> None:
+    def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
 
     def recover(self, now: int) -> None:
@@ -41,7 +41,7 @@ class Opening:
         for name in self._engine.stores.stream_names():
             faults.contain(self._recover_stream, self._stream_failed, name, now)
 
-    def adopt(self, store: StreamStore) -> Generator[int, None, Stream]:
+    def adopt(self, store: StreamStore) -> Generator[int, None, StreamReplica]:
         """A restored stream becomes one of the account's; yields work in the units of slices.py. Nothing
         reaches it before it is whole. When it raises, or is closed, nothing is left but the store."""
         meta = msgspec.json.decode(store.meta, type=StreamMeta)
@@ -97,22 +97,22 @@ class Opening:
             faults.contain(self._recover_consumer, self._consumer_failed, stream, name, now)
         self._begin(stream, now, reviews=True)
 
-    def _begin(self, stream: Stream, now: int, *, reviews: bool) -> None:
+    def _begin(self, stream: StreamReplica, now: int, *, reviews: bool) -> None:
         """It has its consumers. reviews: an ack may have been written whose removal was not; a backup without
         consumers waits for new ones."""
         engine = self._engine
-        if stream.needs is not None and reviews:
-            stream.needs.review()
+        if stream.interest_state is not None and reviews:
+            stream.interest_state.review()
         stream.expire(now)
         stream.subscribe(engine.index)
         engine.sourcing.follow(stream)
         engine.tick.touch_stream(stream)
 
-    def _recover_consumer(self, stream: Stream, name: str, now: int) -> None:
-        consumer = Consumer.recover(self._engine, stream, stream.store.open_consumer(name), now)
+    def _recover_consumer(self, stream: StreamReplica, name: str, now: int) -> None:
+        consumer = ConsumerReplica.recover(self._engine, stream, stream.store.open_consumer(name), now)
         stream.consumers[consumer.name] = consumer
 
-    def _consumer_failed(self, error: Exception, stream: Stream, name: str, now: int) -> None:
+    def _consumer_failed(self, error: Exception, stream: StreamReplica, name: str, now: int) -> None:
         why = _reason(error, f"recovery of consumer {name} of stream {stream.name}")
         log.error("consumer %s of stream %s is left out: %s", name, stream.name, why)
         self._engine.containment.leave_out(stream, name, why)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.stream import publish_checks
 from penstock.jetstream.stream.fast_batches import is_fast
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import ApiError
@@ -32,7 +32,7 @@ class Preview(NamedTuple):
 
 
 def preview(
-    stream: Stream, subject: bytes, reply: bytes, header: bytes, payload: bytes, now: int, *, dry: bool
+    stream: StreamReplica, subject: bytes, reply: bytes, header: bytes, payload: bytes, now: int, *, dry: bool
 ) -> Preview:
     """What the stream will do with a publish that comes now; dry: it is not to be stored."""
     if stream.sink.mapper is not None:
@@ -57,7 +57,7 @@ def preview(
     return Preview(subject, is_wanted)
 
 
-def _answer(stream: Stream, error: JetStreamApiError) -> bytes:
+def _answer(stream: StreamReplica, error: JetStreamApiError) -> bytes:
     return stream.refusal(ApiError.from_exception(error))
 
 

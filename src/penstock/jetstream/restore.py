@@ -32,12 +32,12 @@ from penstock.jetstream.consumer import consumer_config as rules
 from penstock.jetstream.consumer.start import start_of
 from penstock.jetstream.consumer.state import KERNEL_POLICY, ConsumerMeta
 from penstock.jetstream.limits import SECOND_NS, SEQ_MAX
-from penstock.jetstream.stream.stream_replica import Stream, StreamMeta
+from penstock.jetstream.stream.stream_replica import StreamMeta, StreamReplica
 from penstock.kernels.consumer.ack_snapshot import make_snapshot
 from penstock.kernels.consumer.ack_state import AckState
 from penstock.kernels.log.archive_entries import ENTRY_CUT, ENTRY_LAST, unpack_messages
 from penstock.kernels.wire.dispatch import ServiceSink, publish
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol import error_codes as codes
 from penstock.protocol import snapshot_archive
 from penstock.protocol.api import (
@@ -57,7 +57,7 @@ from penstock.protocol.s2_stream import S2Reader
 from penstock.store.interface import StreamStore
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -84,7 +84,9 @@ RESPONSE_TYPE = TYPE_PREFIX + "stream_create_response"
 class Restore:
     """One restore. fields: what its advisories say besides stream and times (`client`)."""
 
-    def __init__(self, engine: JetStream, config: StreamConfig, *, fields: dict[str, Any], now: int) -> None:
+    def __init__(
+        self, engine: JetStreamEngine, config: StreamConfig, *, fields: dict[str, Any], now: int
+    ) -> None:
         self.config = config
         self.deliver_subject = f"$JS.SNAPSHOT.RESTORE.{config.name}.{engine.new_id()}"
         self.is_done = False
@@ -108,9 +110,9 @@ class Restore:
         self._syncing = False
         self._steps: Generator[int, None, object] | None = None  # of the consumer or the stream that is made
         self._adopting = False
-        self._opening: Generator[int, None, Stream] = _nothing()
+        self._opening: Generator[int, None, StreamReplica] = _nothing()
         self._store: StreamStore | None = None
-        self._subscription = Subscription(ServiceSink(self._on_chunk), self.deliver_subject.encode())
+        self._subscription = SinkSubscription(ServiceSink(self._on_chunk), self.deliver_subject.encode())
         engine.index.insert(self._subscription)
 
     @property
@@ -236,7 +238,7 @@ class Restore:
             del self._plain[:at]  # what is left is not moved
         return left, is_cut
 
-    def _take_head(self, entry: snapshot_archive.Entry) -> None:
+    def _take_head(self, entry: snapshot_archive.ArchiveEntry) -> None:
         """The state, then the consumers."""
         if self._state is None:
             if entry.name != snapshot_archive.STATE_NAME:
@@ -356,7 +358,7 @@ class Restore:
             self.fail(str(error))
         return left
 
-    def _adopted(self, stream: Stream) -> None:
+    def _adopted(self, stream: StreamReplica) -> None:
         self._store = None  # it is the stream's now
         self.stop()
         now = self._engine.clock()
@@ -469,7 +471,7 @@ def _by_seq(parts: Iterator[dict[int, T]]) -> Generator[int, None, tuple[dict[in
     return found, merge(*seqs)
 
 
-def _nothing() -> Generator[int, None, Stream]:
+def _nothing() -> Generator[int, None, StreamReplica]:
     """What is opened before there is something to open."""
     raise AssertionError("nothing is restored yet")
     yield 0

@@ -14,8 +14,8 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.engine import JetStreamEngine
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 PART_WORK = 64 * 1024  # in the units of slices.py
 
@@ -23,30 +23,32 @@ PART_WORK = 64 * 1024  # in the units of slices.py
 class Reviews:
     """Of one engine."""
 
-    def __init__(self, engine: JetStream) -> None:
+    def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
-        self._again: dict[Stream, bool] = {}  # streams that are reviewed, and whether they have to be again
+        self._again: dict[
+            StreamReplica, bool
+        ] = {}  # streams that are reviewed, and whether they have to be again
 
-    def begin(self, stream: Stream) -> None:
+    def begin(self, stream: StreamReplica) -> None:
         """Somebody's needs went: does the first slice of a review."""
         if stream in self._again:
             self._again[stream] = True
-        elif stream.needs is not None:
+        elif stream.interest_state is not None:
             self._again[stream] = False
             self._engine.slices.add(self._steps(stream))
 
-    def wait(self, stream: Stream) -> Generator[int, None, None]:
+    def wait(self, stream: StreamReplica) -> Generator[int, None, None]:
         """The slices of a request that is answered after the review."""
         while stream in self._again:
             yield PART_WORK
 
-    def _steps(self, stream: Stream) -> Generator[int, None, None]:
+    def _steps(self, stream: StreamReplica) -> Generator[int, None, None]:
         engine = self._engine
         seq, found = 1, False
         try:
             with engine.containment.changing(stream):
-                while stream.needs is not None and engine.streams.get(stream.name) is stream:
-                    gone, seq = stream.needs.review_part(seq, PART_WORK)
+                while stream.interest_state is not None and engine.streams.get(stream.name) is stream:
+                    gone, seq = stream.interest_state.review_part(seq, PART_WORK)
                     if gone:
                         found = True
                         engine.tick.note_removals(stream)

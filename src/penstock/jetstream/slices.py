@@ -27,7 +27,7 @@ from penstock.jetstream.api.waiting import Queue
 from penstock.protocol import error_codes as codes
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
 
 WORK = 256 * 1024  # of all unfinished requests in a tick: half a millisecond. A unit is about 2 ns.
 TURNS_MAX = 8  # of those that wait, so many work in turns
@@ -54,7 +54,7 @@ class _Unfinished(NamedTuple):
 class Slices:
     """Of one engine."""
 
-    def __init__(self, engine: JetStream) -> None:
+    def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
         self._unfinished: deque[_Unfinished] = deque()
         self._owners: dict[Hashable, int] = {}
@@ -92,7 +92,7 @@ class Slices:
 
     def advance(self, now: int) -> None:
         """A slice of each that has a turn; together, they do the work of one."""
-        if not self._unfinished or self._engine.group.under_way:
+        if not self._unfinished or self._engine.group.in_flight:
             return
         turns = min(TURNS_MAX, len(self._unfinished))
         share = max(WORK // turns, 1)

@@ -21,13 +21,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.limits import SECOND_NS
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.ingest.ingest import StreamSink
 from penstock.kernels.log.archive_entries import pack_messages
 from penstock.kernels.wire.dispatch import ServiceSink, publish
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol import snapshot_archive
 from penstock.protocol.api import encode
 from penstock.protocol.durations import format_time
@@ -35,7 +35,7 @@ from penstock.protocol.s2_stream import IDENTIFIER, encode_chunks
 from penstock.protocol.status import NO_CONTENT, NO_FLOW_RESPONSE, NO_INTEREST, Status
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
 
 KIB = 1024
 CHUNK_DEFAULT, CHUNK_MIN, CHUNK_MAX = 128 * KIB, KIB, 1024 * KIB
@@ -51,8 +51,8 @@ class Snapshot:
 
     def __init__(
         self,
-        engine: JetStream,
-        stream: Stream,
+        engine: JetStreamEngine,
+        stream: StreamReplica,
         deliver_subject: str,
         *,
         consumers: bool,
@@ -80,7 +80,7 @@ class Snapshot:
         self._unsent = bytearray()
         self._pieces: Iterator[bytes] | None = self._archive(consumers, now)
         self._reply = f"$JS.SNAPSHOT.ACK.{stream.name}.{self.id}".encode()
-        self._acks = Subscription(ServiceSink(self._on_ack), self._reply + b".>")
+        self._acks = SinkSubscription(ServiceSink(self._on_ack), self._reply + b".>")
         engine.index.insert(self._acks)
         engine.interest.await_listener(self, self._subject, engine.wake)
 
@@ -96,11 +96,13 @@ class Snapshot:
         ]
         self.state.consumer_count = len(consumers)
         head = snapshot_archive.pack_entry(
-            snapshot_archive.Entry(snapshot_archive.STATE_NAME, now, encode(self.state))
+            snapshot_archive.ArchiveEntry(snapshot_archive.STATE_NAME, now, encode(self.state))
         )
         return self._compressed(snapshot_archive.MARK + head, consumers, log.first_seq, now)
 
-    def _compressed(self, head: bytes, consumers: list[Consumer], seq: int, now: int) -> Iterator[bytes]:
+    def _compressed(
+        self, head: bytes, consumers: list[ConsumerReplica], seq: int, now: int
+    ) -> Iterator[bytes]:
         last_seq = self.state.last_seq
         yield IDENTIFIER + encode_chunks(head)
         for consumer in consumers:
@@ -220,7 +222,7 @@ class Snapshot:
             self._engine.interest.stop(self)
 
 
-def pack_consumer(consumer: Consumer, last_seq: int, now: int) -> Iterator[bytes]:
+def pack_consumer(consumer: ConsumerReplica, last_seq: int, now: int) -> Iterator[bytes]:
     """The entry of a consumer, of what the archive holds: nothing behind stream sequence last_seq. In parts,
     with empty ones while it is made."""
     state = consumer.state
@@ -245,7 +247,7 @@ def pack_consumer(consumer: Consumer, last_seq: int, now: int) -> Iterator[bytes
     )
     body = encode(snapshot_archive.ArchivedConsumer(config, archived))
     entry = snapshot_archive.pack_entry(
-        snapshot_archive.Entry(snapshot_archive.CONSUMER_PREFIX + consumer.name, now, body)
+        snapshot_archive.ArchiveEntry(snapshot_archive.CONSUMER_PREFIX + consumer.name, now, body)
     )
     for at in range(0, len(entry), SLICE_BYTES):
         yield entry[at : at + SLICE_BYTES]

@@ -15,48 +15,53 @@ import logging
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.consumer.consumer_config import filters_of
-from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.limits import SECOND_NS
 from penstock.kernels.ingest.copying import settle_upto
 from penstock.protocol.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from penstock.protocol.ids import short_hash
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.source_state import Inflow
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.engine import JetStreamEngine
+    from penstock.jetstream.stream.source_state import SourceState
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 log = logging.getLogger("penstock.jetstream")
 
 ACK_PENDING_MAX = 1000  # as the official server shows it
 
 
-def consumer_name(engine: JetStream, stream: Stream, inflow: Inflow) -> str:
+def consumer_name(engine: JetStreamEngine, stream: StreamReplica, source_state: SourceState) -> str:
     """Stable, so that a restart finds it again; with the filters where a stream is sourced twice."""
     domain = f" {engine.config.domain}" if engine.config.domain else ""
     stable = short_hash(f"{stream.name} {engine.config.account}{domain}")
-    if inflow.is_mirror:
+    if source_state.is_mirror:
         return f"JS_MIRROR_{stable}"
     names = [source.name for source in stream.config.sources]
-    if names.count(inflow.source.name) > 1:
-        stable += f" {inflow.index_name}"
+    if names.count(source_state.source.name) > 1:
+        stable += f" {source_state.index_name}"
     return f"JS_SRC_{short_hash(stable)}"
 
 
 def make(
-    engine: JetStream, origin: Stream, stream: Stream, inflow: Inflow, start_seq: int, now: int
-) -> Consumer:
+    engine: JetStreamEngine,
+    origin: StreamReplica,
+    stream: StreamReplica,
+    source_state: SourceState,
+    start_seq: int,
+    now: int,
+) -> ConsumerReplica:
     """The consumer of an inflow, found or made. start_seq: the first sequence it is about, so that what the
     inflow never takes stays in a work queue. Raises StoreError when it can't be kept."""
-    name = consumer_name(engine, stream, inflow)
-    filters = [one.decode() for one in inflow.filters]
-    present = _present(engine, origin, stream, inflow)
+    name = consumer_name(engine, stream, source_state)
+    filters = [one.decode() for one in source_state.filters]
+    present = _present(engine, origin, stream, source_state)
     if present is not None:
         return present
     other = origin.consumers.get(name)
     if other is not None:
         other.retire()
-    about = "mirror" if inflow.is_mirror else "src"
+    about = "mirror" if source_state.is_mirror else "src"
     metadata = {f"_nats.{about}.acc": engine.config.account, f"_nats.{about}.stream": stream.name}
     if engine.config.domain:
         metadata[f"_nats.{about}.domain"] = engine.config.domain
@@ -71,40 +76,44 @@ def make(
         filter_subjects=filters if len(filters) > 1 else [],
         max_ack_pending=ACK_PENDING_MAX,
         flow_control=True,
-        deliver_subject=f"$JS.{'M' if inflow.is_mirror else 'S'}.{engine.new_id()}",
+        deliver_subject=f"$JS.{'M' if source_state.is_mirror else 'S'}.{engine.new_id()}",
         idle_heartbeat=SECOND_NS,
         sourcing=True,
         metadata=metadata,
     )
-    consumer = Consumer.create(engine, origin, config, name, now, driven=True)
+    consumer = ConsumerReplica.create(engine, origin, config, name, now, driven=True)
     origin.consumers[name] = consumer
     engine.tick.touch_consumer(consumer)
     engine.advisories.consumer_action(origin.name, name, "create")
     return consumer
 
 
-def _present(engine: JetStream, origin: Stream, stream: Stream, inflow: Inflow) -> Consumer | None:
+def _present(
+    engine: JetStreamEngine, origin: StreamReplica, stream: StreamReplica, source_state: SourceState
+) -> ConsumerReplica | None:
     """The one it has. Its name says whether it was the origin's only source when it was made."""
-    named = origin.consumers.get(consumer_name(engine, stream, inflow))
-    if named is not None and _is_for(named, stream, inflow):
+    named = origin.consumers.get(consumer_name(engine, stream, source_state))
+    if named is not None and _is_for(named, stream, source_state):
         return named
-    found = [one for one in origin.consumers.values() if _is_for(one, stream, inflow)]
+    found = [one for one in origin.consumers.values() if _is_for(one, stream, source_state)]
     if not found:
         return None  # as for each of a thousand new sources: the names of all others would be a million
-    others = [one for one in stream.inflows if one is not inflow and one.source.name == origin.name]
+    others = [
+        one for one in stream.source_states if one is not source_state and one.source.name == origin.name
+    ]
     taken = {consumer_name(engine, stream, other) for other in others}
     return min((one for one in found if one.name not in taken), key=lambda one: one.name, default=None)
 
 
-def _is_for(consumer: Consumer, stream: Stream, inflow: Inflow) -> bool:
-    about = "mirror" if inflow.is_mirror else "src"
+def _is_for(consumer: ConsumerReplica, stream: StreamReplica, source_state: SourceState) -> bool:
+    about = "mirror" if source_state.is_mirror else "src"
     metadata = consumer.config.metadata or {}
     if not consumer.is_driven or metadata.get(f"_nats.{about}.stream") != stream.name:
         return False
-    return filters_of(consumer.config) == [one.decode() for one in inflow.filters]
+    return filters_of(consumer.config) == [one.decode() for one in source_state.filters]
 
 
-def retire_orphans(engine: JetStream) -> None:
+def retire_orphans(engine: JetStreamEngine) -> None:
     """After a restart: whoever a consumer stands for may be gone, by a crash before the consumer went as
     well, or because it was in memory. Nobody would ever settle anything for it again."""
     for origin in list(engine.streams.values()):
@@ -112,20 +121,20 @@ def retire_orphans(engine: JetStream) -> None:
             metadata = consumer.config.metadata or {}
             name = metadata.get("_nats.mirror.stream") or metadata.get("_nats.src.stream") or ""
             stream = engine.streams.get(name)
-            inflows = stream.inflows if stream is not None else []
-            of_it = [one for one in inflows if one.reads_log and one.source.name == origin.name]
+            source_states = stream.source_states if stream is not None else []
+            of_it = [one for one in source_states if one.reads_log and one.source.name == origin.name]
             if name in engine.offline or (stream and any(_is_for(consumer, stream, one) for one in of_it)):
                 continue
             log.warning("consumer %s of stream %s: stream %s is gone", consumer.name, origin.name, name)
             consumer.retire()
 
 
-def settle(consumer: Consumer, inflow: Inflow, now: int) -> None:
+def settle(consumer: ConsumerReplica, source_state: SourceState, now: int) -> None:
     """The inflow's stream has written everything up to its position."""
-    upto_seq = min(inflow.seq, consumer.stream.log.last_seq)
+    upto_seq = min(source_state.seq, consumer.stream.log.last_seq)
     if upto_seq <= consumer.state.delivered_stream:
         return
-    if settle_upto(consumer.state, consumer.stream.log, inflow.filters, upto_seq, now):
+    if settle_upto(consumer.state, consumer.stream.log, source_state.filters, upto_seq, now):
         consumer.delivered_at = consumer.acked_at = now
     consumer.pump.move_to(upto_seq + 1)
     consumer.engine.tick.touch_consumer(consumer)

@@ -33,10 +33,10 @@ from penstock.protocol import error_codes as codes
 from penstock.protocol.api import ApiError, StreamSourceInfo
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import Consumer
-    from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.source_state import Inflow
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+    from penstock.jetstream.engine import JetStreamEngine
+    from penstock.jetstream.stream.source_state import SourceState
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -50,8 +50,8 @@ CAUGHT_UP = 10  # messages that a mirror may lack and still answer for its origi
 class Reader(Protocol):
     """Reads one origin."""
 
-    stream: Stream
-    inflow: Inflow
+    stream: StreamReplica
+    source_state: SourceState
 
     def read(self, now: int, enough: int) -> int:
         """Fills the inflow's batch with up to about `enough` bytes; returns how many it holds then."""
@@ -78,39 +78,41 @@ class Reader(Protocol):
 class LocalReader:
     """Reads an origin of the same account."""
 
-    def __init__(self, engine: JetStream, stream: Stream, inflow: Inflow) -> None:
+    def __init__(self, engine: JetStreamEngine, stream: StreamReplica, source_state: SourceState) -> None:
         self.stream = stream
-        self.inflow = inflow
+        self.source_state = source_state
         self._engine = engine
-        self._origin: Stream | None = None
+        self._origin: StreamReplica | None = None
         self._before = 0  # the sequence before the first one wanted
         self._looked = 0  # up to this sequence of the origin there is nothing more for the stream
         self._heard_at = -1
-        self._consumer: Consumer | None = None  # of an origin that keeps only what is needed
+        self._consumer: ConsumerReplica | None = None  # of an origin that keeps only what is needed
 
     def read(self, now: int, enough: int) -> int:
-        inflow = self.inflow
-        origin = self._engine.streams.get(inflow.source.name)
+        source_state = self.source_state
+        origin = self._engine.streams.get(source_state.source.name)
         if origin is None or not origin.is_kept:
             return 0
         if origin is not self._origin:
             self._begin(origin)
             self._heard_at = now
         self._settle(origin, now)
-        mappers = [one for one in (inflow.mapper, self.stream.sink.mapper) if one is not None]
-        from_seq = max(inflow.seq, self._looked) + 1
+        mappers = [one for one in (source_state.mapper, self.stream.sink.mapper) if one is not None]
+        from_seq = max(source_state.seq, self._looked) + 1
         if from_seq <= origin.log.last_seq:
-            self._looked = inflow.batch.gather(origin.log, from_seq, inflow.filters, mappers, enough)
+            self._looked = source_state.batch.gather(
+                origin.log, from_seq, source_state.filters, mappers, enough
+            )
             self._heard_at = now
-        return inflow.batch.size
+        return source_state.batch.size
 
-    def _begin(self, origin: Stream) -> None:
+    def _begin(self, origin: StreamReplica) -> None:
         self._origin = origin
-        self.inflow.begin(origin.identity)
-        before = first_wanted(self.inflow, self.stream, origin) - 1
+        self.source_state.begin(origin.identity)
+        before = first_wanted(self.source_state, self.stream, origin) - 1
         self._before = self._looked = before
-        if self.inflow.is_mirror and before > self.stream.log.last_seq:
-            self.inflow.batch.place(before)
+        if self.source_state.is_mirror and before > self.stream.log.last_seq:
+            self.source_state.batch.place(before)
 
     def deadline(self) -> int | None:
         return None
@@ -119,11 +121,11 @@ class LocalReader:
         self._looked = self._before
 
     def lag(self) -> int:
-        origin = self._engine.streams.get(self.inflow.source.name)
+        origin = self._engine.streams.get(self.source_state.source.name)
         if origin is None or origin is not self._origin:
             return 0
-        from_seq = max(self.inflow.seq, self._before) + 1
-        return sum(origin.log.count_from(from_seq, one) for one in self.inflow.filters or [b""])
+        from_seq = max(self.source_state.seq, self._before) + 1
+        return sum(origin.log.count_from(from_seq, one) for one in self.source_state.filters or [b""])
 
     def active_ns(self, now: int) -> int:
         if self._heard_at < 0:
@@ -132,9 +134,9 @@ class LocalReader:
         return silent_ns % HEARTBEAT_NS if self.error() is None else silent_ns
 
     def error(self) -> ApiError | None:
-        if self.inflow.source.name not in self._engine.streams:
+        if self.source_state.source.name not in self._engine.streams:
             return codes.STREAM_NOT_FOUND
-        return self.inflow.refusal
+        return self.source_state.refusal
 
     def stop(self, *, for_good: bool) -> None:
         self._origin = None
@@ -142,15 +144,17 @@ class LocalReader:
         if consumer is not None and for_good and not consumer.closed:
             consumer.retire()
 
-    def _settle(self, origin: Stream, now: int) -> None:
+    def _settle(self, origin: StreamReplica, now: int) -> None:
         """What the stream has written leaves an origin that keeps only what is needed."""
-        if origin.needs is None:
+        if origin.interest_state is None:
             return
         if self._consumer is None or self._consumer.closed or self._consumer.stream is not origin:
             try:
-                start_seq = self._before + 1 if not self.inflow.seq else first_ever(self.inflow, origin)
+                start_seq = (
+                    self._before + 1 if not self.source_state.seq else first_ever(self.source_state, origin)
+                )
                 self._consumer = source_consumer.make(
-                    self._engine, origin, self.stream, self.inflow, start_seq, now
+                    self._engine, origin, self.stream, self.source_state, start_seq, now
                 )
             except StoreError as error:
                 log.error(
@@ -158,34 +162,34 @@ class LocalReader:
                 )
                 return
         if self.stream.is_kept:
-            source_consumer.settle(self._consumer, self.inflow, now)
+            source_consumer.settle(self._consumer, self.source_state, now)
 
 
-def first_wanted(inflow: Inflow, stream: Stream, origin: Stream) -> int:
+def first_wanted(source_state: SourceState, stream: StreamReplica, origin: StreamReplica) -> int:
     """The origin's sequence that an inflow begins or goes on with."""
-    source, first = inflow.source, max(origin.log.first_seq, 1)
-    if inflow.seq:
-        return max(inflow.seq + 1, first)
+    source, first = source_state.source, max(origin.log.first_seq, 1)
+    if source_state.seq:
+        return max(source_state.seq + 1, first)
     if source.opt_start_seq:
         return max(source.opt_start_seq, first)
     since = start_ns(source)
     if not since:
         return first
-    if not inflow.is_mirror:
+    if not source_state.is_mirror:
         since = max(since, stream.log.last_ts)  # what it had before that time, it has dropped
     return min(max(origin.log.seq_at_time(since), first), origin.log.last_seq + 1)
 
 
-def first_ever(inflow: Inflow, origin: Stream) -> int:
+def first_ever(source_state: SourceState, origin: StreamReplica) -> int:
     """The origin's sequence that an inflow began with, as far as its configuration says."""
-    since = start_ns(inflow.source)
-    return origin.log.seq_at_time(since) if since else max(inflow.source.opt_start_seq, 1)
+    since = start_ns(source_state.source)
+    return origin.log.seq_at_time(since) if since else max(source_state.source.opt_start_seq, 1)
 
 
 class Sourcing:
     """Of one account."""
 
-    def __init__(self, engine: JetStream) -> None:
+    def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
         self._readers: dict[str, list[Reader]] = {}  # by stream
         self._by_origin: dict[str, list[Reader]] = {}
@@ -201,10 +205,13 @@ class Sourcing:
         streams are there, and when one that is offline was deleted."""
         source_consumer.retire_orphans(self._engine)
 
-    def follow(self, stream: Stream) -> None:
+    def follow(self, stream: StreamReplica) -> None:
         """Reads the stream's origins from now on: it is new, or its configuration changed."""
-        present = {reader.inflow: reader for reader in self._readers.get(stream.name, ())}
-        readers = [present.get(inflow) or self._reader(stream, inflow) for inflow in stream.inflows]
+        present = {reader.source_state: reader for reader in self._readers.get(stream.name, ())}
+        readers = [
+            present.get(source_state) or self._reader(stream, source_state)
+            for source_state in stream.source_states
+        ]
         self._drop(reader for reader in present.values() if reader not in readers)
         if readers:
             self._readers[stream.name] = readers
@@ -212,18 +219,18 @@ class Sourcing:
             self._readers.pop(stream.name, None)
         self._due.update(dict.fromkeys(readers))
 
-    def _reader(self, stream: Stream, inflow: Inflow) -> Reader:
-        if not inflow.reads_log:
-            return ExternalReader(self._engine, stream, inflow, self._look)
-        reader = LocalReader(self._engine, stream, inflow)
-        self._by_origin.setdefault(inflow.source.name, []).append(reader)
+    def _reader(self, stream: StreamReplica, source_state: SourceState) -> Reader:
+        if not source_state.reads_log:
+            return ExternalReader(self._engine, stream, source_state, self._look)
+        reader = LocalReader(self._engine, stream, source_state)
+        self._by_origin.setdefault(source_state.source.name, []).append(reader)
         return reader
 
     def _look(self, reader: Reader) -> None:
         self._due[reader] = None
         self._engine.wake()
 
-    def forget(self, stream: Stream, *, for_good: bool = True) -> None:
+    def forget(self, stream: StreamReplica, *, for_good: bool = True) -> None:
         """The stream is gone; not for good: it is offline, and reads on after a restart."""
         self._drop(self._readers.pop(stream.name, ()), for_good=for_good)
 
@@ -241,7 +248,7 @@ class Sourcing:
             self._refused.pop(reader, None)
             self._told.pop(reader, None)
             self._deadlines.set(reader, None)
-            others = self._by_origin.get(reader.inflow.source.name, [])
+            others = self._by_origin.get(reader.source_state.source.name, [])
             if reader in others:
                 others.remove(reader)
 
@@ -274,7 +281,7 @@ class Sourcing:
 
     def _read_one(self, reader: Reader, now: int, enough: int) -> int:
         """Returns what that takes of the tick's slice."""
-        if len(reader.inflow.batch) or not self._may_read(reader, now):
+        if len(reader.source_state.batch) or not self._may_read(reader, now):
             return 0
         return LOOK_BYTES + self._read(reader, now, enough)
 
@@ -286,36 +293,36 @@ class Sourcing:
         faults.contain(partial(reader.stop, for_good=False), partial(self._note, reader))
 
     def _note(self, reader: Reader, error: Exception) -> str:
-        return faults.note(f"source {reader.inflow.source.name} of stream {reader.stream.name}", error)
+        return faults.note(f"source {reader.source_state.source.name} of stream {reader.stream.name}", error)
 
     def failures(self) -> list[tuple[str, str]]:
         """Streams with an origin that is read no more, and why."""
         return [
-            (reader.stream.name, f"{reader.inflow.source.name} is read no more: {error.description}")
+            (reader.stream.name, f"{reader.source_state.source.name} is read no more: {error.description}")
             for reader, error in self._failed.items()
         ]
 
     def _may_read(self, reader: Reader, now: int) -> bool:
         """After a refusal it waits."""
-        inflow = reader.inflow
-        if inflow.refusal is None:
+        source_state = reader.source_state
+        if source_state.refusal is None:
             return True
         if reader in self._refused:
             return False
-        self._refused[reader] = inflow.refusal
+        self._refused[reader] = source_state.refusal
         self._deadlines.set(reader, now + RETRY_NS)
-        if self._told.get(reader) != inflow.refusal:
-            self._told[reader] = inflow.refusal
+        if self._told.get(reader) != source_state.refusal:
+            self._told[reader] = source_state.refusal
             log.warning(
                 "stream %s: what comes from %s is refused, it is tried again: %s",
-                reader.stream.name, inflow.source.name, inflow.refusal.description,
+                reader.stream.name, source_state.source.name, source_state.refusal.description,
             )  # fmt: skip
         return False
 
     def _read(self, reader: Reader, now: int, enough: int) -> int:
         size = reader.read(now, enough)
         self._deadlines.set(reader, reader.deadline())
-        if len(reader.inflow.batch):
+        if len(reader.source_state.batch):
             reader.stream.sink.mark()
         return size
 
@@ -330,20 +337,22 @@ class Sourcing:
 
     def _reader_on_time(self, reader: Reader) -> None:
         if self._refused.pop(reader, None) is not None:
-            reader.inflow.refusal = None
+            reader.source_state.refusal = None
             reader.again()
         self._due[reader] = None
 
     # --- what others ask -----------------------------------------------------------------------
 
-    def infos(self, stream: Stream, now: int) -> tuple[StreamSourceInfo | None, list[StreamSourceInfo]]:
+    def infos(
+        self, stream: StreamReplica, now: int
+    ) -> tuple[StreamSourceInfo | None, list[StreamSourceInfo]]:
         """What a stream's info says about its mirror, and about its sources."""
         infos = [
             _info(reader, now, self._failed.get(reader)) for reader in self._readers.get(stream.name, ())
         ]
         return (infos[0], []) if stream.config.mirror is not None else (None, infos)
 
-    def mirror_of(self, name: str) -> Stream | None:
+    def mirror_of(self, name: str) -> StreamReplica | None:
         """A stream that answers direct gets for the origin of this name, which doesn't do so itself."""
         for readers in self._readers.values():
             reader = readers[0]
@@ -356,12 +365,12 @@ class Sourcing:
 
 
 def _info(reader: Reader, now: int, failure: ApiError | None) -> StreamSourceInfo:
-    inflow, source = reader.inflow, reader.inflow.source
+    source_state, source = reader.source_state, reader.source_state.source
     return StreamSourceInfo(
         name=source.name,
         external=source.external,
         lag=reader.lag(),
-        seq=0 if inflow.is_mirror else inflow.seq,
+        seq=0 if source_state.is_mirror else source_state.seq,
         active=reader.active_ns(now),
         error=failure or reader.error(),
         filter_subject=source.filter_subject,

@@ -23,7 +23,7 @@ from penstock.kernels.wire.sinks import Sink
 from penstock.protocol.api import StorageType
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
     from penstock.jetstream.restore import Restore
     from penstock.jetstream.snapshot import Snapshot
 
@@ -43,7 +43,7 @@ class RestoreMemory(Struct):
 class Transfers:
     """Of one engine."""
 
-    def __init__(self, engine: JetStream) -> None:
+    def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
         self._snapshots: dict[str, Snapshot] = {}  # by id
         self._restores: dict[str, Restore] = {}  # by stream, whoever had its turn longest ago first
@@ -175,7 +175,7 @@ class Transfers:
         self._count_held()
 
 
-def client_of(engine: JetStream, origin: Sink | None) -> dict[str, Any]:
+def client_of(engine: JetStreamEngine, origin: Sink | None) -> dict[str, Any]:
     """The `client` of an advisory: who asked, where that is known."""
     client = (
         engine.describe_client(origin) if engine.describe_client is not None and origin is not None else None

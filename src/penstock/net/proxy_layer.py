@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from penstock.errors import ProtocolError
-from penstock.net.server_connection import Connection
+from penstock.net.server_connection import ServerConnection
 from penstock.protocol.proxy_protocol import ProxyHeader, read_header
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class ProxyLayer(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        inner: Connection | TlsLayer,
-        connection: Connection,
+        inner: ServerConnection | TlsLayer,
+        connection: ServerConnection,
         *,
         known: Callable[[ProxyHeader], None],
         refused: Callable[[str], None],
@@ -97,7 +97,7 @@ class ProxyLayer(asyncio.BufferedProtocol):
         self._known(header)
         inner, rest = self._inner, memoryview(self._data)[header.size :]
         self._raw.set_protocol(inner)
-        if not isinstance(inner, Connection):
+        if not isinstance(inner, ServerConnection):
             inner.announced()
         while rest and self._connection.close_reason is None:
             # Behind TLS that may do without, the connection may have taken the socket over meanwhile.

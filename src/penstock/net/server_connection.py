@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from penstock import faults
-from penstock.kernels.wire.dispatch import Inlet
+from penstock.kernels.wire.dispatch import Ingress
 from penstock.net.backlog import HIGH_WATER, LOW_WATER, BacklogWatch
 from penstock.net.layer import Layer
 from penstock.net.reasons import CloseReason
@@ -49,7 +49,7 @@ class Handler(Protocol):
         """The socket is gone. Called once, and nothing is called after it."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class ServerConnection(asyncio.BufferedProtocol):
     """The protocol object of one accepted socket.
 
     Args:
@@ -88,13 +88,13 @@ class Connection(asyncio.BufferedProtocol):
     buffer_updated: Callable[..., None]
 
     def __init__(
-        self, inlet: Inlet, watch: BacklogWatch, *, kind: str = "nats", forwarded_for: str = ""
+        self, ingress: Ingress, watch: BacklogWatch, *, kind: str = "nats", forwarded_for: str = ""
     ) -> None:
-        inlet.sink.stall_threshold = watch.eager_bytes
-        inlet.sink.pending_max = watch.max_pending
-        self._inlet = inlet
-        self._sink = inlet.sink
-        self._out = inlet.sink.out
+        ingress.sink.stall_threshold = watch.eager_bytes
+        ingress.sink.pending_max = watch.max_pending
+        self._inlet = ingress
+        self._sink = ingress.sink
+        self._out = ingress.sink.out
         self._watch = watch
         self._transport: asyncio.Transport | None = None
         self._handler: Handler | None = None
@@ -105,13 +105,13 @@ class Connection(asyncio.BufferedProtocol):
         self._lost: CloseReason | None = None  # the socket is gone, and why; the rest of what it sent waits
         self._grace: asyncio.TimerHandle | None = None
         self._written = 0
-        inlet.on_fed_slow = self._on_fed_slow
-        inlet.on_wait = self.wait_turn
-        inlet.trigger = watch.trigger
+        ingress.on_fed_slow = self._on_fed_slow
+        ingress.on_wait = self.wait_turn
+        ingress.trigger = watch.trigger
         self.budget = watch.budget
         # The event loop calls the kernels: a read passes no Python code unless there is something to decide.
-        self.get_buffer = inlet.parser.get_buffer
-        self.buffer_updated = inlet.received
+        self.get_buffer = ingress.parser.get_buffer
+        self.buffer_updated = ingress.received
         self._plain_socket = -1
         self.stalls = 0
         self.close_reason: CloseReason | None = None

@@ -35,7 +35,7 @@ from typing import Any, cast
 from penstock.errors import ConfigError
 from penstock.net.layer import Layer
 from penstock.net.reasons import CloseReason
-from penstock.net.server_connection import Connection
+from penstock.net.server_connection import ServerConnection
 
 HANDSHAKE_RECORD = 0x16  # the first byte of a ClientHello (RFC 8446, 5.1)
 READ_BYTES = 256 * 1024
@@ -128,7 +128,7 @@ class TlsPolicy:
     refusal: Callable[[bytes], str] | None = None
 
 
-class Phase(Enum):
+class TlsPhase(Enum):
     UNDECIDED = "undecided"
     HANDSHAKE = "handshake"
     OPEN = "open"
@@ -147,7 +147,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ServerConnection,
         context: ssl.SSLContext,
         policy: TlsPolicy,
         scratch: bytearray,
@@ -161,7 +161,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._phase = Phase.UNDECIDED
+        self._phase = TlsPhase.UNDECIDED
         self._in_clear = policy.info_delay_s == 0.0
         self._has_more = False  # there may be something to decrypt
         self._is_working = False
@@ -188,16 +188,16 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
     def buffer_updated(self, nbytes: int) -> None:
         if self._connection.close_reason is not None:
             return
-        if self._phase is Phase.UNDECIDED:
+        if self._phase is TlsPhase.UNDECIDED:
             if self._policy.plain_allowed and self._scratch[0] != HANDSHAKE_RECORD:
                 self._step_aside(bytes(self._scratch[:nbytes]))
                 return
             self._begin()
         self._incoming.write(self._scratch[:nbytes])
         self._has_more = True
-        if self._phase is Phase.HANDSHAKE:
+        if self._phase is TlsPhase.HANDSHAKE:
             self._shake()
-        if self._phase is Phase.OPEN:
+        if self._phase is TlsPhase.OPEN:
             self._work()
             if nbytes == len(self._scratch) and self._connection.close_reason is None:
                 self._connection.wait_turn()  # there is more, which the loop would read at once
@@ -205,11 +205,11 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
     def announced(self) -> None:
         """The socket takes what follows from a proxy that has announced the client: a client that is waited
         for does not hesitate."""
-        if self._phase is Phase.UNDECIDED and not self._in_clear and not self._policy.plain_allowed:
+        if self._phase is TlsPhase.UNDECIDED and not self._in_clear and not self._policy.plain_allowed:
             self._begin()
 
     def eof_received(self) -> bool:
-        if self._phase is Phase.HANDSHAKE:
+        if self._phase is TlsPhase.HANDSHAKE:
             self._fail("EOF")
         return False
 
@@ -221,9 +221,9 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        if self._phase is Phase.HANDSHAKE and self._connection.close_reason is None:
+        if self._phase is TlsPhase.HANDSHAKE and self._connection.close_reason is None:
             self._connection.close_reason = CloseReason.TLS_HANDSHAKE_FAILURE
-        if self._phase is Phase.OPEN:
+        if self._phase is TlsPhase.OPEN:
             # What came before the end is the connection's to work on, in its turns.
             self.finish()
         self._connection.connection_lost(exc)
@@ -231,18 +231,18 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
     # -- from the connection
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        if self._phase is Phase.OPEN:
+        if self._phase is TlsPhase.OPEN:
             rest = memoryview(data)
             while rest:
                 rest = rest[self._ssl.write(rest) :]
             self._send()
-        elif self._phase is Phase.UNDECIDED and self._in_clear:
+        elif self._phase is TlsPhase.UNDECIDED and self._in_clear:
             self._raw.write(data)
         else:
             self._held.append(bytes(data))
 
     def close(self) -> None:
-        if self._phase is Phase.OPEN and not self._raw.is_closing():
+        if self._phase is TlsPhase.OPEN and not self._raw.is_closing():
             with contextlib.suppress(ssl.SSLError):  # the peer's farewell is missing, nobody waits for it
                 self._ssl.unwrap()
             self._send()
@@ -250,7 +250,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "ssl_object":
-            return self._ssl if self._phase is Phase.OPEN else default
+            return self._ssl if self._phase is TlsPhase.OPEN else default
         return super().get_extra_info(name, default)
 
     # -- own
@@ -269,7 +269,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         self._stop_timer()
         if self._policy.info_delay_s:
             self._connection.flush()  # INFO, into what is held until the handshake is done
-        self._phase = Phase.HANDSHAKE
+        self._phase = TlsPhase.HANDSHAKE
         self._told("Starting TLS client connection handshake")
         self._timer = asyncio.get_running_loop().call_later(self._policy.timeout_s, self._on_timeout)
 
@@ -289,7 +289,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         if refusal is not None and (reason := refusal(self._ssl.getpeercert(binary_form=True) or b"")):
             self._fail(reason)
             return
-        self._phase = Phase.OPEN
+        self._phase = TlsPhase.OPEN
         version, suite = described(self._ssl)
         self._told(f"TLS handshake complete; TLS version {version}, cipher suite {suite}")
         for data in self._held:
@@ -300,7 +300,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         """Hands over what can be decrypted, in as few pieces as the connection's buffer allows, until the
         connection's part of this turn is over."""
         connection, budget = self._connection, self._connection.budget
-        if self._is_working or self._phase is not Phase.OPEN:
+        if self._is_working or self._phase is not TlsPhase.OPEN:
             return
         self._is_working = True
         budget.begin_part()

@@ -42,7 +42,7 @@ from wsproto.utilities import RemoteProtocolError
 
 from penstock.net.layer import Layer
 from penstock.net.reasons import CloseReason
-from penstock.net.server_connection import Connection
+from penstock.net.server_connection import ServerConnection
 
 MESSAGE_BYTES = 64 * 1024
 READ_MUCH = 128 * 1024  # the loop reads more of a socket that brought so much before others have a turn
@@ -139,7 +139,7 @@ class Deflate(PerMessageDeflate):
         return super().frame_outbound(proto, opcode, rsv, data, fin)
 
 
-class Refused(Exception):
+class HandshakeRefused(Exception):
     """A handshake that can't be accepted: HTTP status, and why for the log."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -147,7 +147,7 @@ class Refused(Exception):
         self.status = status
 
 
-class Phase(Enum):
+class WebSocketPhase(Enum):
     GREETING = "greeting"
     OPEN = "open"
     CLOSED = "closed"
@@ -165,7 +165,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
 
     def __init__(
         self,
-        accept: Callable[[dict[str, str], str], Connection],
+        accept: Callable[[dict[str, str], str], ServerConnection],
         policy: WebsocketPolicy,
         told: Callable[[str], None],
     ) -> None:
@@ -174,8 +174,8 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         self._policy = policy
         self._told = told
         self._ws = WSConnection(ConnectionType.SERVER)
-        self._phase = Phase.GREETING
-        self._connection: Connection | None = None
+        self._phase = WebSocketPhase.GREETING
+        self._connection: ServerConnection | None = None
         self._head = b""  # the first bytes of the request: its method
         self._tail = b""  # its last bytes so far: its end may come in pieces
         self._peer: tuple[Any, ...] = ("", 0)
@@ -223,31 +223,31 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         if not self._is_over() and self._is_paused and (self._has_frames or self._start < len(self._unread)):
             self._lost.append(exc)  # what came before the end has its turns first
             return
-        self._phase = Phase.CLOSED
+        self._phase = WebSocketPhase.CLOSED
         if self._connection is not None:
             self._connection.connection_lost(exc)
 
     # -- from the connection
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        if self._phase is not Phase.OPEN or self._lost:
+        if self._phase is not WebSocketPhase.OPEN or self._lost:
             return
         view = memoryview(data)
         for start in range(0, len(view), MESSAGE_BYTES):
             self._send(BytesMessage(data=bytes(view[start : start + MESSAGE_BYTES])))
 
     def close(self) -> None:
-        if self._phase is Phase.OPEN:
+        if self._phase is WebSocketPhase.OPEN:
             reason = self._connection.close_reason if self._connection is not None else None
             code = CODES.get(reason, CODE_OTHER) if reason is not None else 1000
             self._send(CloseConnection(code=code, reason=str(reason or "")))
-        self._phase = Phase.CLOSED
+        self._phase = WebSocketPhase.CLOSED
         self._raw.close()
         if self._lost:
             asyncio.get_running_loop().call_soon(self._tell_of_loss)
 
     def abort(self) -> None:
-        self._phase = Phase.CLOSED
+        self._phase = WebSocketPhase.CLOSED
         super().abort()
         if self._lost:
             asyncio.get_running_loop().call_soon(self._tell_of_loss)
@@ -268,17 +268,17 @@ class WebsocketLayer(asyncio.Protocol, Layer):
                 if isinstance(event, Request):
                     self._open(event)
         except (RemoteProtocolError, UnicodeError) as error:  # wsproto lets go of texts it can't decode
-            self._refuse(Refused(400 if self._head[:4] == b"GET " else 405, str(error)))
-        except Refused as error:
+            self._refuse(HandshakeRefused(400 if self._head[:4] == b"GET " else 405, str(error)))
+        except HandshakeRefused as error:
             self._refuse(error)
-        if self._phase is Phase.OPEN:
+        if self._phase is WebSocketPhase.OPEN:
             self._receive(behind)
 
     def _open(self, request: Request) -> None:
         headers = {name.lower().decode(): value.decode("latin-1") for name, value in request.extra_headers}
         path = request.target.partition("?")[0]
         if path.endswith("/mqtt"):
-            raise Refused(404, "mqtt websocket endpoint not enabled")
+            raise HandshakeRefused(404, "mqtt websocket endpoint not enabled")
         check_origin(headers.get("origin", ""), request.host, self._policy)
         extensions: list[Extension] = []
         if self._policy.compression:
@@ -295,10 +295,10 @@ class WebsocketLayer(asyncio.Protocol, Layer):
             _expect_unmasked(self._ws)
         if path.endswith("/leafnode"):  # as the official server: the handshake succeeds, and that was it
             self._told("Not configured to accept leaf node connections")
-            self._phase = Phase.CLOSED
+            self._phase = WebSocketPhase.CLOSED
             self._raw.close()
             return
-        self._phase = Phase.OPEN
+        self._phase = WebSocketPhase.OPEN
         claimed = forwarded_for(headers.get("x-forwarded-for", ""))
         self._connection = self._accept(cookies_of(headers.get("cookie", "")), claimed)
         self._connection.connection_made(self)
@@ -306,7 +306,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
     def _message_max(self) -> int:
         return self._connection.max_payload if self._connection is not None else 0
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: HandshakeRefused) -> None:
         self._stop_timer()
         self._told(f"{self._peer[0]}:{self._peer[1]} - websocket handshake error: {refused}")
         text = _TEXTS[refused.status] + b"\n"
@@ -318,7 +318,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         lines = [b"HTTP/1.1 %d %s" % (refused.status, _TEXTS[refused.status])]
         lines += [b"%s: %s" % header for header in headers]
         self._raw.write(b"\r\n".join(lines) + b"\r\n\r\n" + text)
-        self._phase = Phase.CLOSED
+        self._phase = WebSocketPhase.CLOSED
         self._raw.close()
 
     def _on_timeout(self) -> None:
@@ -363,7 +363,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         if not piece:
             self._unread, self._start = b"", 0
             return False
-        if self._phase is Phase.GREETING:
+        if self._phase is WebSocketPhase.GREETING:
             self._greet(piece)
             if self._connection is not None and not self._is_over():
                 self._connection.wait_turn()  # what comes behind the handshake
@@ -404,7 +404,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
             if not true:
                 self._told(f"{self._peer[0]}:{self._peer[1]} - read error: {event.reason}")
             self._send(event.response())
-            self._phase = Phase.CLOSED
+            self._phase = WebSocketPhase.CLOSED
             if self._connection is not None:
                 found = CloseReason.MAX_PAYLOAD if event.code == CODE_TOO_BIG else CloseReason.READ_ERROR
                 self._connection.close(CloseReason.CLIENT_CLOSED if true else found)
@@ -420,7 +420,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
             connection.buffer_updated(count)
 
     def _is_over(self) -> bool:
-        if self._phase is Phase.CLOSED:
+        if self._phase is WebSocketPhase.CLOSED:
             return True
         return self._connection is not None and self._connection.close_reason is not None
 
@@ -461,11 +461,11 @@ def check_origin(origin: str, host: str, policy: WebsocketPolicy) -> None:
         found = origin_of(origin)
         own = origin_of(f"{'https' if policy.encrypted else 'http'}://{host}")
     except ValueError as error:
-        raise Refused(403, f"origin not allowed: {error}") from error
+        raise HandshakeRefused(403, f"origin not allowed: {error}") from error
     if policy.same_origin and found[1:] != own[1:]:
-        raise Refused(403, f"origin not allowed: not same origin: {origin}")
+        raise HandshakeRefused(403, f"origin not allowed: not same origin: {origin}")
     if policy.allowed_origins and found not in policy.allowed_origins:
-        raise Refused(403, f"origin not allowed: not in the allowed list: {origin}")
+        raise HandshakeRefused(403, f"origin not allowed: not in the allowed list: {origin}")
 
 
 def forwarded_for(header: str) -> str:

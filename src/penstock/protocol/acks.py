@@ -28,7 +28,7 @@ NEXT = b"+NXT"
 TERM = b"+TERM"
 
 
-class Delivery(NamedTuple):
+class AckSubject(NamedTuple):
     """What an ack reply subject says about one delivery."""
 
     stream: str
@@ -55,12 +55,12 @@ def build_reply(
     return f"$JS.ACK.{stream}.{consumer}.{delivered}.{stream_seq}.{consumer_seq}.{timestamp_ns}.{pending}"
 
 
-def build_reply_v2(delivery: Delivery) -> str:
+def build_reply_v2(delivery: AckSubject) -> str:
     """The ack reply subject of a delivery, version 2."""
     return f"$JS.ACK.{delivery.domain or '_'}.{delivery.account_hash}." + ".".join(map(str, delivery[:7]))
 
 
-def parse_reply(subject: str) -> Delivery | None:
+def parse_reply(subject: str) -> AckSubject | None:
     """What the reply subject of a delivered message says; None when it is no ack subject."""
     if not subject.startswith(PREFIX):
         return None
@@ -76,7 +76,7 @@ def parse_reply(subject: str) -> Delivery | None:
     if not all(number.isascii() and number.isdigit() and len(number) <= 20 for number in numbers):
         return None
     values = [int(number) for number in numbers]
-    return Delivery(
+    return AckSubject(
         names[0], names[1], values[0], values[1], values[2], values[3], values[4], domain, account_hash
     )
 

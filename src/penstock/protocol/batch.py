@@ -47,7 +47,7 @@ class FlowAck(NamedTuple):
     msgs: int
 
 
-class Gap(NamedTuple):
+class BatchGap(NamedTuple):
     """Messages before batch sequence `seq` were lost, the ones behind `last_seq`. (Some servers name the
     first lost one as last_seq: it is information, nothing to count with.)"""
 
@@ -55,14 +55,14 @@ class Gap(NamedTuple):
     seq: int
 
 
-class Refused(NamedTuple):
+class BatchRefused(NamedTuple):
     """The message with batch sequence `seq` was not stored."""
 
     seq: int
     error: ApiError
 
 
-FastAnswer = FlowAck | Gap | Refused | PubAck
+FastAnswer = FlowAck | BatchGap | BatchRefused | PubAck
 
 
 class _Answer(msgspec.Struct):
@@ -86,20 +86,20 @@ def parse_answer(payload: bytes) -> FastAnswer:
     if found.type == "ack":
         return FlowAck(found.seq, found.msgs or found.ack_msgs)
     if found.type == "gap":
-        return Gap(found.last_seq, found.seq)
+        return BatchGap(found.last_seq, found.seq)
     if found.type == "err" and found.error is not None:
-        return Refused(found.seq, found.error)
+        return BatchRefused(found.seq, found.error)
     if found.stream or found.batch or (found.error is not None and not found.seq):
         return PubAck(
             error=found.error, stream=found.stream, seq=found.seq, domain=found.domain,
             duplicate=found.duplicate, val=found.val, batch=found.batch, count=found.count,
         )  # fmt: skip
     if found.error is not None:
-        return Refused(found.seq, found.error)
+        return BatchRefused(found.seq, found.error)
     if found.ack_msgs:
         return FlowAck(found.seq, found.ack_msgs)
     if found.seq:
-        return Gap(found.last_seq, found.seq)
+        return BatchGap(found.last_seq, found.seq)
     raise DecodeError(f"neither a flow ack nor a pub ack: {payload[:100]!r}")
 
 

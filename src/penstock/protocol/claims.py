@@ -36,30 +36,30 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # -- users
 
 
-class Permission(_Part, frozen=True):
+class PermissionClaim(_Part, frozen=True):
     """Filters of one direction; no `allow` = everything. Those of `sub` may be "filter queue"."""
 
     allow: Texts = ()
     deny: Texts = ()
 
 
-class ResponsePermission(_Part, frozen=True, omit_defaults=False):
+class ResponsePermissionClaim(_Part, frozen=True, omit_defaults=False):
     """max: messages a reply; ttl: ns. 0 = the default, negative = no limit."""
 
     max: int = 0
     ttl: int = 0
 
 
-class Permissions(_Part, frozen=True):
+class PermissionsClaim(_Part, frozen=True):
     """What may be published and subscribed to."""
 
-    pub: Permission = Permission()
-    sub: Permission = Permission()
-    resp: ResponsePermission | None = None
+    pub: PermissionClaim = PermissionClaim()
+    sub: PermissionClaim = PermissionClaim()
+    resp: ResponsePermissionClaim | None = None
 
     @property
     def is_empty(self) -> bool:
-        return self.pub == Permission() and self.sub == Permission() and self.resp is None
+        return self.pub == PermissionClaim() and self.sub == PermissionClaim() and self.resp is None
 
 
 class TimeRange(_Part, frozen=True):
@@ -69,7 +69,7 @@ class TimeRange(_Part, frozen=True):
     end: str = ""
 
 
-class UserLimits(Permissions, frozen=True):
+class UserLimits(PermissionsClaim, frozen=True):
     """What a user may do, and a scoped key may let its users do."""
 
     src: Texts | Annotated[str, msgspec.Meta(max_length=8 * ENTRIES_MAX)] = ()
@@ -94,7 +94,7 @@ class UserLimits(Permissions, frozen=True):
         return self.src
 
 
-class User(UserLimits, frozen=True):
+class UserFields(UserLimits, frozen=True):
     """The `nats` part of a user's claims."""
 
     issuer_account: str = ""
@@ -120,7 +120,7 @@ class ServiceLatency(_Part, frozen=True, omit_defaults=False):
     results: str = ""
 
 
-class Export(_Part, frozen=True):
+class ExportClaim(_Part, frozen=True):
     """What others may import."""
 
     name: str = ""
@@ -139,7 +139,7 @@ class Export(_Part, frozen=True):
     info_url: str = ""
 
 
-class Import(_Part, frozen=True):
+class ImportClaim(_Part, frozen=True):
     """What comes from another account."""
 
     name: str = ""
@@ -194,7 +194,7 @@ UNLIMITED = OperatorLimits(
 """Everything, but JetStream."""
 
 
-class Template(UserLimits, frozen=True):
+class TemplateClaim(UserLimits, frozen=True):
     """The limits of all users that a scoped key signs; subjects may hold `{{name()}}` and the like."""
 
     subs: int = NO_LIMIT
@@ -202,13 +202,13 @@ class Template(UserLimits, frozen=True):
     payload: int = NO_LIMIT
 
 
-class Scope(_Part, frozen=True, omit_defaults=False):
+class ScopeClaim(_Part, frozen=True, omit_defaults=False):
     """A signing key that can only make users of one kind."""
 
     kind: Literal["user_scope"] = "user_scope"
     key: str = ""
     role: str = ""
-    template: Template = Template()
+    template: TemplateClaim = TemplateClaim()
     description: str = ""
 
 
@@ -228,24 +228,24 @@ class ExternalAuthorization(_Part, frozen=True):
     xkey: str = ""
 
 
-class Trace(_Part, frozen=True):
+class TraceClaim(_Part, frozen=True):
     dest: str = ""
     sampling: int = 0
 
 
-class Account(_Part, frozen=True):
+class AccountFields(_Part, frozen=True):
     """The `nats` part of an account's claims."""
 
-    imports: Annotated[tuple[Import, ...], _Bounded] = ()
-    exports: Annotated[tuple[Export, ...], _Bounded] = ()
+    imports: Annotated[tuple[ImportClaim, ...], _Bounded] = ()
+    exports: Annotated[tuple[ExportClaim, ...], _Bounded] = ()
     limits: OperatorLimits = OperatorLimits()
-    signing_keys: Annotated[tuple[str | Scope, ...], _Bounded] = ()
+    signing_keys: Annotated[tuple[str | ScopeClaim, ...], _Bounded] = ()
     revocations: dict[str, int] = {}
     """User key or `*`: what was issued until then (s since 1970) counts no more."""
-    default_permissions: Permissions = Permissions()
+    default_permissions: PermissionsClaim = PermissionsClaim()
     mappings: Annotated[dict[str, Annotated[tuple[WeightedMapping, ...], _Bounded]], _Bounded] = {}
     authorization: ExternalAuthorization = ExternalAuthorization()
-    trace: Trace | None = None
+    trace: TraceClaim | None = None
     cluster_traffic: str = ""
     description: str = ""
     info_url: str = ""
@@ -254,7 +254,7 @@ class Account(_Part, frozen=True):
     version: int = VERSION
 
     @property
-    def scopes(self) -> dict[str, Scope | None]:
+    def scopes(self) -> dict[str, ScopeClaim | None]:
         """The signing keys, with the scope of those that have one."""
         return {one if isinstance(one, str) else one.key: None if isinstance(one, str) else one
                 for one in self.signing_keys}  # fmt: skip
@@ -338,7 +338,7 @@ class OperatorClaims(Claims, frozen=True):
 class AccountClaims(Claims, frozen=True):
     """What an operator says of an account."""
 
-    nats: Account = Account()
+    nats: AccountFields = AccountFields()
 
     def problems(self) -> list[str]:
         """What makes them unusable."""
@@ -365,7 +365,7 @@ class AccountClaims(Claims, frozen=True):
 class UserClaims(Claims, frozen=True):
     """What an account says of a user."""
 
-    nats: User = User()
+    nats: UserFields = UserFields()
 
     @property
     def account(self) -> str:
@@ -439,7 +439,7 @@ def limit_problems(limits: UserLimits) -> list[str]:
     return found
 
 
-def permission_problems(permissions: Permissions) -> list[str]:
+def permission_problems(permissions: PermissionsClaim) -> list[str]:
     """What is wrong with the filters."""
     found: list[str] = []
     for permission, queues in ((permissions.sub, True), (permissions.pub, False)):
@@ -486,7 +486,7 @@ def seconds_of(text: str) -> int | None:
     return hour * 3600 + minute * 60 + second
 
 
-def _import_problems(one: Import) -> list[str]:
+def _import_problems(one: ImportClaim) -> list[str]:
     found = subject_problems(one.subject)
     if one.type is msgspec.UNSET:
         found.append('invalid import type: "unknown"')

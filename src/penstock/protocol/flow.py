@@ -19,7 +19,15 @@ from __future__ import annotations
 
 from penstock.errors import MisuseError
 from penstock.protocol.api import ApiError, PubAck
-from penstock.protocol.batch import FLOW_MAX, FastAnswer, FlowAck, Gap, Operation, Refused, reply_end
+from penstock.protocol.batch import (
+    FLOW_MAX,
+    BatchGap,
+    BatchRefused,
+    FastAnswer,
+    FlowAck,
+    Operation,
+    reply_end,
+)
 
 OUTSTANDING_MAX = 3
 
@@ -43,7 +51,7 @@ class FlowWindow:
             False  # a message was lost or refused and the mode is fail: only the last word is missing
         )
         self.final: PubAck | None = None
-        self.gaps: list[Gap] = []
+        self.gaps: list[BatchGap] = []
         self.refused: ApiError | None = None  # why the server did not take a message; the last one
 
     @property
@@ -71,7 +79,7 @@ class FlowWindow:
         arrived, the ping would have got the pub ack."""
         if not self._gap_ok:
             return False
-        if isinstance(answer, Gap):
+        if isinstance(answer, BatchGap):
             return answer.seq > self.sent
         return isinstance(answer, FlowAck) and subject.endswith(b"." + reply_end(self.sent, Operation.PING))
 
@@ -85,10 +93,10 @@ class FlowWindow:
             if answer.seq >= self.acked:
                 self.acked = answer.seq
                 self.msgs = min(max(answer.msgs, 1), self._flow)
-        elif isinstance(answer, Gap):
+        elif isinstance(answer, BatchGap):
             self.gaps.append(answer)
             self.is_ending = self.is_ending or not self._gap_ok
-        elif isinstance(answer, Refused):
+        elif isinstance(answer, BatchRefused):
             self.refused = answer.error
             self.is_ending = self.is_ending or not self._gap_ok
         else:

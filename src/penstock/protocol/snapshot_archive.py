@@ -72,7 +72,7 @@ class ArchivedConsumer(msgspec.Struct, frozen=True):
     state: ArchivedState
 
 
-class Entry(NamedTuple):
+class ArchiveEntry(NamedTuple):
     """An entry that is no message: time is ns, sequence 0."""
 
     name: str
@@ -105,7 +105,7 @@ def joined(parts: Iterable[bytes]) -> Text:
     return msgspec.Raw(b"{%s}" % b",".join(inside)) if inside else msgspec.UNSET
 
 
-def pack_entry(entry: Entry) -> bytes:
+def pack_entry(entry: ArchiveEntry) -> bytes:
     """The entry's bytes."""
     name = entry.name.encode()
     zigzag = (entry.time << 1) ^ (entry.time >> 63)
@@ -113,7 +113,7 @@ def pack_entry(entry: Entry) -> bytes:
     return b"".join(map(_varint, fields)) + name + entry.payload
 
 
-def take_entry(data: bytes | bytearray, at: int, size_max: int) -> tuple[Entry, int] | None:
+def take_entry(data: bytes | bytearray, at: int, size_max: int) -> tuple[ArchiveEntry, int] | None:
     """The entry at data[at:] and where the next one begins; None while it isn't there as a whole. It looks at
     the numbers of one that isn't, and at none of its bytes.
 
@@ -138,7 +138,7 @@ def take_entry(data: bytes | bytearray, at: int, size_max: int) -> tuple[Entry, 
     if len(data) < end:
         return None
     name = data[at : at + name_len].decode("utf-8", "replace")
-    return Entry(name, (zigzag >> 1) ^ -(zigzag & 1), bytes(data[at + name_len : end])), end
+    return ArchiveEntry(name, (zigzag >> 1) ^ -(zigzag & 1), bytes(data[at + name_len : end])), end
 
 
 def _varint(value: int) -> bytes:

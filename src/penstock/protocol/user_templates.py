@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.errors import MisuseError
-from penstock.protocol.claims import AccountClaims, Permission, UserClaims, UserLimits
+from penstock.protocol.claims import AccountClaims, PermissionClaim, UserClaims, UserLimits
 from penstock.protocol.subjects import is_valid_filter
 
 EXPANSIONS_MAX = 4096
@@ -39,12 +39,12 @@ def fill(template: UserLimits, user: UserClaims, account: AccountClaims) -> User
     )
 
 
-def _permission(permission: Permission, values: Callable[[str], list[str]]) -> Permission:
+def _permission(permission: PermissionClaim, values: Callable[[str], list[str]]) -> PermissionClaim:
     allow = _expanded(permission.allow, values, strict=False)
     deny = _expanded(permission.deny, values, strict=True)
     if permission.allow and not allow:
         deny += (">",)
-    return Permission(allow=allow, deny=deny)
+    return PermissionClaim(allow=allow, deny=deny)
 
 
 def _expanded(

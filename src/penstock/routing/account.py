@@ -1,7 +1,7 @@
 """An account: one closed world of subjects, with its own index of subscriptions.
 
 Invariant: a message leaves its account by an import alone: a subscription of one account whose sink routes
-in another (`exchange`).
+in another (`import_router`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink, SubjectMapper, publish
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 
 if TYPE_CHECKING:
     from penstock.protocol.transforms import Below
@@ -46,7 +46,7 @@ class Account:
 
     def subscribe_service(
         self, subject: bytes, callback: ServiceCallback, before: Callable[[], object] | None = None
-    ) -> Subscription:
+    ) -> SinkSubscription:
         """Subscribes a Python callable.
 
         Args:
@@ -54,11 +54,11 @@ class Account:
             callback: gets subject, reply, header block, payload and the publisher's sink (None: the server).
             before: runs before each call, e.g. to apply what is pending for streams.
         """
-        subscription = Subscription(ServiceSink(callback, before), subject)
+        subscription = SinkSubscription(ServiceSink(callback, before), subject)
         self.index.insert(subscription)
         return subscription
 
-    def unsubscribe(self, subscription: Subscription) -> None:
+    def unsubscribe(self, subscription: SinkSubscription) -> None:
         """Takes a subscription out; nothing reaches it any more."""
         subscription.closed = True
         self.index.remove(subscription)

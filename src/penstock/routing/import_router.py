@@ -1,7 +1,7 @@
 """The imports of all accounts at work: what `sharing` describes, as sinks in the accounts' indexes.
 
-`Exchange.set_up` makes what is there what is configured, at start and at every reload: imports that are not
-wanted any more end, those that stay are left alone with the requests they wait for, new ones begin.
+`ImportRouter.set_up` makes what is there what is configured, at start and at every reload: imports that are
+not wanted any more end, those that stay are left alone with the requests they wait for, new ones begin.
 
 Invariants: a service import is one subscription in the importing account. A stream import is one shadow, in
 the exporting account, for each subscription of the importing account that overlaps it; shadows come and go
@@ -20,16 +20,16 @@ from penstock.kernels.consumer.ack_sink import AckSink
 from penstock.kernels.routing.account_imports import ImportSink, ReplyTable, Rewriter, ShadowSink
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol.subjects import has_wildcard
 from penstock.routing.account import Account
 from penstock.routing.imports_exports import (
+    AccountSharing,
     AnyImport,
-    Plan,
+    ImportPlan,
     ResponseType,
     ServiceExport,
     ServiceImport,
-    Sharing,
     StreamImport,
     plan,
     service_export_of,
@@ -50,7 +50,7 @@ class _Key(NamedTuple):
     export: ServiceExport | None
 
 
-class Exchange:
+class ImportRouter:
     """The imports of a server's accounts.
 
     Args:
@@ -79,12 +79,12 @@ class Exchange:
         self._chain = chain
         self._measure = measure
         self._on_first = on_first
-        self._services: dict[_Key, tuple[Account, Account, Subscription]] = {}
-        self._streams: dict[_Key, tuple[Shadows, _Stream]] = {}
-        self._shadows: dict[str, Shadows] = {}
+        self._services: dict[_Key, tuple[Account, Account, SinkSubscription]] = {}
+        self._streams: dict[_Key, tuple[ImportShadows, _Stream]] = {}
+        self._shadows: dict[str, ImportShadows] = {}
         self._tables: list[ReplyTable] = []
 
-    def set_up(self, accounts: Mapping[str, Account], sharing: Mapping[str, Sharing]) -> None:
+    def set_up(self, accounts: Mapping[str, Account], sharing: Mapping[str, AccountSharing]) -> None:
         """Makes the imports those of `sharing`, which `sharing.check` found right.
 
         Args:
@@ -156,7 +156,7 @@ class Exchange:
             measure=None if export.latency is None else self._measure(entry.account, export, entry),
             allow_trace=export.allow_trace,
         )
-        subscription = Subscription(sink, made.local.encode())
+        subscription = SinkSubscription(sink, made.local.encode())
         importer.index.insert(subscription)
         self._services[key] = (importer, exporter, subscription)
 
@@ -164,7 +164,7 @@ class Exchange:
         importer = accounts[key.importer]
         shadows = self._shadows.get(importer.name)
         if shadows is None:
-            shadows = self._shadows[importer.name] = Shadows(importer.index)
+            shadows = self._shadows[importer.name] = ImportShadows(importer.index)
         stream = _Stream(accounts[entry.account].index, plan(entry), entry.allow_trace)
         shadows.add(stream)
         self._streams[key] = (shadows, stream)
@@ -181,7 +181,7 @@ class Exchange:
 class _Stream:
     """One imported stream: the exporting index, and how subjects there and here belong together."""
 
-    def __init__(self, index: SubscriptionIndex, made: Plan, allow_trace: bool) -> None:
+    def __init__(self, index: SubscriptionIndex, made: ImportPlan, allow_trace: bool) -> None:
         self.index = index
         self.allow_trace = allow_trace
         self._plan = made
@@ -199,7 +199,7 @@ class _Stream:
         return common if self._outward is None else self._outward.apply(common.encode()).decode()
 
 
-class Shadows:
+class ImportShadows:
     """What stands in other accounts for the subscriptions of one; watches its index.
 
     Args: index: of the importing account.
@@ -208,7 +208,7 @@ class Shadows:
     def __init__(self, index: SubscriptionIndex) -> None:
         self._index = index
         self._streams: list[_Stream] = []
-        self._of: dict[Subscription, list[tuple[_Stream, Subscription]]] = {}
+        self._of: dict[SinkSubscription, list[tuple[_Stream, SinkSubscription]]] = {}
 
     def add(self, stream: _Stream) -> None:
         """One more imported stream."""
@@ -232,17 +232,17 @@ class Shadows:
         if not self._streams:
             self._index.watcher = None
 
-    def inserted(self, sub: Subscription) -> None:
+    def inserted(self, sub: SinkSubscription) -> None:
         """The index has one more subscription."""
         for stream in self._streams:
             self._cast(sub, stream)
 
-    def removed(self, sub: Subscription) -> None:
+    def removed(self, sub: SinkSubscription) -> None:
         """The index has this subscription no more."""
         for stream, shadow in self._of.pop(sub, ()):
             _lift(stream, shadow)
 
-    def _cast(self, subscription: Subscription, stream: _Stream) -> None:
+    def _cast(self, subscription: SinkSubscription, stream: _Stream) -> None:
         if isinstance(subscription.sink, _INTERNAL):
             return
         subject = stream.filter_for(subscription.subject.decode("utf-8", "surrogateescape"))
@@ -250,12 +250,12 @@ class Shadows:
             return
         sink = ShadowSink(subscription, stream.inward, stream.allow_trace)
         name = subject.encode("utf-8", "surrogateescape")
-        shadow = Subscription(sink, name, subscription.queue, subscription.sid)
+        shadow = SinkSubscription(sink, name, subscription.queue, subscription.sid)
         stream.index.insert(shadow)
         self._of.setdefault(subscription, []).append((stream, shadow))
 
 
-def _lift(stream: _Stream, shadow: Subscription) -> None:
+def _lift(stream: _Stream, shadow: SinkSubscription) -> None:
     shadow.closed = True
     stream.index.remove(shadow)
 

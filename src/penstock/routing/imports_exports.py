@@ -134,7 +134,7 @@ AnyExport = StreamExport | ServiceExport
 AnyImport = StreamImport | ServiceImport
 
 
-class Sharing(Protocol):
+class AccountSharing(Protocol):
     """What is needed of an account's options."""
 
     @property
@@ -177,7 +177,7 @@ def wildcard_of(token: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ImportPlan:
     """One import, ready to be built: subjects of `local` in the importing account are those of `remote`.
 
     `local_tokens` and `remote_tokens`: the same filters as tokens; a `*` is its number, the same one in both.
@@ -195,11 +195,11 @@ class Plan:
         return self.local_tokens != self.remote_tokens
 
 
-def plan(entry: AnyImport) -> Plan:
+def plan(entry: AnyImport) -> ImportPlan:
     """How subjects here and there belong together. Raises ConfigError when they can't."""
     remote, local = entry.subject, entry.local
     if not has_wildcard(remote) or remote == local:
-        return Plan(local, remote, _numbered(tokenized(local)), _numbered(tokenized(remote)))
+        return ImportPlan(local, remote, _numbered(tokenized(local)), _numbered(tokenized(remote)))
     destination = tokenized(local)
     if isinstance(entry, ServiceImport):
         remote = untokenized(remote)
@@ -212,7 +212,7 @@ def plan(entry: AnyImport) -> Plan:
             f'failed to create mapping transform for {kind} import subject from "{one}" to "{other}":'
             f" {error.message}"
         ) from error
-    return Plan(untokenized(local), remote, _numbered(destination), _numbered(tokenized(remote)))
+    return ImportPlan(untokenized(local), remote, _numbered(destination), _numbered(tokenized(remote)))
 
 
 def _numbered(subject: str) -> tuple[str | int, ...]:
@@ -260,7 +260,7 @@ def service_export_of(exports: Iterable[AnyExport], subject: str) -> ServiceExpo
 # -- all accounts together
 
 
-def check(accounts: Mapping[str, Sharing]) -> Iterator[tuple[AnyExport | AnyImport, str]]:
+def check(accounts: Mapping[str, AccountSharing]) -> Iterator[tuple[AnyExport | AnyImport, str]]:
     """What is wrong with the exports and imports of these accounts: (the entry itself, the text)."""
     for kind in (StreamExport, ServiceExport):
         for account in accounts.values():
@@ -279,12 +279,14 @@ def check(accounts: Mapping[str, Sharing]) -> Iterator[tuple[AnyExport | AnyImpo
                         yield entry, error
 
 
-def first_error(accounts: Mapping[str, Sharing]) -> str:
+def first_error(accounts: Mapping[str, AccountSharing]) -> str:
     """The first text of `check`; "" when everything is right."""
     return next((text for _, text in check(accounts)), "")
 
 
-def _wrong_with_export(export: AnyExport, account: Sharing, accounts: Mapping[str, Sharing]) -> str:
+def _wrong_with_export(
+    export: AnyExport, account: AccountSharing, accounts: Mapping[str, AccountSharing]
+) -> str:
     kind = "stream" if isinstance(export, StreamExport) else "service"
     for name in export.accounts or ():
         if name not in accounts:
@@ -303,7 +305,7 @@ def _wrong_with_export(export: AnyExport, account: Sharing, accounts: Mapping[st
     )
 
 
-def _wrong_with_latency(export: ServiceExport, latency: Latency, account: Sharing) -> str:
+def _wrong_with_latency(export: ServiceExport, latency: Latency, account: AccountSharing) -> str:
     if not is_valid_subject(latency.subject):
         return "invalid publish subject"
     if service_export_of(account.exports, latency.subject) is not None:
@@ -314,10 +316,10 @@ def _wrong_with_latency(export: ServiceExport, latency: Latency, account: Sharin
 class _Imports:
     """The imports that were found right so far."""
 
-    def __init__(self, accounts: Mapping[str, Sharing]) -> None:
+    def __init__(self, accounts: Mapping[str, AccountSharing]) -> None:
         self._accounts = accounts
-        self._streams: dict[str, list[tuple[StreamImport, Plan]]] = {name: [] for name in accounts}
-        self._services: dict[str, list[tuple[ServiceImport, Plan]]] = {name: [] for name in accounts}
+        self._streams: dict[str, list[tuple[StreamImport, ImportPlan]]] = {name: [] for name in accounts}
+        self._services: dict[str, list[tuple[ServiceImport, ImportPlan]]] = {name: [] for name in accounts}
 
     def add(self, importer: str, entry: AnyImport) -> str:
         """What is wrong with it; "" when it is right, and from now on counts for others."""

@@ -77,7 +77,7 @@ class SubjectMapping:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MappingOutcome:
     """What can become of a message: `transform`, or with None stays as it is; or it is dropped."""
 
     transform: Transform | None = None
@@ -105,18 +105,20 @@ class WeightedChoice:
     def __init__(self, mapping: SubjectMapping, cluster: str = "") -> None:
         scoped = [d for d in mapping.destinations if cluster and d.cluster == cluster]
         chosen = scoped or [d for d in mapping.destinations if not d.cluster]
-        shares = [(d.weight, Outcome(Transform(mapping.source, d.subject))) for d in chosen]
+        shares = [(d.weight, MappingOutcome(Transform(mapping.source, d.subject))) for d in chosen]
         rest = WEIGHT_MAX - sum(d.weight for d in chosen)
         source_is_listed = any(d.subject == mapping.source for d in mapping.destinations)
-        shares.append((rest, Outcome(dropped=source_is_listed)))
-        self._shares: list[tuple[int, Outcome]] = []  # (first percent that is not its own any more, outcome)
+        shares.append((rest, MappingOutcome(dropped=source_is_listed)))
+        self._shares: list[
+            tuple[int, MappingOutcome]
+        ] = []  # (first percent that is not its own any more, outcome)
         end = 0
         for weight, outcome in shares:
             if weight:
                 end += weight
                 self._shares.append((end, outcome))
 
-    def choose(self, percent: int) -> Outcome:
+    def choose(self, percent: int) -> MappingOutcome:
         """The outcome for a number that is drawn evenly from 0..99."""
         for end, outcome in self._shares:
             if percent < end:

@@ -37,14 +37,14 @@ RESPONSES_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PermissionEntry:
     """A filter of a permission list, with a filter of queue names or None."""
 
     subject: str
     queue: str | None = None
 
     @classmethod
-    def parse(cls, text: str, *, queues: bool) -> Entry:
+    def parse(cls, text: str, *, queues: bool) -> PermissionEntry:
         """Reads "filter" or, where `queues`, "filter queue". Raises ConfigError."""
         words = text.split()
         if not words or len(words) > 1 + queues or not all(map(is_valid_filter, words)):
@@ -59,8 +59,8 @@ class Entry:
 class SubjectPermission:
     """Lists of one direction. `allow` None = everything; an empty tuple = nothing."""
 
-    allow: tuple[Entry, ...] | None = None
-    deny: tuple[Entry, ...] = ()
+    allow: tuple[PermissionEntry, ...] | None = None
+    deny: tuple[PermissionEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def overlaps(a: bytes, b: bytes) -> bool:
 class PermissionList:
     """Allow or deny entries, ready to be asked."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[PermissionEntry]) -> None:
         self._plain: list[list[bytes]] = []
         self._queued: list[tuple[list[bytes], list[bytes]]] = []
         for entry in entries:

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.net.server_connection import Connection
+from penstock.net.server_connection import ServerConnection
 from penstock.net.tls import READ_BYTES, TlsLayer, TlsPolicy, server_context
 from penstock.server.config.option_checks import NS
 from penstock.server.config.server_options import TlsOptions
@@ -39,7 +39,7 @@ class Encryption:
         )
         self._scratch = bytearray(READ_BYTES)
 
-    def wrap(self, connection: Connection, session: Session) -> TlsLayer:
+    def wrap(self, connection: ServerConnection, session: Session) -> TlsLayer:
         """The protocol object of a new socket."""
 
         def told(text: str) -> None:

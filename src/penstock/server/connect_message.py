@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from penstock.errors import ProtocolError
 
 
-class ConnectOptions(Struct, frozen=True, kw_only=True):
+class ConnectMessage(Struct, frozen=True, kw_only=True):
     """The fields of CONNECT that matter to a server of clients."""
 
     verbose: bool = True
@@ -49,7 +49,7 @@ class ConnectOptions(Struct, frozen=True, kw_only=True):
 _WIRE_NAMES = {"password": "pass"}
 _TYPES: dict[str, type] = {
     field: {"bool": bool, "int": int, "str": str}[str(kind)]
-    for field, kind in ConnectOptions.__annotations__.items()
+    for field, kind in ConnectMessage.__annotations__.items()
 }
 
 
@@ -59,7 +59,7 @@ PUBLIC: dict[str, type] = {name: kind for name, kind in _TYPES.items() if name n
 PUBLIC["tls_required"] = bool
 
 
-def parse_connect(payload: bytes, before: ConnectOptions) -> ConnectOptions:
+def parse_connect(payload: bytes, before: ConnectMessage) -> ConnectMessage:
     """The options after a CONNECT.
 
     Args:

@@ -18,7 +18,7 @@ THREADS = 2
 """One may sync while the other compresses. More would only contend for the disk and the interpreter."""
 
 
-class LoopBackground:
+class LoopExecutor:
     """See store.background.Background. The threads start with the first work."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api.waiting import Queue, WaitingRequests
-from penstock.jetstream.engine import JetStream
+from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.inflight import Inflight
 from penstock.jetstream.limits import CONSUMERS_PER_STREAM, OWN_TIER, EngineConfig
 from penstock.jetstream.transfers import RestoreMemory
@@ -51,10 +51,10 @@ class Engines:
         options = service.options
         self._requests.set_limits(options.request_queue_limit, options.info_queue_limit)
 
-    def open(self, account: str, limits: AccountJetStream, store: AccountStore) -> JetStream:
+    def open(self, account: str, limits: AccountJetStream, store: AccountStore) -> JetStreamEngine:
         """The engine of an account, with what is stored for it. Raises StoreError, OSError."""
         server = self._server
-        engine = JetStream(
+        engine = JetStreamEngine(
             server.account(account).index,
             store,
             config=self.config(account, limits),
@@ -78,14 +78,14 @@ class Engines:
         engine.recover(server.clock())
         return engine
 
-    def _used_elsewhere(self, without: JetStream, storage: StorageType) -> int:
+    def _used_elsewhere(self, without: JetStreamEngine, storage: StorageType) -> int:
         used = 0  # (a loop: this is asked in each tick that stores something)
         for engine in self._service.running.values():
             if engine is not without:
                 used += engine.capacity.used(storage)
         return used
 
-    def _others(self, without: JetStream) -> list[JetStream]:
+    def _others(self, without: JetStreamEngine) -> list[JetStreamEngine]:
         """The engines of all accounts but one."""
         return [engine for engine in self._service.running.values() if engine is not without]
 

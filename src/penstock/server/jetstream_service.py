@@ -18,17 +18,17 @@ import msgspec
 
 from penstock import faults
 from penstock.errors import ServerError, StoreError
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol.subjects import matches
 from penstock.server.accounts.reservations import excess, growth
 from penstock.server.config.server_options import AccountJetStream, JetStreamOptions
-from penstock.server.disk_executor import LoopBackground
+from penstock.server.disk_executor import LoopExecutor
 from penstock.server.server_identity import API_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
     from penstock.routing.account import Account
     from penstock.server.engines import Engines
     from penstock.server.server import Server
@@ -55,14 +55,14 @@ class JetStreamService:
         self._server = server
         self._options = options
         self._tick = tick
-        self.running: dict[str, JetStream] = {}  # the engines of the accounts that do not sleep
+        self.running: dict[str, JetStreamEngine] = {}  # the engines of the accounts that do not sleep
         self.failed: dict[str, str] = {}  # accounts whose JetStream could not be started, and why
         self._limits: dict[str, AccountJetStream] = {}  # of the accounts that have JetStream
-        self._asleep: dict[str, list[Subscription]] = {}  # what wakes them
+        self._asleep: dict[str, list[SinkSubscription]] = {}  # what wakes them
         self._maker: Engines | None = None
         self.max_memory_bytes = _limit(options.max_memory_bytes, _memory_bytes())
         self.max_file_bytes = _limit(options.max_file_bytes, _disk_bytes(options.store_dir))
-        self._background: LoopBackground | None = None
+        self._background: LoopExecutor | None = None
         self._tell()
         problem = excess(server.jetstream_accounts().values(), self.max_memory_bytes, self.max_file_bytes)
         if problem:
@@ -77,7 +77,7 @@ class JetStreamService:
                 faults.contain(self._begin, self._opening_failed, name, limits)
         except StoreError as error:
             raise ServerError(f"can not start JetStream: {error}") from error
-        self._refusals: dict[str, Subscription] = {}
+        self._refusals: dict[str, SinkSubscription] = {}
         self._refuse_others()
         self._loading = asyncio.get_running_loop().call_later(LOAD_AFTER_S, self._load)
         took_ms = (server.clock() - started_ns) / 1e6
@@ -98,7 +98,7 @@ class JetStreamService:
             engine.end_pulls()
 
     @property
-    def engines(self) -> Mapping[str, JetStream]:
+    def engines(self) -> Mapping[str, JetStreamEngine]:
         """The engine of every account that has JetStream; those that sleep are woken."""
         for name in tuple(self._asleep):
             self._wake(name)
@@ -118,7 +118,7 @@ class JetStreamService:
         from penstock.store.keys import StoreKey
 
         key = StoreKey(options.cipher, options.key, options.prev_key)
-        self._background = LoopBackground(asyncio.get_running_loop())
+        self._background = LoopExecutor(asyncio.get_running_loop())
         return FileStore(options.store_dir, key=key, background=self._background)
 
     def close(self) -> None:
@@ -296,7 +296,7 @@ class JetStreamService:
         log.info("-------------------------------------------")
 
 
-def refuse_requests(account: Account) -> Subscription:
+def refuse_requests(account: Account) -> SinkSubscription:
     """Tells an account without JetStream, on a server that has it, that it is not enabled."""
 
     def refuse(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:

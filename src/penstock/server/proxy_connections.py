@@ -15,12 +15,14 @@ from penstock.net.reasons import CloseReason
 from penstock.protocol.proxy_protocol import ProxyHeader
 
 if TYPE_CHECKING:
-    from penstock.net.server_connection import Connection
+    from penstock.net.server_connection import ServerConnection
     from penstock.net.tls import TlsLayer
     from penstock.server.session import Session
 
 
-def behind_proxy(inner: Connection | TlsLayer, connection: Connection, session: Session) -> ProxyLayer:
+def behind_proxy(
+    inner: ServerConnection | TlsLayer, connection: ServerConnection, session: Session
+) -> ProxyLayer:
     """The protocol object of a new socket; `inner` is the one without a proxy."""
     session.is_peer_known = False
 

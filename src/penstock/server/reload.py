@@ -27,7 +27,7 @@ from penstock.server.accounts import account_setup
 from penstock.server.logging import logs
 
 if TYPE_CHECKING:
-    from penstock.server.config.server_options import Options
+    from penstock.server.config.server_options import ServerOptions
     from penstock.server.server import Server
 
 AUTHORIZATION = frozenset(
@@ -50,7 +50,7 @@ _NAMES = {"password": "authorization.password", "token": "authorization.token", 
 
 
 async def take_over(
-    server: Server, load: Callable[[], Options], served: logs.ServedLog | None = None
+    server: Server, load: Callable[[], ServerOptions], served: logs.ServedLog | None = None
 ) -> None:
     """Reads the configuration anew and applies it; what happened is in the log.
 
@@ -74,7 +74,7 @@ async def take_over(
         adopt(server, fresh, served)
 
 
-def adopt(server: Server, fresh: Options, served: logs.ServedLog | None = None) -> None:
+def adopt(server: Server, fresh: ServerOptions, served: logs.ServedLog | None = None) -> None:
     """Applies options that were read. Raises ConfigError: see `take_over`."""
     try:
         changed = changes(server.options, fresh)
@@ -103,7 +103,7 @@ def _refused(server: Server, error: Exception) -> ConfigError:
     return error if isinstance(error, ConfigError) else ConfigError(str(error))
 
 
-def _check(server: Server, changed: list[str], fresh: Options) -> None:
+def _check(server: Server, changed: list[str], fresh: ServerOptions) -> None:
     """Raises ConfigError, a line for each option, when something changed that needs a restart."""
     refused = [
         f"config reload not supported for {_told(name, getattr(server.options, name), getattr(fresh, name))}"
@@ -118,7 +118,7 @@ def _check(server: Server, changed: list[str], fresh: Options) -> None:
 
 
 def _prepare(
-    server: Server, changed: list[str], fresh: Options, served: logs.ServedLog | None
+    server: Server, changed: list[str], fresh: ServerOptions, served: logs.ServedLog | None
 ) -> list[Callable[[], object]]:
     """Does everything that may fail, and undoes it when something does; what is returned puts it in force.
 
@@ -145,7 +145,7 @@ def _prepare(
     return commits
 
 
-def changes(before: Options, after: Options) -> list[str]:
+def changes(before: ServerOptions, after: ServerOptions) -> list[str]:
     """Names of the options that differ."""
     return [name for name in before.__struct_fields__ if getattr(before, name) != getattr(after, name)]
 
@@ -194,7 +194,7 @@ def _logging(server: Server) -> None:
 
 def _parsers(server: Server) -> None:
     for session in server.sessions.values():
-        parser = session.inlet.parser
+        parser = session.ingress.parser
         parser.max_control_line = server.options.max_control_line
         parser.max_payload = session.payload_limit()
 
@@ -266,7 +266,7 @@ def _nothing() -> None:
     """There is nothing to take back."""
 
 
-def _tls(server: Server, fresh: Options) -> Prepared:
+def _tls(server: Server, fresh: ServerOptions) -> Prepared:
     """New handshakes use the files as they are now, even when their names haven't changed."""
     encryption = server.open_encryption(fresh)
 
@@ -281,25 +281,25 @@ def _tls(server: Server, fresh: Options) -> Prepared:
     return commit, _nothing
 
 
-def _websocket(server: Server, fresh: Options) -> Prepared:
+def _websocket(server: Server, fresh: ServerOptions) -> Prepared:
     assert server.websockets is not None
     assert fresh.websocket is not None
     return server.websockets.prepared(fresh.websocket), _nothing
 
 
-def _pid_file(server: Server, fresh: Options) -> Prepared:
+def _pid_file(server: Server, fresh: ServerOptions) -> Prepared:
     before = server.options.pid_file
     ports_file.write_pid(fresh.pid_file)
     return lambda: ports_file.remove(before), lambda: ports_file.remove(fresh.pid_file)
 
 
-def _ports_file(server: Server, fresh: Options) -> Prepared:
+def _ports_file(server: Server, fresh: ServerOptions) -> Prepared:
     before = server.options.ports_file_dir
     server.write_ports(fresh.ports_file_dir)
     return lambda: ports_file.remove_ports(before), lambda: ports_file.remove_ports(fresh.ports_file_dir)
 
 
-def _log_file(served: logs.ServedLog, fresh: Options) -> Callable[[], object]:
+def _log_file(served: logs.ServedLog, fresh: ServerOptions) -> Callable[[], object]:
     try:
         writer = logs.writer_of(fresh, wait=False)
     except OSError as error:
@@ -308,7 +308,7 @@ def _log_file(served: logs.ServedLog, fresh: Options) -> Callable[[], object]:
     return lambda: served.use(writer, fresh)
 
 
-_PREPARE: dict[str, Callable[[Server, Options], Prepared]] = {
+_PREPARE: dict[str, Callable[[Server, ServerOptions], Prepared]] = {
     "tls": _tls,
     "allow_non_tls": _tls,
     "websocket": _websocket,

@@ -23,23 +23,28 @@ import msgspec
 from msgspec import structs
 
 from penstock.errors import ConfigError, ServerError
-from penstock.kernels.wire.dispatch import ClientSink, Inlet
+from penstock.kernels.wire.dispatch import ClientSink, Ingress
 from penstock.kernels.wire.frames import FrameParser
 from penstock.net import sockets
 from penstock.net.backlog import BacklogWatch, Bounds
 from penstock.net.listener import Listener
 from penstock.net.reasons import CloseReason
-from penstock.net.server_connection import Connection
+from penstock.net.server_connection import ServerConnection
 from penstock.routing.account import Account
 from penstock.server import lame_duck, ports_file
 from penstock.server.accounts import account_setup
-from penstock.server.accounts.account_sessions import Inhabitants
+from penstock.server.accounts.account_sessions import AccountSessions
 from penstock.server.auth.authenticator import GLOBAL_ACCOUNT, Authenticator, ConfiguredUsers
 from penstock.server.auth.passwords import Passwords
 from penstock.server.config.option_checks import host_and_port
-from penstock.server.config.server_options import AccountJetStream, AccountOptions, JetStreamOptions, Options
+from penstock.server.config.server_options import (
+    AccountJetStream,
+    AccountOptions,
+    JetStreamOptions,
+    ServerOptions,
+)
 from penstock.server.logging import logs
-from penstock.server.monitoring.server_counters import ClosedSession, Totals
+from penstock.server.monitoring.server_counters import ClosedSession, ServerCounters
 from penstock.server.monitoring.system_service import SystemService
 from penstock.server.server_identity import (
     API_LEVEL,
@@ -58,7 +63,7 @@ if TYPE_CHECKING:
 
     from penstock.net.proxy_layer import ProxyLayer
     from penstock.net.tls import TlsLayer
-    from penstock.server.accounts.service_requests import Crossings
+    from penstock.server.accounts.service_requests import ServiceRequests
     from penstock.server.auth.auth_callout import AuthCallout
     from penstock.server.auth.operators import Operators
     from penstock.server.client_tls import Encryption
@@ -81,7 +86,7 @@ class Server:
         store_dir: where JetStream keeps file streams. None: in memory, gone with the server.
         log: where log lines go; default: Python's logger `penstock.server`.
         listening: sockets for clients that listen on the options' address already (penstock.net.sockets).
-        settings: any other field of `Options`.
+        settings: any other field of `ServerOptions`.
 
     Raises:
         ConfigError: an option out of its bounds.
@@ -90,7 +95,7 @@ class Server:
     def __init__(
         self,
         *,
-        options: Options | None = None,
+        options: ServerOptions | None = None,
         host: str = "127.0.0.1",
         port: int = -1,
         jetstream: bool | JetStreamOptions = False,
@@ -100,7 +105,7 @@ class Server:
         **settings: Any,
     ) -> None:
         if options is None:
-            options = Options(
+            options = ServerOptions(
                 host=host, port=port, jetstream=_jetstream_options(jetstream, store_dir), **settings
             )
         self.options = options
@@ -119,11 +124,11 @@ class Server:
         self.accounts: dict[str, Account] = {}
         self.system = SystemService(self)
         self.sessions: dict[int, Session] = {}
-        self.inhabitants = Inhabitants()
+        self.account_sessions = AccountSessions()
         self.closed_sessions: deque[ClosedSession] = deque(
             maxlen=options.max_closed_clients or CLOSED_SESSIONS_MAX
         )
-        self.totals = Totals()
+        self.totals = ServerCounters()
         self.started_ns = 0
         self.jetstream: JetStreamService | None = None
         self.monitor: Monitor | None = None
@@ -131,7 +136,7 @@ class Server:
         self.websockets: Websockets | None = None
         self.reload_from: Callable[[], Awaitable[None]] | None = None  # reads, applies; may raise ConfigError
         self.reloading = asyncio.Lock()
-        self.crossings: Crossings | None = None
+        self.service_requests: ServiceRequests | None = None
         self.failed = False  # it stopped because what is stored can't be relied on
         self._next_cid = 1
         self._listener: Listener | None = None
@@ -220,8 +225,8 @@ class Server:
         self.passwords.close()
         if self.operators is not None:
             self.operators.close()
-        if self.crossings is not None:
-            self.crossings.close()
+        if self.service_requests is not None:
+            self.service_requests.close()
         if self.monitor is not None:
             await self.monitor.stop()
         if self._watch is not None:
@@ -347,18 +352,18 @@ class Server:
         self.totals.connections += 1
         return True
 
-    def has_room(self, account: str, newcomer: Session) -> bool:
+    def has_room(self, account: str, new_session: Session) -> bool:
         """May the account have one more connection?"""
         own = self.account_options(account)
         if own is None or own.max_connections < 0:
             return True
-        return not self.inhabitants.is_full(account, own.max_connections, newcomer)
+        return not self.account_sessions.is_full(account, own.max_connections, new_session)
 
     def session_closed(self, session: Session, reason: CloseReason) -> None:
         """The socket of a session is gone."""
         if self.sessions.pop(session.cid, None) is None:
             return
-        self.inhabitants.leave(session)
+        self.account_sessions.leave(session)
         self.totals.add_session(session, reason)
         self.system.disconnected(session, reason)
         if reason.is_slow_consumer:
@@ -437,7 +442,7 @@ class Server:
 
     # -- own
 
-    def open_encryption(self, options: Options | None = None) -> Encryption | None:
+    def open_encryption(self, options: ServerOptions | None = None) -> Encryption | None:
         """TLS as these options want it, by default its own; the files are read now. Raises ConfigError."""
         options = options or self.options
         if options.tls is None:
@@ -446,7 +451,7 @@ class Server:
 
         return Encryption(options.tls, plain_allowed=options.allow_non_tls)
 
-    def _accept(self) -> Connection | TlsLayer | ProxyLayer:
+    def _accept(self) -> ServerConnection | TlsLayer | ProxyLayer:
         connection, session = self._new_session()
         outer = connection if self.encryption is None else self.encryption.wrap(connection, session)
         if self.options.proxy_protocol:
@@ -455,7 +460,7 @@ class Server:
             return behind_proxy(outer, connection, session)
         return outer
 
-    def accept_websocket(self, given: dict[str, str], forwarded_for: str) -> Connection:
+    def accept_websocket(self, given: dict[str, str], forwarded_for: str) -> ServerConnection:
         """The connection of a WebSocket client whose handshake is done; `given`: fields of CONNECT that hold
         until it sends them itself; `forwarded_for`: the address it claims, for log lines."""
         connection, session = self._new_session("websocket", forwarded_for)
@@ -479,14 +484,14 @@ class Server:
         own = self.websockets.authenticator if kind == "websocket" and self.websockets is not None else None
         return own or self.authenticator
 
-    def _new_session(self, kind: str = "nats", forwarded_for: str = "") -> tuple[Connection, Session]:
+    def _new_session(self, kind: str = "nats", forwarded_for: str = "") -> tuple[ServerConnection, Session]:
         assert self._tick is not None
         assert self._watch is not None
         options = self.options
         sink = ClientSink(self._tick.dirty_sinks)
-        inlet = Inlet(sink, parser=FrameParser(options.max_control_line, options.max_payload))
-        connection = Connection(inlet, self._watch, kind=kind, forwarded_for=forwarded_for)
-        session = Session(self, self._next_cid, connection, inlet)
+        ingress = Ingress(sink, parser=FrameParser(options.max_control_line, options.max_payload))
+        connection = ServerConnection(ingress, self._watch, kind=kind, forwarded_for=forwarded_for)
+        session = Session(self, self._next_cid, connection, ingress)
         self._next_cid += 1
         sink.owner = session
         connection.attach(session)
@@ -594,7 +599,7 @@ class Server:
         self._failure_stop = asyncio.get_running_loop().create_task(self.stop())
 
 
-def backlog_bounds(options: Options) -> Bounds:
+def backlog_bounds(options: ServerOptions) -> Bounds:
     """What the options allow a receiver that is behind."""
     return Bounds(
         max_pending=options.max_pending,

@@ -4,7 +4,7 @@ PUB and HPUB never come here; the inlet dispatches them in compiled code. The se
 CONNECT, SUB, UNSUB, PING, PONG, and how a peer broke the protocol.
 
 States: GREETED (INFO sent, no CONNECT yet) -> OPEN -> CLOSED. Where authentication is required, GREETED lets
-nothing through but CONNECT; else a client may go on without one, with the defaults of `ConnectOptions`.
+nothing through but CONNECT; else a client may go on without one, with the defaults of `ConnectMessage`.
 
 Invariant: `subscriptions` holds exactly the session's subscriptions that are in the account's index.
 
@@ -24,19 +24,19 @@ from msgspec import structs
 
 from penstock import faults
 from penstock.errors import ProtocolError
-from penstock.kernels.wire.dispatch import Inlet
+from penstock.kernels.wire.dispatch import Ingress
 from penstock.kernels.wire.frames import Op, ParseError, PyFrame
-from penstock.kernels.wire.sinks import Subscription
+from penstock.kernels.wire.sinks import SinkSubscription
 from penstock.net.reasons import CloseReason
-from penstock.net.server_connection import Connection
+from penstock.net.server_connection import ServerConnection
 from penstock.server.auth.authenticator import Authenticator, Identity
 from penstock.server.auth.client_identity import credentials_of, log_name, new_nonce, quoted_text
-from penstock.server.auth.passwords import Job
-from penstock.server.connect_message import ConnectOptions, parse_connect
+from penstock.server.auth.passwords import PasswordCheck
+from penstock.server.connect_message import ConnectMessage, parse_connect
 
 if TYPE_CHECKING:
     from penstock.routing.permissions import Permissions
-    from penstock.server.auth.session_permissions import Permits
+    from penstock.server.auth.session_permissions import SessionPermissions
     from penstock.server.server import Server
 
 FIRST_PING_S = 2.0
@@ -50,7 +50,7 @@ PING = b"PING\r\n"
 OK = b"+OK\r\n"
 
 
-class State(Enum):
+class SessionState(Enum):
     GREETED = "greeted"
     OPEN = "open"
     CLOSED = "closed"
@@ -66,20 +66,20 @@ class Session:
         inlet: its compiled halves.
     """
 
-    def __init__(self, server: Server, cid: int, connection: Connection, inlet: Inlet) -> None:
+    def __init__(self, server: Server, cid: int, connection: ServerConnection, ingress: Ingress) -> None:
         self.server = server
         self.cid = cid
         self.connection = connection
-        self.inlet = inlet
-        self.sink = inlet.sink
-        self.state = State.GREETED
-        self.options = ConnectOptions()
+        self.ingress = ingress
+        self.sink = ingress.sink
+        self.state = SessionState.GREETED
+        self.options = ConnectMessage()
         self.identity: Identity | None = None
         self.nonce = ""  # what the client must sign, where a signature may be asked for
         self.is_peer_known = True  # or its proxy has yet to say who it is
         self.proxy_key: str | None = None  # of the proxy it comes through; "" = of one nobody trusts
-        self.permits: Permits | None = None
-        self.subscriptions: dict[bytes, Subscription] = {}
+        self.session_permissions: SessionPermissions | None = None
+        self.subscriptions: dict[bytes, SinkSubscription] = {}
         self.started_ns = server.clock()
         self.last_activity_ns = self.started_ns
         self.rtt_ns = 0
@@ -112,21 +112,21 @@ class Session:
             self.refuse("maximum connections exceeded", CloseReason.MAX_CONNECTIONS)
             return
         if self.authenticator.required:
-            self.inlet.parser.connect_only = True  # as long as nobody knows who it is
+            self.ingress.parser.connect_only = True  # as long as nobody knows who it is
             timeout_ns = server.auth_timeout_ns_of(self.connection.kind)
             if server.options.tls is not None:
                 timeout_ns += server.options.tls.timeout_ns  # the handshake has time of its own
             self._give_time(timeout_ns / 1e9)
         else:
             # Cookies, which `options` hold by now, count with CONNECT, as in the official server.
-            self._check(ConnectOptions(), self._welcome)
+            self._check(ConnectMessage(), self._welcome)
         # A client that has not sent CONNECT may not be ready for a PING, so the early one waits for it.
         self._ping_in(server.ping_interval_ns_of(self.connection.kind) / 1e9)
 
     def _welcome(self, identity: Identity | None) -> None:
         """Lets in who needs no CONNECT, unless it has to show that it comes through a proxy."""
         if identity is None or identity.proxy_required:
-            self.inlet.parser.connect_only = True
+            self.ingress.parser.connect_only = True
         else:
             self._identify(identity)
 
@@ -141,7 +141,7 @@ class Session:
         faults.contain(self._control, self.fail, op)
 
     def _control(self, op: int) -> None:
-        process = self.inlet.process
+        process = self.ingress.process
         while op != Op.OP_NEED_MORE and self.connection.close_reason is None:
             if op == Op.OP_ERROR:
                 self._on_broken_protocol()
@@ -150,7 +150,7 @@ class Session:
             if handler is None:
                 self._on_unexpected(op)
             else:
-                handler(self, self.inlet.control())
+                handler(self, self.ingress.control())
             if self._waiting:
                 return
             op = process()
@@ -180,7 +180,7 @@ class Session:
 
     # -- from the kernels
 
-    def on_auto_unsubscribe(self, subscription: Subscription) -> None:
+    def on_auto_unsubscribe(self, subscription: SinkSubscription) -> None:
         """The subscription has had its maximum (UNSUB max)."""
         if self.subscriptions.get(subscription.sid) is subscription:
             self._remove(subscription)
@@ -193,7 +193,7 @@ class Session:
 
     def ok(self) -> None:
         """+OK, when the client asked for it."""
-        if self.inlet.verbose:
+        if self.ingress.verbose:
             if self.traced:
                 self.trace("->> [OK]")
             self.send(OK)
@@ -228,7 +228,7 @@ class Session:
 
     def authenticate_again(self) -> None:
         """Authorization changed: a client that could not log in now, or not into its account, is closed."""
-        if self.state is not State.CLOSED and not self._waiting:  # who waits is decided about soon
+        if self.state is not SessionState.CLOSED and not self._waiting:  # who waits is decided about soon
             self._check(self.options, self._authenticated_again)
 
     def _authenticated_again(self, identity: Identity | None) -> None:
@@ -296,7 +296,7 @@ class Session:
             self._refuse_login(user, reason)
         return reason is not None
 
-    def _check(self, options: ConnectOptions, then: Callable[[Identity | None], None]) -> None:
+    def _check(self, options: ConnectMessage, then: Callable[[Identity | None], None]) -> None:
         """Holds what the client shows against the users: at once, or in a thread if it takes long."""
         credentials, authenticator = credentials_of(self, options), self.authenticator
         if not authenticator.is_slow(credentials):
@@ -313,7 +313,7 @@ class Session:
             self._give_time(HASH_WAIT_S)
         user = credentials.user if authenticator.has_user(credentials.user) else ""
         check = partial(authenticator.check, credentials)
-        job = Job(check, self._pause(decide), self._is_there, self.fail)
+        job = PasswordCheck(check, self._pause(decide), self._is_there, self.fail)
         self.server.passwords.run(job, host=self.connection.peer[0], user=user)
 
     def _give_time(self, seconds: float) -> None:
@@ -342,7 +342,7 @@ class Session:
 
         return decided
 
-    def _checked(self, options: ConnectOptions, identity: Identity | None) -> None:
+    def _checked(self, options: ConnectMessage, identity: Identity | None) -> None:
         """What the configuration says of the client; a service may have to be asked."""
         callout = self.server.callout
         service = callout.service(credentials_of(self, options), identity) if callout is not None else None
@@ -356,7 +356,7 @@ class Session:
             identity = callout.let_in(identity)
         self._decide(options, identity)
 
-    def _decide(self, options: ConnectOptions, identity: Identity | None) -> None:
+    def _decide(self, options: ConnectMessage, identity: Identity | None) -> None:
         """Lets the client in as who it is, or refuses it."""
         if identity is None:
             self._refuse_login(options.user)
@@ -378,12 +378,12 @@ class Session:
         """Who checks its credentials."""
         return self.server.authenticator_of(self.connection.kind)
 
-    def _apply(self, options: ConnectOptions) -> None:
+    def _apply(self, options: ConnectMessage) -> None:
         """Tells the compiled halves what the client wants."""
         self.options = options
-        self.inlet.verbose = options.verbose
-        self.inlet.pedantic = options.pedantic
-        self.inlet.no_responders = options.no_responders
+        self.ingress.verbose = options.verbose
+        self.ingress.pedantic = options.pedantic
+        self.ingress.no_responders = options.no_responders
         self.sink.echo = options.echo
         self.sink.headers = options.headers
 
@@ -395,22 +395,22 @@ class Session:
             self._auth_timer.cancel()
             self._auth_timer = None
         self._move_to(identity.account)
-        self.server.inhabitants.move(self, identity.account)
+        self.server.account_sessions.move(self, identity.account)
         self.identity = identity
-        self.inlet.parser.connect_only = False
+        self.ingress.parser.connect_only = False
         self.sink.brief = self.sink.detail = None
         self.trace_parents()
         self._restrict(identity.permissions)
-        self.inlet.parser.max_payload = self.payload_limit()
+        self.ingress.parser.max_payload = self.payload_limit()
         self._expire_at(identity.expires_ns)
-        self.state = State.OPEN
+        self.state = SessionState.OPEN
         if self.server.log.trace_on:
             self.trace_messages()
 
     def trace_parents(self) -> None:
         """Whether a `traceparent` asks for a message's trace is the account's to say."""
         own = self.server.account_options(self.identity.account) if self.identity is not None else None
-        self.inlet.trace_parent = own is not None and own.trace is not None
+        self.ingress.trace_parent = own is not None and own.trace is not None
 
     def _publish_traced(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> int:
         from penstock.server.monitoring.message_trace import publish_traced  # few messages are traced
@@ -432,7 +432,7 @@ class Session:
     @property
     def max_payload(self) -> int:
         """Most bytes of a message that this client may publish."""
-        return self.inlet.parser.max_payload
+        return self.ingress.parser.max_payload
 
     def _expire_at(self, expires_ns: int) -> None:
         """Ends the session when its user's token expires; 0 = never."""
@@ -449,16 +449,16 @@ class Session:
 
     def _restrict(self, permissions: Permissions | None) -> None:
         """Holds the client to its user's permissions; None = it has none and may do everything."""
-        if self.permits is not None:
-            self.permits.release()
-            self.permits = None
-        self.inlet.publish_check = None
+        if self.session_permissions is not None:
+            self.session_permissions.release()
+            self.session_permissions = None
+        self.ingress.publish_check = None
         if permissions is not None:
-            from penstock.server.auth.session_permissions import Permits
+            from penstock.server.auth.session_permissions import SessionPermissions
 
-            self.permits = Permits(self, permissions)
+            self.session_permissions = SessionPermissions(self, permissions)
             for subscription in tuple(self.subscriptions.values()):
-                if not self.permits.keeps(subscription):
+                if not self.session_permissions.keeps(subscription):
                     self._remove(subscription)
 
     @property
@@ -472,9 +472,9 @@ class Session:
             return
         self._drop_subscriptions()
         joined = self.server.account(account)
-        self.inlet.index = joined.index
-        self.inlet.mapper = joined.mapper
-        self.inlet.on_traced = self._publish_traced
+        self.ingress.index = joined.index
+        self.ingress.mapper = joined.mapper
+        self.ingress.on_traced = self._publish_traced
 
     def _drop_subscriptions(self) -> None:
         for subscription in tuple(self.subscriptions.values()):
@@ -485,7 +485,9 @@ class Session:
         if self.traced:
             words = [part.decode("utf-8", "replace") for part in (subject, queue, sid) if part]
             self.trace(f"<<- [SUB {' '.join(words)}]")
-        if self.permits is not None and not self.permits.check_subscribe(subject, queue, sid):
+        if self.session_permissions is not None and not self.session_permissions.check_subscribe(
+            subject, queue, sid
+        ):
             return
         tokens_max = self.server.options.max_sub_tokens
         if 0 < tokens_max <= subject.count(b"."):
@@ -518,9 +520,9 @@ class Session:
 
     def _subscribe(self, subject: bytes, queue: bytes, sid: bytes) -> None:
         """Raises ValueError when nobody may subscribe to this subject."""
-        subscription = Subscription(self.sink, subject, queue, sid)
-        assert self.inlet.index is not None  # there is one from _identify() on
-        self.inlet.index.insert(subscription)
+        subscription = SinkSubscription(self.sink, subject, queue, sid)
+        assert self.ingress.index is not None  # there is one from _identify() on
+        self.ingress.index.insert(subscription)
         self.subscriptions[sid] = subscription
 
     def _on_unsub(self, frame: PyFrame) -> None:
@@ -536,13 +538,13 @@ class Session:
                 self._remove(subscription)
         self.ok()
 
-    def _remove(self, subscription: Subscription) -> None:
+    def _remove(self, subscription: SinkSubscription) -> None:
         if self.traced:
             self.trace(f"<-> [DELSUB {subscription.sid.decode('utf-8', 'replace')}]")
         subscription.closed = True
         del self.subscriptions[subscription.sid]
-        if self.inlet.index is not None:
-            self.inlet.index.remove(subscription)
+        if self.ingress.index is not None:
+            self.ingress.index.remove(subscription)
 
     def _on_ping(self, frame: PyFrame) -> None:
         if self.traced:
@@ -576,7 +578,7 @@ class Session:
         if self.identity is None:
             self._refuse_login("")
             return
-        error = self.inlet.parser.error
+        error = self.ingress.parser.error
         if error == ParseError.ERROR_CONTROL_LINE:
             self.server.log.error(f"{self.name} - maximum control line exceeded")
             self.refuse("maximum control line exceeded", CloseReason.MAX_CONTROL_LINE)
@@ -637,7 +639,7 @@ class Session:
         return asyncio.get_running_loop().call_later(delay_s, faults.contain, work, self.fail)
 
     def _shut(self) -> None:
-        self.state = State.CLOSED
+        self.state = SessionState.CLOSED
         for timer in (self._ping_timer, self._auth_timer, self._expiry_timer):
             if timer is not None:
                 timer.cancel()

@@ -14,7 +14,7 @@ from penstock.server.config.option_checks import NS
 from penstock.server.config.server_options import WebsocketOptions
 
 if TYPE_CHECKING:
-    from penstock.net.server_connection import Connection
+    from penstock.net.server_connection import ServerConnection
     from penstock.server.auth.authenticator import Authenticator
     from penstock.server.server import Server
 
@@ -131,7 +131,7 @@ class Websockets:
     def _accept(self) -> WebsocketLayer:
         return WebsocketLayer(self._connection, self._policy, self._server.log.error)
 
-    def _connection(self, cookies: dict[str, str], forwarded_for: str) -> Connection:
+    def _connection(self, cookies: dict[str, str], forwarded_for: str) -> ServerConnection:
         """Of a client whose handshake is done. Its cookies say who it is, unless its CONNECT will."""
         options = self._options
         names = {

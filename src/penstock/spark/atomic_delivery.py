@@ -26,10 +26,10 @@ from penstock.protocol import headers as names
 from penstock.protocol.batch import batch_exception
 from penstock.spark.delivery import Written
 from penstock.spark.last_message import last_message
-from penstock.spark.reconnecting import Link
+from penstock.spark.reconnecting import ReconnectingConnection
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.task_identity import Marker, TaskIdentity
-from penstock.spark.wire import Connection
+from penstock.spark.wire import BlockingConnection
 
 OUT_MAX = 1 << 40  # a whole batch goes out at once
 
@@ -37,7 +37,9 @@ OUT_MAX = 1 << 40  # a whole batch goes out at once
 class AtomicDelivery:
     """`start` says how many rows are there already; then `send` and `finish` as those of Delivery."""
 
-    def __init__(self, options: SinkOptions, link: Link, identity: TaskIdentity, *, rollup: bool) -> None:
+    def __init__(
+        self, options: SinkOptions, link: ReconnectingConnection, identity: TaskIdentity, *, rollup: bool
+    ) -> None:
         assert options.marker_subject is not None
         self.options = options
         self.link = link
@@ -58,7 +60,7 @@ class AtomicDelivery:
         self.skipped = self.done
         return self.done
 
-    def _read_marker(self, connection: Connection) -> None:
+    def _read_marker(self, connection: BlockingConnection) -> None:
         found = last_message(connection, self.options.stream, self.subject)
         self.done, self._marker_seq = 0, 0
         if found is not None:
@@ -99,7 +101,7 @@ class AtomicDelivery:
                         ) from None
         self._drop(count)
 
-    def _try(self, connection: Connection, count: int, *, last: bool) -> None:
+    def _try(self, connection: BlockingConnection, count: int, *, last: bool) -> None:
         batch_id = secrets.token_hex(11)
         out = OutBuffer()
         head = f"{names.BATCH_ID}: {batch_id}\r\n{names.EXPECTED_STREAM}: {self.options.stream}\r\n".encode()

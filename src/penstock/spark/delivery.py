@@ -26,12 +26,19 @@ from penstock.kernels.spark.row_frames import Rows
 from penstock.kernels.wire.buffers import OutBuffer
 from penstock.kernels.wire.frames import Op
 from penstock.protocol import api
-from penstock.protocol.batch import Operation, Refused, batch_exception, parse_answer, reply_end, reply_prefix
+from penstock.protocol.batch import (
+    BatchRefused,
+    Operation,
+    batch_exception,
+    parse_answer,
+    reply_end,
+    reply_prefix,
+)
 from penstock.protocol.flow import FlowWindow
 from penstock.spark.connection_options import ConnectionOptions
-from penstock.spark.reconnecting import Link
+from penstock.spark.reconnecting import ReconnectingConnection
 from penstock.spark.sink_options import SinkOptions
-from penstock.spark.wire import Connection
+from penstock.spark.wire import BlockingConnection
 
 ACK_SID = b"3"
 SEND_BYTES = 1 << 20
@@ -48,17 +55,17 @@ class Written:
     last_seq: int
 
 
-class Delivery(ABC):
+class SinkDelivery(ABC):
     """`send` takes rows, and may keep them; once `finish` returns all of them are in the stream."""
 
-    def __init__(self, options: SinkOptions, link: Link) -> None:
+    def __init__(self, options: SinkOptions, link: ReconnectingConnection) -> None:
         self.options = options
         self.link = link
         self.out = OutBuffer()
         self.total = 0  # rows taken; they are numbered from 0
         self.next = 0  # the number of the next row to send
         self._kept: deque[tuple[int, Rows]] = deque()  # number of the first row, rows
-        self._on: Connection | None = None  # the connection that is prepared
+        self._on: BlockingConnection | None = None  # the connection that is prepared
 
     @property
     @abstractmethod
@@ -66,11 +73,11 @@ class Delivery(ABC):
         """All rows below this number are acked."""
 
     @abstractmethod
-    def begin(self, connection: Connection) -> None:
+    def begin(self, connection: BlockingConnection) -> None:
         """Prepares a new connection; `next` is `base`."""
 
     @abstractmethod
-    def step(self, connection: Connection) -> None:
+    def step(self, connection: BlockingConnection) -> None:
         """Sends what may be sent, else waits for an answer."""
 
     @abstractmethod
@@ -100,7 +107,14 @@ class Delivery(ABC):
                 self._kept.popleft()
 
     def encode(
-        self, connection: Connection, count: int, *, reply: bytes, number: int, end: bytes, fixed: bytes
+        self,
+        connection: BlockingConnection,
+        count: int,
+        *,
+        reply: bytes,
+        number: int,
+        end: bytes,
+        fixed: bytes,
     ) -> int:
         """Rows from `next` on into `out`; returns how many. Raises MaxPayloadError when the next one is too
         large for the server."""
@@ -132,8 +146,8 @@ def _inbox(options: ConnectionOptions) -> str:
     return f"_INBOX.{secrets.token_hex(11)}"
 
 
-class PublishDelivery(Delivery):
-    def __init__(self, options: SinkOptions, link: Link) -> None:
+class PublishDelivery(SinkDelivery):
+    def __init__(self, options: SinkOptions, link: ReconnectingConnection) -> None:
         super().__init__(options, link)
         self._acks = AckWindow(ACK_SID, options.stream.encode(), options.window)
         self._reply = b""
@@ -144,14 +158,14 @@ class PublishDelivery(Delivery):
     def base(self) -> int:
         return self._acks.base
 
-    def begin(self, connection: Connection) -> None:
+    def begin(self, connection: BlockingConnection) -> None:
         inbox = _inbox(self.options.connection)
         self._reply = f"{inbox}.".encode()
         self._flights.clear()
         self._flying = 0
         connection.send(b"SUB %s.* %s\r\n" % (inbox.encode(), ACK_SID))
 
-    def step(self, connection: Connection) -> None:
+    def step(self, connection: BlockingConnection) -> None:
         room = self._acks.size - (self.next - self._acks.base)
         if self.next < self.total and room and self._flying < UNDER_WAY_BYTES:
             fixed = self.expect_stream()
@@ -165,7 +179,7 @@ class PublishDelivery(Delivery):
         else:
             self._receive(connection)
 
-    def _receive(self, connection: Connection) -> None:
+    def _receive(self, connection: BlockingConnection) -> None:
         timeout = self.options.connection.request_timeout_s
         if not connection.receive(timeout):
             raise errors.RequestTimeoutError(f"{connection.address}: no ack of a row within {timeout:g} s")
@@ -203,8 +217,8 @@ class PublishDelivery(Delivery):
         return Written(self.total, self._acks.duplicates, self._acks.last_seq)
 
 
-class FastDelivery(Delivery):
-    def __init__(self, options: SinkOptions, link: Link) -> None:
+class FastDelivery(SinkDelivery):
+    def __init__(self, options: SinkOptions, link: ReconnectingConnection) -> None:
         super().__init__(options, link)
         self._base = 0
         self._last_seq = 0
@@ -222,7 +236,7 @@ class FastDelivery(Delivery):
     def base(self) -> int:
         return self._base
 
-    def begin(self, connection: Connection) -> None:
+    def begin(self, connection: BlockingConnection) -> None:
         inbox, batch_id = _inbox(self.options.connection), secrets.token_hex(11)
         self._reply = reply_prefix(inbox, batch_id, self.options.flow, gap_ok=False)
         self._flow = self._new_flow()
@@ -230,7 +244,7 @@ class FastDelivery(Delivery):
         self._refusal = None
         connection.send(b"SUB %s.> %s\r\n" % (inbox.encode(), ACK_SID))
 
-    def step(self, connection: Connection) -> None:
+    def step(self, connection: BlockingConnection) -> None:
         flow = self._flow
         if flow.is_over:
             self._on_end(connection)
@@ -243,7 +257,7 @@ class FastDelivery(Delivery):
         else:
             self._receive(connection)
 
-    def _send_rows(self, connection: Connection) -> None:
+    def _send_rows(self, connection: BlockingConnection) -> None:
         flow = self._flow
         start = flow.sent == 0
         operation = Operation.START if start else Operation.APPEND
@@ -258,11 +272,11 @@ class FastDelivery(Delivery):
             self._subject = frames.split(b" ", 2)[1]
         connection.send(frames)
 
-    def _send_end(self, connection: Connection, seq: int) -> None:
+    def _send_end(self, connection: BlockingConnection, seq: int) -> None:
         reply = self._reply + reply_end(seq, Operation.EOB)
         connection.send(b"PUB %s %s 0\r\n\r\n" % (self._subject, reply))
 
-    def _receive(self, connection: Connection) -> None:
+    def _receive(self, connection: BlockingConnection) -> None:
         timeout = self.options.connection.request_timeout_s
         while True:
             frame = connection.parser.next_frame()
@@ -281,7 +295,7 @@ class FastDelivery(Delivery):
 
     def _on_answer(self, payload: bytes) -> None:
         answer = parse_answer(payload)
-        if isinstance(answer, Refused):
+        if isinstance(answer, BatchRefused):
             self._refusal = batch_exception(answer.error, self._subject.decode("utf-8", "replace"))
         self._flow.on_answer(answer)
         if isinstance(answer, api.PubAck):
@@ -293,7 +307,7 @@ class FastDelivery(Delivery):
                 raise refusal
         self._base = max(self._base, min(self._first + self._flow.acked, self.total))
 
-    def _on_end(self, connection: Connection) -> None:
+    def _on_end(self, connection: BlockingConnection) -> None:
         """The server ended the batch, by itself or as it was asked: what it did not take is sent in a new
         one, unless it refused a row."""
         if self._refusal is not None:

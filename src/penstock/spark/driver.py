@@ -10,11 +10,11 @@ from penstock import errors
 from penstock.protocol import api
 from penstock.spark.offsets import StreamBounds
 from penstock.spark.positions import resolve
-from penstock.spark.reconnecting import CONNECTION_LOST, Patience
+from penstock.spark.reconnecting import CONNECTION_LOST, RetryPolicy
 from penstock.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
-    from penstock.spark.wire import Connection
+    from penstock.spark.wire import BlockingConnection
 
 T = TypeVar("T")
 
@@ -34,21 +34,21 @@ class Driver:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self._connection: Connection | None = None
+        self._connection: BlockingConnection | None = None
         self._was_answered = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "_connection": None, "_was_answered": False}
 
-    def ask(self, question: Callable[[Connection], T]) -> T:
+    def ask(self, question: Callable[[BlockingConnection], T]) -> T:
         """Questions only read, so one that met a dead connection is asked again on a new one."""
-        from penstock.spark.wire import Connection
+        from penstock.spark.wire import BlockingConnection
 
-        patience = Patience(self.options.connection.retry_s, 0)
+        retry_policy = RetryPolicy(self.options.connection.retry_s, 0)
         while True:
             try:
                 if self._connection is None:
-                    self._connection = Connection.open(self.options.connection)
+                    self._connection = BlockingConnection.open(self.options.connection)
                 answer = question(self._connection)
                 self._was_answered = True
                 return answer
@@ -56,7 +56,7 @@ class Driver:
                 self.close()
                 if not self._was_answered:
                     raise
-                patience.bear(error, 0)
+                retry_policy.bear(error, 0)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -64,7 +64,11 @@ class Driver:
             self._connection = None
 
     def bounds(self) -> dict[str, StreamBounds]:
-        """Raises StreamNotFoundError, which says what streams there are, and what `Connection.api` raises."""
+        """The first and last sequence of each stream.
+
+        Raises:
+            StreamNotFoundError: it lists the streams that exist. Also what `BlockingConnection.api` raises.
+        """
         from penstock.spark.range_sessions import stream_bounds
 
         found = {}

@@ -31,11 +31,11 @@ from penstock.spark.last_message import last_message
 from penstock.spark.offsets import SequenceRange
 from penstock.spark.range_sessions import bounds_of
 from penstock.spark.reader import RangeReader
-from penstock.spark.reconnecting import Link
+from penstock.spark.reconnecting import ReconnectingConnection
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.task_identity import Marker, TaskIdentity
-from penstock.spark.wire import Connection
+from penstock.spark.wire import BlockingConnection
 
 TRIES = 5
 
@@ -44,7 +44,11 @@ class Ledger:
     """`info`: of the stream that is written to, from before the task's first row."""
 
     def __init__(
-        self, options: SinkOptions, link: Link, identity: TaskIdentity, info: api.StreamInfoResponse
+        self,
+        options: SinkOptions,
+        link: ReconnectingConnection,
+        identity: TaskIdentity,
+        info: api.StreamInfoResponse,
     ) -> None:
         assert options.ledger is not None
         self.options = options
@@ -68,7 +72,7 @@ class Ledger:
         start = max(began.next, bounds.first_seq)
         return self._ids(SequenceRange(bounds.name, bounds.created, start, bounds.last_seq + 1))
 
-    def _begin(self, connection: Connection) -> Marker | None:
+    def _begin(self, connection: BlockingConnection) -> Marker | None:
         """The note of an earlier try, or None after writing one."""
         for _ in range(TRIES):
             try:
@@ -91,7 +95,7 @@ class Ledger:
             "it: is one checkpoint used by two queries?"
         )
 
-    def _write(self, connection: Connection, note: Marker, expected: int) -> bool:
+    def _write(self, connection: BlockingConnection, note: Marker, expected: int) -> bool:
         """False when somebody else wrote meanwhile."""
         block = f"NATS/1.0\r\n{names.EXPECTED_LAST_SUBJECT_SEQUENCE}: {expected}\r\n\r\n".encode()
         answer = connection.request(self.subject, note.encode(), header=block)
@@ -101,7 +105,7 @@ class Ledger:
             return False
         return True
 
-    def _make_bucket(self, connection: Connection) -> None:
+    def _make_bucket(self, connection: BlockingConnection) -> None:
         config = api.StreamConfig(
             name=self.bucket,
             subjects=[f"$KV.{self.options.ledger}.>"],

@@ -29,7 +29,7 @@ from penstock.kernels.spark.columns import ColumnBuffer, ColumnBuilder, Event
 from penstock.protocol import api
 from penstock.spark.offsets import DataLossError, SequenceRange, StreamBounds
 from penstock.spark.source_options import SourceOptions
-from penstock.spark.wire import Connection
+from penstock.spark.wire import BlockingConnection
 
 Batch = tuple[int, dict[str, tuple[ColumnBuffer, ...]]]
 
@@ -43,8 +43,8 @@ DATA_SID = b"2"
 WORK_QUEUE_WANTS_ACKS = 10084
 
 
-def stream_bounds(connection: Connection, stream: str) -> StreamBounds:
-    """What `stream` holds now. Raises StreamNotFoundError and what `Connection.api` raises."""
+def stream_bounds(connection: BlockingConnection, stream: str) -> StreamBounds:
+    """What `stream` holds now. Raises StreamNotFoundError and what `BlockingConnection.api` raises."""
     return bounds_of(stream, connection.api(api.StreamInfoResponse, f"STREAM.INFO.{stream}"))
 
 
@@ -55,7 +55,7 @@ def bounds_of(stream: str, info: api.StreamInfoResponse) -> StreamBounds:
     return StreamBounds(stream, info.created, first, last, size)
 
 
-def sequence_at_time(connection: Connection, stream: str, when: str) -> int:
+def sequence_at_time(connection: BlockingConnection, stream: str, when: str) -> int:
     """The first sequence stored at or after `when` (RFC3339); last_seq + 1 when there is none.
 
     A consumer that starts at a time knows where it starts; this works with every server version.
@@ -75,18 +75,22 @@ def sequence_at_time(connection: Connection, stream: str, when: str) -> int:
 
 
 @dataclass
-class Pull:
+class PullWindow:
     """A pull request under way: how many messages it may still bring."""
 
     number: int
     left: int
 
 
-class Session(ABC):
+class RangeSession(ABC):
     """Reads what is left of a range: `batches` until its end, an exception before it."""
 
     def __init__(
-        self, options: SourceOptions, span: SequenceRange, builder: ColumnBuilder, connection: Connection
+        self,
+        options: SourceOptions,
+        span: SequenceRange,
+        builder: ColumnBuilder,
+        connection: BlockingConnection,
     ) -> None:
         self.options = options
         self.span = span
@@ -190,7 +194,7 @@ class Session(ABC):
         return None if answer.message is None else answer.message.seq
 
 
-class ConsumerSession(Session):
+class ConsumerSession(RangeSession):
     """By a pull consumer."""
 
     def __init__(
@@ -198,14 +202,14 @@ class ConsumerSession(Session):
         options: SourceOptions,
         span: SequenceRange,
         builder: ColumnBuilder,
-        connection: Connection,
+        connection: BlockingConnection,
         *,
         headers_only: bool,
     ) -> None:
         super().__init__(options, span, builder, connection)
         self.headers_only = headers_only
         self.consumer = _consumer_name()
-        self.pulls: deque[Pull] = deque()
+        self.pulls: deque[PullWindow] = deque()
         self.pull_number = 0
         self.pull_records_max = options.pull_records
         self.counted = 0  # deliveries already subtracted from the pulls
@@ -267,7 +271,7 @@ class ConsumerSession(Session):
         subject = f"{self.options.connection.api_prefix}.CONSUMER.MSG.NEXT.{self.span.stream}.{self.consumer}"
         reply = f"{self.inbox}.{self.pull_number}"
         self.connection.send(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply.encode(), len(body), body))
-        self.pulls.append(Pull(self.pull_number, batch))
+        self.pulls.append(PullWindow(self.pull_number, batch))
 
     def handle_status(self, status: int, text: str, number: bytes) -> bool:
         """What a status line means for the read."""
@@ -315,7 +319,7 @@ class ConsumerSession(Session):
         )
 
 
-class DirectSession(Session):
+class DirectSession(RangeSession):
     """By batches of direct gets, one at a time: where the next one starts is known when one has ended."""
 
     request_number = 0
@@ -371,7 +375,7 @@ def _consumer_name() -> str:
 
 
 def _create_consumer(
-    connection: Connection, stream: str, config: api.ConsumerConfig
+    connection: BlockingConnection, stream: str, config: api.ConsumerConfig
 ) -> api.ConsumerCreateResponse:
     request = api.ConsumerCreateRequest(stream_name=stream, config=config, action=api.ConsumerAction.CREATE)
     try:
@@ -386,5 +390,5 @@ def _create_consumer(
         ) from error
 
 
-def _delete_consumer(connection: Connection, stream: str, name: str) -> None:
+def _delete_consumer(connection: BlockingConnection, stream: str, name: str) -> None:
     connection.api(api.SuccessResponse, f"CONSUMER.DELETE.{stream}.{name}")

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from penstock import errors
 from penstock.kernels.spark.columns import ColumnBuilder
 from penstock.spark.offsets import DataLossError, SequenceRange
-from penstock.spark.range_sessions import DATA_SID, Batch, ConsumerSession, DirectSession, Session
-from penstock.spark.reconnecting import Patience, is_passing
+from penstock.spark.range_sessions import DATA_SID, Batch, ConsumerSession, DirectSession, RangeSession
+from penstock.spark.reconnecting import RetryPolicy, is_passing
 from penstock.spark.source_options import SourceOptions
-from penstock.spark.wire import Connection
+from penstock.spark.wire import BlockingConnection
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +51,11 @@ class RangeReader:
         Raises DataLossError (failOnDataLoss), StreamNotFoundError, AuthorizationError, PermissionsError at
         once, and the last connection error after `retrySeconds` without progress.
         """
-        patience = Patience(self.options.connection.retry_s, self.builder.next_seq)
+        retry_policy = RetryPolicy(self.options.connection.retry_s, self.builder.next_seq)
         rows = 0
         while True:
             try:
-                with Connection.open(self.options.connection) as connection:
+                with BlockingConnection.open(self.options.connection) as connection:
                     for batch in self.session(connection).batches():
                         rows += batch[0]
                         yield batch
@@ -64,7 +64,7 @@ class RangeReader:
             except errors.PenstockError as error:
                 if not is_passing(error) and not isinstance(error, _CONSUMER_LOST):
                     raise
-                patience.bear(error, self.builder.next_seq)
+                retry_policy.bear(error, self.builder.next_seq)
 
     def account(self, rows: int) -> None:
         """What is missing of the range is said, or fails the task (failOnDataLoss strict)."""
@@ -84,7 +84,7 @@ class RangeReader:
             text += " (subject filters among the reasons)"
         _log.info(text)
 
-    def session(self, connection: Connection) -> Session:
+    def session(self, connection: BlockingConnection) -> RangeSession:
         if self.options.access == "direct":
             return DirectSession(self.options, self.span, self.builder, connection)
         return ConsumerSession(

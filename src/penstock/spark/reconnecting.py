@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from penstock import errors
 from penstock.spark.connection_options import ConnectionOptions
-from penstock.spark.wire import Connection
+from penstock.spark.wire import BlockingConnection
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def is_passing(error: Exception) -> bool:
     )
 
 
-class Patience:
+class RetryPolicy:
     """How long errors that may pass are borne: `retry_s` without progress, which is any number that grows as
     work gets done; `progress` is where it stands."""
 
@@ -58,26 +58,26 @@ class Patience:
         self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
 
 
-class Link:
+class ReconnectingConnection:
     """One connection at a time."""
 
     def __init__(self, options: ConnectionOptions) -> None:
         self.options = options
-        self._patience = Patience(options.retry_s, -1)
-        self._connection: Connection | None = None
+        self._patience = RetryPolicy(options.retry_s, -1)
+        self._connection: BlockingConnection | None = None
 
     @property
     def is_up(self) -> bool:
         return self._connection is not None
 
-    def connection(self) -> Connection:
+    def connection(self) -> BlockingConnection:
         """The connection there is, or a new one. Raises NoServersError, AuthorizationError."""
         if self._connection is None:
-            self._connection = Connection.open(self.options)
+            self._connection = BlockingConnection.open(self.options)
         return self._connection
 
     @contextmanager
-    def trying(self, progress: int, patience: Patience | None = None) -> Iterator[None]:
+    def trying(self, progress: int, retry_policy: RetryPolicy | None = None) -> Iterator[None]:
         """Around one step of work: swallows an error that may pass, after a pause; the connection is gone
         then. Raises it when nothing has moved for too long, and all others."""
         try:
@@ -86,13 +86,13 @@ class Link:
             if not is_passing(error):
                 raise
             self.drop()
-            (patience or self._patience).bear(error, progress)
+            (retry_policy or self._patience).bear(error, progress)
 
-    def ask(self, question: Callable[[Connection], T]) -> T:
+    def ask(self, question: Callable[[BlockingConnection], T]) -> T:
         """A question that may be asked again, on a new connection when it has to be."""
-        patience = Patience(self.options.retry_s, -1)
+        retry_policy = RetryPolicy(self.options.retry_s, -1)
         while True:
-            with self.trying(0, patience):
+            with self.trying(0, retry_policy):
                 return question(self.connection())
 
     def drop(self) -> None:
@@ -101,7 +101,7 @@ class Link:
                 self._connection.close()
             self._connection = None
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> ReconnectingConnection:
         return self
 
     def __exit__(

@@ -22,9 +22,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock import errors
 from penstock.protocol import api
 from penstock.spark.atomic_delivery import AtomicDelivery
-from penstock.spark.delivery import Delivery, FastDelivery, PublishDelivery, Written
+from penstock.spark.delivery import FastDelivery, PublishDelivery, SinkDelivery, Written
 from penstock.spark.ledger import Ledger
-from penstock.spark.reconnecting import Link
+from penstock.spark.reconnecting import ReconnectingConnection
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.sink_rows import Layout
 from penstock.spark.task_identity import TaskIdentity
@@ -42,7 +42,7 @@ class TaskWritten(WriterCommitMessage):
     written: Written
 
 
-def checked_stream(options: SinkOptions, link: Link) -> api.StreamInfoResponse:
+def checked_stream(options: SinkOptions, link: ReconnectingConnection) -> api.StreamInfoResponse:
     """What the stream is and holds; ConfigError when it does not fit the options, StreamNotFoundError."""
     info = link.ask(
         lambda connection: connection.api(api.StreamInfoResponse, f"STREAM.INFO.{options.stream}")
@@ -69,11 +69,13 @@ def write_rows(options: SinkOptions, identity: TaskIdentity, batches: Iterable[p
 
     Raises ConfigError and MisuseError for rows that can't be messages, JetStreamApiError when the server
     refuses one, NoStreamError, MaxPayloadError, and the last connection error after `retrySeconds`."""
-    with Link(options.connection) as link:
+    with ReconnectingConnection(options.connection) as link:
         info = checked_stream(options, link)
         if options.delivery == "atomic":
             return _write_atomic(options, identity, batches, link, rollup=info.config.allow_rollup_hdrs)
-        delivery: Delivery = (FastDelivery if options.delivery == "fast" else PublishDelivery)(options, link)
+        delivery: SinkDelivery = (FastDelivery if options.delivery == "fast" else PublishDelivery)(
+            options, link
+        )
         stored: frozenset[bytes] = frozenset()
         if options.exactly_once and options.ledger is not None:
             stored = Ledger(options, link, identity, info).stored_ids()
@@ -84,7 +86,7 @@ def _write_atomic(
     options: SinkOptions,
     identity: TaskIdentity,
     batches: Iterable[pa.RecordBatch],
-    link: Link,
+    link: ReconnectingConnection,
     *,
     rollup: bool,
 ) -> Written:
@@ -110,7 +112,7 @@ def _write_ids(
     options: SinkOptions,
     identity: TaskIdentity,
     batches: Iterable[pa.RecordBatch],
-    delivery: Delivery,
+    delivery: SinkDelivery,
     stored: frozenset[bytes],
 ) -> Written:
     prefix = identity.id_prefix if options.exactly_once else b""

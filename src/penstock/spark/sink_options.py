@@ -40,14 +40,14 @@ _OWN_HEADERS = frozenset(
 
 
 @dataclass(frozen=True)
-class Template:
+class SubjectTemplate:
     """Literal texts and column names, in turn: len(texts) == len(columns) + 1."""
 
     texts: tuple[str, ...]
     columns: tuple[str, ...]
 
     @classmethod
-    def parse(cls, option: str, text: str) -> Template:
+    def parse(cls, option: str, text: str) -> SubjectTemplate:
         """Raises ConfigError for unbalanced braces and for anything but a name in them."""
         texts, columns, literal = [], [], ""
         try:
@@ -76,14 +76,14 @@ class SinkOptions:
     stream: str
     """Option `stream` (or the argument of `save`): the stream that takes the rows. Required: a row whose
     subject belongs to another stream is refused, not lost."""
-    subject: Template | None = None
+    subject: SubjectTemplate | None = None
     """Option `subject`: a subject, or a template of one. Default: the column `subject`."""
     data_column: str | None = None
     """Option `dataColumn`: the payload's column, binary or string. Default `data`, else `value`."""
-    headers: tuple[tuple[str, Template], ...] = ()
+    headers: tuple[tuple[str, SubjectTemplate], ...] = ()
     """Option `headers`: lines of `Name: template`. A column `headers` (map<string,string>,
     map<string,array<string>> or Kafka's array<struct<key,value>>) adds to them."""
-    message_id: Template | None = None
+    message_id: SubjectTemplate | None = None
     """Option `messageId`: a template of the rows' own unique ids, which then tell duplicates apart. Default:
     made of query, micro-batch, partition, row and content."""
     delivery: str = "publish"
@@ -163,11 +163,11 @@ class _SinkOptionParser(OptionParser):
             write_id=self.write_id(),
         )
 
-    def template(self, name: str) -> Template | None:
+    def template(self, name: str) -> SubjectTemplate | None:
         text = self.values.get(name)
-        return None if text is None else Template.parse(name, text)
+        return None if text is None else SubjectTemplate.parse(name, text)
 
-    def message_id(self, delivery: str, exactly_once: bool) -> Template | None:
+    def message_id(self, delivery: str, exactly_once: bool) -> SubjectTemplate | None:
         if "messageId" in self.values and delivery == "atomic":
             raise ConfigError(
                 "option 'messageId' is not for 'delivery' atomic: its markers tell what is stored"
@@ -176,7 +176,7 @@ class _SinkOptionParser(OptionParser):
             raise ConfigError("options 'messageId' and 'exactlyOnce' = false contradict each other")
         return self.template("messageId")
 
-    def header_templates(self) -> tuple[tuple[str, Template], ...]:
+    def header_templates(self) -> tuple[tuple[str, SubjectTemplate], ...]:
         found = []
         for line in self.values.get("headers", "").splitlines():
             if not line.strip():
@@ -187,7 +187,7 @@ class _SinkOptionParser(OptionParser):
                 raise ConfigError(f"option 'headers': {line!r} is no line of `Name: value`")
             if name.lower() in _OWN_HEADERS:
                 raise ConfigError(f"option 'headers': {name} is the sink's own")
-            found.append((name, Template.parse("headers", value.strip())))
+            found.append((name, SubjectTemplate.parse("headers", value.strip())))
         return tuple(found)
 
     def ledger(self, delivery: str) -> str | None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import ConfigError, MisuseError
 from penstock.kernels.spark.row_frames import Rows, TextColumn
-from penstock.spark.sink_options import SinkOptions, Template
+from penstock.spark.sink_options import SinkOptions, SubjectTemplate
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -124,7 +124,7 @@ def _joined(*parts: pa.Array | str) -> pa.Array:
     return pc.binary_join_element_wise(*parts, "")
 
 
-def _filled(template: Template, batch: pa.RecordBatch, what: str, first_row: int) -> pa.Array:
+def _filled(template: SubjectTemplate, batch: pa.RecordBatch, what: str, first_row: int) -> pa.Array:
     """The template's texts; MisuseError for a row in which one of its columns is null."""
     if not template.columns:
         return pa.repeat(pa.scalar(template.texts[0], pa.string()), batch.num_rows)

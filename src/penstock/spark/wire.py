@@ -46,7 +46,7 @@ _CONNECT_FAILURES = (OSError, errors.DisconnectedError, errors.RequestTimeoutErr
 _AUTHORIZATION_ERRORS = ("authorization", "authentication", "account authentication", "user authentication")
 
 
-class ServerInfo(msgspec.Struct, kw_only=True):
+class HandshakeInfo(msgspec.Struct, kw_only=True):
     """What the source needs of a server's INFO."""
 
     server_name: str = ""
@@ -60,13 +60,13 @@ class ServerInfo(msgspec.Struct, kw_only=True):
     nonce: str = ""
 
 
-class Connection:
-    """One connection to one server. Use `Connection.open`; close it, or use it as a context manager."""
+class BlockingConnection:
+    """One connection to one server, made by `BlockingConnection.open`. Close it, or use it in a `with`."""
 
     def __init__(self, address: ServerAddress, sock: socket.socket, options: ConnectionOptions) -> None:
         self.address = address
         self.options = options
-        self.info = ServerInfo()
+        self.info = HandshakeInfo()
         self.parser = FrameParser(INFO_BYTES_MAX, FRAME_BYTES_MAX)
         self._sock = sock
         self._pongs = 0
@@ -74,7 +74,7 @@ class Connection:
         self._inbox = f"_INBOX.{secrets.token_hex(11)}"
 
     @classmethod
-    def open(cls, options: ConnectionOptions) -> Connection:
+    def open(cls, options: ConnectionOptions) -> BlockingConnection:
         """Connects to the first server that answers, in random order so that tasks spread over a cluster.
 
         Raises AuthorizationError when a server refuses the credentials, NoServersError (with every server's
@@ -89,7 +89,7 @@ class Connection:
         raise errors.NoServersError("no NATS server could be reached", attempts=attempts)
 
     @classmethod
-    def _connect(cls, address: ServerAddress, options: ConnectionOptions) -> Connection:
+    def _connect(cls, address: ServerAddress, options: ConnectionOptions) -> BlockingConnection:
         deadline = time.monotonic() + options.connect_timeout_s
         sock = socket.create_connection((address.host, address.port), timeout=options.connect_timeout_s)
         connection = cls(address, sock, options)
@@ -154,7 +154,7 @@ class Connection:
 
     def _read_info(self, body: bytes) -> None:
         try:
-            self.info = msgspec.json.decode(body, type=ServerInfo)
+            self.info = msgspec.json.decode(body, type=HandshakeInfo)
         except msgspec.DecodeError as error:
             raise errors.ProtocolError(f"the INFO of {self.address} can't be read: {error}") from None
 
@@ -290,7 +290,7 @@ class Connection:
         with contextlib.suppress(OSError):
             self._sock.close()
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> BlockingConnection:
         return self
 
     def __exit__(

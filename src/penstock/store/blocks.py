@@ -31,7 +31,7 @@ from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
 from penstock.kernels.log.compaction import compact, rewrite_block
 from penstock.kernels.log.message_block import MessageBlock
 from penstock.kernels.log.stream_log import StreamLog
-from penstock.store.disk import Disk, Pieces
+from penstock.store.disk import Disk, RecordReads
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.files import OpenFiles, remove_file, sync_directory, write_atomically
 
@@ -180,7 +180,7 @@ class BlockFiles:
             file = memoryview(bytes(file) + bytes(size - len(file)))
         return file
 
-    def read_pieces(self, wanted: list[tuple[int, bytes]]) -> Pieces | None:
+    def read_pieces(self, wanted: list[tuple[int, bytes]]) -> RecordReads | None:
         """Some bytes of closed blocks, by number, for who needs few of each; see disk.PIECE. None where the
         blocks have to be loaded: a file is encrypted or compressed, or the disk refuses, and load() says
         what."""

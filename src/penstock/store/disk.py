@@ -24,7 +24,7 @@ PIECE = struct.Struct("=2I")
 """Offset and size of a piece that is wanted of a file."""
 
 
-class Pieces(Protocol):
+class RecordReads(Protocol):
     """What was asked of some files, perhaps still on its way."""
 
     def take(self) -> bytes:
@@ -59,7 +59,7 @@ class Disk(Protocol):
     def read_at(self, path: Path, offset: int, count: int) -> bytes:
         """A piece of a file, shorter where it ends."""
 
-    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> Pieces:
+    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
         """Several pieces (a PIECE each) of each file; os.fsencode() makes the names. Returns before they are
         read, as far as that is faster."""
 
@@ -95,7 +95,7 @@ class Disk(Protocol):
         StoreWriteError when it can't be locked."""
 
 
-class PiecesAtOnce:
+class SyncReader:
     """Disk.read_pieces() by read_at(), for disks that nobody is in a hurry with."""
 
     def __init__(self, disk: Disk, files: list[tuple[bytes, bytes]]) -> None:
@@ -151,7 +151,7 @@ class LocalDisk:
         with path.open("rb") as file:
             return os.pread(file.fileno(), count, offset)
 
-    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> Pieces:
+    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
         return Reading(files)
 
     def map(self, path: Path) -> memoryview:

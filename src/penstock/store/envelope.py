@@ -52,7 +52,7 @@ def _place_of(path: Path) -> bytes:
     return "/".join(path.parts[-_PATH_PARTS:]).encode("utf-8", "surrogateescape")
 
 
-class Frames:
+class EnvelopeFrames:
     """Makes and opens the frames of one file. `aead` None: they aren't encrypted."""
 
     def __init__(self, aead: Any, path: Path) -> None:
@@ -117,7 +117,7 @@ class Frames:
         return True
 
 
-class Vault:
+class FileCipher:
     """How files are encrypted. Without a key they are not.
 
     key: the store's key, 32 bytes. cipher: of files written from now on, "chacha" or "aes"; files written
@@ -133,13 +133,13 @@ class Vault:
         """Is there a key?"""
         return bool(self._key)
 
-    def begin(self, path: Path) -> tuple[bytes, Frames]:
+    def begin(self, path: Path) -> tuple[bytes, EnvelopeFrames]:
         """Head and frames of a new file."""
         salt = os.urandom(16)
         cipher = self._cipher if self._key else 0
-        return HEAD.pack(MAGIC, 1, cipher, salt), Frames(self._aead(cipher, salt), path)
+        return HEAD.pack(MAGIC, 1, cipher, salt), EnvelopeFrames(self._aead(cipher, salt), path)
 
-    def resume(self, head: bytes | memoryview, path: Path) -> Frames:
+    def resume(self, head: bytes | memoryview, path: Path) -> EnvelopeFrames:
         """The frames of a present file. Raises StoreError: no key; StoreCorruptError: unknown format."""
         magic, version, cipher, salt = HEAD.unpack_from(head)
         if magic != MAGIC or version != 1 or cipher not in (0, *CIPHERS.values()):
@@ -148,7 +148,7 @@ class Vault:
             raise StoreError(
                 "it is encrypted; name the key (`jetstream { key: ... }`) it was written with", path=str(path)
             )
-        return Frames(self._aead(cipher, salt), path)
+        return EnvelopeFrames(self._aead(cipher, salt), path)
 
     def _aead(self, cipher: int, salt: bytes) -> Any:
         if cipher == 0:

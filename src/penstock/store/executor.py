@@ -18,7 +18,7 @@ Work = Callable[[], T]
 Done = Callable[[T | None, StoreError | OSError | None], None]
 
 
-class Background(Protocol):
+class DiskExecutor(Protocol):
     """Who does it."""
 
     def run(self, work: Work[T], done: Done[T]) -> None:
@@ -28,7 +28,7 @@ class Background(Protocol):
         """Returns when all that was handed over is done."""
 
 
-class AtOnce:
+class InlineExecutor:
     """Everything now: for tests, tools, and whoever has one thread."""
 
     def run(self, work: Work[T], done: Done[T]) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import StoreError, StoreFormatError, StoreWriteError
 from penstock.store.disk import LOCAL_DISK, Disk
-from penstock.store.executor import Background
+from penstock.store.executor import DiskExecutor
 from penstock.store.files import (
     META,
     OpenFiles,
@@ -148,7 +148,7 @@ class FileStore:
         block_size: int | None = None,
         disk: Disk = LOCAL_DISK,
         key: StoreKey | None = None,
-        background: Background | None = None,
+        background: DiskExecutor | None = None,
     ) -> None:
         self._directory = Path(directory) / "jetstream"
         self._disk = disk

@@ -16,8 +16,8 @@ from penstock import faults
 from penstock.errors import StoreCorruptError, StoreError, StoreFormatError, StoreWriteError
 from penstock.kernels.log.records import xxh64_digest
 from penstock.store.disk import LOCAL_DISK, Disk
-from penstock.store.envelope import HEAD, Vault, is_enveloped
-from penstock.store.executor import AtOnce, Background
+from penstock.store.envelope import HEAD, FileCipher, is_enveloped
+from penstock.store.executor import DiskExecutor, InlineExecutor
 
 logger = logging.getLogger("penstock.store")
 
@@ -300,13 +300,13 @@ class OpenFiles:
         self,
         most: int = OPEN_FILES_MAX,
         disk: Disk = LOCAL_DISK,
-        vault: Vault | None = None,
-        background: Background | None = None,
+        vault: FileCipher | None = None,
+        background: DiskExecutor | None = None,
     ) -> None:
         assert most > 0
         self.disk = disk
-        self.vault = Vault() if vault is None else vault
-        self.background = AtOnce() if background is None else background
+        self.vault = FileCipher() if vault is None else vault
+        self.background = InlineExecutor() if background is None else background
         self._most = most
         self._fds: OrderedDict[Path, int] = OrderedDict()
 

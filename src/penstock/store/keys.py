@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from penstock.errors import StoreCorruptError, StoreError
 from penstock.store.disk import Disk
-from penstock.store.envelope import Vault
+from penstock.store.envelope import FileCipher
 from penstock.store.files import write_atomically
 
 logger = logging.getLogger("penstock.store")
@@ -39,7 +39,7 @@ class StoreKey(Struct, frozen=True):
         return f"StoreKey(cipher={self.cipher!r})"
 
 
-def open_vault(disk: Disk, directory: Path, configured: StoreKey) -> Vault:
+def open_vault(disk: Disk, directory: Path, configured: StoreKey) -> FileCipher:
     """The vault of a store directory; its key is made with the first start that names one.
 
     Raises StoreError when the store is encrypted and neither key opens it (nothing is touched then),
@@ -48,10 +48,10 @@ def open_vault(disk: Disk, directory: Path, configured: StoreKey) -> Vault:
     path = directory / "key"
     if not disk.exists(path):
         if not configured.key:
-            return Vault()
+            return FileCipher()
         store_key = os.urandom(32)
         write_atomically(disk, path, _wrap(store_key, configured.key))
-        return Vault(store_key, configured.cipher)
+        return FileCipher(store_key, configured.cipher)
     if not configured.key:
         raise StoreError(
             "the store is encrypted, and no key is configured; name it: jetstream { key: ... }",
@@ -69,7 +69,7 @@ def open_vault(disk: Disk, directory: Path, configured: StoreKey) -> Vault:
     if found is None:
         tried = "neither key nor prev_key opens" if configured.prev_key else "the configured key doesn't open"
         raise StoreError(f"{tried} this encrypted store; nothing was changed", path=str(directory))
-    return Vault(found, configured.cipher)
+    return FileCipher(found, configured.cipher)
 
 
 def _wrap(store_key: bytes, key: str) -> bytes:

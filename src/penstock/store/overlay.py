@@ -12,7 +12,7 @@ import errno
 import os
 from pathlib import Path
 
-from penstock.store.disk import LOCAL_DISK, Disk, Pieces, PiecesAtOnce
+from penstock.store.disk import LOCAL_DISK, Disk, RecordReads, SyncReader
 
 
 class NoLock:
@@ -89,8 +89,8 @@ class OverlayDisk:
             return self.read(path)[offset : offset + count]
         return self._below.read_at(path, offset, count)
 
-    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> Pieces:
-        return PiecesAtOnce(self, files)
+    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
+        return SyncReader(self, files)
 
     def map(self, path: Path) -> memoryview:
         if path in self._files or self._is_gone(path):

@@ -19,7 +19,7 @@ from pathlib import Path
 from penstock.kernels.log.message_block import MessageBlock
 from penstock.kernels.log.records import RecordReader
 from penstock.store.disk import Disk
-from penstock.store.envelope import HEAD, Vault, is_enveloped
+from penstock.store.envelope import HEAD, FileCipher, is_enveloped
 from penstock.store.files import make_directory, sync_directory, write_atomically
 
 GUESS_BYTES_MAX = 1 << 31
@@ -110,7 +110,7 @@ class BlockView:
         return self.frame_why is None and self.bad is None and not self.block.passed_over
 
 
-def look(vault: Vault, path: Path, number: int, file: memoryview | bytearray) -> BlockView:
+def look(vault: FileCipher, path: Path, number: int, file: memoryview | bytearray) -> BlockView:
     """Reads a block's file. Raises StoreError when it is encrypted and there is no key, StoreCorruptError
     when its format is unknown."""
     plain, frame_end, why = file, len(file), None
@@ -127,12 +127,12 @@ def look(vault: Vault, path: Path, number: int, file: memoryview | bytearray) ->
 
 
 @dataclass(slots=True)
-class BlockMender:
+class BlockRepairer:
     """One block's file in repair. is_open: nothing was written behind it. indexed: its index fits, so that
     a server finds the messages behind a damage that ends a scan."""
 
     disk: Disk
-    vault: Vault
+    vault: FileCipher
     path: Path
     number: int
     is_open: bool

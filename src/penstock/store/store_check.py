@@ -19,7 +19,7 @@ from pathlib import Path
 
 from penstock.errors import StoreCorruptError, StoreError, StoreFormatError
 from penstock.kernels.log.message_block import MessageBlock
-from penstock.kernels.log.stream_log import DEFAULT_BLOCK_SIZE, StoredMessage, StreamLog
+from penstock.kernels.log.stream_log import DEFAULT_BLOCK_SIZE, StoredRecord, StreamLog
 from penstock.store.blocks import block_path, fingerprint, index_path, map_file
 from penstock.store.disk import LOCAL_DISK, Disk
 from penstock.store.envelope import is_enveloped
@@ -39,7 +39,7 @@ from penstock.store.overlay import OverlayDisk
 from penstock.store.recovery import block_numbers, recover_log
 from penstock.store.repair import (
     OPEN_FRAME_MAX,
-    BlockMender,
+    BlockRepairer,
     BlockView,
     LostAndFound,
     flip_back,
@@ -85,7 +85,7 @@ class StreamSummary:
 
 
 @dataclass(slots=True)
-class Report:
+class StoreReport:
     """All findings, and the streams as a server would find them now."""
 
     findings: list[Finding] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Report:
         return [one for one in self.findings if one.fault]
 
 
-class Doctor:
+class StoreChecker:
     """One store directory, held by its lock until close().
 
     Raises StoreError where there is no store, the key is not the right one; StoreLockedError while a server
@@ -122,7 +122,7 @@ class Doctor:
             raise
         self._files = OpenFiles(disk=self._overlay, vault=vault)
         self._vault = vault
-        self._report = Report()
+        self._report = StoreReport()
         self._lost: LostAndFound | None = None
 
     def close(self) -> None:
@@ -132,11 +132,11 @@ class Doctor:
 
     # ------------------------------------------------------------------ what users ask for
 
-    def check(self) -> Report:
+    def check(self) -> StoreReport:
         """Reads everything and changes nothing."""
         return self._examine(None)
 
-    def repair(self, stamp: str) -> Report:
+    def repair(self, stamp: str) -> StoreReport:
         """The same, and puts right what can be. stamp: name of the folder below `lost+found` that takes what
         leaves its place. Raises StoreWriteError when the disk refuses."""
         return self._examine(LostAndFound(self._disk, self._root, stamp))
@@ -159,7 +159,7 @@ class Doctor:
         from_seq: int = 1,
         to_seq: int = 0,
         on_lost: Callable[[str], object],
-    ) -> Iterator[StoredMessage]:
+    ) -> Iterator[StoredRecord]:
         """A stream's messages as a server would read them. to_seq 0: to the end. on_lost hears in words of
         those that can't be read, and of what recovery says."""
 
@@ -181,8 +181,8 @@ class Doctor:
 
     # ------------------------------------------------------------------ all of it
 
-    def _examine(self, lost: LostAndFound | None) -> Report:
-        self._report, self._lost = Report(), lost
+    def _examine(self, lost: LostAndFound | None) -> StoreReport:
+        self._report, self._lost = StoreReport(), lost
         for account, name, directory in self.streams():
             if self._is_newer(directory):
                 continue
@@ -319,7 +319,7 @@ class Doctor:
             return
         findings = self._tell_block(path, view, len(file), is_open=is_open, indexed=indexed)
         if self._lost is not None:
-            mender = BlockMender(
+            mender = BlockRepairer(
                 self._disk, self._vault, path, number, is_open, indexed, bytearray(self._disk.read(path))
             )
             self._mend(directory, mender, findings)
@@ -353,7 +353,7 @@ class Doctor:
         found[offset] = self._found(path, offset, what)
         return found
 
-    def _mend(self, directory: Path, mender: BlockMender, findings: dict[int, Finding]) -> None:
+    def _mend(self, directory: Path, mender: BlockRepairer, findings: dict[int, Finding]) -> None:
         assert self._lost is not None
         before = bytes(mender.raw)
         mender.fix()
@@ -559,7 +559,7 @@ def _ignore(*_: object) -> None:
     """What recovery tells of lost messages was found before, record by record."""
 
 
-class _Ear(logging.Handler):
+class _WarningCollector(logging.Handler):
     def __init__(self, tell: Callable[[Path | None, str], object]) -> None:
         super().__init__(logging.WARNING)
         self._tell = tell
@@ -572,7 +572,7 @@ class _Ear(logging.Handler):
 @contextmanager
 def _heard(tell: Callable[[Path | None, str], object]) -> Iterator[None]:
     """What the store logs meanwhile goes to `tell` alone."""
-    logger, ear = logging.getLogger("penstock.store"), _Ear(tell)
+    logger, ear = logging.getLogger("penstock.store"), _WarningCollector(tell)
     before = logger.propagate
     logger.addHandler(ear)
     logger.propagate = False

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from penstock.errors import ServerError
-from penstock.server.config.server_options import JetStreamOptions, Options
+from penstock.server.config.server_options import JetStreamOptions, ServerOptions
 from penstock.server.server import Server
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ class EmbeddedServer:
 
 def server(
     *,
-    options: Options | None = None,
+    options: ServerOptions | None = None,
     host: str = "127.0.0.1",
     port: int = -1,
     jetstream: bool | JetStreamOptions = False,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.protocol.claims import GenericClaims, Permission, User, UserClaims
+from penstock.protocol.claims import GenericClaims, PermissionClaim, UserClaims, UserFields
 from penstock.protocol.curvekeys import CurveKey
 from penstock.protocol.jwt import decode, encode
 from penstock.protocol.nkeys import KeyPair, Prefix, is_public
@@ -92,7 +92,7 @@ class Question:
         if error:
             body["error"] = error
         else:
-            nats = User(**{"subs": -1, "data": -1, "payload": -1, **(user or {})})
+            nats = UserFields(**{"subs": -1, "data": -1, "payload": -1, **(user or {})})
             given = {"subject": nkey, "audience": account, "name": "joe", **(head or {})}
             body["jwt"] = encode(UserClaims(nats=nats, **given), by, now_s=now_s())
         settings = {"subject": nkey, "audience": self.body["server_id"]["id"], **claims}
@@ -124,7 +124,7 @@ def test_the_service_is_told_who_asks(port: int, service: RawNats) -> None:
 
 def test_a_client_becomes_who_the_service_says(port: int, service: RawNats) -> None:
     wire = knocking(port, auth_token="anything")
-    Question(service).answer(user={"pub": Permission(deny=("no",))})
+    Question(service).answer(user={"pub": PermissionClaim(deny=("no",))})
     wire.until(b"PONG\r\n")
     assert wire.ask(b"PUB no 0\r\n\r\n") == b"-ERR 'Permissions Violation for Publish to \"no\"'\r\n"
     told = wire.ask(b"SUB r 1\r\nPUB $SYS.REQ.USER.INFO r 0\r\n\r\n")

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.protocol.claims import ExternalAuthorization, Permission, Permissions, Scope, Template
+from penstock.protocol.claims import (
+    ExternalAuthorization,
+    PermissionClaim,
+    PermissionsClaim,
+    ScopeClaim,
+    TemplateClaim,
+)
 from penstock.server.config.directives import load
 from tests.integration.auth.test_auth_callout import VIOLATION, XKEY, Question, knocking
 from tests.integration.auth.test_operators import conf
@@ -22,7 +28,9 @@ CALLOUT, APP, CLOSED = (key("account", name) for name in ("CALLOUT", "APP", "CLO
 SIGNING, SCOPED = key("account", "CALLOUT signing"), key("account", "APP scoped")
 SERVICE = key("user", "service").public
 SENTINEL = user_token("CALLOUT", "sentinel", bearer_token=True)
-SCOPE = Scope(key=SCOPED.public, role="r", template=Template(pub=Permission(allow=("may.{{name()}}",))))
+SCOPE = ScopeClaim(
+    key=SCOPED.public, role="r", template=TemplateClaim(pub=PermissionClaim(allow=("may.{{name()}}",)))
+)
 
 
 def authorization(**more: Any) -> ExternalAuthorization:
@@ -36,7 +44,9 @@ TOKENS = {
     ),
     "SEALED": account_token("SEALED", authorization=authorization(xkey=XKEY.public, allowed_accounts=("*",))),
     "APP": account_token(
-        "APP", signing_keys=(SCOPE,), default_permissions=Permissions(pub=Permission(deny=("secret",)))
+        "APP",
+        signing_keys=(SCOPE,),
+        default_permissions=PermissionsClaim(pub=PermissionClaim(deny=("secret",))),
     ),
     "CLOSED": account_token("CLOSED"),
 }

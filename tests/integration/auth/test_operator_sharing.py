@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.protocol.claims import Activation, ActivationClaims, Export, ExportKind, Import
+from penstock.protocol.claims import Activation, ActivationClaims, ExportClaim, ExportKind, ImportClaim
 from penstock.protocol.jwt import encode
 from penstock.protocol.nkeys import KeyPair
 from tests.integration.auth.test_operators import conf, system_login, updated
@@ -28,15 +28,15 @@ def activation(kind: ExportKind, subject: str, to: str = "TO", by: KeyPair = FRO
     return encode(claims, by, now_s=now_s() - 10)
 
 
-def imported(kind: ExportKind, subject: str, **fields: Any) -> Import:
-    return Import(account=FROM.public, subject=subject, type=kind, **fields)
+def imported(kind: ExportKind, subject: str, **fields: Any) -> ImportClaim:
+    return ImportClaim(account=FROM.public, subject=subject, type=kind, **fields)
 
 
 EXPORTS = (
-    Export(subject="news.>", type="stream"),
-    Export(subject="time", type="service"),
-    Export(subject="private.>", type="stream", token_req=True),
-    Export(subject="secret", type="service", token_req=True,
+    ExportClaim(subject="news.>", type="stream"),
+    ExportClaim(subject="time", type="service"),
+    ExportClaim(subject="private.>", type="stream", token_req=True),
+    ExportClaim(subject="secret", type="service", token_req=True,
            revocations={key("account", "REVOKED").public: now_s()}),
 )  # fmt: skip
 IMPORTS = (
@@ -171,7 +171,7 @@ def test_an_activation_that_is_revoked_ends_an_import(kind: str, tmp_path: Path)
         to.flush()
         assert received(source) == ["secret 1"]
         time.sleep(1.1)  # a newer token is one of a later second
-        revoking = Export(subject="secret", type="service", token_req=True, revocations={"*": now_s()})
+        revoking = ExportClaim(subject="secret", type="service", token_req=True, revocations={"*": now_s()})
         assert updated(system, "FROM", account_token("FROM", exports=(revoking,)))["code"] == 200
         to.publish("secret", b"?")
         to.flush()

@@ -15,11 +15,11 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.protocol.claims import (
     ExternalAuthorization,
-    Permission,
-    Permissions,
-    ResponsePermission,
-    Scope,
-    Template,
+    PermissionClaim,
+    PermissionsClaim,
+    ResponsePermissionClaim,
+    ScopeClaim,
+    TemplateClaim,
     TimeRange,
 )
 from penstock.server.config.directives import load
@@ -41,12 +41,12 @@ from tests.support.wire import Wire
 
 A, SIGNING, SCOPED = (key("account", name).public for name in ("A", "A signing", "A scoped"))
 JOE = key("user", "joe").public
-SCOPE = Scope(
+SCOPE = ScopeClaim(
     key=SCOPED,
     role="worker",
-    template=Template(
-        pub=Permission(allow=("work.{{name()}}.>", "team.{{tag(team)}}")),
-        sub=Permission(allow=("_INBOX.>",)),
+    template=TemplateClaim(
+        pub=PermissionClaim(allow=("work.{{name()}}.>", "team.{{tag(team)}}")),
+        sub=PermissionClaim(allow=("_INBOX.>",)),
         payload=20,
     ),
 )
@@ -56,7 +56,7 @@ TOKENS = {
     "A": account_token(
         "A",
         signing_keys=(SIGNING, SCOPE),
-        default_permissions=Permissions(pub=Permission(deny=("secret",))),
+        default_permissions=PermissionsClaim(pub=PermissionClaim(deny=("secret",))),
         revocations={key("user", "revoked").public: now_s() + 3600},
         limits={"disallow_bearer": True},
     ),
@@ -103,7 +103,9 @@ LATER, EARLIER = {"expires": now_s() + 3600}, {"expires": now_s() - 10, "issued_
 
 
 def test_a_user_is_let_in_with_what_its_token_says(port: int) -> None:
-    token = user_token("A", "joe", pub=Permission(allow=("ok",)), sub=Permission(deny=("no", "q x")))
+    token = user_token(
+        "A", "joe", pub=PermissionClaim(allow=("ok",)), sub=PermissionClaim(deny=("no", "q x"))
+    )
     joe = token_login(port, "joe", token)
     assert answers(joe, "PUB ok 0\r\n") == []
     assert answers(joe, "PUB no 0\r\n") == ["-ERR 'Permissions Violation for Publish to \"no\"'"]
@@ -118,7 +120,7 @@ def test_a_user_without_permissions_has_the_accounts(port: int) -> None:
 
 
 def test_permission_to_respond_is_a_permission(port: int) -> None:
-    token = user_token("A", "joe", resp=ResponsePermission(max=1, ttl=10**9))
+    token = user_token("A", "joe", resp=ResponsePermissionClaim(max=1, ttl=10**9))
     joe = token_login(port, "joe", token)
     assert answers(joe, "PUB x 0\r\n") == ["-ERR 'Permissions Violation for Publish to \"x\"'"]
     joe.close()
@@ -150,7 +152,7 @@ def test_permission_to_respond_is_a_permission(port: int) -> None:
         ("FOREIGN", "joe", {}, VIOLATION),
         ("UNKNOWN", "joe", {}, VIOLATION),
         ("CALLOUT", "service", {}, "in"),
-        ("A", "joe", {"pub": Permission(allow=("a..b",))}, VIOLATION),
+        ("A", "joe", {"pub": PermissionClaim(allow=("a..b",))}, VIOLATION),
     ],
 )  # fmt: skip
 def test_who_is_let_in(port: int, account: str, name: str, token: dict[str, Any], expected: str) -> None:
@@ -264,7 +266,7 @@ def test_accounts_are_apart(port: int) -> None:
 def test_who_am_i(port: int) -> None:
     """Row 194: `$SYS.REQ.USER.INFO` of a user with a token."""
     token = user_token(
-        "A", "joe", head={"expires": now_s() + 100, "name": "Joe"}, pub=Permission(allow=(">",))
+        "A", "joe", head={"expires": now_s() + 100, "name": "Joe"}, pub=PermissionClaim(allow=(">",))
     )
     joe = token_login(port, "joe", token)
     data = joe.request("$SYS.REQ.USER.INFO")["data"]
@@ -354,7 +356,7 @@ def test_a_new_token_of_an_account_binds_those_who_are_connected(kind: str, tmp_
             "A",
             revocations={key("user", "ann").public: now_s()},
             limits={"disallow_bearer": True, "payload": 5},
-            default_permissions=Permissions(pub=Permission(deny=("secret",))),
+            default_permissions=PermissionsClaim(pub=PermissionClaim(deny=("secret",))),
         )
         answer = updated(system, "A", token)
         assert answer == {"account": A, "code": 200, "message": "jwt updated"}

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from penstock.server import session
 from penstock.server.auth import passwords
 from penstock.server.auth.authenticator import ConfiguredUsers, Credentials
-from penstock.server.auth.passwords import Job, Passwords, Turns, network_of
-from penstock.server.config.server_options import Options, User
+from penstock.server.auth.passwords import PasswordCheck, PasswordQueue, Passwords, network_of
+from penstock.server.config.server_options import ServerOptions, User
 from penstock.testing import EmbeddedServer
 from tests.support.conf_servers import login, running_conf
 from tests.support.keys import key
@@ -97,19 +97,19 @@ def test_others_are_served_while_a_hash_is_computed(nats_server_factory: Factory
     other = login(server.port, "quick")
     other.subscribe("a", 1)
     other.flush()
-    newcomer = Newcomer(server.port, "right", b"PING\r\nPUB a 1\r\n1\r\nPUB a 1\r\n2\r\n")
+    new_session = Newcomer(server.port, "right", b"PING\r\nPUB a 1\r\n1\r\nPUB a 1\r\n2\r\n")
     hashing.await_begun()
     other.publish("b")
     other.flush()  # a PONG came, and nothing of the newcomer's
     assert not other.control
     login(server.port, "quick").close()  # others even log in
-    newcomer.sock.sendall(b"PUB a 1\r\n3\r\nPING\r\n")
+    new_session.sock.sendall(b"PUB a 1\r\n3\r\nPING\r\n")
     other.flush()
     hashing.go_on.release()
-    assert [newcomer.line(), newcomer.line()] == ["PONG", "PONG"]
+    assert [new_session.line(), new_session.line()] == ["PONG", "PONG"]
     assert [other.message().payload for _ in range(3)] == [b"1", b"2", b"3"]
     assert [thread.name.partition("_")[0] for thread in hashing.threads] == ["passwords"]
-    newcomer.close()
+    new_session.close()
     other.close()
 
 
@@ -134,13 +134,13 @@ def test_a_wrong_password_is_refused_and_a_right_one_is_remembered(
 def test_waiting_for_a_hash_is_no_time_to_log_in(nats_server_factory: Factory, hashing: Hashing) -> None:
     """The client has done its part; who makes it wait are others."""
     server = nats_server_factory(users=USERS, auth_timeout_ns=50_000_000)
-    newcomer = Newcomer(server.port, "right", b"PING\r\n")
+    new_session = Newcomer(server.port, "right", b"PING\r\n")
     hashing.await_begun()
     with Wire(server.port) as silent:  # it came later, and its time is over
         assert silent.rest() == b"-ERR 'Authentication Timeout'\r\n"
     hashing.go_on.release()
-    assert newcomer.line() == "PONG"
-    newcomer.close()
+    assert new_session.line() == "PONG"
+    new_session.close()
 
 
 def test_a_login_does_not_wait_for_its_hash_for_ever(
@@ -148,12 +148,12 @@ def test_a_login_does_not_wait_for_its_hash_for_ever(
 ) -> None:
     monkeypatch.setattr(session, "HASH_WAIT_S", 0.05)
     server = nats_server_factory(users=USERS, auth_timeout_ns=10**11)
-    newcomer = Newcomer(server.port, "right", b"PING\r\n")
+    new_session = Newcomer(server.port, "right", b"PING\r\n")
     hashing.await_begun()
-    assert [newcomer.line(), newcomer.line()] == ["-ERR 'Authentication Timeout'", ""]
+    assert [new_session.line(), new_session.line()] == ["-ERR 'Authentication Timeout'", ""]
     hashing.go_on.release()
     login(server.port, "quick").close()
-    newcomer.close()
+    new_session.close()
 
 
 def test_who_hung_up_while_waiting_costs_no_hash(nats_server_factory: Factory, hashing: Hashing) -> None:
@@ -169,8 +169,8 @@ def test_who_hung_up_while_waiting_costs_no_hash(nats_server_factory: Factory, h
         hashing.go_on.release()
     assert last.line() == "PONG"
     assert len(hashing.threads) == passwords.THREADS + 1
-    for newcomer in (*first, last):
-        newcomer.close()
+    for new_session in (*first, last):
+        new_session.close()
 
 
 def test_wrong_logins_for_one_user_delay_those_of_another_by_one_turn(
@@ -184,8 +184,8 @@ def test_wrong_logins_for_one_user_delay_those_of_another_by_one_turn(
     for _ in range(passwords.THREADS + 2):
         hashing.go_on.release()
     assert right.line() == "PONG"
-    for newcomer in (*wrong, right):
-        newcomer.close()
+    for new_session in (*wrong, right):
+        new_session.close()
 
 
 def test_a_hash_that_can_not_be_computed_ends_its_connection_alone(
@@ -197,9 +197,9 @@ def test_a_hash_that_can_not_be_computed_ends_its_connection_alone(
     monkeypatch.setattr(passwords, "matches_bcrypt", fail)
     server = nats_server_factory(users=USERS, auth_timeout_ns=10**11)
     for _ in range(passwords.THREADS + 1):
-        newcomer = Newcomer(server.port, "right", b"PING\r\n")
-        assert newcomer.line().startswith("-ERR 'Internal Error, fault ")
-        newcomer.close()
+        new_session = Newcomer(server.port, "right", b"PING\r\n")
+        assert new_session.line().startswith("-ERR 'Internal Error, fault ")
+        new_session.close()
     login(server.port, "quick").close()
     assert {str(error) for error in noted_faults} == {"no room for a hash"}
     noted_faults.clear()
@@ -227,7 +227,7 @@ def test_a_failed_login_costs_one_hash_whoever_is_named(
         User(name="quick", password="quick"),
         User(name=nkey, password="", nkey=nkey),
     )
-    known = ConfiguredUsers(Options(users=users))
+    known = ConfiguredUsers(ServerOptions(users=users))
     shown = Credentials(user=nkey if user == "keyed" else user, password=password)
     assert known.is_slow(shown)
     assert known.check(shown) is None
@@ -248,7 +248,7 @@ def test_the_hash_of_nobody_matches_nothing_and_costs_what_others_do() -> None:
 
 
 def test_networks_have_turns_and_users_within_them() -> None:
-    turns = Turns()
+    turns = PasswordQueue()
     for name, network, user in [
         *((f"a{number}", "net a", "joe") for number in range(3)),
         ("b", "net b", ""), ("c", "net a", "ann"), ("d", "net b", ""), ("e", "net c", "joe"),
@@ -260,15 +260,15 @@ def test_networks_have_turns_and_users_within_them() -> None:
     assert order == ["a0", "b", "e", "c", "d", "a1", "a2"]
 
 
-def job_named(name: str) -> Job:
+def job_named(name: str) -> PasswordCheck:
     def work() -> None:
         """Does nothing."""
 
     work.__name__ = name
-    return Job(work, lambda identity: None, lambda: True, lambda error: None)
+    return PasswordCheck(work, lambda identity: None, lambda: True, lambda error: None)
 
 
-def name_of(job: Job) -> str:
+def name_of(job: PasswordCheck) -> str:
     return str(job.work.__name__)
 
 
@@ -295,21 +295,21 @@ def test_a_right_login_behind_many_wrong_ones_does_not_run_out_of_time(kind: str
         wrong = [Newcomer(port, "wrong") for _ in range(20)]
         right = Newcomer(port, "right", b"PING\r\n")
         assert right.answer() == "PONG"
-        assert {newcomer.answer() for newcomer in wrong} == {"-ERR 'Authorization Violation'"}
-        for newcomer in (*wrong, right):
-            newcomer.close()
+        assert {new_session.answer() for new_session in wrong} == {"-ERR 'Authorization Violation'"}
+        for new_session in (*wrong, right):
+            new_session.close()
 
 
 def test_users_that_a_reload_takes_away_do_not_get_in_by_a_hash_begun_before(
     nats_server_factory: Factory, hashing: Hashing
 ) -> None:
     server = nats_server_factory(users=USERS, auth_timeout_ns=10**11)
-    newcomer = Newcomer(server.port, "right", b"PING\r\n")
+    new_session = Newcomer(server.port, "right", b"PING\r\n")
     hashing.await_begun()
     reload_users(server, USERS[1:])
     hashing.go_on.release()
-    assert [newcomer.line(), newcomer.line()] == ["-ERR 'Authorization Violation'", ""]
-    newcomer.close()
+    assert [new_session.line(), new_session.line()] == ["-ERR 'Authorization Violation'", ""]
+    new_session.close()
 
 
 def test_a_reload_computes_changed_hashes_beside_the_loop(
@@ -353,8 +353,8 @@ def test_a_server_stops_without_waiting_for_a_hash(nats_server_factory: Factory,
     hashing.await_begun()
     server.stop()
     assert len(hashing.threads) <= passwords.THREADS
-    for newcomer in newcomers:
-        newcomer.close()
+    for new_session in newcomers:
+        new_session.close()
 
 
 def test_only_hashes_that_are_not_proven_are_slow(hashing: Hashing) -> None:

@@ -14,7 +14,7 @@ import penstock.client
 from penstock.errors import AuthorizationError, ConfigError, CredentialsError, MisuseError
 from penstock.protocol.jwt import format_credentials
 from penstock.spark.source_options import SourceOptions
-from penstock.spark.wire import Connection
+from penstock.spark.wire import BlockingConnection
 from tests.integration.auth.test_operators import TOKENS, A, conf
 from tests.support.conf_servers import running_conf
 from tests.support.keys import key, now_s, user_token
@@ -172,11 +172,11 @@ def test_the_spark_source_signs_too(nkeys_url: str, tokens_url: str, tmp_path: P
     seed.write_text(JOE.seed)
     for url, given in ((tokens_url, {"credentials": str(creds)}), (nkeys_url, {"nkey": str(seed)})):
         options = SourceOptions.parse({"servers": url, "stream": "S", **given}).connection
-        with Connection.open(options) as connection:
+        with BlockingConnection.open(options) as connection:
             assert connection.info.nonce
     options = SourceOptions.parse({"stream": "S", "servers": nkeys_url, "nkey": str(creds) + "x"}).connection
     with pytest.raises(CredentialsError, match="option 'nkey'"):
-        Connection.open(options)
+        BlockingConnection.open(options)
     with pytest.raises(ConfigError, match="contradict"):
         SourceOptions.parse({"stream": "S", "nkey": "a", "credentials": "b"})
 

@@ -256,10 +256,10 @@ async def test_leaving_a_publisher_by_an_exception_leaves_nothing_waiting(
 ) -> None:
     with pytest.raises(ValueError, match="enough"):  # noqa: PT012
         async with js.publisher() as publisher:
-            under_way = await publisher.publish("s.a")
+            in_flight = await publisher.publish("s.a")
             raise ValueError("enough")
     with pytest.raises(PublishNotAckedError, match="may be stored"):
-        await under_way
+        await in_flight
 
 
 # --- consumers ----------------------------------------------------------------------------------

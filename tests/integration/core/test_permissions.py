@@ -9,7 +9,7 @@ import bcrypt
 import pytest
 from msgspec.structs import replace
 
-from penstock.routing.permissions import Entry, Permissions, SubjectPermission
+from penstock.routing.permissions import PermissionEntry, Permissions, SubjectPermission
 from penstock.server.config.server_options import User
 from penstock.testing import EmbeddedServer
 from tests.support.conf_servers import answers, login, received, running_conf
@@ -201,7 +201,8 @@ def test_a_reload_holds_connected_clients_to_new_permissions(nats_server_factory
     client.subscribe("drop", 2)
     client.flush()
     narrow = Permissions(
-        publish=SubjectPermission(deny=(Entry("no"),)), subscribe=SubjectPermission(deny=(Entry("drop"),))
+        publish=SubjectPermission(deny=(PermissionEntry("no"),)),
+        subscribe=SubjectPermission(deny=(PermissionEntry("drop"),)),
     )
 
     async def change() -> bool:

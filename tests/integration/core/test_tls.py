@@ -14,7 +14,7 @@ import uvloop
 import penstock
 from penstock.errors import ConfigError, PenstockError
 from penstock.net.reasons import CloseReason
-from penstock.server.config.server_options import Options, TlsOptions
+from penstock.server.config.server_options import ServerOptions, TlsOptions
 from penstock.server.monitoring.pages.connz import ConnzOptions, connz
 from penstock.server.monitoring.pages.page_options import in_pieces
 from penstock.server.server import Server
@@ -30,7 +30,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def server_with(tls: TlsOptions, **settings: Any) -> Server:
-    return Server(options=Options(host="127.0.0.1", port=-1, tls=tls, **settings))
+    return Server(options=ServerOptions(host="127.0.0.1", port=-1, tls=tls, **settings))
 
 
 async def read_all(reader: asyncio.StreamReader) -> bytes:

@@ -15,7 +15,7 @@ from penstock.errors import ConfigError
 from penstock.net.reasons import CloseReason
 from penstock.protocol.jwt import encode64
 from penstock.server.config.directives import load
-from penstock.server.config.server_options import Options, User
+from penstock.server.config.server_options import ServerOptions, User
 from tests.integration.server.test_reload import Make, reloading  # noqa: F401
 from tests.support.conf_servers import running_conf, write_conf
 from tests.support.keys import key, signature
@@ -191,4 +191,4 @@ def test_what_is_no_key_is_refused(conf: str, text: str, tmp_path: Path) -> None
         load(str(write_conf(conf, tmp_path)))
     assert text in str(refused.value)
     with pytest.raises(ConfigError, match="proxy trusted key"):
-        Options(trusted_proxies=("x",))
+        ServerOptions(trusted_proxies=("x",))

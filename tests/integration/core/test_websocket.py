@@ -18,13 +18,13 @@ import penstock
 from penstock.errors import ConfigError
 from penstock.net.reasons import CloseReason
 from penstock.net.websocket import (
-    Refused,
+    HandshakeRefused,
     WebsocketLayer,
     WebsocketPolicy,
     check_origin,
     forwarded_for,
 )
-from penstock.server.config.server_options import Options, WebsocketOptions
+from penstock.server.config.server_options import ServerOptions, WebsocketOptions
 from penstock.server.monitoring.pages.connz import ConnzOptions, connz
 from penstock.server.monitoring.pages.page_options import in_pieces
 from penstock.server.monitoring.pages.varz import VarzOptions, varz
@@ -99,7 +99,7 @@ async def server() -> AsyncIterator[Server]:
 
 def make_server(**settings: Any) -> Server:
     websocket = WebsocketOptions(**{"host": "127.0.0.1", "port": -1, "no_tls": True, **settings})
-    return Server(options=Options(host="127.0.0.1", port=-1, websocket=websocket))
+    return Server(options=ServerOptions(host="127.0.0.1", port=-1, websocket=websocket))
 
 
 async def dial(server: Server) -> Peer:
@@ -269,7 +269,7 @@ def test_same_origin_means_host_and_port() -> None:
     check_origin("http://a.example", "a.example:80", policy)
     check_origin("", "a.example", policy)
     for origin in ("http://a.example:81", "http://b.example", "null"):
-        with pytest.raises(Refused):
+        with pytest.raises(HandshakeRefused):
             check_origin(origin, "a.example", policy)
 
 
@@ -357,7 +357,7 @@ async def test_monitoring_log_and_ports_file_show_the_listener(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     websocket = WebsocketOptions(host="127.0.0.1", port=-1, no_tls=True, compression=True)
-    options = Options(host="127.0.0.1", port=-1, websocket=websocket, ports_file_dir=str(tmp_path))
+    options = ServerOptions(host="127.0.0.1", port=-1, websocket=websocket, ports_file_dir=str(tmp_path))
     with caplog.at_level("INFO", "penstock.server"):
         async with Server(options=options) as server:
             peer = await opened(server)

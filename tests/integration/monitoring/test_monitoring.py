@@ -220,11 +220,11 @@ def test_a_long_page_lets_other_work_in_between() -> None:
         nats.request("$SYS.REQ.USER.INFO", {})
 
         async def steps() -> tuple[int, Page]:
-            under_way = subsz(running.server, SubszOptions(subscriptions=True, test="many.7"))
+            in_flight = subsz(running.server, SubszOptions(subscriptions=True, test="many.7"))
             count = 0
             while True:
                 try:
-                    next(under_way)
+                    next(in_flight)
                 except StopIteration as done:
                     return count, done.value
                 count += 1

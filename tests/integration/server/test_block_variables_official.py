@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.server.config.conf_parser import parse
 from penstock.server.config.directives import options_of
-from penstock.server.config.server_options import Options
+from penstock.server.config.server_options import ServerOptions
 from tests.support.conf_servers import official_verdict
 
 pytestmark = pytest.mark.official
@@ -82,5 +82,5 @@ def test_a_variable_of_a_block_is_no_unknown_field(name: str, tmp_path: Path) ->
         options(unused)
 
 
-def options(text: str) -> Options:
+def options(text: str) -> ServerOptions:
     return options_of(parse(text, "t.conf", environ={}))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.server.config.server_options import Options
+from penstock.server.config.server_options import ServerOptions
 from penstock.testing import server as penstock_server
 from tests.support.conf_servers import running_as_configured
 from tests.support.nats_servers import KINDS
@@ -114,7 +114,9 @@ def test_without_a_system_account_nobody_answers_about_the_server(tmp_path: Path
 
 
 def test_without_a_system_account_there_is_none_and_varz_names_none(tmp_path: Path) -> None:
-    options = Options(host="127.0.0.1", port=-1, http_port=-1, http_host="127.0.0.1", no_system_account=True)
+    options = ServerOptions(
+        host="127.0.0.1", port=-1, http_port=-1, http_host="127.0.0.1", no_system_account=True
+    )
     with penstock_server(options=options) as running:
         assert running.server.monitor is not None
         address = running.server.monitor.url.removeprefix("http://")

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from penstock.jetstream.api.api_table import ApiRequest
-from penstock.jetstream.consumer.consumer_replica import Consumer
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.protocol.api import StreamConfig
 from penstock.server.session import Session
 from penstock.store.streamfiles import FileStreamStore
@@ -40,9 +40,9 @@ def of(value: Any, streams: frozenset[str], users: frozenset[str]) -> bool:
         return identity is not None and identity.user in users
     if isinstance(value, ApiRequest):
         return bool(value.args) and value.args[0] in streams
-    if isinstance(value, Consumer):
+    if isinstance(value, ConsumerReplica):
         value = getattr(value, "stream", None)
-    if isinstance(value, Stream):
+    if isinstance(value, StreamReplica):
         value = getattr(value, "config", None)
     return isinstance(value, (FileStreamStore, StreamConfig)) and getattr(value, "name", "") in streams
 

@@ -17,7 +17,7 @@ from penstock.routing.imports_exports import (
 )
 from penstock.server.config.conf_parser import parse
 from penstock.server.config.directives import load, options_of
-from penstock.server.config.server_options import AccountJetStream, AccountOptions, Options
+from penstock.server.config.server_options import AccountJetStream, AccountOptions, ServerOptions
 from tests.support.conf_servers import official_verdict
 
 
@@ -188,7 +188,7 @@ def test_what_the_official_server_takes_is_taken(conf: str, tmp_path: Path) -> N
 def test_accounts_made_in_python_are_held_against_each_other() -> None:
     entry = ServiceImport(account="A", subject="x")
     with pytest.raises(ConfigError, match="service import not authorized"):
-        Options(accounts=(AccountOptions(name="A"), AccountOptions(name="B", imports=(entry,))))
+        ServerOptions(accounts=(AccountOptions(name="A"), AccountOptions(name="B", imports=(entry,))))
 
 
 def refused_alike(conf: str, tmp_path: Path, line: int | None, text: str = "") -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.server.config.server_options import Options
+from penstock.server.config.server_options import ServerOptions
 from penstock.server.logging.log_spool import QUEUE_BYTES, Spool, Writer
 from penstock.server.logging.logs import FromLogging, LineWriter, ServedLog, escaped, opened
 from penstock.server.logging.syslog import SyslogWriter, address_of
@@ -185,7 +185,7 @@ def test_lines_may_be_objects_for_programs(tmp_path: Path) -> None:
 
 def test_what_other_floors_say_names_them(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
-    log = ServedLog(Options(log_file=str(path), log_format="json"))
+    log = ServedLog(ServerOptions(log_file=str(path), log_format="json"))
     handler = FromLogging(log)
     record = logging.LogRecord("penstock.store.file", logging.WARNING, "", 0, "a torn %s", ("tail",), None)
     handler.handle(record)
@@ -196,7 +196,7 @@ def test_what_other_floors_say_names_them(tmp_path: Path) -> None:
 
 def test_an_error_with_a_traceback_is_one_line_for_each_of_its(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
-    log = ServedLog(Options(log_file=str(path), logtime=False))
+    log = ServedLog(ServerOptions(log_file=str(path), logtime=False))
     try:
         raise ValueError("two\nlines")
     except ValueError as error:
@@ -306,7 +306,7 @@ def test_closing_does_not_wait_for_a_reader_that_never_comes() -> None:
 
 def test_a_full_disk_loses_lines_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "server.log"
-    log = ServedLog(Options(log_file=str(path), logtime=False))
+    log = ServedLog(ServerOptions(log_file=str(path), logtime=False))
     log.log.info("before")
 
     def fail(*_: object) -> int:
@@ -330,7 +330,7 @@ def test_a_named_pipe_is_opened_again_only_when_it_is_read(tmp_path: Path) -> No
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    log = ServedLog(Options(log_file=str(path), logtime=False))
+    log = ServedLog(ServerOptions(log_file=str(path), logtime=False))
     os.close(reader)
     with pytest.raises(OSError, match="No such device"):
         log.reopen()

@@ -22,7 +22,7 @@ from penstock.routing.mapping import SubjectMapping
 from penstock.server.config.server_options import (
     AccountJetStream,
     AccountOptions,
-    Options,
+    ServerOptions,
     User,
     WebsocketOptions,
 )
@@ -52,14 +52,14 @@ class Reloading:
         self.port = self.embedded.port
 
     @property
-    def options(self) -> Options:
+    def options(self) -> ServerOptions:
         return self.embedded.server.options
 
     def change(self, **settings: object) -> bool:
         """Reloads with these options changed; the log starts anew."""
         return self.load(lambda: replace(self.options, **settings))  # type: ignore[arg-type]
 
-    def load(self, load: Callable[[], Options]) -> bool:
+    def load(self, load: Callable[[], ServerOptions]) -> bool:
         async def run() -> bool:
             self.lines.clear()
             return await reload(self.embedded.server, load)
@@ -95,7 +95,7 @@ def test_what_needs_a_restart_is_refused_by_name_and_nothing_changes(reloading: 
 def test_a_configuration_with_a_fault_changes_nothing(reloading: Make) -> None:
     server = reloading()
 
-    def load() -> Options:
+    def load() -> ServerOptions:
         raise ConfigError('unknown field "colour"', file="nats.conf", line=3, column=1)
 
     before = server.options
@@ -433,8 +433,8 @@ def test_tracing_begins_and_ends(reloading: Make) -> None:
 
 
 def test_every_option_that_differs_is_seen() -> None:
-    assert changes(Options(), Options()) == []
-    assert changes(Options(), Options(port=1, trace=True)) == ["port", "trace"]
+    assert changes(ServerOptions(), ServerOptions()) == []
+    assert changes(ServerOptions(), ServerOptions(port=1, trace=True)) == ["port", "trace"]
 
 
 # -- as a process
@@ -501,7 +501,7 @@ async def test_clients_are_served_while_a_configuration_is_read() -> None:
     async with Server() as server:
         served = threading.Event()
 
-        def load() -> Options:
+        def load() -> ServerOptions:
             assert served.wait(30), "nothing was served while the configuration was read"
             return replace(server.options, max_payload=1000)
 

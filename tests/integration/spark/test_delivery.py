@@ -16,7 +16,7 @@ from penstock import errors
 from penstock.spark.sink import write_rows
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.task_identity import TaskIdentity
-from penstock.spark.wire import Connection
+from penstock.spark.wire import BlockingConnection
 from tests.support.spark import Feed
 
 ROWS = 60
@@ -78,9 +78,9 @@ class Breaker:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int, where: float, *, kill: bool) -> None:
         self.left = at
         self.done = False
-        send = Connection.send
+        send = BlockingConnection.send
 
-        def broken(connection: Connection, data: bytes) -> None:
+        def broken(connection: BlockingConnection, data: bytes) -> None:
             if self.done or self.left > 0:
                 self.left -= 1
                 send(connection, data)
@@ -92,7 +92,7 @@ class Breaker:
                 raise Dead
             raise errors.DisconnectedError("broken on purpose")
 
-        monkeypatch.setattr(Connection, "send", broken)
+        monkeypatch.setattr(BlockingConnection, "send", broken)
 
 
 IDENTITY = TaskIdentity("query", 3, 1)

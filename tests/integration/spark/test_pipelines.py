@@ -13,7 +13,7 @@ from penstock.cli.main import main
 from penstock.spark.pipelines import archive as archive_module
 from penstock.spark.pipelines.archive import archive, totals_of
 from penstock.spark.pipelines.dead_letters import analyse, redrive
-from penstock.spark.pipelines.enrich import Enriched, Side, enrich
+from penstock.spark.pipelines.enrich import Enriched, JoinSide, enrich
 from penstock.spark.pipelines.manifest import Manifest
 from penstock.spark.pipelines.replay import archived, replay, table
 from penstock.spark.pipelines.stats import statistics
@@ -232,7 +232,8 @@ def test_pairs_are_joined_once_out_of_order_and_what_is_too_late_is_counted(
     def run() -> Enriched:
         return enrich(
             spark, origin.name, pairs, origin.options,
-            left=Side(f"{origin.name}.dep.>", "id", "at"), right=Side(f"{origin.name}.arr.>", "id", "at"),
+            left=JoinSide(f"{origin.name}.dep.>", "id", "at"),
+            right=JoinSide(f"{origin.name}.arr.>", "id", "at"),
             subject=f"{pairs}.{{key}}", checkpoint=str(tmp_path), within="6 hours", late="2 hours",
         )  # fmt: skip
 
@@ -253,7 +254,7 @@ def test_pairs_are_joined_once_out_of_order_and_what_is_too_late_is_counted(
     assert joined() == ["f1", "f2", "f3"]
     assert done.late == 1
     assert run().read == 0
-    side = Side("a.>", "id", "at")
+    side = JoinSide("a.>", "id", "at")
     with pytest.raises(errors.MisuseError, match="its own partner"):
         enrich(spark, "A", "B", left=side, right=side, subject="b", checkpoint=str(tmp_path))
 

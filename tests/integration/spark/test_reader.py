@@ -18,7 +18,7 @@ from penstock.spark.offsets import DataLossError, SequenceRange
 from penstock.spark.range_sessions import sequence_at_time, stream_bounds
 from penstock.spark.reader import RangeReader
 from penstock.spark.source_options import SourceOptions
-from penstock.spark.wire import Connection
+from penstock.spark.wire import BlockingConnection
 from tests.support.nats_servers import running_server
 from tests.support.spark import Feed
 
@@ -53,7 +53,7 @@ def options_for(port: int, stream: str, **given: object) -> SourceOptions:
 
 
 def whole(options: SourceOptions) -> SequenceRange:
-    with Connection.open(options.connection) as connection:
+    with BlockingConnection.open(options.connection) as connection:
         bounds = stream_bounds(connection, options.streams[0])
     return SequenceRange(bounds.name, bounds.created, bounds.first_seq, bounds.last_seq + 1)
 
@@ -303,7 +303,7 @@ def test_the_sequence_at_a_time_is_the_first_at_or_after_it(feed: Feed, stream: 
     feed.publish(numbered(stream, 5))
     options = options_for(feed.port, stream)
     third = rows(reader(options))[2]["time"]
-    with Connection.open(options.connection) as connection:
+    with BlockingConnection.open(options.connection) as connection:
         assert sequence_at_time(connection, stream, "2001-01-01T00:00:00Z") == 1
         assert sequence_at_time(connection, stream, "2199-01-01T00:00:00Z") == 6
         at = third.strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # type: ignore[attr-defined]
@@ -316,9 +316,9 @@ def test_a_wrong_password_is_refused_with_words_about_the_options() -> None:
         for given in ({}, {"user": "ada", "password": "wrong"}, {"token": "t"}):
             options = options_for(server.port, "S", **given)
             with pytest.raises(errors.AuthorizationError, match="check the options user, password"):
-                Connection.open(options.connection)
+                BlockingConnection.open(options.connection)
         good = options_for(server.port, "S", user="ada", password="secret")
-        Connection.open(good.connection).close()
+        BlockingConnection.open(good.connection).close()
 
 
 def test_direct_reads_of_a_stream_that_allows_none_say_what_to_change(feed: Feed) -> None:

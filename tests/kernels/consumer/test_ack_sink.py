@@ -10,7 +10,7 @@ from penstock.kernels.consumer.ack_sink import AckQueue, AckSink
 from penstock.kernels.consumer.ack_state import AckPolicy, AckState
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import publish
-from penstock.kernels.wire.sinks import DirtyList, Subscription
+from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from tests.reference import ack_sink as reference
 
 tokens = st.one_of(
@@ -28,7 +28,7 @@ class Acker:
         self.dirty = DirtyList()
         self.sink = AckSink()
         for subject in (b"$JS.ACK.S.>", b"$JS.ACK._.h4sh.S.>"):
-            self.index.insert(Subscription(self.sink, subject))
+            self.index.insert(SinkSubscription(self.sink, subject))
         self.queues = {name: AckQueue(name, self.dirty) for name in (b"C", b"CC")}
         for name, queue in self.queues.items():
             self.sink.add(name, queue)

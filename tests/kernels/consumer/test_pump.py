@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from penstock.kernels.consumer.ack_state import AckPolicy, AckState
 from penstock.kernels.consumer.delivery_targets import Target, TargetEnd
-from penstock.kernels.consumer.pump import Pump, RunEnd, ready, take_news
+from penstock.kernels.consumer.pump import Pump, RunEnd, drain_ready, ready
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ClientSink, DeliveryGuard, ServiceSink
 from penstock.kernels.wire.frames import FrameParser
-from penstock.kernels.wire.sinks import DirtyList, Subscription
+from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from tests.reference.ack_state import AckStateModel
 from tests.reference.pump import PumpModel, TargetModel
 
@@ -39,12 +39,12 @@ class Inbox:
         self.sink = ClientSink(DirtyList())
         self.sink.headers = True
         self.parser = FrameParser()
-        self.subscriptions: dict[bytes, Subscription] = {}
+        self.subscriptions: dict[bytes, SinkSubscription] = {}
 
     def listen(self, name: bytes) -> bytes:
         if name not in self.subscriptions:
             sid = b"%d" % len(self.subscriptions)
-            self.subscriptions[name] = Subscription(self.sink, name, b"", sid)
+            self.subscriptions[name] = SinkSubscription(self.sink, name, b"", sid)
             self.index.insert(self.subscriptions[name])
         return name
 
@@ -200,11 +200,11 @@ def test_a_receiver_that_unsubscribes_itself_mid_run_loses_no_message() -> None:
     sink = ClientSink(DirtyList())
 
     class Owner:
-        def on_auto_unsubscribe(self, sub: Subscription) -> None:
+        def on_auto_unsubscribe(self, sub: SinkSubscription) -> None:
             bench.index.remove(sub)
 
     sink.owner = Owner()
-    bench.index.insert(Subscription(sink, b"_INBOX.once", b"", b"7", 3))
+    bench.index.insert(SinkSubscription(sink, b"_INBOX.once", b"", b"7", 3))
     other = bench.target(b"_INBOX.other")
     bench.pump.run([Target(b"_INBOX.once", 100)], 5, 100)
     assert sink.take().count(b"\r\nMSG ") == 2
@@ -216,7 +216,7 @@ def test_a_receiver_that_unsubscribes_itself_mid_run_loses_no_message() -> None:
 def test_a_receiver_with_too_many_unsent_bytes_gets_no_more_until_it_has_drained() -> None:
     bench = Bench(AckPolicy.ACK_NONE)
     sink = ClientSink(DirtyList())
-    bench.index.insert(Subscription(sink, b"_INBOX.slow", b"", b"1"))
+    bench.index.insert(SinkSubscription(sink, b"_INBOX.slow", b"", b"1"))
     bench.pump.rotation.backlog_max = 100
     targets = [Target(b"_INBOX.slow")]
     assert bench.pump.run(targets, 5, 100) == RunEnd.RUN_BLOCKED
@@ -233,7 +233,7 @@ def test_several_receivers_of_one_subject_are_bounded_as_one_is(queues: tuple[by
     bench = Bench(AckPolicy.ACK_NONE)
     sinks = [ClientSink(DirtyList()), ClientSink(DirtyList())]
     for sink, queue in zip(sinks, queues, strict=True):
-        bench.index.insert(Subscription(sink, b"_INBOX.slow", queue, b"1"))
+        bench.index.insert(SinkSubscription(sink, b"_INBOX.slow", queue, b"1"))
     bench.pump.rotation.backlog_max = 100
     targets = [Target(b"_INBOX.slow")]
     assert bench.pump.run(targets, 5, 100) == RunEnd.RUN_BLOCKED
@@ -249,7 +249,7 @@ def test_a_queue_group_goes_on_with_the_members_that_are_not_full() -> None:
     full, free = ClientSink(DirtyList()), ClientSink(DirtyList())
     full.stall_threshold = 0
     for sink in (full, free):
-        bench.index.insert(Subscription(sink, b"_INBOX.slow", b"q", b"1"))
+        bench.index.insert(SinkSubscription(sink, b"_INBOX.slow", b"q", b"1"))
     assert bench.pump.run([Target(b"_INBOX.slow")], 5, 4) == RunEnd.RUN_BUDGET
     assert (full.out_msgs, free.out_msgs) == (0, 4)
 
@@ -259,7 +259,7 @@ def test_a_message_that_the_receiver_may_not_read_is_passed_over(queue: bytes) -
     bench = Bench(AckPolicy.ACK_NONE)
     sink = ClientSink(DirtyList())
     sink.guard = DeliveryGuard(lambda subject: subject != b"s.1")
-    bench.index.insert(Subscription(sink, b"deliver.here", queue, b"1"))
+    bench.index.insert(SinkSubscription(sink, b"deliver.here", queue, b"1"))
     assert bench.pump.run([Target(b"deliver.here")], 5, 3) == RunEnd.RUN_BUDGET
     assert bench.state.delivered_stream == 3
     assert sink.out_msgs == 2
@@ -268,7 +268,7 @@ def test_a_message_that_the_receiver_may_not_read_is_passed_over(queue: bytes) -
 def test_a_slow_receiver_does_not_hold_up_another_one() -> None:
     bench = Bench()
     sink = ClientSink(DirtyList())
-    bench.index.insert(Subscription(sink, b"_INBOX.slow", b"", b"1"))
+    bench.index.insert(SinkSubscription(sink, b"_INBOX.slow", b"", b"1"))
     sink.stall_threshold = 0
     fast = bench.target(b"_INBOX.fast")
     assert bench.pump.run([Target(b"_INBOX.slow"), fast], 5, 100) == RunEnd.RUN_EMPTY
@@ -308,7 +308,7 @@ def test_what_listens_within_the_server_gets_it_under_the_targets_subject() -> N
     bench = Bench()
     got: list[bytes] = []
     service = ServiceSink(lambda subject, *rest: got.append(subject))
-    bench.index.insert(Subscription(service, b"t.*"))
+    bench.index.insert(SinkSubscription(service, b"t.*"))
     bench.pump.run([Target(b"t.here", 2)], 5, 100)
     assert got == [b"t.here", b"t.here"]
 
@@ -331,8 +331,8 @@ def test_those_with_filters_report_each_once_when_a_message_comes_that_they_matc
         pump.report_to(news)
     for subject in (b"v.1", b"t.2", b"t.1", b"t.1"):
         bench.log.append(subject, b"", b"", TS)
-    assert take_news(news) == [pumps[1], pumps[0]]
-    assert take_news(news) == news == []
+    assert drain_ready(news) == [pumps[1], pumps[0]]
+    assert drain_ready(news) == news == []
     pumps[0].report_to(None)
     bench.log.append(b"t.1", b"", b"", TS)
-    assert take_news(news) == [pumps[1]]
+    assert drain_ready(news) == [pumps[1]]

@@ -23,7 +23,7 @@ from penstock.kernels.log.message_ids import MessageIds
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ClientSink, publish
-from penstock.kernels.wire.sinks import DirtyList, Subscription
+from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from tests.reference.ingest import Message, StreamModel, encode
 from tests.reference.records import counted
 
@@ -244,7 +244,7 @@ def test_a_sink_collects_marks_once_and_swaps_its_batches() -> None:
     stream = object()
     sink = StreamSink(dirty, stream)
     index = SubscriptionIndex()
-    index.insert(Subscription(sink, b"s.>"))
+    index.insert(SinkSubscription(sink, b"s.>"))
     for n in range(3):
         assert publish(index, b"s.%d" % n, b"r", b"", b"x") == 1
     assert (marks, dirty.take()) == ([1], [stream])
@@ -258,7 +258,7 @@ def test_a_sink_collects_marks_once_and_swaps_its_batches() -> None:
 def test_acks_reach_their_inboxes_in_order() -> None:
     index = SubscriptionIndex()
     client = ClientSink(DirtyList())
-    index.insert(Subscription(client, b"_INBOX.me.*", sid=b"7"))
+    index.insert(SinkSubscription(client, b"_INBOX.me.*", sid=b"7"))
     acks = AckBatch(PREFIX)
     acks.add_ack(b"_INBOX.me.1", 18446744073709551615)
     acks.add(b"_INBOX.me.2", b"{}")

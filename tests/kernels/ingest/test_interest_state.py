@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.kernels.consumer.ack_state import AckPolicy, AckState
 from penstock.kernels.consumer.pump import Pump
-from penstock.kernels.ingest.interest_state import Needs
+from penstock.kernels.ingest.interest_state import InterestState
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from tests.reference.interest_state import ConsumerModel, NeedsModel
@@ -32,7 +32,7 @@ class NeedsMachine(RuleBasedStateMachine):
     @initialize(work_queue=st.booleans())
     def begin(self, work_queue: bool) -> None:
         self.log = StreamLog(500)
-        self.needs = Needs(self.log, work_queue=work_queue)
+        self.interest_state = InterestState(self.log, work_queue=work_queue)
         self.model = NeedsModel(LogModel(), work_queue)
         self.pumps: dict[str, Pump] = {}
 
@@ -40,7 +40,7 @@ class NeedsMachine(RuleBasedStateMachine):
     def publish(self, subject: bytes, copies: int) -> None:
         for _ in range(copies):
             wanted = self.model.work_queue or self.model.wants(subject)
-            assert self.needs.wants(subject) == self.model.wants(subject)
+            assert self.interest_state.wants(subject) == self.model.wants(subject)
             if wanted:
                 assert self.log.append(subject, b"", b"", 1) == self.model.log.append(subject, b"", b"", 1)
             else:
@@ -56,7 +56,7 @@ class NeedsMachine(RuleBasedStateMachine):
         if name not in self.pumps:
             start = self.log.last_seq + 1 if new else self.log.first_seq
             self.pumps[name] = pump_of(self.log, policy, filters, start)
-            self.needs.add(self.pumps[name], start)
+            self.interest_state.add(self.pumps[name], start)
             self.model.consumers[name] = ConsumerModel(policy, filters, start)
 
     @precondition(lambda self: getattr(self, "pumps", None))
@@ -102,14 +102,14 @@ class NeedsMachine(RuleBasedStateMachine):
         self.settle(name, settled)
 
     def settle(self, name: str, settled: set[int]) -> None:
-        self.needs.settle(self.pumps[name])
+        self.interest_state.settle(self.pumps[name])
         self.model.settle(settled)
 
     @precondition(lambda self: getattr(self, "pumps", None))
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.pumps)))
-        self.needs.remove(self.pumps.pop(name))
+        self.interest_state.remove(self.pumps.pop(name))
         del self.model.consumers[name]
 
     @precondition(lambda self: getattr(self, "pumps", None))
@@ -120,14 +120,14 @@ class NeedsMachine(RuleBasedStateMachine):
         pump.set_filters(filters)
         model.filters = filters
         model.start = pump.state.delivered_stream + 1
-        self.needs.refilter(pump, model.start)
+        self.interest_state.refilter(pump, model.start)
 
     @rule()
     def review(self) -> None:
         before = len(self.model.log.live)
         self.model.review()
-        assert self.needs.review() == before - len(self.model.log.live)
-        assert self.needs.review() == 0
+        assert self.interest_state.review() == before - len(self.model.log.live)
+        assert self.interest_state.review() == 0
 
     @rule(work=st.integers(1, 1000))
     def review_in_parts(self, work: int) -> None:
@@ -135,7 +135,7 @@ class NeedsMachine(RuleBasedStateMachine):
         self.model.review()
         gone, seq, parts = 0, 1, 0
         while seq:
-            more, seq = self.needs.review_part(seq, work)
+            more, seq = self.interest_state.review_part(seq, work)
             gone += more
             parts += 1
         assert gone == before - len(self.model.log.live)
@@ -173,26 +173,30 @@ def test_the_gone_messages_of_a_consumer_that_others_share_do_not_count_as_remov
     for _ in range(10):
         log.append(b"s.a", b"", b"", 1)
     pump = pump_of(log, AckPolicy.ACK_EXPLICIT, [])
-    needs = Needs(log, work_queue=True)
-    needs.add(pump)
+    interest_state = InterestState(log, work_queue=True)
+    interest_state.add(pump)
     for seq in (1, 2, 3, 4):
         pump.state.delivered(seq, 1)
     for seq in (3, 1):
         pump.state.acked(seq)
     before = log.removals
-    assert needs.settle(pump) == 2
-    assert (log.removals, log.messages, needs.retired) == (before, 8, 2)
+    assert interest_state.settle(pump) == 2
+    assert (log.removals, log.messages, interest_state.retired) == (before, 8, 2)
 
 
 def test_while_somebody_is_missing_nothing_goes() -> None:
     log = StreamLog()
     log.append(b"s.a", b"", b"", 1)
-    needs = Needs(log)
-    needs.held = True
+    interest_state = InterestState(log)
+    interest_state.held = True
     pump = pump_of(log, AckPolicy.ACK_NONE, [])
-    needs.add(pump)
+    interest_state.add(pump)
     pump.state.delivered(1, 1)
-    assert (needs.settle(pump), needs.review(), needs.wants(b"anything")) == (0, 0, True)
+    assert (interest_state.settle(pump), interest_state.review(), interest_state.wants(b"anything")) == (
+        0,
+        0,
+        True,
+    )
 
 
 @pytest.mark.parametrize("skip", [[1, 4], []])
@@ -200,10 +204,10 @@ def test_messages_that_last_per_subject_passes_over_are_not_needed(skip: list[in
     log = StreamLog()
     for subject in (b"s.a", b"s.b", b"s.b", b"s.b", b"s.a"):
         log.append(subject, b"", b"", 1)
-    needs = Needs(log)
+    interest_state = InterestState(log)
     pump = pump_of(log, AckPolicy.ACK_EXPLICIT, [b"s.>"])
     pump.start_with(skip, 4)
-    needs.add(pump)
-    needs.review()
+    interest_state.add(pump)
+    interest_state.review()
     expected = [1, 4, 5] if skip else [1, 2, 3, 4, 5]
     assert [seq for seq in range(6) if log.load(seq)] == expected

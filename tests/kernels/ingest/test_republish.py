@@ -11,7 +11,7 @@ from penstock.kernels.log.message_ids import MessageIds
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink, SubjectMapper
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from tests.reference.republish import RepublishModel
 
 DESTINATIONS = {b"a": b"copy.a", b"b": b"copy.b.of.some.length"}
@@ -26,7 +26,7 @@ def listening() -> tuple[SubscriptionIndex, list[tuple[bytes, bytes, bytes]]]:
         assert reply == b""
         heard.append((subject, header, payload))
 
-    index.insert(Subscription(ServiceSink(hear), b"copy.>"))
+    index.insert(SinkSubscription(ServiceSink(hear), b"copy.>"))
     return index, heard
 
 

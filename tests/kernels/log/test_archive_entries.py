@@ -15,7 +15,7 @@ from penstock.kernels.log.archive_entries import (
     unpack_messages,
 )
 from penstock.kernels.log.stream_log import StreamLog
-from penstock.protocol.snapshot_archive import END, Entry, pack_entry, take_entry
+from penstock.protocol.snapshot_archive import END, ArchiveEntry, pack_entry, take_entry
 from tests.reference import archive_entries as model
 
 HEADER = b"NATS/1.0\r\nA: b\r\n\r\n"
@@ -112,7 +112,7 @@ def test_what_could_not_have_been_published_is_refused(packed: bytes, why: str) 
 @given(st.text(min_size=1, max_size=40), st.integers(-(2**62), 2**62), st.binary(max_size=200))
 def test_other_entries_come_back_as_they_were(name: str, time: int, payload: bytes) -> None:
     name = name.encode("utf-8", "replace").decode()
-    entry = Entry(name, time, payload)
+    entry = ArchiveEntry(name, time, payload)
     packed = pack_entry(entry)
     assert take_entry(packed + b"more", 0, 200) == (entry, len(packed))
     assert all(take_entry(bytearray(packed[:cut]), 0, 200) is None for cut in range(len(packed)))

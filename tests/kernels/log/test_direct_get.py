@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels.log.direct_get import send_run, send_these
-from penstock.kernels.log.stream_log import StoredMessage, StreamLog
+from penstock.kernels.log.stream_log import StoredRecord, StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink, publish
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol import headers
 from penstock.protocol.durations import NS_PER_S
 from tests.reference import direct_get as model
@@ -49,11 +49,11 @@ def listening() -> tuple[SubscriptionIndex, list[tuple[bytes, bytes]]]:
         assert (subject, reply, origin) == (b"inbox", b"", None)
         heard.append((header, payload))
 
-    index.insert(Subscription(ServiceSink(hear), b"inbox"))
+    index.insert(SinkSubscription(ServiceSink(hear), b"inbox"))
     return index, heard
 
 
-def live(log: StreamLog) -> list[StoredMessage]:
+def live(log: StreamLog) -> list[StoredRecord]:
     return [message for seq in range(1, log.last_seq + 1) if (message := log.load(seq)) is not None]
 
 

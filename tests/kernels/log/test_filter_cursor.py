@@ -20,7 +20,7 @@ from penstock.kernels.log.filter_cursor import FilterCursor, heaps_memory
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink
-from penstock.kernels.wire.sinks import Subscription
+from penstock.kernels.wire.sinks import SinkSubscription
 from penstock.store.file import FileStore
 from tests.reference.filter_cursor import FilterCursorModel
 from tests.reference.stream_log import LogModel
@@ -56,7 +56,7 @@ class Receiver:
     def __init__(self, log: StreamLog, filters: list[bytes], position: int) -> None:
         self.got: list[tuple[int, int]] = []
         index = SubscriptionIndex()
-        index.insert(Subscription(ServiceSink(self._take), b"deliver"))
+        index.insert(SinkSubscription(ServiceSink(self._take), b"deliver"))
         self.pump = Pump(log, AckState(AckPolicy.ACK_NONE), index, PREFIX, filters, position)
 
     def _take(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: object) -> None:

@@ -111,12 +111,12 @@ def test_a_piece_that_can_not_be_read_fails_all_of_them(tmp_path: Path, many: in
 def test_a_forked_process_reads_on(numbers: tuple[bytes, list[tuple[bytes, bytes]]]) -> None:
     _, files = numbers
     expected = read(files)
-    under_way = [Reading(files) for _ in range(20)]
+    in_flight = [Reading(files) for _ in range(20)]
     child = os.fork()
     if child == 0:
         # What its parent's thread was in the middle of has failed; all else is right.
         failures = 0
-        for reading in under_way:
+        for reading in in_flight:
             try:
                 right = reading.take() == expected
             except OSError:
@@ -125,7 +125,7 @@ def test_a_forked_process_reads_on(numbers: tuple[bytes, list[tuple[bytes, bytes
                 os._exit(1)
         os._exit(0 if failures <= 1 and Reading(files).take() == expected else 2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert all(reading.take() == expected for reading in under_way)
+    assert all(reading.take() == expected for reading in in_flight)
 
 
 def test_a_thread_that_gets_no_core_is_not_waited_for(

@@ -22,9 +22,9 @@ from penstock.kernels.consumer.pump import Pump, RunEnd
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink
-from penstock.kernels.wire.sinks import Subscription
+from penstock.kernels.wire.sinks import SinkSubscription
 from penstock.store import keys
-from penstock.store.disk import Pieces
+from penstock.store.disk import RecordReads
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from penstock.store.keys import StoreKey
@@ -43,7 +43,7 @@ class Receiver:
     def __init__(self, log: StreamLog, filters: list[bytes], position: int = 1) -> None:
         self.got: list[tuple[int, bytes]] = []
         index = SubscriptionIndex()
-        index.insert(Subscription(ServiceSink(self._take), b"deliver"))
+        index.insert(SinkSubscription(ServiceSink(self._take), b"deliver"))
         self.pump = Pump(log, AckState(AckPolicy.ACK_NONE), index, b"$JS.ACK.S.C.", filters, position)
 
     def _take(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: object) -> None:
@@ -177,7 +177,7 @@ class CountingDisk(SimDisk):
         super().__init__(Random(1))
         self.mapped = self.asked = self.taken = 0
 
-    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> Pieces:
+    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
         self.asked += 1
         below = super().read_pieces(files)
 
@@ -294,7 +294,7 @@ def test_a_damaged_record_is_lost_alone_and_loudly(at: int, caplog: pytest.LogCa
 @pytest.mark.parametrize("at_once", [True, False])
 def test_where_the_disk_refuses_a_piece_the_block_is_read_and_says_what_is_lost(at_once: bool) -> None:
     class Refusing(CountingDisk):
-        def read_pieces(self, files: list[tuple[bytes, bytes]]) -> Pieces:
+        def read_pieces(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
             if at_once:
                 raise OSError(5, os.strerror(5))
             return self

@@ -1,4 +1,4 @@
-"""kernels/log/s2 and protocol/s2_stream against the model: blocks, repeats, damaged bytes, frames cut anywhere."""
+"""kernels/log/s2 and protocol/s2_stream against the model: blocks, repeats, damage, frames cut anywhere."""
 
 from __future__ import annotations
 

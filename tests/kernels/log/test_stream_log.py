@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock.jetstream.stream import purge
 from penstock.kernels.log.compaction import compact
-from penstock.kernels.log.stream_log import StoredMessage, StreamLog
+from penstock.kernels.log.stream_log import StoredRecord, StreamLog
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from tests.reference.stream_log import LogModel, Message
@@ -25,7 +25,7 @@ SUBJECTS = [b"a", b"a.b", b"a.c", b"b.c", b"a.b.c", b"x.y.z.w", b"a.*x"]
 FILTERS = [b"", b">", b"a", b"a.*", b"a.>", b"*", b"*.c", b"b.c", b"*.*", b"x.>", b"none", b"a.b.>", b"*.b.*"]
 
 
-def plain(message: StoredMessage | None) -> Message | None:
+def plain(message: StoredRecord | None) -> Message | None:
     if message is None:
         return None
     return Message(message.seq, message.ts, message.subject, message.header, message.payload)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from penstock.kernels.consumer.delivery_targets import Target
 from penstock.kernels.routing.account_imports import ImportSink, ReplyEnd, ReplyTable, Rewriter
 from penstock.kernels.wire.dispatch import ClientSink
-from penstock.kernels.wire.sinks import DirtyList, Sink, Subscription
+from penstock.kernels.wire.sinks import DirtyList, Sink, SinkSubscription
 from penstock.routing.account import Account
-from penstock.routing.import_router import Exchange, intersection
+from penstock.routing.import_router import ImportRouter, intersection
 from penstock.routing.imports_exports import (
     AnyExport,
     AnyImport,
@@ -55,7 +55,7 @@ class Accounts:
         self.sharing = {own.name: own for own in sharing}
         self.clock = Clock()
         self.first: list[int] = []
-        self.exchange = Exchange(
+        self.import_router = ImportRouter(
             clock=self.clock,
             seed=lambda: 7,
             describe=lambda origin, share: about,
@@ -67,12 +67,12 @@ class Accounts:
 
     def set_up(self) -> None:
         assert first_error(self.sharing) == ""
-        self.exchange.set_up(self.by_name, self.sharing)
+        self.import_router.set_up(self.by_name, self.sharing)
 
     def subscribe(self, account: str, subject: str, queue: str = "", sid: int = 1) -> ClientSink:
         sink = ClientSink(DirtyList())
         sink.headers = True
-        subscription = Subscription(sink, subject.encode(), queue.encode(), b"%d" % sid)
+        subscription = SinkSubscription(sink, subject.encode(), queue.encode(), b"%d" % sid)
         self.by_name[account].index.insert(subscription)
         return sink
 
@@ -251,11 +251,11 @@ def test_answers_are_awaited_for_their_threshold(response: ResponseType, answers
     accounts.by_name["Y"].publish(b"r", b"", reply=b"in")
     reply = reply_of(server.take())
     for accounts.clock.now in (99, 150):
-        accounts.exchange.expire(accounts.clock.now)
+        accounts.import_router.expire(accounts.clock.now)
         accounts.by_name["X"].publish(reply, b"a")
     assert client.take().count(b"MSG in") == answers
     accounts.clock.now = 250
-    assert accounts.exchange.expire(250) == 0
+    assert accounts.import_router.expire(250) == 0
     assert accounts.by_name["X"].publish(reply, b"a") == 0
     assert accounts.first == [0]
 
@@ -293,7 +293,7 @@ def test_a_measured_request_ends_once() -> None:
         describe=lambda origin, share: b"", chain=lambda header, origin, share: b"",
         measure=lambda origin, header, has_reply: Measurement(),
     )  # fmt: skip
-    y.index.insert(Subscription(sink, b"m"))
+    y.index.insert(SinkSubscription(sink, b"m"))
     y.publish(b"m", b"", reply=b"in")
     assert ended == [ReplyEnd.REPLY_UNDELIVERED]
     assert isinstance(x.index.replies, ReplyTable)
@@ -303,9 +303,9 @@ def test_a_measured_request_ends_once() -> None:
     assert ended[1:] == ["answered"]
     assert client.take() == b"MSG in 1 1\r\na\r\n"
     _ask(y, server, b"m")
-    accounts.exchange.expire(1000)
+    accounts.import_router.expire(1000)
     assert ended[2:] == [ReplyEnd.REPLY_EXPIRED]
-    listener = Subscription(ClientSink(DirtyList()), b"gone", b"", b"1")
+    listener = SinkSubscription(ClientSink(DirtyList()), b"gone", b"", b"1")
     y.index.insert(listener)
     y.publish(b"m", b"", reply=b"gone")
     y.unsubscribe(listener)
@@ -320,7 +320,7 @@ def _ask(account: Account, server: ClientSink, subject: bytes) -> bytes:
 def test_a_consumer_sees_when_who_asked_is_gone() -> None:
     accounts = service(ResponseType.STREAMED)
     server = accounts.subscribe("X", "r")
-    listener = Subscription(ClientSink(DirtyList()), b"in", b"", b"1")
+    listener = SinkSubscription(ClientSink(DirtyList()), b"in", b"", b"1")
     accounts.by_name["Y"].index.insert(listener)
     accounts.by_name["Y"].publish(b"r", b"", reply=b"in")
     target, index = Target(reply_of(server.take())), accounts.by_name["X"].index
@@ -333,7 +333,7 @@ def test_a_consumer_sees_when_who_asked_is_gone() -> None:
 def test_who_asked_and_listens_no_more_is_not_waited_for(subject: bytes) -> None:
     accounts = service()
     server, y = accounts.subscribe("X", "r"), accounts.by_name["Y"]
-    listeners = [Subscription(ClientSink(DirtyList()), f, b"", b"1") for f in (subject, b"in")]
+    listeners = [SinkSubscription(ClientSink(DirtyList()), f, b"", b"1") for f in (subject, b"in")]
     for listener in listeners:
         y.index.insert(listener)
     replies = [_ask(y, server, b"r") for _ in range(3)]
@@ -352,11 +352,11 @@ def test_an_answer_that_ends_its_own_subscription_is_an_answer() -> None:
     server, y = accounts.subscribe("X", "r"), accounts.by_name["Y"]
 
     class Owner:
-        def on_auto_unsubscribe(self, subscription: Subscription) -> None:
+        def on_auto_unsubscribe(self, subscription: SinkSubscription) -> None:
             y.unsubscribe(subscription)
 
     client = ClientSink(DirtyList(), Owner())
-    y.index.insert(Subscription(client, b"in", b"", b"1", 1))
+    y.index.insert(SinkSubscription(client, b"in", b"", b"1", 1))
     reply = _ask(y, server, b"r")
     assert accounts.by_name["X"].publish(reply, b"a") == 1
     assert client.take() == b"MSG in 1 1\r\na\r\n"

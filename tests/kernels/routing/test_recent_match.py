@@ -8,7 +8,7 @@ import pytest
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.frames import FrameParser, ParseError
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from tests.reference import subscription_index as model
 
 LAST_TOKENS = ["a", "b", "c", "", "a.b", "a.", "*", ">"]
@@ -23,7 +23,7 @@ def test_subjects_that_share_all_but_the_last_token_are_told_apart(seed: int) ->
         if choice < 0.03:
             stem = rng.choice(["", "x.", "x.y.", "*.y.", "_R_.x."])
             f = stem + rng.choice(["a", "*", ">", "a.*", "*.b"])
-            subs[step] = Subscription(Sink(), f.encode(), sid=b"%d" % step)
+            subs[step] = SinkSubscription(Sink(), f.encode(), sid=b"%d" % step)
             index.insert(subs[step])
             expected.insert(step, f, "")
         elif choice < 0.045 and subs:
@@ -40,7 +40,7 @@ def test_subjects_that_share_all_but_the_last_token_are_told_apart(seed: int) ->
 
 def test_replies_of_one_requester_are_answered_without_another_walk() -> None:
     index = SubscriptionIndex()
-    inbox = Subscription(Sink(), b"_INBOX.abc.*")
+    inbox = SinkSubscription(Sink(), b"_INBOX.abc.*")
     index.insert(inbox)
     index.match(b"_INBOX.abc.0")
     walks = index.num_walks
@@ -51,7 +51,7 @@ def test_replies_of_one_requester_are_answered_without_another_walk() -> None:
 
 def test_a_subject_too_long_to_be_remembered_is_looked_up_anew() -> None:
     index = SubscriptionIndex()
-    index.insert(Subscription(Sink(), b"long.>"))
+    index.insert(SinkSubscription(Sink(), b"long.>"))
     for size in (95, 99, 100, 200, 5000):
         for last in (b"a", b"b"):
             assert len(index.match(b"long." + b"x" * size + b"." + last).plain) == 1

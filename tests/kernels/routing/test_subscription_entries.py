@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ClientSink, publish
-from penstock.kernels.wire.sinks import DirtyList, Subscription
+from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from penstock.kernels.wire.slab import chunks_in_use, lines_in_use
 from tests.reference.subscription_index import IndexModel
 
@@ -24,16 +24,16 @@ class Account:
         self.index = SubscriptionIndex()
         self.sink = ClientSink(DirtyList(), self)
         self.model = IndexModel()
-        self.subs: dict[int, Subscription] = {}
+        self.subs: dict[int, SinkSubscription] = {}
 
-    def on_auto_unsubscribe(self, sub: Subscription) -> None:
+    def on_auto_unsubscribe(self, sub: SinkSubscription) -> None:
         self.remove(next(n for n, known in self.subs.items() if known is sub))
 
     def insert(
         self, subject: str, queue: str = "", sid: bytes | None = None, max_msgs: int = 0
-    ) -> Subscription:
+    ) -> SinkSubscription:
         n = len(self.subs) + 1
-        sub = Subscription(
+        sub = SinkSubscription(
             self.sink, subject.encode(), queue.encode(), b"%d" % n if sid is None else sid, max_msgs
         )
         self.subs[n] = sub
@@ -124,7 +124,7 @@ def test_a_maximum_set_later_counts_what_was_delivered_before() -> None:
 
 def test_a_subject_too_long_for_an_index_is_refused_and_its_subscription_goes_away() -> None:
     account = Account()
-    sub = Subscription(account.sink, b"s" * 70_000, b"", b"1")
+    sub = SinkSubscription(account.sink, b"s" * 70_000, b"", b"1")
     with pytest.raises(ValueError, match="70000 bytes"):
         account.index.insert(sub)
 

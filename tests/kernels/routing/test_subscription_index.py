@@ -20,7 +20,7 @@ from penstock.kernels.routing.grammar import (
     is_valid_filter,
 )
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from tests.reference import subscription_index as model
 
 any_text = st.text("ab*>.. \t\n\0", max_size=9)
@@ -84,7 +84,7 @@ def test_overlap_and_subset_agree_with_every_subject_there_is() -> None:
 def test_what_is_no_filter_is_refused(bad: bytes) -> None:
     index = SubscriptionIndex()
     with pytest.raises(ValueError, match="no subject filter"):
-        index.insert(Subscription(Sink(), bad))
+        index.insert(SinkSubscription(Sink(), bad))
     with pytest.raises(ValueError, match="no subject filter"):
         filters_overlap(b"a", bad)
     with pytest.raises(ValueError, match="no subject filter"):
@@ -98,13 +98,13 @@ class Pair:
     def __init__(self) -> None:
         self.index = SubscriptionIndex()
         self.model = model.IndexModel()
-        self.subs: dict[int, Subscription] = {}
+        self.subs: dict[int, SinkSubscription] = {}
         self.sink = Sink()
         self.serial = 0
 
     def insert(self, f: str, queue: str) -> None:
         self.serial += 1
-        sub = Subscription(self.sink, f.encode(), queue.encode(), b"%d" % self.serial)
+        sub = SinkSubscription(self.sink, f.encode(), queue.encode(), b"%d" % self.serial)
         self.subs[self.serial] = sub
         self.index.insert(sub)
         self.model.insert(self.serial, f, queue)
@@ -192,7 +192,7 @@ def test_a_large_index_with_more_subjects_than_the_cache_holds_stays_right() -> 
 def test_a_result_does_not_change_under_whoever_holds_it() -> None:
     index = SubscriptionIndex()
     sink = Sink()
-    first, second = Subscription(sink, b"a.*"), Subscription(sink, b"a.b")
+    first, second = SinkSubscription(sink, b"a.*"), SinkSubscription(sink, b"a.b")
     index.insert(first)
     held = index.match(b"a.b")
     index.insert(second)
@@ -206,35 +206,35 @@ def test_a_result_does_not_change_under_whoever_holds_it() -> None:
 
 def test_a_reply_that_one_filter_matches_is_answered_without_a_new_result() -> None:
     index = SubscriptionIndex()
-    index.insert(Subscription(Sink(), b"_INBOX.abc.*"))
+    index.insert(SinkSubscription(Sink(), b"_INBOX.abc.*"))
     assert index.match(b"_INBOX.abc.1") is index.match(b"_INBOX.abc.2")
 
 
 def test_results_of_several_filters_are_cached_and_inbox_churn_leaves_them_there() -> None:
     index = SubscriptionIndex()
     sink = Sink()
-    index.insert(Subscription(sink, b"orders.*"))
-    index.insert(Subscription(sink, b"orders.>"))
+    index.insert(SinkSubscription(sink, b"orders.*"))
+    index.insert(SinkSubscription(sink, b"orders.>"))
     held = index.match(b"orders.new")
     assert index.match(b"orders.new") is held
     for i in range(100):
-        inbox = Subscription(sink, b"_INBOX.%d.*" % i)
-        other = Subscription(sink, b"orders.old")
+        inbox = SinkSubscription(sink, b"_INBOX.%d.*" % i)
+        other = SinkSubscription(sink, b"orders.old")
         index.insert(inbox)
         index.insert(other)
         index.remove(inbox)
         index.remove(other)
     assert index.match(b"orders.new") is held
-    index.insert(Subscription(sink, b"*.new"))
+    index.insert(SinkSubscription(sink, b"*.new"))
     assert len(index.match(b"orders.new").plain) == 3
 
 
 def test_whoever_waits_for_interest_or_its_end_is_called_after_each_change() -> None:
     index = SubscriptionIndex()
-    seen: list[tuple[str, Subscription, bool]] = []
+    seen: list[tuple[str, SinkSubscription, bool]] = []
     index.on_insert = lambda one: seen.append(("came", one, index.has_interest(b"a")))
     index.on_remove = lambda one: seen.append(("went", one, index.has_interest(b"a")))
-    sub = Subscription(Sink(), b"a")
+    sub = SinkSubscription(Sink(), b"a")
     index.insert(sub)
     index.remove(sub)
     index.remove(sub)
@@ -245,7 +245,7 @@ def test_whoever_waits_for_interest_or_its_end_is_called_after_each_change() -> 
 
 def test_the_generation_grows_with_every_change() -> None:
     index = SubscriptionIndex()
-    sub = Subscription(Sink(), b"a")
+    sub = SinkSubscription(Sink(), b"a")
     index.insert(sub)
     assert index.generation == 1
     index.remove(sub)
@@ -256,7 +256,7 @@ def test_the_generation_grows_with_every_change() -> None:
 
 def test_a_subscription_sits_in_one_index_only() -> None:
     index, other = SubscriptionIndex(), SubscriptionIndex()
-    sub = Subscription(Sink(), b"a")
+    sub = SinkSubscription(Sink(), b"a")
     index.insert(sub)
     for target in (index, other):
         with pytest.raises(ValueError, match="already"):
@@ -278,7 +278,7 @@ def test_the_index_lets_go_of_removed_subscriptions_even_when_they_were_cached()
     index = SubscriptionIndex()
     sink = Owned()
     gone = weakref.ref(sink)
-    subs = [Subscription(sink, f) for f in (b"a.*", b"a.>", b"a.b", b"*.b")]
+    subs = [SinkSubscription(sink, f) for f in (b"a.*", b"a.>", b"a.b", b"*.b")]
     for sub in subs:
         index.insert(sub)
     assert len(index.match(b"a.b").plain) == 4
@@ -295,7 +295,7 @@ def test_a_cycle_through_the_index_is_collected() -> None:
     sink.index = index
     gone = weakref.ref(sink)
     for f in (b"a.*", b"a.b", b">", b"a.b.c.d.*"):
-        index.insert(Subscription(sink, f))
+        index.insert(SinkSubscription(sink, f))
     index.match(b"a.b")
     del index, sink
     gc.collect()
@@ -305,7 +305,7 @@ def test_a_cycle_through_the_index_is_collected() -> None:
 def test_a_filter_too_long_for_the_trie_is_refused() -> None:
     index = SubscriptionIndex()
     deep = b".".join([b"*"] * 10_000)
-    index.insert(Subscription(Sink(), deep))
+    index.insert(SinkSubscription(Sink(), deep))
     assert index.has_interest(b".".join([b"a"] * 10_000))
     with pytest.raises(ValueError, match="at most"):
-        index.insert(Subscription(Sink(), b".".join([b"*"] * 20_000)))
+        index.insert(SinkSubscription(Sink(), b".".join([b"*"] * 20_000)))

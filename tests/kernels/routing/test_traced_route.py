@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.kernels.routing.trace_headers import asks
 from penstock.kernels.routing.traced_route import TracedRoute
 from penstock.kernels.wire.dispatch import ClientSink
-from penstock.kernels.wire.sinks import DirtyList, Subscription
+from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from tests.kernels.routing.test_account_imports import (
     NAMES,
     SUBJECTS,
@@ -29,13 +29,13 @@ class Steps:
     """Remembers what it is told."""
 
     def __init__(self) -> None:
-        self.egresses: list[Subscription] = []
+        self.egresses: list[SinkSubscription] = []
 
-    def egress(self, shown: Subscription, sub: Subscription, error: str) -> None:
+    def egress(self, shown: SinkSubscription, sub: SinkSubscription, error: str) -> None:
         assert not error
         self.egresses.append(sub)
 
-    def stream_import(self, sub: Subscription, to: bytes) -> None:
+    def stream_import(self, sub: SinkSubscription, to: bytes) -> None:
         pass
 
     def service_import(self, index: object, subject: bytes, to: bytes) -> None:
@@ -75,12 +75,12 @@ def test_a_traced_message_reaches_whom_the_model_says(
 def test_an_account_that_closes_in_between_is_told() -> None:
     index = Accounts(Own("X")).by_name["X"].index
     sink = ClientSink(DirtyList())
-    index.insert(Subscription(sink, b"a", b"", b"1"))
+    index.insert(SinkSubscription(sink, b"a", b"", b"1"))
     sink.closed = True
     told: list[str] = []
 
     class Closed(Steps):
-        def egress(self, shown: Subscription, sub: Subscription, error: str) -> None:
+        def egress(self, shown: SinkSubscription, sub: SinkSubscription, error: str) -> None:
             told.append(error)
 
     assert TracedRoute(Closed(), False).publish(index, b"a", b"", HEADER, b"", None) == 0

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.budget import CROWD_NS, CROWDED_READ, LONG_NS, SHORT_NS, LoopBudget
-from penstock.kernels.wire.dispatch import ClientSink, Inlet, ServiceSink
+from penstock.kernels.wire.dispatch import ClientSink, Ingress, ServiceSink
 from penstock.kernels.wire.frames import OP_ERROR, OP_NEED_MORE, OP_PING
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.kernels.wire.ticks import WORK_MAX, WORK_MAX_CROWDED, TickTrigger
 from tests.reference import budget as reference
 
@@ -40,7 +40,7 @@ class World:
         self.served: list[tuple[str, bytes]] = []
         self.cost_ns = REQUEST_NS
         self.clients: dict[int, Client] = {}
-        self.index.insert(Subscription(ServiceSink(self._serve), b">"))
+        self.index.insert(SinkSubscription(ServiceSink(self._serve), b">"))
 
     def _serve(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
@@ -72,10 +72,10 @@ class Client:
         self.world, self.name = world, name
         self.sink = ClientSink(world.trigger.dirty_sinks, self)
         self.sink.headers = True
-        self.inlet = Inlet(self.sink, world.index)
-        self.inlet.trigger, self.inlet.is_direct = world.trigger, True
-        self.inlet.on_control = self.control
-        self.inlet.on_wait = self.on_wait
+        self.ingress = Ingress(self.sink, world.index)
+        self.ingress.trigger, self.ingress.is_direct = world.trigger, True
+        self.ingress.on_control = self.control
+        self.ingress.on_wait = self.on_wait
         self.waits = 0
         self.stops: list[int] = []
         self.broken = False
@@ -83,7 +83,7 @@ class Client:
 
     def on_wait(self) -> None:
         self.waits += 1
-        self.world.budget.wait(self.inlet.go_on)
+        self.world.budget.wait(self.ingress.go_on)
 
     def control(self, op: int) -> None:
         while op != OP_NEED_MORE:
@@ -92,8 +92,8 @@ class Client:
                 self.broken = self.sink.closed = True
                 return
             self.world.served.append((self.name, b"op %d" % op))
-            self.inlet.control()
-            op = self.inlet.process()
+            self.ingress.control()
+            op = self.ingress.process()
 
     def flush(self) -> bool:
         self.world.flushes += 1
@@ -101,9 +101,9 @@ class Client:
         return False
 
     def read(self, data: bytes) -> None:
-        with self.inlet.parser.get_buffer(len(data)) as room:
+        with self.ingress.parser.get_buffer(len(data)) as room:
             room[: len(data)] = data
-        self.inlet.received(len(data))
+        self.ingress.received(len(data))
 
 
 @pytest.fixture
@@ -114,11 +114,11 @@ def world() -> World:
 def test_a_large_read_is_worked_on_in_parts_of_the_long_budget_where_nobody_waits(world: World) -> None:
     client = Client(world, "a")
     client.read(REQUEST * 5 * A_LONG_PART)
-    assert (len(world.served), client.inlet.waiting) == (A_LONG_PART, True)
+    assert (len(world.served), client.ingress.waiting) == (A_LONG_PART, True)
     for turn in range(2, 6):
         world.turn()
         assert len(world.served) == A_LONG_PART * turn
-    assert not client.inlet.waiting
+    assert not client.ingress.waiting
 
 
 def test_parts_are_short_while_a_connection_with_little_to_do_is_there(world: World) -> None:
@@ -174,18 +174,18 @@ def test_what_one_with_much_reads_waits_while_others_with_little_are_there(world
     client = Client(world, "a")
     client.read(REQUEST * 10)
     world.turn()
-    assert (world.count("a"), client.inlet.waiting) == (10, False)
+    assert (world.count("a"), client.ingress.waiting) == (10, False)
     client.read(REQUEST)
-    assert (world.count("a"), client.inlet.waiting) == (10, True)
+    assert (world.count("a"), client.ingress.waiting) == (10, True)
     world.turn()
-    assert (world.count("a"), client.inlet.waiting) == (11, False)
+    assert (world.count("a"), client.ingress.waiting) == (11, False)
 
 
 def test_one_with_much_reads_less_at_once_while_others_with_little_are_there(world: World) -> None:
     client = Client(world, "a")
 
     def room() -> int:
-        with client.inlet.parser.get_buffer() as view:
+        with client.ingress.parser.get_buffer() as view:
             return len(view)
 
     whole = room()
@@ -209,10 +209,10 @@ def test_a_message_larger_than_such_a_read_arrives_whole(world: World) -> None:
     data = memoryview(REQUEST * 1000 + b"PUB a %d\r\n%s\r\n" % (len(payload), payload))
     while data:
         world.crowd()
-        with client.inlet.parser.get_buffer() as view:
+        with client.ingress.parser.get_buffer() as view:
             n = min(len(view), len(data))
             view[:n] = data[:n]
-        client.inlet.received(n)
+        client.ingress.received(n)
         data = data[n:]
         while world.soon:
             world.turn()
@@ -241,7 +241,7 @@ def test_control_frames_are_worked_on_in_parts_too(world: World) -> None:
         world.now_ns += SHORT_NS
         go_on(op)
 
-    client.inlet.on_control = slow
+    client.ingress.on_control = slow
     client.read(PING * 3)
     assert len(client.stops) == 1
     world.turn()
@@ -250,27 +250,27 @@ def test_control_frames_are_worked_on_in_parts_too(world: World) -> None:
 
 def test_reads_that_fill_the_buffer_one_after_the_other_are_one_part(world: World) -> None:
     client = Client(world, "a")
-    with client.inlet.parser.get_buffer() as room:
+    with client.ingress.parser.get_buffer() as room:
         size = len(room)
     world.cost_ns = LONG_NS // 4
     body = size - len(b"PUB a 123456\r\n\r\n")
     for number in range(1, 5):
         client.read(b"PUB a %06d\r\n" % body + b"x" * body + b"\r\n")
-        assert client.inlet.waiting == (number == 4)
+        assert client.ingress.waiting == (number == 4)
     world.turn()
-    assert not client.inlet.waiting
+    assert not client.ingress.waiting
     client.read(b"PUB a %06d\r\n" % body + b"x" * body + b"\r\n")
-    assert not client.inlet.waiting, "a new part"
+    assert not client.ingress.waiting, "a new part"
 
 
 def test_nothing_is_worked_on_while_it_is_held(world: World) -> None:
     client = Client(world, "a")
-    client.inlet.held = True
+    client.ingress.held = True
     client.read(REQUEST)
-    client.inlet.go_on()
+    client.ingress.go_on()
     assert world.served == []
-    client.inlet.held = False
-    client.inlet.go_on()
+    client.ingress.held = False
+    client.ingress.go_on()
     assert world.count("a") == 1
 
 
@@ -278,8 +278,8 @@ def test_all_that_waits_is_worked_through_before_the_server_stops(world: World) 
     world.crowd()
     client = Client(world, "a")
     client.read(REQUEST * 100)
-    client.inlet.finish()
-    assert (world.count("a"), client.inlet.waiting) == (100, False)
+    client.ingress.finish()
+    assert (world.count("a"), client.ingress.waiting) == (100, False)
 
 
 def test_what_raises_in_its_turn_takes_no_turn_from_others() -> None:
@@ -388,7 +388,7 @@ def test_less_work_ends_a_tick_where_others_wait(world: World) -> None:
     trigger.read(trigger.schedule, WORK_MAX_CROWDED)
     assert ends == []
     client = Client(world, "light")
-    client.inlet.trigger = trigger
+    client.ingress.trigger = trigger
     client.read(PING)
     trigger.read(trigger.schedule, 0)
     assert ends == [1]
@@ -398,7 +398,7 @@ def test_less_work_ends_a_tick_where_others_wait(world: World) -> None:
 def unbudgeted(data: bytes) -> tuple[list[tuple[str, bytes]], bool]:
     world = World()
     client = Client(world, "a")
-    client.inlet.trigger = None
+    client.ingress.trigger = None
     client.read(data)
     return world.served, client.broken
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.dispatch import ClientSink, DeliveryGuard, Inlet, publish
-from penstock.kernels.wire.sinks import DirtyList, Subscription
+from penstock.kernels.wire.dispatch import ClientSink, DeliveryGuard, Ingress, publish
+from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 
 
 def receiver(index: SubscriptionIndex, *, queue: bytes = b"") -> ClientSink:
     sink = ClientSink(DirtyList())
-    index.insert(Subscription(sink, b">", queue, b"1"))
+    index.insert(SinkSubscription(sink, b">", queue, b"1"))
     return sink
 
 
@@ -71,9 +71,9 @@ def test_what_is_allowed_once_is_asked_about_again() -> None:
         return answers[subject]
 
     sink = receiver(index)
-    inlet = Inlet(ClientSink(DirtyList()), index)
-    inlet.publish_check = check
-    inlet.parser.feed(b"PUB once 0\r\n\r\nPUB always 0\r\n\r\nPUB never 0\r\n\r\n" * 2)
-    inlet.process()
+    ingress = Ingress(ClientSink(DirtyList()), index)
+    ingress.publish_check = check
+    ingress.parser.feed(b"PUB once 0\r\n\r\nPUB always 0\r\n\r\nPUB never 0\r\n\r\n" * 2)
+    ingress.process()
     assert asked == [b"once", b"always", b"never", b"once", b"never"]
     assert sink.take() == b"MSG once 1 0\r\n\r\nMSG always 1 0\r\n\r\n" * 2

@@ -12,7 +12,7 @@ from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import (
     ClientSink,
     DeliveryGuard,
-    Inlet,
+    Ingress,
     ServiceSink,
     SubjectMapper,
     publish,
@@ -26,7 +26,7 @@ from penstock.kernels.wire.frames import (
     FrameParser,
     ParseError,
 )
-from penstock.kernels.wire.sinks import DirtyList, Sink, Subscription
+from penstock.kernels.wire.sinks import DirtyList, Sink, SinkSubscription
 from penstock.kernels.wire.ticks import TickTrigger
 from tests.reference.subscription_index import matches
 
@@ -39,21 +39,23 @@ class Session:
         self.sink = ClientSink(server.dirty, self)
         self.sink.headers = headers
         self.sink.echo = echo
-        self.inlet = Inlet(self.sink, server.index)
-        self.unsubscribed: list[Subscription] = []
+        self.ingress = Ingress(self.sink, server.index)
+        self.unsubscribed: list[SinkSubscription] = []
 
-    def on_auto_unsubscribe(self, sub: Subscription) -> None:
+    def on_auto_unsubscribe(self, sub: SinkSubscription) -> None:
         self.unsubscribed.append(sub)
         self.server.index.remove(sub)
 
-    def subscribe(self, f: bytes, sid: bytes = b"1", queue: bytes = b"", max_msgs: int = 0) -> Subscription:
-        sub = Subscription(self.sink, f, queue, sid, max_msgs)
+    def subscribe(
+        self, f: bytes, sid: bytes = b"1", queue: bytes = b"", max_msgs: int = 0
+    ) -> SinkSubscription:
+        sub = SinkSubscription(self.sink, f, queue, sid, max_msgs)
         self.server.index.insert(sub)
         return sub
 
     def send(self, data: bytes) -> int:
-        self.inlet.parser.feed(data)
-        return self.inlet.process()
+        self.ingress.parser.feed(data)
+        return self.ingress.process()
 
     def received(self) -> bytes:
         return self.sink.take()
@@ -106,9 +108,9 @@ def test_a_header_block_is_stripped_for_who_can_not_take_it(server: Server) -> N
 def test_hpub_without_headers_in_connect_is_malformed(server: Server) -> None:
     old = server.connect(headers=False)
     assert old.send(b"HPUB a 12 12\r\nNATS/1.0\r\n\r\n\r\n") == OP_ERROR
-    assert old.inlet.parser.error == ParseError.ERROR_MALFORMED
-    assert old.inlet.control().op == OP_ERROR
-    assert old.inlet.process() == OP_ERROR
+    assert old.ingress.parser.error == ParseError.ERROR_MALFORMED
+    assert old.ingress.control().op == OP_ERROR
+    assert old.ingress.process() == OP_ERROR
     assert old.sink.in_msgs == 0
 
 
@@ -195,7 +197,7 @@ def test_a_request_nobody_answers_gets_503_and_it_is_no_delivery(server: Server)
     server.connect().subscribe(b"_INBOX.x.*", b"5")
     a.send(b"PUB nobody _INBOX.x.1 2\r\nhi\r\n")
     assert a.received() == b"", "no_responders is off"
-    a.inlet.no_responders = True
+    a.ingress.no_responders = True
     a.send(b"PUB nobody _INBOX.x.1 2\r\nhi\r\nPUB nobody 2\r\nhi\r\nPUB nobody other 2\r\nhi\r\n")
     header = b"NATS/1.0 503\r\nNats-Subject: nobody\r\n\r\n"
     assert a.received() == b"HMSG _INBOX.x.1 4 %d %d\r\n" % (len(header), len(header)) + header + b"\r\n"
@@ -205,7 +207,7 @@ def test_a_request_nobody_answers_gets_503_and_it_is_no_delivery(server: Server)
 
 def test_interest_of_oneself_without_echo_is_no_responder(server: Server) -> None:
     a = server.connect(echo=False)
-    a.inlet.no_responders = True
+    a.ingress.no_responders = True
     a.subscribe(b"service")
     a.subscribe(b"inbox", b"2")
     a.send(b"PUB service inbox 0\r\n\r\n")
@@ -214,7 +216,7 @@ def test_interest_of_oneself_without_echo_is_no_responder(server: Server) -> Non
 
 def test_verbose_answers_each_publish_before_its_own_echo(server: Server) -> None:
     a = server.connect()
-    a.inlet.verbose = True
+    a.ingress.verbose = True
     a.subscribe(b"a")
     a.send(b"PUB a 1\r\nx\r\nPUB b 1\r\nx\r\n")
     assert a.received() == b"+OK\r\nMSG a 1 1\r\nx\r\n+OK\r\n"
@@ -225,7 +227,7 @@ def test_pedantic_complains_about_a_bad_subject_and_publishes_it_all_the_same(
     server: Server, subject: bytes
 ) -> None:
     a = server.connect()
-    a.inlet.pedantic = a.inlet.verbose = True
+    a.ingress.pedantic = a.ingress.verbose = True
     a.subscribe(b">")
     a.send(b"PUB " + subject + b" 1\r\nx\r\n")
     complaint = b"-ERR 'Invalid Publish Subject'\r\n+OK\r\n"
@@ -248,7 +250,7 @@ def test_pedantic_complains_about_a_bad_subject_and_publishes_it_all_the_same(
 )
 def test_reserved_subjects_and_replies_are_refused(server: Server, line: bytes, complaint: bytes) -> None:
     a = server.connect()
-    a.inlet.verbose = True
+    a.ingress.verbose = True
     a.subscribe(b">")
     a.send(line + b"\r\nx\r\n")
     assert a.received() == b"-ERR 'Permissions Violation for " + complaint + b"'\r\n"
@@ -271,13 +273,13 @@ def test_permissions_are_asked_once_for_what_is_allowed_and_each_time_for_what_i
         asked.append(subject)
         return subject != b"secret"
 
-    a.inlet.publish_check = check
-    a.inlet.verbose = True
+    a.ingress.publish_check = check
+    a.ingress.verbose = True
     a.subscribe(b">")
     a.send(b"PUB a 1\r\nx\r\nPUB secret 1\r\nx\r\n" * 2)
     assert a.received() == b"+OK\r\nMSG a 1 1\r\nx\r\n" * 2
     assert asked == [b"a", b"secret", b"secret"]
-    a.inlet.forget_permissions()
+    a.ingress.forget_permissions()
     a.send(b"PUB a 1\r\nx\r\n")
     assert asked[-1] == b"a"
 
@@ -289,12 +291,12 @@ def test_process_stops_at_each_control_frame_and_goes_on_behind_it(server: Serve
     a, b = server.connect(), server.connect()
     b.subscribe(b"a")
     ops = [a.send(b"CONNECT {}\r\nPUB a 1\r\n1\r\nSUB x q 5\r\nPING\r\nPUB a 1\r\n2\r\nPUB a")]
-    assert a.inlet.control().payload == b"{}"
-    ops.append(a.inlet.process())
-    frame = a.inlet.control()
+    assert a.ingress.control().payload == b"{}"
+    ops.append(a.ingress.process())
+    frame = a.ingress.control()
     assert (frame.subject, frame.queue, frame.sid) == (b"x", b"q", b"5")
-    ops.append(a.inlet.process())
-    ops.append(a.inlet.process())
+    ops.append(a.ingress.process())
+    ops.append(a.ingress.process())
     assert ops == [OP_CONNECT, OP_SUB, OP_PING, OP_NEED_MORE]
     assert b.received() == b"MSG a 1 1\r\n1\r\nMSG a 1 1\r\n2\r\n"
     assert a.send(b" 1\r\n3\r\n") == OP_NEED_MORE
@@ -304,15 +306,15 @@ def test_process_stops_at_each_control_frame_and_goes_on_behind_it(server: Serve
 def test_a_control_frame_can_not_be_read_after_its_bytes_are_gone(server: Server) -> None:
     a = server.connect()
     with pytest.raises(RuntimeError, match="control"):
-        a.inlet.control()
+        a.ingress.control()
     assert a.send(b"CONNECT {}\r\n") == OP_CONNECT
-    a.inlet.parser.feed(b"PING\r\n")
+    a.ingress.parser.feed(b"PING\r\n")
     with pytest.raises(RuntimeError, match="control"):
-        a.inlet.control()
-    assert a.inlet.process() == OP_PING
-    assert a.inlet.process() == OP_NEED_MORE
+        a.ingress.control()
+    assert a.ingress.process() == OP_PING
+    assert a.ingress.process() == OP_NEED_MORE
     with pytest.raises(RuntimeError, match="control"):
-        a.inlet.control()
+        a.ingress.control()
 
 
 def test_a_tick_is_woken_once_and_lists_each_sink_once(server: Server) -> None:
@@ -344,14 +346,14 @@ def test_a_publisher_learns_that_it_feeds_a_slow_receiver(server: Server) -> Non
     b.subscribe(b"a")
     b.sink.stall_threshold = 40
     a.send(b"PUB a 10\r\n0123456789\r\n")
-    assert not a.inlet.fed_slow
+    assert not a.ingress.fed_slow
     a.send(b"PUB a 10\r\n0123456789\r\n")
-    assert a.inlet.fed_slow
-    assert not b.inlet.fed_slow
+    assert a.ingress.fed_slow
+    assert not b.ingress.fed_slow
     b.received()
-    a.inlet.fed_slow = False
+    a.ingress.fed_slow = False
     a.send(b"PUB a 10\r\n0123456789\r\n")
-    assert not a.inlet.fed_slow
+    assert not a.ingress.fed_slow
 
 
 def test_a_receiver_above_its_bound_is_closed_at_once_and_takes_no_more(server: Server) -> None:
@@ -367,9 +369,9 @@ def test_a_receiver_above_its_bound_is_closed_at_once_and_takes_no_more(server: 
 
 
 def test_an_inlet_without_an_account_says_so(server: Server, noted_faults: list[BaseException]) -> None:
-    inlet = Inlet(ClientSink(server.dirty))
-    inlet.parser.feed(b"PUB a 1\r\nx\r\nPING\r\n")
-    assert inlet.process() == OP_PING
+    ingress = Ingress(ClientSink(server.dirty))
+    ingress.parser.feed(b"PUB a 1\r\nx\r\nPING\r\n")
+    assert ingress.process() == OP_PING
     assert "without an index" in str(noted_faults.pop())
 
 
@@ -383,7 +385,7 @@ def test_a_service_gets_whole_messages_after_what_is_pending_was_applied(server:
         calls.append((subject, reply, header, payload, origin))
 
     service = ServiceSink(callback, lambda: calls.append("before"))
-    server.index.insert(Subscription(service, b"$JS.API.>"))
+    server.index.insert(SinkSubscription(service, b"$JS.API.>"))
     a = server.connect()
     a.send(b"PUB $JS.API.INFO r 2\r\nhi\r\nHPUB $JS.API.X 12 14\r\nNATS/1.0\r\n\r\nhi\r\n")
     assert publish(server.index, b"$JS.API.Y", b"", b"", b"") == 1
@@ -400,18 +402,18 @@ def test_a_service_gets_whole_messages_after_what_is_pending_was_applied(server:
 def test_a_service_may_answer_subscribe_and_unsubscribe_while_it_runs(server: Server) -> None:
     a = server.connect()
     a.subscribe(b"inbox")
-    subs: list[Subscription] = []
+    subs: list[SinkSubscription] = []
 
     def callback(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
         publish(server.index, reply, b"", b"NATS/1.0\r\n\r\n", b"ok")
         while subs:
             server.index.remove(subs.pop())
         for _ in range(50):
-            subs.append(Subscription(service, b"api.*"))
+            subs.append(SinkSubscription(service, b"api.*"))
             server.index.insert(subs[-1])
 
     service = ServiceSink(callback)
-    subs.append(Subscription(service, b"api.*"))
+    subs.append(SinkSubscription(service, b"api.*"))
     server.index.insert(subs[0])
     a.send(b"PUB api.x inbox 0\r\n\r\n")
     assert a.received() == b"HMSG inbox 1 12 14\r\nNATS/1.0\r\n\r\nok\r\n"
@@ -423,13 +425,13 @@ def test_what_a_service_raises_costs_its_message_and_nothing_else(
     def callback(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
         raise LookupError(subject)
 
-    server.index.insert(Subscription(ServiceSink(callback), b"api"))
+    server.index.insert(SinkSubscription(ServiceSink(callback), b"api"))
     a = server.connect()
     a.subscribe(b"a")
     b = server.connect()
     b.subscribe(b"api")
     a.send(b"PUB api 1\r\nx\r\nPUB a 1\r\nx\r\n")
-    assert a.inlet.process() == OP_NEED_MORE
+    assert a.ingress.process() == OP_NEED_MORE
     assert (a.received(), b.received()) == (b"MSG a 1 1\r\nx\r\n", b"MSG api 1 1\r\nx\r\n")
     assert publish(server.index, b"api", b"", b"", b"") == 2
     assert [type(error) for error in noted_faults] == [LookupError, LookupError]
@@ -446,7 +448,7 @@ def test_a_publish_that_raises_on_its_way_is_answered_with_500_and_the_next_one_
 
     a = server.connect()
     a.subscribe(b"in", sid=b"5")
-    a.inlet.mapper = SubjectMapper(decide)
+    a.ingress.mapper = SubjectMapper(decide)
     a.send(b"PUB bad in 1\r\nx\r\nPUB in 1\r\ny\r\n")
     answer, message = a.received().split(b"MSG in 5 1\r\n")
     assert re.fullmatch(
@@ -478,14 +480,14 @@ def test_the_read_buffer_is_pinned_while_a_service_runs(server: Server) -> None:
     errors: list[type[Exception]] = []
 
     def callback(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
-        for misuse in (lambda: a.inlet.parser.feed(bytes(1 << 20)), a.inlet.process):
+        for misuse in (lambda: a.ingress.parser.feed(bytes(1 << 20)), a.ingress.process):
             try:
                 misuse()
             except (BufferError, RuntimeError) as error:
                 errors.append(type(error))
-        a.inlet.parser.feed(b"PUB a 1\r\nz\r\n")
+        a.ingress.parser.feed(b"PUB a 1\r\nz\r\n")
 
-    server.index.insert(Subscription(ServiceSink(callback), b"a.api"))
+    server.index.insert(SinkSubscription(ServiceSink(callback), b"a.api"))
     b = server.connect()
     b.subscribe(b">")
     assert a.send(b"PUB a.api 1\r\ny\r\n") == OP_NEED_MORE
@@ -532,7 +534,7 @@ def test_random_publishes_reach_whom_the_model_says(
 ) -> None:
     server = Server()
     sessions = []
-    subs: list[tuple[Session, Subscription]] = []
+    subs: list[tuple[Session, SinkSubscription]] = []
     for headers, echo, wanted in clients:
         session = server.connect(headers, echo)
         sessions.append(session)
@@ -581,22 +583,22 @@ def test_what_a_read_brought_is_worked_through_and_its_owner_goes_on_at_control_
     a, b = server.connect(), server.connect()
     b.subscribe(b"a")
     stops: list[int] = []
-    a.inlet.on_control = stops.append
-    a.inlet.on_fed_slow = lambda: stops.append(-1)
+    a.ingress.on_control = stops.append
+    a.ingress.on_fed_slow = lambda: stops.append(-1)
     b.sink.stall_threshold = 0
 
     def read(data: bytes) -> None:
-        with a.inlet.parser.get_buffer(len(data)) as room:
+        with a.ingress.parser.get_buffer(len(data)) as room:
             room[: len(data)] = data
-        a.inlet.received(len(data))
+        a.ingress.received(len(data))
 
     read(b"PUB a 1\r\nx\r\nPING\r\n")
     assert stops == [OP_PING, -1]
-    assert (a.inlet.active, a.inlet.read_bytes, a.inlet.fed_slow) == (True, 18, False)
+    assert (a.ingress.active, a.ingress.read_bytes, a.ingress.fed_slow) == (True, 18, False)
     assert b.received() == b"MSG a 1 1\r\nx\r\n"
-    a.inlet.active, a.sink.closed = False, True
+    a.ingress.active, a.sink.closed = False, True
     read(b"PUB a 1\r\nx\r\n")
-    assert (a.inlet.active, b.received()) == (False, b"")
+    assert (a.ingress.active, b.received()) == (False, b"")
 
 
 def test_a_read_that_comes_alone_ends_the_tick_also_after_one_that_failed(
@@ -605,11 +607,11 @@ def test_a_read_that_comes_alone_ends_the_tick_also_after_one_that_failed(
     a = server.connect()
     soon: list[object] = []
     trigger = TickTrigger(soon.append, lambda: None)
-    a.inlet.trigger = trigger
-    a.inlet.index = None
-    with a.inlet.parser.get_buffer(20) as room:
+    a.ingress.trigger = trigger
+    a.ingress.index = None
+    with a.ingress.parser.get_buffer(20) as room:
         room[:12] = b"PUB a 1\r\nx\r\n"
-    a.inlet.received(12)
+    a.ingress.received(12)
     assert "without an index" in str(noted_faults.pop())
     trigger.schedule()
     assert len(soon) == 1, "the read is over: what comes is no part of it"

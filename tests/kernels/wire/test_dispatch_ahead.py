@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.dispatch import ClientSink, Inlet, ServiceSink
+from penstock.kernels.wire.dispatch import ClientSink, Ingress, ServiceSink
 from penstock.kernels.wire.frames import OP_ERROR, OP_NEED_MORE, OP_PING, FrameParser
-from penstock.kernels.wire.sinks import DirtyList, Sink, Subscription
+from penstock.kernels.wire.sinks import DirtyList, Sink, SinkSubscription
 from tests.reference.subscription_index import IndexModel
 
 MANY = 1100  # literal filters from which on lookups are fetched ahead
@@ -23,21 +23,21 @@ class Side:
         self.index = SubscriptionIndex()
         self.dirty = DirtyList()
         self.model = IndexModel()
-        self.subs: dict[int, Subscription] = {}
+        self.subs: dict[int, SinkSubscription] = {}
         self.receiver = ClientSink(self.dirty, self)
         self.sender = ClientSink(self.dirty, self)
-        self.inlet = Inlet(self.sender, self.index)
+        self.ingress = Ingress(self.sender, self.index)
         for n in range(many):
             self.subscribe(f"many.{n}", "", 0)
-        self.index.insert(Subscription(ServiceSink(self.serve), b"$do.>"))
+        self.index.insert(SinkSubscription(ServiceSink(self.serve), b"$do.>"))
 
     def subscribe(self, f: str, queue: str, most: int) -> None:
         sid = len(self.subs) + 1
-        self.subs[sid] = Subscription(self.receiver, f.encode(), queue.encode(), b"%d" % sid, most)
+        self.subs[sid] = SinkSubscription(self.receiver, f.encode(), queue.encode(), b"%d" % sid, most)
         self.index.insert(self.subs[sid])
         self.model.insert(sid, f, queue)
 
-    def on_auto_unsubscribe(self, sub: Subscription) -> None:
+    def on_auto_unsubscribe(self, sub: SinkSubscription) -> None:
         self.index.remove(sub)
         self.model.remove(int(sub.sid))
 
@@ -57,8 +57,8 @@ class Side:
 
     def read(self, data: bytes) -> int:
         """One read, worked through although services raise."""
-        self.inlet.parser.feed(data)
-        return self.inlet.process()
+        self.ingress.parser.feed(data)
+        return self.ingress.process()
 
     def received(self) -> list[tuple[int, bytes]]:
         parser = FrameParser()
@@ -126,11 +126,11 @@ def test_what_stands_behind_a_publish_that_fails_comes_next(
 ) -> None:
     side = Side(0)
     side.subscribe("a", "", 0)
-    side.inlet.parser.feed(b"PUB a 1\r\nx\r\n" * before + frame_of(("fail",)) + behind)
-    assert side.inlet.process() == (OP_PING if behind == b"PING\r\n" else OP_ERROR)
+    side.ingress.parser.feed(b"PUB a 1\r\nx\r\n" * before + frame_of(("fail",)) + behind)
+    assert side.ingress.process() == (OP_PING if behind == b"PING\r\n" else OP_ERROR)
     assert len(side.received()) == before
     assert isinstance(noted_faults.pop(), LookupError)
-    assert side.inlet.control().op == (OP_PING if behind == b"PING\r\n" else OP_ERROR)
+    assert side.ingress.control().op == (OP_PING if behind == b"PING\r\n" else OP_ERROR)
 
 
 @pytest.mark.parametrize("before", [0, 1, 31, 32, 33, 70])
@@ -141,13 +141,13 @@ def test_a_sink_that_closes_leaves_the_rest_of_the_read_alone(before: int) -> No
     def close(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
         side.sender.closed = True
 
-    side.index.insert(Subscription(ServiceSink(close), b"close"))
+    side.index.insert(SinkSubscription(ServiceSink(close), b"close"))
     rest = b"PUB a 1\r\nx\r\n" * 3 + b"PING\r\n"
-    side.inlet.parser.feed(b"PUB a 1\r\nx\r\n" * before + b"PUB close 0\r\n\r\n" + rest)
-    assert side.inlet.process() == OP_NEED_MORE
+    side.ingress.parser.feed(b"PUB a 1\r\nx\r\n" * before + b"PUB close 0\r\n\r\n" + rest)
+    assert side.ingress.process() == OP_NEED_MORE
     assert len(side.received()) == before
     assert side.sender.in_msgs == before + 1
-    assert side.inlet.parser.pending == len(rest)
+    assert side.ingress.parser.pending == len(rest)
 
 
 def test_a_subscription_that_goes_between_two_publishes_of_a_read_gets_the_first_only() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.dispatch import ClientSink, Inlet, ServiceSink
-from penstock.kernels.wire.sinks import Subscription
+from penstock.kernels.wire.dispatch import ClientSink, Ingress, ServiceSink
+from penstock.kernels.wire.sinks import SinkSubscription
 from penstock.kernels.wire.ticks import AT_ONCE_MAX, MESSAGE_WORK, WORK_MAX, TickTrigger
 from tests.reference import ticks as reference
 
@@ -215,15 +215,15 @@ def test_a_connection_tells_how_much_its_reads_bring_and_whether_they_fill_its_b
     world = World()
     index = SubscriptionIndex()
     stream = ServiceSink(lambda *message: world.trigger.schedule())
-    index.insert(Subscription(stream, b"a"))
-    inlet = Inlet(world.owners[0].sink, index)
-    inlet.trigger, inlet.is_direct = world.trigger, True
+    index.insert(SinkSubscription(stream, b"a"))
+    ingress = Ingress(world.owners[0].sink, index)
+    ingress.trigger, ingress.is_direct = world.trigger, True
     publish = b"PUB a 1\r\nx\r\n"
 
     def read(data: bytes) -> None:
-        with inlet.parser.get_buffer() as room:
+        with ingress.parser.get_buffer() as room:
             room[: len(data)] = data
-        inlet.received(len(data))
+        ingress.received(len(data))
 
     read(publish * (WORK_MAX // MESSAGE_WORK + 1))
     assert world.ends == [(True, ())], "much work ends the tick that was scheduled"
@@ -232,7 +232,7 @@ def test_a_connection_tells_how_much_its_reads_bring_and_whether_they_fill_its_b
     world.ends.clear()
     read(publish)
     assert world.ends == [(True, ())], "it comes alone"
-    with inlet.parser.get_buffer() as room:
+    with ingress.parser.get_buffer() as room:
         size = len(room)
     read(publish + b"PUB b %d\r\n" % size + b"x" * (size - len(publish) - 8 - len(str(size))))
     assert (len(world.ends), world.trigger.scheduled) == (1, True), "there is more behind it"

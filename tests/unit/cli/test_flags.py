@@ -10,7 +10,7 @@ import pytest
 from penstock.cli import flags, signals
 from penstock.cli.flag_options import options_of
 from penstock.errors import ConfigError
-from penstock.server.config.server_options import Options
+from penstock.server.config.server_options import ServerOptions
 
 OFFICIAL = """
     a addr net p port n name server_name P pid m http_port ms https_port c config t sl signal client_advertise
@@ -21,7 +21,7 @@ OFFICIAL = """
 """.split()
 
 
-def options(*words: str) -> Options:
+def options(*words: str) -> ServerOptions:
     return options_of(flags.parse(list(words)))
 
 

@@ -47,9 +47,9 @@ def test_a_message_that_reached_max_deliver_moves_with_its_story() -> None:
     publish(bench.index, b"s.orders", b"", header, b"the order")
     bench.tick()
     deliver_until_given_up(bench)
-    (letter,) = dead(bench)
-    assert (letter.subject, letter.payload) == (b"dead.orders", b"the order")
-    fields = header_of(letter)
+    (dead_letter,) = dead(bench)
+    assert (dead_letter.subject, dead_letter.payload) == (b"dead.orders", b"the order")
+    fields = header_of(dead_letter)
     created = bench.engine.streams["S"].consumers["c"].created
     assert fields.pop("Penstock-Dead-Letter-Time").endswith("Z")
     assert fields == {
@@ -76,8 +76,8 @@ def test_a_terminated_message_moves_with_the_reason() -> None:
     message = bench.pull("c", {"batch": 1}).take()[0]
     bench.ack(message, b"+TERM no such customer")
     bench.tick()
-    (letter,) = dead(bench)
-    assert header_of(letter)["Penstock-Dead-Letter-Reason"] == "terminated: no such customer"
+    (dead_letter,) = dead(bench)
+    assert header_of(dead_letter)["Penstock-Dead-Letter-Reason"] == "terminated: no such customer"
     event = json.loads(advisories.take()[0].payload)
     assert (event["stream_seq"], event["consumer_seq"], event["reason"]) == (1, 1, "no such customer")
 
@@ -167,7 +167,7 @@ def test_a_client_can_not_pretend_that_a_letter_was_stored() -> None:
     consumer = bench.engine.streams["S"].consumers["c"]
     inbox = bench.inbox()
     publish(bench.index, b"$JS.DL.S.c.1", b"", b"", b'{"seq":1}', inbox._sink)
-    assert consumer.letters._answers == []
+    assert consumer.dead_letters._answers == []
 
 
 @pytest.mark.parametrize(

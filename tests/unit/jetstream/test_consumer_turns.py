@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.jetstream import engine_tick as tick
-from penstock.jetstream.consumer.consumer_replica import Consumer
-from penstock.jetstream.consumer.fair_scheduler import SHARE_LEAST, TICK_MESSAGES, Turns
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+from penstock.jetstream.consumer.fair_scheduler import SHARE_LEAST, TICK_MESSAGES, FairScheduler
 from penstock.kernels.wire.dispatch import ClientSink, publish
 from penstock.kernels.wire.frames import FrameParser
-from penstock.kernels.wire.sinks import DirtyList, Subscription
+from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from tests.support.engine import EngineHarness
 
 CONSUMERS = 20
@@ -27,9 +27,9 @@ class Served:
 
 
 def test_the_shares_of_a_tick_get_smaller_with_the_consumers_in_it() -> None:
-    assert Turns().share(0) == Turns().share(1) == TICK_MESSAGES
-    assert Turns().share(100) == TICK_MESSAGES // 100
-    assert Turns().share(100_000) == SHARE_LEAST
+    assert FairScheduler().share(0) == FairScheduler().share(1) == TICK_MESSAGES
+    assert FairScheduler().share(100) == TICK_MESSAGES // 100
+    assert FairScheduler().share(100_000) == SHARE_LEAST
 
 
 @given(
@@ -41,7 +41,7 @@ def test_those_that_are_always_busy_are_never_apart_by_more_than_one_share(
     busy: int, ticks: list[tuple[int, int]], order: list[int]
 ) -> None:
     """Each tick there is room for a few of them only, and they come in any order."""
-    turns = Turns()
+    turns = FairScheduler()
     consumers = [Served() for _ in range(busy)]
     for room, share in ticks:
         asked = [consumers[i] for i in order if i < busy]
@@ -53,7 +53,7 @@ def test_those_that_are_always_busy_are_never_apart_by_more_than_one_share(
 
 
 def test_who_was_idle_is_not_served_first_for_what_it_missed() -> None:
-    turns = Turns()
+    turns = FairScheduler()
     busy, idle = Served(), Served()
     for _ in range(100):
         turns.delivered(busy, 10)
@@ -82,7 +82,7 @@ def test_consumers_that_deliver_to_one_slow_connection_get_equal_parts(
     sink = ClientSink(DirtyList())
     sink.stall_threshold = 3000  # some thirty messages
     for i in range(CONSUMERS):
-        harness.index.insert(Subscription(sink, b"in.%d" % i, b"", b"%d" % i))
+        harness.index.insert(SinkSubscription(sink, b"in.%d" % i, b"", b"%d" % i))
         config = {"name": f"c{i}", "durable_name": f"c{i}", "ack_policy": ack_policy, "max_ack_pending": -1}
         if is_push:
             config["deliver_subject"] = f"in.{i}"
@@ -172,9 +172,11 @@ def test_acks_of_many_consumers_are_confirmed_after_they_were_written(
     js.create("S", "s", max_consumers=35)
     written: list[str] = []
     confirmed: list[str] = []
-    write, confirm = Consumer.write, Consumer.confirm
-    monkeypatch.setattr(Consumer, "write", lambda self: (written.append(self.name), write(self))[1])
-    monkeypatch.setattr(Consumer, "confirm", lambda self: (confirmed.append(self.name), confirm(self))[1])
+    write, confirm = ConsumerReplica.write, ConsumerReplica.confirm
+    monkeypatch.setattr(ConsumerReplica, "write", lambda self: (written.append(self.name), write(self))[1])
+    monkeypatch.setattr(
+        ConsumerReplica, "confirm", lambda self: (confirmed.append(self.name), confirm(self))[1]
+    )
     for n in range(35):
         config = {"name": f"C{n}", "durable_name": f"C{n}", "ack_policy": "explicit"}
         js.api(f"CONSUMER.CREATE.S.C{n}", {"stream_name": "S", "config": config})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from tests.support.consumers import SECOND
 from tests.support.engine import EngineHarness
 
@@ -105,7 +105,7 @@ def test_nothing_is_acked_before_the_copy_is_written(monkeypatch: pytest.MonkeyP
     js.api("STREAM.CREATE.S", {"name": "S", "sources": [BY_CONSUMER]})
     settle(js)
     with monkeypatch.context() as patch:
-        patch.setattr(Stream, "is_kept", property(lambda stream: stream.name != "S"))
+        patch.setattr(StreamReplica, "is_kept", property(lambda stream: stream.name != "S"))
         publish(js, 0, 2)  # asks for flow control at once
         settle(js)
         assert payloads(js, "S") == [b"0", b"1"]

@@ -13,7 +13,7 @@ import pytest
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
-from penstock.store.executor import AtOnce
+from penstock.store.executor import InlineExecutor
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
 
@@ -31,7 +31,7 @@ class Later:
 
     def drain(self) -> None:
         while self.waiting:
-            AtOnce().run(*self.waiting.pop(0))
+            InlineExecutor().run(*self.waiting.pop(0))
 
 
 def syncing_engine(tmp_path: Path) -> tuple[Later, FileStore, EngineHarness]:
@@ -59,7 +59,7 @@ def test_row_61_acks_wait_for_a_sync_which_covers_all_that_arrived_meanwhile(tmp
     publish(js.index, b"b", b"ack.b", b"", b"another stream goes on")
     js.tick()
     assert len(later.waiting) == 2 and heard == []
-    AtOnce().run(*later.waiting.pop())
+    InlineExecutor().run(*later.waiting.pop())
     assert acks(heard) == [{"stream": "B", "seq": 1}]
     later.drain()
     assert [subject for subject, _, _ in heard[1:]] == [b"ack.1"]

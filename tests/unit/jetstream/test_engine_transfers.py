@@ -11,7 +11,7 @@ import pytest
 
 from penstock.jetstream.limits import SECOND_NS
 from penstock.kernels.wire.dispatch import ServiceSink, publish
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol.api import StorageType
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
@@ -28,7 +28,7 @@ class Receiver:
         self.chunks: list[bytes] = []
         self.waiting: list[bytes] = []
         self.end: bytes | None = None
-        self.subscription = Subscription(ServiceSink(self._hear), subject)
+        self.subscription = SinkSubscription(ServiceSink(self._hear), subject)
         js.index.insert(self.subscription)
 
     def _hear(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
@@ -195,7 +195,7 @@ def test_a_group_and_a_stream_on_the_deliver_subject_are_no_receivers() -> None:
     js = filled()
     js.create("T", "inbox.me.1")
     group: list[bytes] = []
-    member = Subscription(ServiceSink(lambda *message: group.append(message[3])), b"inbox.me.1", b"group")
+    member = SinkSubscription(ServiceSink(lambda *message: group.append(message[3])), b"inbox.me.1", b"group")
     js.index.insert(member)
     js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "inbox.me.1"})
     js.wait_until(js.now + SECOND_NS)

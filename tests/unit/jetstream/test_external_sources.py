@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream.external import RETRY_MAX_NS, ExternalReader, State
+from penstock.jetstream.external import RETRY_MAX_NS, ExternalReader, ReaderState
 from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 from tests.unit.jetstream.test_mirrors import content, make, origin_info, payloads, settle
@@ -69,7 +69,7 @@ def test_a_delivery_that_got_lost_is_noticed_by_the_next_one(js: EngineHarness) 
     put(js, b"lost")
     reader._consumer = taken
     put(js, b"2")
-    assert payloads(js, "M") == [b"0"] and reader.state is State.WAITING
+    assert payloads(js, "M") == [b"0"] and reader.state is ReaderState.WAITING
     later(js, 1)
     assert content(js, "M") == content(js, "O")
 
@@ -81,9 +81,9 @@ def test_a_heartbeat_tells_of_a_delivery_that_got_lost(js: EngineHarness) -> Non
     first = reader._consumer
     reader._delivered -= 1
     later(js, 1.5)
-    assert reader.state is State.WAITING
+    assert reader.state is ReaderState.WAITING
     later(js, 2)
-    assert reader.state is State.FOLLOWING and reader._consumer != first
+    assert reader.state is ReaderState.FOLLOWING and reader._consumer != first
     put(js, b"2")
     assert content(js, "M") == content(js, "O")
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from penstock.errors import BatchNotEnabledError, BatchUnknownError, MisuseError
 from penstock.protocol.api import ApiError, DecodeError, PubAck
 from penstock.protocol.batch import (
+    BatchGap,
+    BatchRefused,
     FlowAck,
-    Gap,
     Operation,
-    Refused,
     batch_exception,
     check_batch_id,
     parse_answer,
@@ -43,20 +43,20 @@ def test_no_pattern_of_lost_and_late_acks_stalls_a_batch(
     them."""
     window = FlowWindow(flow, outstanding, gap_ok=True)
     server = FlowServer(min(flow, changes[0]))
-    under_way: list[tuple[int, FlowAck]] = []
+    in_flight: list[tuple[int, FlowAck]] = []
     counts = {"answers": 0, "pings": 0}
 
     def answer(ack: tuple[int, int]) -> None:
         n = counts["answers"]
         counts["answers"] += 1
         if not lost[n % len(lost)] or n % 7 == 6:
-            under_way.append((late[n % len(late)], FlowAck(*ack)))
+            in_flight.append((late[n % len(late)], FlowAck(*ack)))
 
     while window.sent < TOTAL:
-        under_way = [(wait - 1, ack) for wait, ack in under_way]
-        for wait, ack in list(under_way):
+        in_flight = [(wait - 1, ack) for wait, ack in in_flight]
+        for wait, ack in list(in_flight):
             if wait < 0:
-                under_way.remove((wait, ack))
+                in_flight.remove((wait, ack))
                 window.on_answer(ack)
         if window.room:
             window.take()
@@ -66,7 +66,7 @@ def test_no_pattern_of_lost_and_late_acks_stalls_a_batch(
                 answer(server.first())
             if made:
                 answer(made)
-        elif not under_way:
+        elif not in_flight:
             counts["pings"] += 1
             assert counts["pings"] < PINGS_MAX, "the batch stalls"
             answer(server.ping())
@@ -112,9 +112,11 @@ def test_acks_that_come_late_or_twice_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("gap_ok", [False, True])
-@pytest.mark.parametrize("make", [lambda: Gap(2, 4), lambda: Refused(3, ApiError(400, 10071, "wrong"))])
+@pytest.mark.parametrize(
+    "make", [lambda: BatchGap(2, 4), lambda: BatchRefused(3, ApiError(400, 10071, "wrong"))]
+)
 def test_a_gap_or_a_refusal_ends_only_a_batch_that_fails_at_gaps(
-    gap_ok: bool, make: Callable[[], Gap | Refused]
+    gap_ok: bool, make: Callable[[], BatchGap | BatchRefused]
 ) -> None:
     """Rows 129 to 131."""
     window = FlowWindow(10, 2, gap_ok=gap_ok)
@@ -149,16 +151,16 @@ def test_windows_that_make_no_sense_are_refused(flow: int, outstanding: int) -> 
         (b'{"type":"ack","seq":20,"msgs":10,"ack_msgs":10}', FlowAck(20, 10)),
         (b'{"seq":20,"ack_msgs":10}', FlowAck(20, 10)),
         (b'{"ack_msgs":10}', FlowAck(0, 10)),
-        (b'{"type":"gap","last_seq":3,"seq":7}', Gap(3, 7)),
-        (b'{"last_seq":3,"seq":7}', Gap(3, 7)),
-        (b'{"seq":7}', Gap(0, 7)),
+        (b'{"type":"gap","last_seq":3,"seq":7}', BatchGap(3, 7)),
+        (b'{"last_seq":3,"seq":7}', BatchGap(3, 7)),
+        (b'{"seq":7}', BatchGap(0, 7)),
         (
             b'{"type":"err","seq":7,"error":{"code":400,"err_code":10071,"description":"d"}}',
-            Refused(7, ApiError(400, 10071, "d")),
+            BatchRefused(7, ApiError(400, 10071, "d")),
         ),
         (
             b'{"seq":7,"error":{"code":400,"err_code":10071,"description":"d"}}',
-            Refused(7, ApiError(400, 10071, "d")),
+            BatchRefused(7, ApiError(400, 10071, "d")),
         ),
         (
             b'{"stream":"S","seq":7,"batch":"b","count":7}',

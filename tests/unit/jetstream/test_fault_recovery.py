@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream.consumer.consumer_replica import Consumer
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
 from tests.support.fault_sites import Injection, Site, recorded, visible_kernels
@@ -73,9 +73,9 @@ def start(path: Path) -> tuple[FileStore, EngineHarness]:
 
 
 def of(value: Any, names: str) -> bool:
-    if isinstance(value, Consumer):
+    if isinstance(value, ConsumerReplica):
         value = getattr(value, "stream", None)  # it may not be whole yet
-    if isinstance(value, Stream):
+    if isinstance(value, StreamReplica):
         config = getattr(value, "config", None)
         return config is not None and config.name in names
     return isinstance(value, str) and len(value) == 1 and value in names

@@ -197,7 +197,7 @@ def test_a_creation_that_raises_leaves_nothing(
         answer = js.api("STREAM.CREATE.T", {"name": "T", "subjects": ["t"], "storage": "file"})
         assert answer["error"]["code"] == 500 and "fault" in answer["error"]["description"]
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.jetstream.consumer.consumer_replica.Consumer._join", fails)
+        patch.setattr("penstock.jetstream.consumer.consumer_replica.ConsumerReplica._join", fails)
         body = {"stream_name": "S", "config": {"durable_name": "c"}}
         assert js.api("CONSUMER.CREATE.S.c", body)["error"]["code"] == 500
     assert len(noted_faults) == 2

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.jetstream import sourcing
 from penstock.jetstream.stream.source_positions import Note
-from penstock.kernels.log.stream_log import StoredMessage
+from penstock.kernels.log.stream_log import StoredRecord
 from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 from tests.unit.jetstream.test_engine_durability import syncing_engine
@@ -28,7 +28,7 @@ def make(js: EngineHarness, name: str, **settings: Any) -> Any:
     return answer
 
 
-def content(js: EngineHarness, name: str) -> dict[int, StoredMessage]:
+def content(js: EngineHarness, name: str) -> dict[int, StoredRecord]:
     log = js.engine.streams[name].log
     found = [log.load(seq) for seq in range(1, log.last_seq + 1)]
     return {message.seq: message for message in found if message is not None}
@@ -93,7 +93,7 @@ def test_row_169_a_mirror_ends_with_what_its_origin_held_by_sequence_and_bytes(
     js.create("O", "o.>", allow_rollup_hdrs=True)
     make(js, "M", mirror={"name": "O"})
     make(js, "SAME", mirror={"name": "O"}, allow_rollup_hdrs=True)
-    held: dict[int, StoredMessage] = {}
+    held: dict[int, StoredRecord] = {}
     for action in script:
         js = act(js, action)
         held |= content(js, "O")

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from penstock.jetstream import source_consumer as origin_consumer
-from penstock.jetstream.consumer.consumer_replica import Consumer
-from penstock.jetstream.engine import JetStream
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.stream.source_positions import Note
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
-from penstock.store.executor import AtOnce
+from penstock.store.executor import InlineExecutor
 from penstock.store.file import FileStore
 from penstock.testing.sim.sim_disk import SimDisk
 from tests.support.engine import EngineHarness
@@ -98,7 +98,7 @@ def test_a_sync_that_ends_while_the_consumer_of_an_origin_is_made_does_not_distu
 ) -> None:
     make_consumer = origin_consumer.make
 
-    def make_slowly(engine: JetStream, *about: Any) -> Consumer:
+    def make_slowly(engine: JetStreamEngine, *about: Any) -> ConsumerReplica:
         engine.tick.synced(engine.streams["X"], None, [])  # making one waits for what the disk has to do
         return make_consumer(engine, *about)
 
@@ -145,7 +145,7 @@ def test_row_174_a_sync_that_ends_before_copies_are_written_leaves_their_origina
         publish(js.index, subject, b"", b"", b"x")
         js.tick()
         if synced is not None:
-            AtOnce().run(*later.waiting.pop(synced))
+            InlineExecutor().run(*later.waiting.pop(synced))
     publish(js.index, b"$JS.API.INFO", b"_INBOX", b"", b"")
     assert len(payloads(js, "S")) == 2  # its own and a copy, which is not written
     later.drain()
@@ -162,7 +162,7 @@ def test_row_174_a_sync_that_ends_before_copies_are_written_leaves_their_origina
 def test_a_note_that_power_loss_made_void_does_not_come_back_with_the_next_power_loss() -> None:
     disk = SimDisk(Random(1))
 
-    def started() -> Stream:
+    def started() -> StreamReplica:
         js = EngineHarness(FileStore("/store", disk=disk).account("$G"))
         if "S" not in js.engine.streams:
             js.create("S", "s", sources=[{"name": "O"}])
@@ -183,7 +183,7 @@ def test_a_note_that_power_loss_made_void_does_not_come_back_with_the_next_power
         disk.sync(disk.open(msgs / name))
     disk.sync_directory(msgs)
     disk.lose_power(all_of_it=True)
-    assert started().inflows[0].seq == 4
+    assert started().source_states[0].seq == 4
 
 
 def test_a_source_that_is_removed_and_added_again_goes_on_where_it_stopped() -> None:

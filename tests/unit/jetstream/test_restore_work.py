@@ -32,7 +32,7 @@ from penstock.protocol.snapshot_archive import (
     STATE_NAME,
     ArchivedConsumer,
     ArchivedState,
-    Entry,
+    ArchiveEntry,
     pack_entry,
 )
 from tests.reference import archive_entries as model
@@ -42,7 +42,7 @@ CONSUMER = CONSUMER_PREFIX + "C"
 
 
 def state(**fields: Any) -> bytes:
-    return MARK + pack_entry(Entry(STATE_NAME, 0, encode(StreamState(**fields))))
+    return MARK + pack_entry(ArchiveEntry(STATE_NAME, 0, encode(StreamState(**fields))))
 
 
 def begun(js: EngineHarness, name: str = "S") -> str:
@@ -83,7 +83,7 @@ def trickling(gathered: int) -> Callable[[], object]:
     """Single bytes behind `gathered` bytes of an entry that is not whole."""
     js = EngineHarness()
     subject = begun(js)
-    head = pack_entry(Entry(CONSUMER, 0, bytes(CONSUMER_MAX)))[: gathered + 40]
+    head = pack_entry(ArchiveEntry(CONSUMER, 0, bytes(CONSUMER_MAX)))[: gathered + 40]
     sent(js, subject, IDENTIFIER + encode_chunks(state(consumer_count=1)), encode_chunks(head))
     return lambda: sent(js, subject, *(encode_chunks(b" ") for _ in range(100)))
 
@@ -95,12 +95,14 @@ def test_a_chunk_costs_the_same_however_much_of_its_entry_came_before() -> None:
 @pytest.mark.parametrize(
     ("entries", "most"),
     [
-        ([Entry("x" * (NAME_MAX + 1), 0, b"")], NAME_MAX),
-        ([Entry(STATE_NAME, 0, bytes(STATE_MAX + 1))], STATE_MAX),
-        ([Entry(CONSUMER, 0, bytes(CONSUMER_MAX + 1))], CONSUMER_MAX),
+        ([ArchiveEntry("x" * (NAME_MAX + 1), 0, b"")], NAME_MAX),
+        ([ArchiveEntry(STATE_NAME, 0, bytes(STATE_MAX + 1))], STATE_MAX),
+        ([ArchiveEntry(CONSUMER, 0, bytes(CONSUMER_MAX + 1))], CONSUMER_MAX),
     ],
 )
-def test_an_entry_that_no_backup_has_is_refused_when_it_is_announced(entries: list[Entry], most: int) -> None:
+def test_an_entry_that_no_backup_has_is_refused_when_it_is_announced(
+    entries: list[ArchiveEntry], most: int
+) -> None:
     js = EngineHarness()
     subject = begun(js)
     head = state(consumer_count=1) if entries[0].name == CONSUMER else MARK
@@ -147,7 +149,7 @@ def test_a_turn_reads_only_so_many_blocks_of_a_chunk(block: bytes) -> None:
     """A megabyte of empty blocks is a quarter million of them."""
     js = EngineHarness()
     subject = begun(js)
-    head = state(consumer_count=1) + pack_entry(Entry(CONSUMER, 0, bytes(50_000)))[:30]
+    head = state(consumer_count=1) + pack_entry(ArchiveEntry(CONSUMER, 0, bytes(50_000)))[:30]
     sent(js, subject, IDENTIFIER + encode_chunks(head))
     heard = js.messages(subject, block * 20_000)
     assert ticks_until(js, lambda: heard) >= 20_000 * restore.BLOCK_WORK // transfers.WORK - 1
@@ -166,7 +168,9 @@ def test_a_turn_takes_only_so_many_chunks() -> None:
 
 def consumer_entry(name: str, size: int) -> bytes:
     config = ConsumerConfig(durable_name=name, description="x" * 4000, metadata={"x": "y" * size})
-    return pack_entry(Entry(CONSUMER_PREFIX + name, 0, encode(ArchivedConsumer(config, ArchivedState()))))
+    return pack_entry(
+        ArchiveEntry(CONSUMER_PREFIX + name, 0, encode(ArchivedConsumer(config, ArchivedState())))
+    )
 
 
 def test_a_turn_reads_and_makes_only_so_many_consumers() -> None:
@@ -287,7 +291,7 @@ def test_what_is_no_state_of_a_consumer_is_refused(pending: str, why: str) -> No
     subject = begun(js)
     config = '{"durable_name":"C","ack_policy":"explicit"}'
     body = f'{{"config":{config},"state":{{"delivered":{{"stream_seq":1}},"pending":{pending}}}}}'
-    entry = pack_entry(Entry(CONSUMER, 0, body.encode()))
+    entry = pack_entry(ArchiveEntry(CONSUMER, 0, body.encode()))
     sent(js, subject, IDENTIFIER + encode_chunks(state(consumer_count=1) + entry + END))
     heard = js.messages(subject)
     ticks_until(js, lambda: heard)

@@ -93,7 +93,7 @@ def test_a_review_ends_with_its_stream_or_retention(end: str) -> None:
     answer = ask(js, "CONSUMER.DELETE.S.a")
     js.tick()
     if end == "retention":
-        js.engine.streams["S"].needs = None
+        js.engine.streams["S"].interest_state = None
     else:
         ask(js, end)
     for _ in range(10):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.ingest.ingest import IngestBatch
 from penstock.kernels.wire.sinks import DirtyList
 from penstock.protocol.api import DiscardPolicy, StreamConfig
@@ -20,10 +20,10 @@ WINDOW_NS = 1_000
 Publish = tuple[bytes, dict[str, str], bytes]
 
 
-def make_stream(**settings: Any) -> Stream:
+def make_stream(**settings: Any) -> StreamReplica:
     config = StreamConfig(**{"name": "S", "subjects": ["s.>"], **NO_LIMITS, **settings})
     store = MemoryStreamStore({}, "S", b"", storage=config.storage.value)
-    return Stream(config, store, created=1, domain="", api_level=3, dirty=DirtyList())
+    return StreamReplica(config, store, created=1, domain="", api_level=3, dirty=DirtyList())
 
 
 NO_LIMITS = {
@@ -37,7 +37,7 @@ NO_LIMITS = {
 }
 
 
-def put(stream: Stream, *publishes: Publish, now: int = 10) -> list[dict[str, Any]]:
+def put(stream: StreamReplica, *publishes: Publish, now: int = 10) -> list[dict[str, Any]]:
     """Publishes in one batch; the answers, in order."""
     batch = IngestBatch()
     for subject, headers, payload in publishes:
@@ -49,7 +49,7 @@ def put(stream: Stream, *publishes: Publish, now: int = 10) -> list[dict[str, An
 
 
 def put_one(
-    stream: Stream, subject: bytes = b"s.1", payload: bytes = b"x", now: int = 10, **headers: str
+    stream: StreamReplica, subject: bytes = b"s.1", payload: bytes = b"x", now: int = 10, **headers: str
 ) -> Any:
     """One publish; header names with _ for -."""
     return put(stream, (subject, {k.replace("_", "-"): v for k, v in headers.items()}, payload), now=now)[0]
@@ -76,7 +76,7 @@ def test_a_plain_publish_is_acked_with_its_sequence() -> None:
 def test_the_domain_stands_in_the_ack() -> None:
     store = MemoryStreamStore({}, "S", b"", storage="file")
     config = StreamConfig(name="S", subjects=["s"], **NO_LIMITS)
-    stream = Stream(config, store, created=1, domain="hub", api_level=3, dirty=DirtyList())
+    stream = StreamReplica(config, store, created=1, domain="hub", api_level=3, dirty=DirtyList())
     assert put_one(stream, b"s") == {"stream": "S", "domain": "hub", "seq": 1}
 
 
@@ -121,7 +121,7 @@ REFUSED_HEADERS = [
 ]
 
 
-def three_messages() -> Stream:
+def three_messages() -> StreamReplica:
     stream = make_stream()
     put(stream, (b"s.0", {}, b""), (b"s.1", {"Nats-Msg-Id": "1"}, b"x"), (b"s.2", {}, b""))
     return stream
@@ -314,7 +314,7 @@ models = st.builds(
 )
 
 
-def stream_like(model: StreamModel) -> Stream:
+def stream_like(model: StreamModel) -> StreamReplica:
     return make_stream(
         max_msgs=model.max_msgs,
         max_bytes=model.max_bytes,

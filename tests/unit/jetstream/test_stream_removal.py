@@ -10,7 +10,7 @@ import pytest
 
 from penstock.jetstream import slices
 from penstock.kernels.wire.dispatch import ServiceSink, publish
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.store.disk import LocalDisk
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
@@ -146,7 +146,7 @@ def test_an_ack_to_a_removed_stream_is_not_confirmed(tmp_path: Path, monkeypatch
     def hear(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
         got.append(reply)
 
-    js.index.insert(Subscription(ServiceSink(hear), b"pulled"))
+    js.index.insert(SinkSubscription(ServiceSink(hear), b"pulled"))
     publish(js.index, b"$JS.API.CONSUMER.MSG.NEXT.S.c2", b"pulled", b"", b'{"batch":1}')
     js.tick()
     confirmed = js.listen(b"confirmed")

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.stream.ttl import NEVER, TTL_MAX_NS, is_marker, parse_ttl
-from penstock.kernels.log.stream_log import StoredMessage
+from penstock.kernels.log.stream_log import StoredRecord
 from penstock.protocol import headers
 from penstock.store.file import FileStore
 from tests.support.engine import START_NS, EngineHarness
@@ -26,7 +26,7 @@ def subjects(js: EngineHarness) -> dict[str, int]:
     return found
 
 
-def last(js: EngineHarness, subject: str) -> StoredMessage:
+def last(js: EngineHarness, subject: str) -> StoredRecord:
     message = js.engine.streams["T"].log.load_last(subject.encode())
     assert message is not None
     return message

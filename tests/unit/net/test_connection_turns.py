@@ -14,13 +14,13 @@ import pytest
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.budget import CROWD_NS, SHORT_NS
-from penstock.kernels.wire.dispatch import ClientSink, Inlet, ServiceSink
+from penstock.kernels.wire.dispatch import ClientSink, Ingress, ServiceSink
 from penstock.kernels.wire.frames import OP_ERROR, OP_NEED_MORE
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.kernels.wire.ticks import TickTrigger
 from penstock.net.backlog import BacklogWatch, Bounds
 from penstock.net.reasons import CloseReason
-from penstock.net.server_connection import Connection
+from penstock.net.server_connection import ServerConnection
 from penstock.net.tls import TlsLayer, TlsPolicy
 from penstock.net.websocket import WebsocketLayer, WebsocketPolicy
 
@@ -78,12 +78,12 @@ class World:
         self.ended: list[CloseReason] = []
         self.counts: list[int] = []  # frames of each turn
         index = SubscriptionIndex()
-        index.insert(Subscription(ServiceSink(self._serve), b">"))
+        index.insert(SinkSubscription(ServiceSink(self._serve), b">"))
         loop = asyncio.get_running_loop()
         watch = BacklogWatch(loop, Bounds(64 << 20, 10.0), flush_all=lambda: False, trigger=self.trigger)
         self.sink = ClientSink(self.trigger.dirty_sinks)
-        self.inlet = Inlet(self.sink, index)
-        self.connection = Connection(self.inlet, watch)
+        self.ingress = Ingress(self.sink, index)
+        self.connection = ServerConnection(self.ingress, watch)
         self.connection.attach(self)
         self.sink.owner = self.connection
         self.raw = Raw()
@@ -93,7 +93,7 @@ class World:
 
     def _make_crowd(self) -> None:
         sink = ClientSink(self.trigger.dirty_sinks)
-        light = Inlet(sink)
+        light = Ingress(sink)
         light.trigger, light.on_control, light.is_direct = self.trigger, lambda op: None, True
         light.parser.feed(b"PING\r\n")
         light.go_on()
@@ -173,8 +173,8 @@ class World:
                 self.connection.close(CloseReason.PARSE_ERROR)
                 return
             self._note(b"op %d" % op)
-            self.inlet.control()
-            op = self.inlet.process()
+            self.ingress.control()
+            op = self.ingress.process()
 
     def closed(self, reason: CloseReason) -> None:
         self.ended.append(reason)
@@ -287,7 +287,9 @@ async def test_what_a_layer_keeps_for_later_turns_comes_before_the_end_of_the_so
         world.read(world.encode(wire))
         assert len(world.served) < 40
         if kind != "plain":
-            assert world.inlet.parser.pending < len(wire) // 2, "a layer hands over what there is a turn for"
+            assert world.ingress.parser.pending < len(wire) // 2, (
+                "a layer hands over what there is a turn for"
+            )
         world.protocol.connection_lost(end)
         world.settle()
         assert world.served == large
@@ -383,7 +385,7 @@ async def raise_in_a_later_part(kind: str) -> None:
     def fail(op: int) -> None:
         raise ValueError("no")
 
-    world.inlet.on_control = fail
+    world.ingress.on_control = fail
     world.trigger.budget.wait(lambda: others.append(1))
     world.settle()
     assert (world.connection.close_reason, others) == (CloseReason.READ_ERROR, [1])
@@ -394,13 +396,13 @@ async def raise_in_a_later_part(kind: str) -> None:
 def test_a_turn_that_raises_at_once_ends_its_connection(
     kind: str, noted_faults: list[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(connection: Connection) -> None:
+    def fail(connection: ServerConnection) -> None:
         raise ValueError("no")
 
     async def main() -> None:
         world = World(kind)
         world.settle()
-        monkeypatch.setattr(Connection, "_on_turn", fail)
+        monkeypatch.setattr(ServerConnection, "_on_turn", fail)
         world.read(world.encode(publishes(100)))
         world.settle()
         assert world.connection.close_reason == CloseReason.READ_ERROR

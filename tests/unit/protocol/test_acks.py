@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.protocol import acks
-from penstock.protocol.acks import AckBody, AckKind, Delivery
+from penstock.protocol.acks import AckBody, AckKind, AckSubject
 from penstock.protocol.api import DecodeError, PullRequest
 
 NAME = st.text(alphabet="abcXYZ-_0", min_size=1, max_size=8)
@@ -18,7 +18,7 @@ NUMBER = st.integers(min_value=0, max_value=2**63 - 1)
 def test_a_reply_subject_says_what_went_into_it(
     stream: str, consumer: str, delivered: int, sseq: int, cseq: int, ts: int, pending: int
 ) -> None:
-    delivery = Delivery(stream, consumer, delivered, sseq, cseq, ts, pending)
+    delivery = AckSubject(stream, consumer, delivered, sseq, cseq, ts, pending)
     assert acks.parse_reply(acks.build_reply(*delivery[:7])) == delivery
     second = delivery._replace(domain="hub", account_hash="AbC")
     assert acks.parse_reply(acks.build_reply_v2(second)) == second
@@ -27,7 +27,7 @@ def test_a_reply_subject_says_what_went_into_it(
 
 def test_a_domain_of_underscore_is_none() -> None:
     subject = "$JS.ACK._.hash.S.C.1.2.3.4.5"
-    assert acks.parse_reply(subject) == Delivery("S", "C", 1, 2, 3, 4, 5, "", "hash")
+    assert acks.parse_reply(subject) == AckSubject("S", "C", 1, 2, 3, 4, 5, "", "hash")
 
 
 @pytest.mark.parametrize(

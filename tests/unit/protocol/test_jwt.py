@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from penstock.errors import MisuseError
 from penstock.protocol.claims import (
     ENTRIES_MAX,
-    Account,
     AccountClaims,
+    AccountFields,
     Activation,
     ActivationClaims,
     AnyClaims,
-    Export,
+    ExportClaim,
     GenericClaims,
-    Import,
+    ImportClaim,
     OperatorLimits,
-    Permission,
-    Scope,
-    Template,
+    PermissionClaim,
+    ScopeClaim,
+    TemplateClaim,
     TimeRange,
-    User,
     UserClaims,
+    UserFields,
     WeightedMapping,
     seconds_of,
 )
@@ -64,9 +64,11 @@ USER = key("user", "joe")
 TOO_MANY = (WeightedMapping(subject="b"), WeightedMapping(subject="c", weight=1))
 
 subjects = st.sampled_from(["a", "a.b", "a.*", ">", "x.>"])
-permissions = st.builds(Permission, allow=st.lists(subjects).map(tuple), deny=st.lists(subjects).map(tuple))
+permissions = st.builds(
+    PermissionClaim, allow=st.lists(subjects).map(tuple), deny=st.lists(subjects).map(tuple)
+)
 users = st.builds(
-    User,
+    UserFields,
     pub=permissions,
     sub=permissions,
     src=st.just(()) | st.just(("10.0.0.0/8",)),
@@ -78,14 +80,14 @@ users = st.builds(
     tags=st.lists(st.sampled_from(["a:1", "b"])).map(tuple),
 )
 accounts = st.builds(
-    Account,
-    imports=st.just(()) | st.just((Import(subject="a", account=ACCOUNT.public, type="stream"),)),
-    exports=st.just(()) | st.just((Export(subject="a.*", type="service", token_req=True),)),
+    AccountFields,
+    imports=st.just(()) | st.just((ImportClaim(subject="a", account=ACCOUNT.public, type="stream"),)),
+    exports=st.just(()) | st.just((ExportClaim(subject="a.*", type="service", token_req=True),)),
     limits=st.builds(OperatorLimits, conn=st.integers(-1, 5), mem_storage=st.integers(-1, 5)),
     signing_keys=st.just(())
-    | st.just((ACCOUNT.public, Scope(key=ACCOUNT.public, template=Template(subs=0)))),
+    | st.just((ACCOUNT.public, ScopeClaim(key=ACCOUNT.public, template=TemplateClaim(subs=0)))),
     revocations=st.dictionaries(st.just("*") | st.just(USER.public), st.integers(0, 2**40)),
-    default_permissions=st.just(User().limits).map(lambda _: Account().default_permissions),
+    default_permissions=st.just(UserFields().limits).map(lambda _: AccountFields().default_permissions),
     mappings=st.just({}) | st.just({"a": (WeightedMapping(subject="b", weight=5),)}),
 )
 
@@ -104,7 +106,7 @@ def resigned(token: str, change: Any = None, head: dict[str, str] | None = None)
 
 
 @given(users)
-def test_user_claims_come_back(user: User) -> None:
+def test_user_claims_come_back(user: UserFields) -> None:
     """Row 185."""
     claims = UserClaims(subject=USER.public, name="joe", expires=9, nats=user)
     found = decode_user(encode(claims, ACCOUNT, now_s=7))
@@ -113,7 +115,7 @@ def test_user_claims_come_back(user: User) -> None:
 
 
 @given(accounts)
-def test_account_claims_come_back(account: Account) -> None:
+def test_account_claims_come_back(account: AccountFields) -> None:
     claims = AccountClaims(subject=ACCOUNT.public, nats=account)
     found = decode_account(encode(claims, OPERATOR, now_s=7))
     assert found == msgspec.structs.replace(claims, issuer=OPERATOR.public, issued_at=7, id=found.id)
@@ -211,7 +213,7 @@ def test_claims_have_their_time() -> None:
 
 
 def test_revocations_hold_until_the_second_they_name() -> None:
-    account = Account(revocations={"*": 5, USER.public: 10})
+    account = AccountFields(revocations={"*": 5, USER.public: 10})
     assert account.revokes(USER.public, 10)
     assert not account.revokes(USER.public, 11)
     assert account.revokes("somebody else", 5)
@@ -231,16 +233,19 @@ def test_the_operators_own_key_is_not_trusted_when_it_is_strict() -> None:
 @pytest.mark.parametrize(
     ("claims", "why"),
     [
-        (UserClaims(nats=User(src=("10.0.0.0/40",))), "invalid cidr"),
-        (UserClaims(nats=User(src="10.0.0.0/8, nonsense")), "invalid cidr"),
-        (UserClaims(nats=User(times=(TimeRange(start="8", end="17:00:00"),))), "start in time range"),
-        (UserClaims(nats=User(pub=Permission(allow=("a q",)))), "not allowed to contain queue"),
-        (UserClaims(nats=User(sub=Permission(allow=("a..b",)))), "consecutive"),
-        (UserClaims(nats=User(issuer_account="A")), "not an account public key"),
-        (AccountClaims(nats=Account(exports=(Export(subject="a", type="stream"),))), "more exports"),
-        (AccountClaims(nats=Account(imports=(Import(subject="a"),))), "account to import from"),
-        (AccountClaims(nats=Account(signing_keys=("U",))), "not a valid account signing key"),
-        (AccountClaims(nats=Account(mappings={"a": TOO_MANY})), "100%"),
+        (UserClaims(nats=UserFields(src=("10.0.0.0/40",))), "invalid cidr"),
+        (UserClaims(nats=UserFields(src="10.0.0.0/8, nonsense")), "invalid cidr"),
+        (UserClaims(nats=UserFields(times=(TimeRange(start="8", end="17:00:00"),))), "start in time range"),
+        (UserClaims(nats=UserFields(pub=PermissionClaim(allow=("a q",)))), "not allowed to contain queue"),
+        (UserClaims(nats=UserFields(sub=PermissionClaim(allow=("a..b",)))), "consecutive"),
+        (UserClaims(nats=UserFields(issuer_account="A")), "not an account public key"),
+        (
+            AccountClaims(nats=AccountFields(exports=(ExportClaim(subject="a", type="stream"),))),
+            "more exports",
+        ),
+        (AccountClaims(nats=AccountFields(imports=(ImportClaim(subject="a"),))), "account to import from"),
+        (AccountClaims(nats=AccountFields(signing_keys=("U",))), "not a valid account signing key"),
+        (AccountClaims(nats=AccountFields(mappings={"a": TOO_MANY})), "100%"),
         (ActivationClaims(nats=Activation()), "cannot be empty"),
     ],
 )  # fmt: skip
@@ -259,10 +264,10 @@ def test_times_of_day(text: str, seconds: int | None) -> None:
 # -- templates
 
 
-def filled(*allow: str, deny: tuple[str, ...] = (), tags: tuple[str, ...] = ()) -> Permission:
-    user = UserClaims(subject="U1", name="joe", nats=User(issuer_account="A1", tags=tags))
-    account = AccountClaims(subject="A1", name="acme", nats=Account(tags=("region:eu",)))
-    return fill(Template(pub=Permission(allow=allow, deny=deny)), user, account).pub
+def filled(*allow: str, deny: tuple[str, ...] = (), tags: tuple[str, ...] = ()) -> PermissionClaim:
+    user = UserClaims(subject="U1", name="joe", nats=UserFields(issuer_account="A1", tags=tags))
+    account = AccountClaims(subject="A1", name="acme", nats=AccountFields(tags=("region:eu",)))
+    return fill(TemplateClaim(pub=PermissionClaim(allow=allow, deny=deny)), user, account).pub
 
 
 def test_a_template_knows_the_user_and_the_account() -> None:
@@ -276,7 +281,7 @@ def test_a_tag_that_comes_twice_makes_two_subjects() -> None:
 
 
 def test_an_allow_list_of_which_nothing_is_left_denies_everything() -> None:
-    assert filled("{{tag(team)}}") == Permission(deny=(">",))
+    assert filled("{{tag(team)}}") == PermissionClaim(deny=(">",))
     assert filled("{{tag(team)}}", "a").allow == ("a",)
 
 

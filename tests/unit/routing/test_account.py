@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from penstock.kernels.wire.dispatch import ClientSink
-from penstock.kernels.wire.sinks import DirtyList, Sink, Subscription
+from penstock.kernels.wire.sinks import DirtyList, Sink, SinkSubscription
 from penstock.routing.account import Account
 
 
 def subscribed(account: Account, subject: bytes) -> ClientSink:
     sink = ClientSink(DirtyList())
     sink.headers = True
-    account.index.insert(Subscription(sink, subject, b"", b"1"))
+    account.index.insert(SinkSubscription(sink, subject, b"", b"1"))
     return sink
 
 

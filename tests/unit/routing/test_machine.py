@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.kernels.wire.dispatch import ClientSink, Inlet
+from penstock.kernels.wire.dispatch import ClientSink, Ingress
 from penstock.kernels.wire.frames import OP_NEED_MORE, FrameParser
-from penstock.kernels.wire.sinks import DirtyList, Subscription
+from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from penstock.routing.account import Account
 from penstock.routing.mapping import Destination, Mappings, SubjectMapping
 from tests.reference import mappings as mapping_model
@@ -51,7 +51,7 @@ class Member:
     client: int
     subject: str
     queue: str
-    subscription: Subscription
+    subscription: SinkSubscription
     left: int  # messages until UNSUB max ends it; -1 = no maximum
 
 
@@ -62,14 +62,14 @@ class Client:
     account: Account
     number: int
     machine: RoutingMachine
-    inlet: Inlet = field(init=False)
+    ingress: Ingress = field(init=False)
 
     def __post_init__(self) -> None:
         self.sink = ClientSink(DirtyList(lambda: None), self)
         self.sink.echo = self.number != 0  # one of them does not hear itself
-        self.inlet = Inlet(self.sink, self.account.index)
+        self.ingress = Ingress(self.sink, self.account.index)
 
-    def on_auto_unsubscribe(self, subscription: Subscription) -> None:
+    def on_auto_unsubscribe(self, subscription: SinkSubscription) -> None:
         self.account.index.remove(subscription)
 
     def received(self) -> list[tuple[int, str]]:
@@ -104,7 +104,7 @@ class RoutingMachine(RuleBasedStateMachine):
     )
     def subscribe(self, client: int, subject: str, queue: str, most: int) -> None:
         self.serial += 1
-        subscription = Subscription(
+        subscription = SinkSubscription(
             self.clients[client].sink, subject.encode(), queue.encode(), b"%d" % self.serial, max(0, most)
         )
         self.account.index.insert(subscription)
@@ -131,7 +131,7 @@ class RoutingMachine(RuleBasedStateMachine):
         if made:
             self.account.set_mappings(Mappings(made), self.below)
         for client in self.clients:
-            client.inlet.mapper = self.account.mapper
+            client.ingress.mapper = self.account.mapper
 
     @rule(
         client=st.integers(0, CLIENTS - 1), subject=SUBJECTS, times=st.integers(1, 3), cut=st.integers(1, 40)
@@ -141,8 +141,8 @@ class RoutingMachine(RuleBasedStateMachine):
         for _ in range(times):
             data = b"PUB %s 2\r\nhi\r\n" % subject.encode()
             for piece in (data[:cut], data[cut:]):
-                self.clients[client].inlet.parser.feed(piece)
-                assert self.clients[client].inlet.process() == OP_NEED_MORE
+                self.clients[client].ingress.parser.feed(piece)
+                assert self.clients[client].ingress.process() == OP_NEED_MORE
             self.check(client, subject)
 
     def check(self, sender: int, subject: str) -> None:

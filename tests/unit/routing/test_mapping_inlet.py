@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.dispatch import ClientSink, Inlet, SubjectMapper
-from penstock.kernels.wire.sinks import DirtyList, Subscription
+from penstock.kernels.wire.dispatch import ClientSink, Ingress, SubjectMapper
+from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from penstock.routing.account import Account
 from penstock.routing.mapping import Destination, Mappings, SubjectMapping
 from tests.reference import mappings as model
@@ -24,14 +24,14 @@ class Client:
         self.sink = ClientSink(DirtyList(lambda: None))
         self.sink.headers = True
         self.index = SubscriptionIndex()
-        self.inlet = Inlet(self.sink, self.index)
-        self.inlet.no_responders = True
+        self.ingress = Ingress(self.sink, self.index)
+        self.ingress.no_responders = True
         for i, subject in enumerate(filters):
-            self.index.insert(Subscription(self.sink, subject, b"", b"%d" % i))
+            self.index.insert(SinkSubscription(self.sink, subject, b"", b"%d" % i))
 
     def send(self, data: bytes) -> bytes:
-        self.inlet.parser.feed(data)
-        self.inlet.process()
+        self.ingress.parser.feed(data)
+        self.ingress.process()
         return self.sink.take()
 
 
@@ -49,18 +49,18 @@ class Deciding:
 
 def test_the_receiver_sees_the_mapped_subject() -> None:
     client = Client(b">")
-    client.inlet.mapper = SubjectMapper(lambda subject: (b"new." + subject, True))
+    client.ingress.mapper = SubjectMapper(lambda subject: (b"new." + subject, True))
     assert (
         client.send(b"PUB a 2\r\nhi\r\nPUB b r 0\r\n\r\n")
         == b"MSG new.a 0 2\r\nhi\r\nMSG new.b 0 r 0\r\n\r\n"
     )
-    client.inlet.mapper = None
+    client.ingress.mapper = None
     assert client.send(b"PUB a 0\r\n\r\n") == b"MSG a 0 0\r\n\r\n"
 
 
 def test_a_publish_byte_by_byte_is_mapped_once() -> None:
     client, decide = Client(b">"), Deciding(fixed=False)
-    client.inlet.mapper = SubjectMapper(decide)
+    client.ingress.mapper = SubjectMapper(decide)
     got = b"".join(client.send(bytes([byte])) for byte in b"HPUB a 12 14\r\nNATS/1.0\r\n\r\nhi\r\n")
     assert got == b"HMSG to.1 0 12 14\r\nNATS/1.0\r\n\r\nhi\r\n"
     assert decide.asked == [b"a"]
@@ -92,21 +92,21 @@ def test_permissions_see_the_mapped_subject() -> None:
         seen.append(subject)
         return False
 
-    client.inlet.mapper = SubjectMapper(lambda subject: (b"mapped", True))
-    client.inlet.publish_check = refuse
+    client.ingress.mapper = SubjectMapper(lambda subject: (b"mapped", True))
+    client.ingress.publish_check = refuse
     assert client.send(b"PUB a 0\r\n\r\n") == b""
     assert seen == [b"mapped"]
 
 
 def test_a_mapping_to_a_reserved_subject_is_refused() -> None:
     client = Client(b">")
-    client.inlet.mapper = SubjectMapper(lambda subject: (b"$NRG.x", True))
+    client.ingress.mapper = SubjectMapper(lambda subject: (b"$NRG.x", True))
     assert client.send(b"PUB a 0\r\n\r\n") == b"-ERR 'Permissions Violation for Publish to \"$NRG.x\"'\r\n"
 
 
 def test_nobody_responds_to_a_dropped_message() -> None:
     client = Client(b"r", b"a")
-    client.inlet.mapper = SubjectMapper(lambda subject: (b"", False))
+    client.ingress.mapper = SubjectMapper(lambda subject: (b"", False))
     assert client.send(b"PUB a r 0\r\n\r\n") == (
         b"HMSG r 0 32 32\r\nNATS/1.0 503\r\nNats-Subject: \r\n\r\n\r\n"
     )
@@ -157,9 +157,9 @@ def test_publishes_with_mappings_reach_whom_the_model_says(
     client = Client()
     account = Account("A")
     account.set_mappings(Mappings(SubjectMapping.to(*pair) for pair in mappings), lambda n: 0)
-    client.inlet.mapper = account.mapper
+    client.ingress.mapper = account.mapper
     for i, (subject, queue) in enumerate(filters):
-        client.index.insert(Subscription(client.sink, subject.encode(), queue, b"%d" % i))
+        client.index.insert(SinkSubscription(client.sink, subject.encode(), queue, b"%d" % i))
     for subject in subjects:
         expected = model.mapped(mappings, subject)
         willing = [(i, queue) for i, (f, queue) in enumerate(filters) if matches(f, expected)]

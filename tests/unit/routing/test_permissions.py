@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.errors import ConfigError
 from penstock.routing.permissions import (
     RESPONSES_MAX,
-    Entry,
+    PermissionEntry,
     PermissionRules,
     Permissions,
     ResponseGrants,
@@ -27,7 +27,7 @@ FILTER = st.builds(
     st.lists(TOKEN, min_size=1, max_size=3),
     st.sampled_from([[], [], [">"]]),
 ) | st.just(">")
-ENTRIES = st.lists(FILTER.map(Entry), max_size=3).map(tuple)
+ENTRIES = st.lists(FILTER.map(PermissionEntry), max_size=3).map(tuple)
 SIDE = st.builds(SubjectPermission, allow=st.none() | ENTRIES, deny=ENTRIES)
 PERMISSIONS = st.builds(
     Permissions, publish=SIDE, subscribe=SIDE, responses=st.none() | st.just(ResponsePermission())
@@ -88,8 +88,8 @@ def test_a_literal_subject_may_be_subscribed_to_when_it_may_be_read(
 def test_entries_with_queues_decide_about_queues(
     allow: tuple[str, ...], deny: tuple[str, ...], queue: bytes, allowed: bool
 ) -> None:
-    def entries(texts: tuple[str, ...]) -> tuple[Entry, ...]:
-        return tuple(Entry.parse(text, queues=True) for text in texts)
+    def entries(texts: tuple[str, ...]) -> tuple[PermissionEntry, ...]:
+        return tuple(PermissionEntry.parse(text, queues=True) for text in texts)
 
     rules = Permissions(subscribe=SubjectPermission(entries(allow) or None, entries(deny))).rules
     assert rules.may_subscribe(b"s", queue) == allowed
@@ -98,7 +98,7 @@ def test_entries_with_queues_decide_about_queues(
 @pytest.mark.parametrize(("text", "queues"), [("", True), ("a..b", True), ("a b c", True), ("a b", False)])
 def test_an_entry_that_is_no_filter_is_refused(text: str, queues: bool) -> None:
     with pytest.raises(ConfigError):
-        Entry.parse(text, queues=queues)
+        PermissionEntry.parse(text, queues=queues)
 
 
 def test_a_grant_ends_with_its_messages_or_its_time() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.protocol import claims
-from penstock.protocol.claims import Account, AccountClaims, JetStreamLimits, OperatorLimits
+from penstock.protocol.claims import AccountClaims, AccountFields, JetStreamLimits, OperatorLimits
 from penstock.routing.imports_exports import (
     Latency,
     ResponseType,
@@ -17,7 +17,7 @@ from penstock.routing.imports_exports import (
     StreamImport,
 )
 from penstock.routing.mapping import SubjectMapping
-from penstock.routing.permissions import Entry
+from penstock.routing.permissions import PermissionEntry
 from penstock.server.accounts.reservations import excess, growth
 from penstock.server.auth.account_claims import (
     account_options,
@@ -31,7 +31,7 @@ NAME = "ACCOUNT"
 
 
 def options(**fields: object) -> AccountOptions:
-    account = Account(**fields)  # type: ignore[arg-type]
+    account = AccountFields(**fields)  # type: ignore[arg-type]
     return account_options(AccountClaims(subject=NAME, nats=account), lambda one: bool(one.token))
 
 
@@ -78,10 +78,10 @@ def test_exports_come_over() -> None:
     latency = claims.ServiceLatency(sampling="headers", results="lat")
     found = options(
         exports=(
-            claims.Export(subject="s.*", type="stream", token_req=True, account_token_position=2),
-            claims.Export(subject="q", type="service", response_type="Chunked", response_threshold=5,
+            claims.ExportClaim(subject="s.*", type="stream", token_req=True, account_token_position=2),
+            claims.ExportClaim(subject="q", type="service", response_type="Chunked", response_threshold=5,
                           service_latency=latency),
-            claims.Export(subject="r", type="service"),
+            claims.ExportClaim(subject="r", type="service"),
         )
     )  # fmt: skip
     assert found.exports == (
@@ -97,7 +97,7 @@ def test_exports_come_over() -> None:
 
 
 def test_imports_come_over_in_their_old_and_new_forms() -> None:
-    base = claims.Import(account="B", type="stream", subject="s.*")
+    base = claims.ImportClaim(account="B", type="stream", subject="s.*")
     service = msgspec.structs.replace(base, type="service", subject="q")
     found = options(
         imports=(
@@ -120,17 +120,19 @@ def test_imports_come_over_in_their_old_and_new_forms() -> None:
 
 
 def test_permissions_come_over_with_defaults_for_responses() -> None:
-    assert permissions_of(claims.Permissions()) is None
+    assert permissions_of(claims.PermissionsClaim()) is None
     found = permissions_of(
-        claims.Permissions(sub=claims.Permission(allow=("a q",)), resp=claims.ResponsePermission())
+        claims.PermissionsClaim(
+            sub=claims.PermissionClaim(allow=("a q",)), resp=claims.ResponsePermissionClaim()
+        )
     )
     assert found is not None
-    assert found.subscribe.allow == (Entry("a", "q"),)
+    assert found.subscribe.allow == (PermissionEntry("a", "q"),)
     assert found.publish.allow is None
     assert found.responses is not None
     assert (found.responses.max_msgs, found.responses.expires_ns) == (1, 120 * 10**9)
     with pytest.raises(ConfigError):
-        permissions_of(claims.Permissions(pub=claims.Permission(allow=("a q",))))
+        permissions_of(claims.PermissionsClaim(pub=claims.PermissionClaim(allow=("a q",))))
 
 
 def test_connection_types_that_nobody_knows_let_nobody_in() -> None:

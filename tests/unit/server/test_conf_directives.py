@@ -7,15 +7,15 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.server.config.conf_parser import parse
 from penstock.server.config.directives import load, options_of
-from penstock.server.config.server_options import JetStreamOptions, Options, User
+from penstock.server.config.server_options import JetStreamOptions, ServerOptions, User
 
 
-def options(text: str) -> Options:
+def options(text: str) -> ServerOptions:
     return options_of(parse(text, "t.conf", environ={}))
 
 
 def test_no_directives_give_the_defaults() -> None:
-    assert options("") == Options()
+    assert options("") == ServerOptions()
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_no_directives_give_the_defaults() -> None:
             gateway {}; leafnodes {}; mqtt {}
             prof_port: 0
             """,
-            Options(
+            ServerOptions(
                 host="127.0.0.1",
                 port=4333,
                 server_name="one",
@@ -60,7 +60,7 @@ def test_no_directives_give_the_defaults() -> None:
             write_deadline: "2s"
             no_fast_producer_stall: true
             """,
-            Options(
+            ServerOptions(
                 max_payload=2 * 1024 * 1024,
                 max_connections=7,
                 max_control_line=8192,
@@ -88,7 +88,7 @@ def test_no_directives_give_the_defaults() -> None:
             syslog: true
             remote_syslog: "udp://localhost:514"
             """,
-            Options(
+            ServerOptions(
                 debug=True,
                 trace=True,
                 trace_verbose=True,
@@ -109,7 +109,7 @@ def test_no_directives_give_the_defaults() -> None:
             no_auth_user: a
             authorization { timeout: 0.5, users: [ {user: a, password: b}, {user: c, password: d} ] }
             """,
-            Options(
+            ServerOptions(
                 no_auth_user="a",
                 users=(User(name="a", password="b"), User(name="c", password="d")),
                 auth_timeout_ns=500_000_000,
@@ -123,7 +123,7 @@ def test_no_directives_give_the_defaults() -> None:
                 domain: hub, sync_interval: "10s"
             }
             """,
-            Options(
+            ServerOptions(
                 jetstream=JetStreamOptions(
                     store_dir="/data",
                     max_memory_bytes=1_000_000_000,
@@ -136,7 +136,7 @@ def test_no_directives_give_the_defaults() -> None:
         ),
     ],
 )
-def test_every_supported_directive_sets_its_option(text: str, expected: Options) -> None:
+def test_every_supported_directive_sets_its_option(text: str, expected: ServerOptions) -> None:
     assert options(text) == expected
 
 
@@ -264,13 +264,13 @@ def test_a_bare_number_is_a_duration_in_seconds() -> None:
 
 def test_an_address_without_host_keeps_the_default_host() -> None:
     found = options("listen: 4333")
-    assert (found.host, found.port) == (Options().host, 4333)
+    assert (found.host, found.port) == (ServerOptions().host, 4333)
 
 
 def test_options_know_the_file_they_came_from(tmp_path: Path) -> None:
     file = tmp_path / "nats.conf"
     file.write_text("port: 4333\n")
-    assert load(str(file)) == Options(port=4333, config_file=str(file))
+    assert load(str(file)) == ServerOptions(port=4333, config_file=str(file))
 
 
 @pytest.mark.parametrize(
@@ -293,6 +293,6 @@ def test_what_the_options_refuse_is_told_with_the_place_of_the_directive(
 
 
 def test_a_block_may_open_on_a_line_of_its_own() -> None:
-    assert options("jetstream\n\n{\n  domain: hub\n}\nport\n: 4333") == Options(
+    assert options("jetstream\n\n{\n  domain: hub\n}\nport\n: 4333") == ServerOptions(
         port=4333, jetstream=JetStreamOptions(domain="hub")
     )

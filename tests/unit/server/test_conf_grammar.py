@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.server.config.conf_parser import Map, Node, parse, parse_file
+from penstock.server.config.conf_parser import ConfMap, ConfNode, parse, parse_file
 
 
-def values(tree: Map) -> dict[str, object]:
+def values(tree: ConfMap) -> dict[str, object]:
     """The tree as plain values."""
     return {key: plain(node) for key, _, node in tree}
 
 
-def plain(node: Node) -> object:
-    if isinstance(node.value, Map):
+def plain(node: ConfNode) -> object:
+    if isinstance(node.value, ConfMap):
         return values(node.value)
     if isinstance(node.value, list):
         return [plain(entry) for entry in node.value]

@@ -8,10 +8,10 @@ from penstock.errors import ConfigError
 from penstock.routing.mapping import Destination, SubjectMapping
 from penstock.server.config.conf_parser import parse
 from penstock.server.config.directives import options_of
-from penstock.server.config.server_options import Options
+from penstock.server.config.server_options import ServerOptions
 
 
-def options(text: str) -> Options:
+def options(text: str) -> ServerOptions:
     return options_of(parse(text, "t.conf", environ={}))
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.errors import ConfigError
-from penstock.server.config.server_options import JetStreamOptions, Options, User
+from penstock.server.config.server_options import JetStreamOptions, ServerOptions, User
 
 NAMES = {
     "ping_interval_ns": "ping_interval",
@@ -40,7 +40,7 @@ NAMES = {
 )
 def test_a_value_out_of_bounds_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=NAMES.get(field, field)):
-        Options(**{field: value})
+        ServerOptions(**{field: value})
 
 
 @pytest.mark.parametrize(("field", "value"), [("sync_interval_ns", 0), ("domain", "a.b"), ("domain", "*")])
@@ -51,9 +51,9 @@ def test_jetstream_options_have_bounds_too(field: str, value: Any) -> None:
 
 def test_a_changed_copy_is_checked_again() -> None:
     with pytest.raises(ConfigError):
-        replace(Options(), port=70000)
+        replace(ServerOptions(), port=70000)
 
 
 def test_options_can_not_be_changed() -> None:
     with pytest.raises(AttributeError, match="immutable"):
-        Options().port = 1  # type: ignore[misc]
+        ServerOptions().port = 1  # type: ignore[misc]

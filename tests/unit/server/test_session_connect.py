@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
 from penstock.server.auth.authenticator import ConfiguredUsers, Credentials, Identity
-from penstock.server.config.server_options import Options, User
-from penstock.server.connect_message import ConnectOptions, parse_connect
+from penstock.server.config.server_options import ServerOptions, User
+from penstock.server.connect_message import ConnectMessage, parse_connect
 from penstock.server.logging.protocol_trace import redacted
 from penstock.server.server_identity import new_server_id
 
 
-def parsed(before: ConnectOptions | None = None, /, **fields: Any) -> ConnectOptions:
-    return parse_connect(json.dumps(fields).encode(), before or ConnectOptions())
+def parsed(before: ConnectMessage | None = None, /, **fields: Any) -> ConnectMessage:
+    return parse_connect(json.dumps(fields).encode(), before or ConnectMessage())
 
 
 def test_defaults_are_the_official_ones() -> None:
@@ -45,7 +45,7 @@ def test_a_connect_of_null_names_nothing() -> None:
 
 
 def test_null_counts_as_absent_and_unknown_fields_are_ignored() -> None:
-    assert parsed(user=None, verbose=None, future="x", tls_required=False) == ConnectOptions()
+    assert parsed(user=None, verbose=None, future="x", tls_required=False) == ConnectMessage()
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_null_counts_as_absent_and_unknown_fields_are_ignored() -> None:
 )
 def test_what_is_no_connect_breaks_the_protocol(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
-        parse_connect(payload, ConnectOptions())
+        parse_connect(payload, ConnectMessage())
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_connect_or_break_the_protocol(payload: bytes) -> None:
     try:
-        assert isinstance(parse_connect(payload, ConnectOptions()), ConnectOptions)
+        assert isinstance(parse_connect(payload, ConnectMessage()), ConnectMessage)
     except ProtocolError as error:
         assert "CONNECT" in str(error)  # noqa: PT017 - either outcome is right
 
@@ -84,34 +84,42 @@ def test_logs_show_no_secrets(field: str) -> None:
     assert json.loads(shown) == {"user": "a", field: "[REDACTED]", "lang": "py"}
 
 
-def checked(options: Options, user: str = "", password: str = "", token: str = "") -> Identity | None:
+def checked(options: ServerOptions, user: str = "", password: str = "", token: str = "") -> Identity | None:
     return ConfiguredUsers(options).check(Credentials(user=user, password=password, token=token))
 
 
 def test_without_authorization_everybody_is_let_in_under_the_name_given() -> None:
-    assert not ConfiguredUsers(Options()).required
-    assert checked(Options(), "a", "b") == Identity("$G", "a")
+    assert not ConfiguredUsers(ServerOptions()).required
+    assert checked(ServerOptions(), "a", "b") == Identity("$G", "a")
 
 
 @pytest.mark.parametrize(
     ("options", "good", "bad"),
     [
-        (Options(user="a", password="b"), {"user": "a", "password": "b"}, {"user": "a", "password": "c"}),
-        (Options(user="a", password="b"), {"user": "a", "password": "b"}, {"user": "c", "password": "b"}),
-        (Options(user="a", password="b"), {"user": "a", "password": "b"}, {}),
-        (Options(user="a", password="b"), {"user": "a", "password": "b"}, {"token": "b"}),
-        (Options(user="a"), {"user": "a"}, {"user": "b"}),
-        (Options(token="t"), {"token": "t"}, {"token": "u"}),
-        (Options(token="t"), {"token": "t"}, {"user": "t", "password": "t"}),
         (
-            Options(users=(User(name="a", password="b"), User(name="c", password="d"))),
+            ServerOptions(user="a", password="b"),
+            {"user": "a", "password": "b"},
+            {"user": "a", "password": "c"},
+        ),
+        (
+            ServerOptions(user="a", password="b"),
+            {"user": "a", "password": "b"},
+            {"user": "c", "password": "b"},
+        ),
+        (ServerOptions(user="a", password="b"), {"user": "a", "password": "b"}, {}),
+        (ServerOptions(user="a", password="b"), {"user": "a", "password": "b"}, {"token": "b"}),
+        (ServerOptions(user="a"), {"user": "a"}, {"user": "b"}),
+        (ServerOptions(token="t"), {"token": "t"}, {"token": "u"}),
+        (ServerOptions(token="t"), {"token": "t"}, {"user": "t", "password": "t"}),
+        (
+            ServerOptions(users=(User(name="a", password="b"), User(name="c", password="d"))),
             {"user": "c", "password": "d"},
             {"user": "c", "password": "b"},
         ),
     ],
 )
 def test_only_the_right_credentials_prove_an_identity(
-    options: Options, good: dict[str, str], bad: dict[str, str]
+    options: ServerOptions, good: dict[str, str], bad: dict[str, str]
 ) -> None:
     assert ConfiguredUsers(options).required
     assert checked(options, **good) is not None
@@ -119,11 +127,11 @@ def test_only_the_right_credentials_prove_an_identity(
 
 
 def test_a_password_that_looks_like_the_stand_in_for_unknown_users_opens_nothing() -> None:
-    assert checked(Options(user="a", password="b"), "nobody", "\x00") is None
+    assert checked(ServerOptions(user="a", password="b"), "nobody", "\x00") is None
 
 
 def test_no_auth_user_is_for_those_without_credentials_only() -> None:
-    options = Options(users=(User(name="a", password="b"),), no_auth_user="a")
+    options = ServerOptions(users=(User(name="a", password="b"),), no_auth_user="a")
     assert not ConfiguredUsers(options).required
     assert checked(options) == Identity("$G", "a")
     assert checked(options, "a", "wrong") is None

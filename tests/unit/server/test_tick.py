@@ -10,7 +10,7 @@ import pytest
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ClientSink, publish
-from penstock.kernels.wire.sinks import Subscription
+from penstock.kernels.wire.sinks import SinkSubscription
 from penstock.server.tick import Tick
 
 
@@ -196,7 +196,7 @@ def test_what_engines_put_out_leaves_in_the_same_tick_and_schedules_none(world: 
 
 def test_a_delivered_message_schedules_the_tick_that_sends_it(world: World) -> None:
     index = SubscriptionIndex()
-    index.insert(Subscription(world.sink, b"a", b"", b"1"))
+    index.insert(SinkSubscription(world.sink, b"a", b"", b"1"))
     publish(index, b"a", b"", b"", b"hi")
     world.loop.turn()
     assert world.steps == ["flush b'MSG a 1 2\\r\\nhi\\r\\n'"]

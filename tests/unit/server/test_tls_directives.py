@@ -11,12 +11,12 @@ from penstock.cli.flag_options import options_of as options_of_flags
 from penstock.errors import ConfigError
 from penstock.server.config import conf_parser
 from penstock.server.config.directives import options_of
-from penstock.server.config.server_options import Options, TlsOptions
+from penstock.server.config.server_options import ServerOptions, TlsOptions
 
 FILES = 'cert_file: "c.pem", key_file: "k.pem"'
 
 
-def read(text: str) -> Options:
+def read(text: str) -> ServerOptions:
     return options_of(conf_parser.parse(text))
 
 

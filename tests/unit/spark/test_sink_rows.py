@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import ConfigError, MisuseError
-from penstock.spark.sink_options import LEDGER_DEFAULT, SinkOptions, Template
+from penstock.spark.sink_options import LEDGER_DEFAULT, SinkOptions, SubjectTemplate
 from penstock.spark.sink_rows import Columns, Layout, header_column
 from penstock.spark.task_identity import Marker, TaskIdentity
 
@@ -58,8 +58,8 @@ def test_mistakes_are_named(given: dict[str, str], text: str) -> None:
 
 
 def test_templates_are_texts_and_names_in_turn() -> None:
-    assert Template.parse("o", "a.{b}.{{c}}{d}") == Template(("a.", ".{c}", ""), ("b", "d"))
-    assert Template.parse("o", "plain") == Template(("plain",), ())
+    assert SubjectTemplate.parse("o", "a.{b}.{{c}}{d}") == SubjectTemplate(("a.", ".{c}", ""), ("b", "d"))
+    assert SubjectTemplate.parse("o", "plain") == SubjectTemplate(("plain",), ())
 
 
 def test_rows_are_filled_from_columns_of_any_type() -> None:

@@ -16,7 +16,7 @@ import pytest
 from penstock import errors
 from penstock.spark.connection_options import ConnectionOptions
 from penstock.spark.source_options import SourceOptions
-from penstock.spark.wire import Connection
+from penstock.spark.wire import BlockingConnection
 
 CERTIFICATE = Path(__file__).parents[2] / "support" / "tls.pem"  # for 127.0.0.1, self-signed, with its key
 INFO = b'INFO {"server_id":"X","version":"2.14.0","headers":true,"max_payload":1048576}\r\n'
@@ -98,7 +98,10 @@ def test_a_request_is_answered_among_pings_and_other_messages() -> None:
         assert peer.line() == b"PONG"
         peer.answer(reply, b"yes")
 
-    with scripted(script) as port, Connection.open(options(port, user="ada", password="pw")) as connection:
+    with (
+        scripted(script) as port,
+        BlockingConnection.open(options(port, user="ada", password="pw")) as connection,
+    ):
         assert connection.request("$JS.API.INFO", b"{}") == b"yes"
         assert connection.info.version == "2.14.0"
 
@@ -110,7 +113,7 @@ def test_an_answer_cut_at_every_byte_is_still_the_answer() -> None:
         for byte in b"MSG %s 1 5\r\nhello\r\n" % reply:
             peer.send(bytes([byte]))
 
-    with scripted(script) as port, Connection.open(options(port)) as connection:
+    with scripted(script) as port, BlockingConnection.open(options(port)) as connection:
         assert connection.request("q", b"") == b"hello"
 
 
@@ -123,7 +126,7 @@ def test_no_responders_is_an_error_of_its_own() -> None:
 
     with (
         scripted(script) as port,
-        Connection.open(options(port)) as connection,
+        BlockingConnection.open(options(port)) as connection,
         pytest.raises(errors.NoRespondersError, match="nobody subscribes"),
     ):
         connection.request("q", b"")
@@ -137,7 +140,7 @@ def test_silence_is_a_timeout_and_the_connection_stays_usable() -> None:
         peer.answer(late, b"too late")
         peer.answer(reply, b"in time")
 
-    with scripted(script) as port, Connection.open(options(port)) as connection:
+    with scripted(script) as port, BlockingConnection.open(options(port)) as connection:
         with pytest.raises(errors.RequestTimeoutError, match=r"on 'slow' within 0\.05 s"):
             connection.request("slow", b"", timeout_s=0.05)
         assert connection.request("quick", b"") == b"in time"
@@ -150,7 +153,7 @@ def test_a_closed_connection_is_told_as_such() -> None:
 
     with (
         scripted(script) as port,
-        Connection.open(options(port)) as connection,
+        BlockingConnection.open(options(port)) as connection,
         pytest.raises(errors.DisconnectedError, match="closed the connection"),
     ):
         connection.request("q", b"")
@@ -171,7 +174,7 @@ def test_a_refused_connect_is_told_by_its_kind(text: bytes, kind: type[errors.Cl
         peer.send(b"-ERR " + text + b"\r\n")
 
     with scripted(script) as port, pytest.raises(kind):
-        Connection.open(options(port))
+        BlockingConnection.open(options(port))
 
 
 def test_a_permissions_violation_names_the_subject_and_the_connection_lives() -> None:
@@ -182,7 +185,7 @@ def test_a_permissions_violation_names_the_subject_and_the_connection_lives() ->
         _, reply, _ = peer.request()
         peer.answer(reply, b"fine")
 
-    with scripted(script) as port, Connection.open(options(port)) as connection:
+    with scripted(script) as port, BlockingConnection.open(options(port)) as connection:
         with pytest.raises(errors.PermissionsError) as caught:
             connection.request("secret.x", b"")
         assert caught.value.subject == "secret.x"
@@ -198,7 +201,7 @@ def test_who_speaks_something_else_is_named_with_what_is_wrong() -> None:
 
     for script in (web, silent):
         with scripted(script) as port, pytest.raises(errors.NoServersError, match=f"127.0.0.1:{port}"):
-            Connection.open(options(port, connectTimeoutSeconds="0.2"))
+            BlockingConnection.open(options(port, connectTimeoutSeconds="0.2"))
 
 
 def test_tls_is_not_given_up_when_the_server_offers_none() -> None:
@@ -206,7 +209,7 @@ def test_tls_is_not_given_up_when_the_server_offers_none() -> None:
         peer.send(INFO)
 
     with scripted(script) as port, pytest.raises(errors.NoServersError, match="the server offers none"):
-        Connection.open(options(port, tls="true"))
+        BlockingConnection.open(options(port, tls="true"))
 
 
 @pytest.mark.parametrize("asked", [{"tls": "true"}, {"scheme": "tls"}, {}])
@@ -227,7 +230,7 @@ def test_tls_is_spoken_when_asked_for_or_required(asked: dict[str, str]) -> None
         scheme = asked.get("scheme", "nats")
         given = {key: value for key, value in asked.items() if key != "scheme"}
         secured = options(port, servers=f"{scheme}://127.0.0.1:{port}", tlsCa=str(CERTIFICATE), **given)
-        with Connection.open(secured) as connection:
+        with BlockingConnection.open(secured) as connection:
             assert connection.request("q", b"") == b"secret"
 
 
@@ -240,7 +243,7 @@ def test_a_certificate_nobody_vouches_for_is_refused() -> None:
             peer.secure(context)
 
     with scripted(script) as port, pytest.raises(errors.NoServersError, match="CERTIFICATE_VERIFY_FAILED"):
-        Connection.open(options(port))
+        BlockingConnection.open(options(port))
 
 
 def test_the_next_server_is_tried_when_one_is_down() -> None:
@@ -250,7 +253,7 @@ def test_the_next_server_is_tried_when_one_is_down() -> None:
         both = SourceOptions.parse(
             {"stream": "S", "servers": f"127.0.0.1:{down},127.0.0.1:{port}"}
         ).connection
-        with Connection.open(both) as connection:
+        with BlockingConnection.open(both) as connection:
             assert connection.address.port == port
 
 
@@ -264,7 +267,7 @@ def test_an_api_refusal_is_the_exception_of_its_code() -> None:
 
     with (
         scripted(script) as port,
-        Connection.open(options(port)) as connection,
+        BlockingConnection.open(options(port)) as connection,
         pytest.raises(errors.StreamNotFoundError),
     ):
         connection.api(api.StreamInfoResponse, "STREAM.INFO.S")

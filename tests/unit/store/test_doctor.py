@@ -22,7 +22,7 @@ from penstock.store import disk, keys
 from penstock.store.file import FileStore
 from penstock.store.journal import read_entries
 from penstock.store.keys import StoreKey
-from penstock.store.store_check import Doctor, Report
+from penstock.store.store_check import StoreChecker, StoreReport
 
 KEY = StoreKey("aes", "correct horse")
 KINDS = ["plain", "compressed", "encrypted", "encrypted and compressed"]
@@ -106,20 +106,20 @@ def read_store(root: Path, kind: str) -> Kept:
 
 
 @contextmanager
-def doctor_of(root: Path, kind: str) -> Iterator[Doctor]:
-    doctor = Doctor(root, key_of(kind))
+def doctor_of(root: Path, kind: str) -> Iterator[StoreChecker]:
+    doctor = StoreChecker(root, key_of(kind))
     try:
         yield doctor
     finally:
         doctor.close()
 
 
-def check(root: Path, kind: str = "plain") -> Report:
+def check(root: Path, kind: str = "plain") -> StoreReport:
     with doctor_of(root, kind) as doctor:
         return doctor.check()
 
 
-def repair(root: Path, kind: str = "plain") -> Report:
+def repair(root: Path, kind: str = "plain") -> StoreReport:
     with doctor_of(root, kind) as doctor:
         return doctor.repair("now")
 
@@ -128,7 +128,7 @@ def files_of(root: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in root.glob("**/*") if path.is_file() and path.name != ".lock"}
 
 
-def only_fault(report: Report) -> tuple[str, int | None, str]:
+def only_fault(report: StoreReport) -> tuple[str, int | None, str]:
     (fault,) = report.faults
     return str(fault.path), fault.offset, fault.what
 

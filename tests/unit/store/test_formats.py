@@ -13,7 +13,7 @@ from penstock.kernels.log.records import xxh64_digest
 from penstock.store.disk import LOCAL_DISK
 from penstock.store.file import META, FileStore
 from penstock.store.files import FORMAT, OpenFiles, pack_meta, unpack_meta
-from penstock.store.store_check import Doctor
+from penstock.store.store_check import StoreChecker
 from tests.support.engine import EngineHarness
 
 NAME, CONTENT = "ORDERS", b'{"config":{"name":"ORDERS"}}'
@@ -71,7 +71,7 @@ def test_a_stream_of_a_newer_format_is_reported_and_not_repaired(tmp_path: Path)
     (directory / META).write_bytes(newer())
     (directory / "msgs" / "1.blk").write_bytes(b"records of a newer format")
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-    doctor = Doctor(tmp_path)
+    doctor = StoreChecker(tmp_path)
     report = doctor.repair("now")
     assert [str(finding.path.name) for finding in report.findings] == [META]
     assert "newer penstock" in report.findings[0].what

@@ -10,10 +10,10 @@ from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.protocol.api import AccountInfoResponse
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
 
 
-def info(engine: JetStream, request: ApiRequest) -> AccountInfoResponse:
+def info(engine: JetStreamEngine, request: ApiRequest) -> AccountInfoResponse:
     """INFO. A payload is ignored, as the official server does."""
     present = engine.capacity.info()
     return AccountInfoResponse(**msgspec.structs.asdict(present))

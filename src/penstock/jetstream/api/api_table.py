@@ -20,7 +20,7 @@ from penstock.protocol import error_codes as codes
 from penstock.protocol.api import DecodeError, decode, unknown_field, with_declared_names
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
 
 T = TypeVar("T")
 OBJECTS_MAX = 20_000  # in a request; the largest that is served, with 1,000 sources, has a quarter of that
@@ -84,7 +84,7 @@ class ApiRequest(Struct):
         return not self.payload or (text[:1] == b"{" and text[-1:] == b"}" and not text[1:-1].strip())
 
 
-ApiHandler = Callable[["JetStream", ApiRequest], Any]
+ApiHandler = Callable[["JetStreamEngine", ApiRequest], Any]
 
 
 class Endpoint(Struct, frozen=True):

@@ -18,11 +18,11 @@ from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.jetstream.api.pages import InfoPage
 from penstock.jetstream.consumer import consumer_config as rules
 from penstock.jetstream.consumer import work_queue
-from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer.dead_letters import subject_of
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE
 from penstock.jetstream.stream.purge import PENDING_WORK
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
@@ -52,12 +52,12 @@ from penstock.protocol.ids import base62
 from penstock.protocol.status import REQUIRED_API_LEVEL, no_responders_block
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
 
 NAME_LEN = 8  # of the name given to an ephemeral
 
 
-def create(engine: JetStream, request: ApiRequest) -> ConsumerCreateResponse:
+def create(engine: JetStreamEngine, request: ApiRequest) -> ConsumerCreateResponse:
     """CONSUMER.CREATE, with or without a name and a filter in the subject.
 
     Who mirrors or sources is told the stream's identity, and refused (10225) when it expects another one.
@@ -94,7 +94,7 @@ def _requested_name(request: ApiRequest, config: ConsumerConfig) -> str:
     return name
 
 
-def create_durable(engine: JetStream, request: ApiRequest) -> ConsumerCreateResponse:
+def create_durable(engine: JetStreamEngine, request: ApiRequest) -> ConsumerCreateResponse:
     """CONSUMER.DURABLE.CREATE: the name in the subject is the durable name."""
     body = request.body(ConsumerCreateRequest)
     stream = _stream_of(engine, request, body)
@@ -106,7 +106,7 @@ def create_durable(engine: JetStream, request: ApiRequest) -> ConsumerCreateResp
     return _created(engine, stream, body, name, request.now)
 
 
-def names(engine: JetStream, request: ApiRequest) -> ConsumerNamesResponse:
+def names(engine: JetStreamEngine, request: ApiRequest) -> ConsumerNamesResponse:
     """CONSUMER.NAMES, in pages of 1024."""
     page, offset, total = _page(engine, request, NAMES_PAGE)
     return ConsumerNamesResponse(
@@ -114,7 +114,7 @@ def names(engine: JetStream, request: ApiRequest) -> ConsumerNamesResponse:
     )
 
 
-def list_infos(engine: JetStream, request: ApiRequest) -> Generator[int, None, ConsumerListResponse]:
+def list_infos(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, ConsumerListResponse]:
     """CONSUMER.LIST, in pages of 256, or fewer where they are large."""
     page, offset, total = _page(engine, request, LIST_PAGE)
     infos = InfoPage()
@@ -133,13 +133,13 @@ def list_infos(engine: JetStream, request: ApiRequest) -> Generator[int, None, C
     )
 
 
-def info(engine: JetStream, request: ApiRequest) -> ConsumerInfoResponse:
+def info(engine: JetStreamEngine, request: ApiRequest) -> ConsumerInfoResponse:
     """CONSUMER.INFO."""
     _expect_empty(request)
     return ConsumerInfoResponse(**_fields(_consumer_of(engine, request).info(request.now)))
 
 
-def delete(engine: JetStream, request: ApiRequest) -> Generator[int, None, SuccessResponse]:
+def delete(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, SuccessResponse]:
     """CONSUMER.DELETE, answered when what only this consumer needed is gone."""
     _expect_empty(request)
     stream, name = engine.stream(request.args[0]), request.args[1]
@@ -155,7 +155,7 @@ def delete(engine: JetStream, request: ApiRequest) -> Generator[int, None, Succe
     return SuccessResponse(type=TYPE_PREFIX + "consumer_delete_response", success=True)
 
 
-def pause(engine: JetStream, request: ApiRequest) -> ConsumerPauseResponse:
+def pause(engine: JetStreamEngine, request: ApiRequest) -> ConsumerPauseResponse:
     """CONSUMER.PAUSE: no deliveries until pause_until; without one, or with one that is over, it goes on."""
     consumer = _consumer_of(engine, request)
     body = request.optional_body(ConsumerPauseRequest)
@@ -172,7 +172,7 @@ def pause(engine: JetStream, request: ApiRequest) -> ConsumerPauseResponse:
     )
 
 
-def reset(engine: JetStream, request: ApiRequest) -> ConsumerResetResponse | None:
+def reset(engine: JetStreamEngine, request: ApiRequest) -> ConsumerResetResponse | None:
     """CONSUMER.RESET: delivers again from a stream sequence on, or (empty body) from above the ack floor.
 
     Nothing answers for a consumer that is not there: each consumer is who listens for its resets.
@@ -190,7 +190,7 @@ def reset(engine: JetStream, request: ApiRequest) -> ConsumerResetResponse | Non
     return ConsumerResetResponse(**_fields(consumer.info(request.now)), reset_seq=seq)
 
 
-def unpin(engine: JetStream, request: ApiRequest) -> ConsumerUnpinResponse:
+def unpin(engine: JetStreamEngine, request: ApiRequest) -> ConsumerUnpinResponse:
     """CONSUMER.UNPIN: the client that is pinned loses the pin."""
     group = request.body(ConsumerUnpinRequest, is_strict=False).group
     if not group:
@@ -205,7 +205,7 @@ def unpin(engine: JetStream, request: ApiRequest) -> ConsumerUnpinResponse:
     return ConsumerUnpinResponse()
 
 
-def next_messages(engine: JetStream, request: ApiRequest) -> None:
+def next_messages(engine: JetStreamEngine, request: ApiRequest) -> None:
     """CONSUMER.MSG.NEXT: messages and statuses go to the reply subject. For an unknown consumer it is status
     503, as nobody would listen there: clients take it as the sign to make theirs anew."""
     stream = engine.streams.get(request.args[0])
@@ -224,7 +224,7 @@ def next_messages(engine: JetStream, request: ApiRequest) -> None:
 # --- helpers -----------------------------------------------------------------------------------------------
 
 
-def _stream_of(engine: JetStream, request: ApiRequest, body: ConsumerCreateRequest) -> Stream:
+def _stream_of(engine: JetStreamEngine, request: ApiRequest, body: ConsumerCreateRequest) -> StreamReplica:
     stream = engine.stream(request.args[0])
     if body.stream_name != stream.name:
         raise codes.STREAM_MISMATCH.exception()
@@ -234,7 +234,7 @@ def _stream_of(engine: JetStream, request: ApiRequest, body: ConsumerCreateReque
     return stream
 
 
-def _consumer_of(engine: JetStream, request: ApiRequest) -> Consumer:
+def _consumer_of(engine: JetStreamEngine, request: ApiRequest) -> ConsumerReplica:
     stream = engine.stream(request.args[0])
     consumer = stream.consumers.get(request.args[1])
     if consumer is None:
@@ -243,7 +243,7 @@ def _consumer_of(engine: JetStream, request: ApiRequest) -> Consumer:
     return consumer
 
 
-def _refuse_offline(stream: Stream, name: str) -> None:
+def _refuse_offline(stream: StreamReplica, name: str) -> None:
     """Raises JetStreamApiError 10195 about a consumer that failed, or could not be opened."""
     if name in stream.offline:
         raise codes.CONSUMER_OFFLINE_REASON.exception(err=stream.offline[name], stream=stream.name)
@@ -254,7 +254,7 @@ def _expect_empty(request: ApiRequest) -> None:
         raise codes.NOT_EMPTY_REQUEST.exception()
 
 
-def _page(engine: JetStream, request: ApiRequest, size: int) -> tuple[list[Consumer], int, int]:
+def _page(engine: JetStreamEngine, request: ApiRequest, size: int) -> tuple[list[ConsumerReplica], int, int]:
     stream = engine.stream(request.args[0])
     # Those that others source by without acks are no consumers of the stream's users.
     names = sorted(name for name, consumer in stream.consumers.items() if not consumer.config.direct)
@@ -267,7 +267,7 @@ def _fields(consumer_info: ConsumerInfo) -> dict[str, Any]:
 
 
 def _created(
-    engine: JetStream, stream: Stream, body: ConsumerCreateRequest, name: str, now: int
+    engine: JetStreamEngine, stream: StreamReplica, body: ConsumerCreateRequest, name: str, now: int
 ) -> ConsumerCreateResponse:
     if body.config.direct and body.config.sourcing and name:
         body, name = _for_sourcing(engine, stream, body, name)
@@ -276,7 +276,7 @@ def _created(
 
 
 def _for_sourcing(
-    engine: JetStream, stream: Stream, body: ConsumerCreateRequest, name: str
+    engine: JetStreamEngine, stream: StreamReplica, body: ConsumerCreateRequest, name: str
 ) -> tuple[ConsumerCreateRequest, str]:
     """The request and name of what a mirror or source elsewhere gets.
 
@@ -307,8 +307,8 @@ def _for_sourcing(
 
 
 def create_consumer(
-    engine: JetStream, stream: Stream, body: ConsumerCreateRequest, name: str, now: int
-) -> Consumer:
+    engine: JetStreamEngine, stream: StreamReplica, body: ConsumerCreateRequest, name: str, now: int
+) -> ConsumerReplica:
     """The consumer a request asks for: a new one, or the present one with the requested configuration.
 
     name: "" for an ephemeral that is given one. Raises JetStreamApiError: what the configuration's rules
@@ -334,7 +334,7 @@ def create_consumer(
     _check_capacity(engine, stream, config)
     work_queue.check(stream, config, name)
     try:
-        consumer = Consumer.create(engine, stream, config, name, now)
+        consumer = ConsumerReplica.create(engine, stream, config, name, now)
     except StoreError as error:
         raise codes.CONSUMER_STORE_FAILED.exception(err=str(error)) from error
     stream.consumers[name] = consumer
@@ -343,13 +343,15 @@ def create_consumer(
     return consumer
 
 
-def _check_dead_letter_stream(engine: JetStream, config: ConsumerConfig) -> None:
+def _check_dead_letter_stream(engine: JetStreamEngine, config: ConsumerConfig) -> None:
     subject = subject_of(config)
     if subject and not engine.index.has_interest(subject.encode()):
         raise rules.refuse(f"no stream takes the dead letter subject {subject!r}: create that stream first")
 
 
-def _updated(present: Consumer, config: ConsumerConfig, action: ConsumerAction, now: int) -> Consumer:
+def _updated(
+    present: ConsumerReplica, config: ConsumerConfig, action: ConsumerAction, now: int
+) -> ConsumerReplica:
     is_same = rules.same(present.config, config)
     if is_same and not config.sourcing:
         return present
@@ -367,14 +369,14 @@ def _updated(present: Consumer, config: ConsumerConfig, action: ConsumerAction, 
     return present
 
 
-def _unused_name(engine: JetStream, stream: Stream) -> str:
+def _unused_name(engine: JetStreamEngine, stream: StreamReplica) -> str:
     while True:
         name = engine.new_id()[-NAME_LEN:] or base62(len(stream.consumers), NAME_LEN)
         if name not in stream.consumers:
             return name
 
 
-def _check_capacity(engine: JetStream, stream: Stream, config: ConsumerConfig) -> None:
+def _check_capacity(engine: JetStreamEngine, stream: StreamReplica, config: ConsumerConfig) -> None:
     if config.direct or config.sourcing:
         return
     if not engine.config.has_tier(1):

@@ -23,10 +23,10 @@ from penstock.errors import JetStreamApiError
 from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.jetstream.api.stream_requests import find_message, is_contradictory, start_seq, time_of
 from penstock.jetstream.limits import MULTI_LAST_MAX, SUBJECTS_MAX
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.log.direct_get import send_run, send_these
 from penstock.kernels.log.filter_set import WorkLimitError, uncovered
-from penstock.kernels.log.stream_log import StoredMessage
+from penstock.kernels.log.stream_log import StoredRecord
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers, status
 from penstock.protocol.api import DecodeError, MsgGetRequest, decode, with_declared_names
@@ -34,7 +34,7 @@ from penstock.protocol.durations import format_time
 from penstock.protocol.subjects import is_valid_filter
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
 
 
 class _Refused(Exception):
@@ -45,7 +45,7 @@ class _Refused(Exception):
         super().__init__(answer.text)
 
 
-def get(engine: JetStream, request: ApiRequest) -> None:
+def get(engine: JetStreamEngine, request: ApiRequest) -> None:
     """DIRECT.GET, both forms."""
     if not request.reply:
         return
@@ -89,7 +89,9 @@ def _checked(body: MsgGetRequest) -> MsgGetRequest:
     return body
 
 
-def _send_one(engine: JetStream, stream: Stream, request: ApiRequest, body: MsgGetRequest) -> None:
+def _send_one(
+    engine: JetStreamEngine, stream: StreamReplica, request: ApiRequest, body: MsgGetRequest
+) -> None:
     try:
         message = find_message(stream, body)
     except JetStreamApiError:
@@ -100,7 +102,9 @@ def _send_one(engine: JetStream, stream: Stream, request: ApiRequest, body: MsgG
     publish(engine.index, request.reply, b"", header, message.payload)
 
 
-def _send_batch(engine: JetStream, stream: Stream, request: ApiRequest, body: MsgGetRequest) -> None:
+def _send_batch(
+    engine: JetStreamEngine, stream: StreamReplica, request: ApiRequest, body: MsgGetRequest
+) -> None:
     name = stream.name.encode("utf-8", "surrogateescape")
     room = body.max_bytes or engine.config.max_pending
     end = []
@@ -123,7 +127,12 @@ def _send_batch(engine: JetStream, stream: Stream, request: ApiRequest, body: Ms
 
 
 def _send_run(
-    engine: JetStream, stream: Stream, request: ApiRequest, body: MsgGetRequest, name: bytes, room: int
+    engine: JetStreamEngine,
+    stream: StreamReplica,
+    request: ApiRequest,
+    body: MsgGetRequest,
+    name: bytes,
+    room: int,
 ) -> tuple[int, int, int]:
     """Messages in order of sequence. A batch below zero has none, and its end says what there would be."""
     filter_subject = body.next_by_subj.encode()
@@ -145,7 +154,7 @@ def _send_run(
     )
 
 
-def _last_of_many(stream: Stream, body: MsgGetRequest) -> tuple[list[int], int]:
+def _last_of_many(stream: StreamReplica, body: MsgGetRequest) -> tuple[list[int], int]:
     """Sequences of the last message of every subject that one of the filters matches, and the sequence looked
     up to."""
     log = stream.log
@@ -177,7 +186,7 @@ def _needed(filters: list[str]) -> list[bytes]:
         raise _Refused(status.DIRECT_BAD_REQUEST) from None
 
 
-def _header(stream: Stream, message: StoredMessage) -> bytes:
+def _header(stream: StreamReplica, message: StoredRecord) -> bytes:
     """The message's own header block with what a direct get adds."""
     lines = [
         (headers.STREAM, stream.name),

@@ -30,13 +30,13 @@ from penstock.jetstream.api.api_table import ApiRequest, ApiTable, Endpoint
 from penstock.jetstream.api.waiting import Queue, queue_of
 from penstock.kernels.log.direct_get import DirectGets
 from penstock.kernels.wire.dispatch import publish
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers, status
 from penstock.protocol.api import TYPE_PREFIX, ApiError, ErrorResponse, encode
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -58,7 +58,7 @@ TABLE = ApiTable(
 class ApiService:
     """Answers the API of one engine."""
 
-    def __init__(self, engine: JetStream) -> None:
+    def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
         self._prefixes = [PREFIX]
         if engine.config.domain:
@@ -66,12 +66,12 @@ class ApiService:
         self._sink = DirectGets(
             self.on_request, self._apply_pending, engine, engine.index, status.MESSAGE_NOT_FOUND.block()
         )
-        self._subscriptions: list[Subscription] = []
+        self._subscriptions: list[SinkSubscription] = []
 
     def start(self) -> None:
         """Listens."""
         for prefix in self._prefixes:
-            subscription = Subscription(self._sink, f"{prefix}>".encode())
+            subscription = SinkSubscription(self._sink, f"{prefix}>".encode())
             self._engine.index.insert(subscription)
             self._subscriptions.append(subscription)
 
@@ -101,7 +101,7 @@ class ApiService:
         queue = queue_of(endpoint) if endpoint is not None else Queue.NONE
         if engine.slices.holds(request.origin):
             engine.slices.after(request.origin, lambda: self._serve(endpoint, request), queue)
-        elif engine.group.under_way:
+        elif engine.group.in_flight:
             engine.group.after(lambda: self._serve(endpoint, request), queue)
         elif engine.tick.is_routing:
             engine.tick.defer(lambda: self._serve(endpoint, request))

@@ -15,8 +15,8 @@ from penstock.jetstream import stream_config
 from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.jetstream.api.pages import InfoPage
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE, SUBJECTS_PAGE
-from penstock.jetstream.stream.stream_replica import Stream
-from penstock.kernels.log.stream_log import StoredMessage
+from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.kernels.log.stream_log import StoredRecord
 from penstock.kernels.log.subject_counts import SubjectCounts
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import (
@@ -41,7 +41,7 @@ from penstock.protocol.api import (
 from penstock.protocol.durations import format_time, parse_time
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
 
 T = TypeVar("T")
 
@@ -52,14 +52,14 @@ SORT = 1024  # comparisons of one slice
 SUBJECTS_SLICE = 256
 
 
-def create(engine: JetStream, request: ApiRequest) -> StreamCreateResponse:
+def create(engine: JetStreamEngine, request: ApiRequest) -> StreamCreateResponse:
     """STREAM.CREATE. A stream which exists with the same configuration is answered like a new one."""
     body = _config_request(request)
     stream = engine.create_stream(body, request.now)
     return StreamCreateResponse(**_info(engine, stream, request.now), did_create=True)
 
 
-def update(engine: JetStream, request: ApiRequest) -> Generator[int, None, StreamUpdateResponse]:
+def update(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, StreamUpdateResponse]:
     """STREAM.UPDATE, answered when what another retention keeps no longer is gone."""
     body = _config_request(request, name_first=True)
     stream = engine.update_stream(body, request.now)
@@ -67,7 +67,7 @@ def update(engine: JetStream, request: ApiRequest) -> Generator[int, None, Strea
     return StreamUpdateResponse(**_info(engine, stream, request.now))
 
 
-def info(engine: JetStream, request: ApiRequest) -> Generator[int, None, StreamInfoResponse]:
+def info(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, StreamInfoResponse]:
     """STREAM.INFO, with a page of subjects and their counts when a subjects_filter asks for them."""
     body = request.optional_body(StreamInfoRequest)
     stream = engine.stream(request.args[0])
@@ -89,13 +89,13 @@ def info(engine: JetStream, request: ApiRequest) -> Generator[int, None, StreamI
     return StreamInfoResponse(**fields, total=total, offset=offset, limit=limit)
 
 
-def names(engine: JetStream, request: ApiRequest) -> StreamNamesResponse:
+def names(engine: JetStreamEngine, request: ApiRequest) -> StreamNamesResponse:
     """STREAM.NAMES, in pages of 1024."""
     streams, offset, total = _page(engine, request, NAMES_PAGE)
     return StreamNamesResponse(total=total, offset=offset, streams=[stream.name for stream in streams])
 
 
-def listing(engine: JetStream, request: ApiRequest) -> Generator[int, None, StreamListResponse]:
+def listing(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, StreamListResponse]:
     """STREAM.LIST, in pages of 256, or fewer where they are large."""
     streams, offset, total = _page(engine, request, LIST_PAGE)
     infos = InfoPage()
@@ -116,7 +116,7 @@ def listing(engine: JetStream, request: ApiRequest) -> Generator[int, None, Stre
     return StreamListResponse(total=total, offset=offset, streams=infos.encoded, offline=dict(engine.offline))
 
 
-def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
+def delete(engine: JetStreamEngine, request: ApiRequest) -> SuccessResponse:
     """STREAM.DELETE."""
     if not request.is_empty:
         raise codes.NOT_EMPTY_REQUEST.exception()
@@ -124,7 +124,7 @@ def delete(engine: JetStream, request: ApiRequest) -> SuccessResponse:
     return SuccessResponse(type=TYPE_PREFIX + "stream_delete_response", success=True)
 
 
-def purge(engine: JetStream, request: ApiRequest) -> Generator[int, None, StreamPurgeResponse]:
+def purge(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, StreamPurgeResponse]:
     """STREAM.PURGE, all of it or what filter, seq and keep leave over."""
     # Unlike there, text that is no JSON is refused: it would remove every message.
     body = request.optional_body(StreamPurgeRequest, is_json=True)
@@ -149,7 +149,7 @@ def purge(engine: JetStream, request: ApiRequest) -> Generator[int, None, Stream
     return StreamPurgeResponse(success=True, purged=purged)
 
 
-def get_message(engine: JetStream, request: ApiRequest) -> MsgGetResponse:
+def get_message(engine: JetStreamEngine, request: ApiRequest) -> MsgGetResponse:
     """STREAM.MSG.GET: one message by sequence, by time, or as the last or next one of a subject."""
     body = request.body(MsgGetRequest)
     stream = engine.stream(request.args[0])
@@ -174,7 +174,7 @@ def get_message(engine: JetStream, request: ApiRequest) -> MsgGetResponse:
     return MsgGetResponse(message=found)
 
 
-def delete_message(engine: JetStream, request: ApiRequest) -> SuccessResponse:
+def delete_message(engine: JetStreamEngine, request: ApiRequest) -> SuccessResponse:
     """STREAM.MSG.DELETE; no_erase leaves the bytes in the block."""
     if request.is_empty:
         raise codes.BAD_REQUEST.exception()
@@ -189,7 +189,7 @@ def delete_message(engine: JetStream, request: ApiRequest) -> SuccessResponse:
     return SuccessResponse(type=TYPE_PREFIX + "stream_msg_delete_response", success=True)
 
 
-def refuse_alone(engine: JetStream, request: ApiRequest) -> None:
+def refuse_alone(engine: JetStreamEngine, request: ApiRequest) -> None:
     """What only a cluster can do."""
     engine.stream(request.args[0])
     raise codes.CLUSTER_REQUIRED.exception()
@@ -207,7 +207,7 @@ def is_contradictory(body: MsgGetRequest) -> bool:
     )
 
 
-def start_seq(stream: Stream, body: MsgGetRequest) -> int:
+def start_seq(stream: StreamReplica, body: MsgGetRequest) -> int:
     """The sequence from which a request for messages looks. Raises JetStreamApiError 10025 for a bad time."""
     if not body.start_time:
         return max(1, body.seq)
@@ -222,7 +222,7 @@ def time_of(text: str) -> int:
         raise codes.INVALID_JSON.exception(err=str(error)) from None
 
 
-def find_message(stream: Stream, body: MsgGetRequest) -> StoredMessage | None:
+def find_message(stream: StreamReplica, body: MsgGetRequest) -> StoredRecord | None:
     """The one message that a (consistent) request asks for."""
     if body.last_by_subj:
         return stream.log.load_last(body.last_by_subj.encode())
@@ -242,7 +242,9 @@ def _config_request(
     return body
 
 
-def _info(engine: JetStream, stream: Stream, now: int, *, deleted: bool = False) -> dict[str, Any]:
+def _info(
+    engine: JetStreamEngine, stream: StreamReplica, now: int, *, deleted: bool = False
+) -> dict[str, Any]:
     """The fields of a StreamInfo."""
     return {
         "config": stream_config.with_versions(stream.config, engine.config),
@@ -254,13 +256,13 @@ def _info(engine: JetStream, stream: Stream, now: int, *, deleted: bool = False)
     }
 
 
-def _origin_fields(engine: JetStream, stream: Stream, now: int) -> dict[str, Any]:
+def _origin_fields(engine: JetStreamEngine, stream: StreamReplica, now: int) -> dict[str, Any]:
     """What it mirrors or sources."""
     mirror, sources = engine.sourcing.infos(stream, now)
     return {"mirror": mirror, "sources": sources}
 
 
-def _page(engine: JetStream, request: ApiRequest, limit: int) -> tuple[list[Stream], int, int]:
+def _page(engine: JetStreamEngine, request: ApiRequest, limit: int) -> tuple[list[StreamReplica], int, int]:
     """A page of streams in order of names: (streams, offset, total)."""
     body = request.optional_body(StreamNamesRequest)
     wanted = engine.claims.names_overlapping(body.subject) if body.subject else engine.streams

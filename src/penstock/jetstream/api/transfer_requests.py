@@ -23,7 +23,7 @@ from penstock.protocol.api import (
 )
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
 
 
 class StrictRestoreRequest(StreamRestoreRequest, kw_only=True, forbid_unknown_fields=True):
@@ -32,7 +32,7 @@ class StrictRestoreRequest(StreamRestoreRequest, kw_only=True, forbid_unknown_fi
     config: stream_config.StrictStreamConfigRequest = stream_config.StrictStreamConfigRequest()
 
 
-def snapshot(engine: JetStream, request: ApiRequest) -> StreamSnapshotResponse:
+def snapshot(engine: JetStreamEngine, request: ApiRequest) -> StreamSnapshotResponse:
     """STREAM.SNAPSHOT: the chunks follow the response, to the deliver subject."""
     from penstock.jetstream.snapshot import Snapshot
 
@@ -63,7 +63,7 @@ def snapshot(engine: JetStream, request: ApiRequest) -> StreamSnapshotResponse:
     return StreamSnapshotResponse(config=stream.config, state=state)
 
 
-def restore(engine: JetStream, request: ApiRequest) -> StreamRestoreResponse:
+def restore(engine: JetStreamEngine, request: ApiRequest) -> StreamRestoreResponse:
     """STREAM.RESTORE: the response says where to send the chunks."""
     from penstock.jetstream.restore import Restore
 

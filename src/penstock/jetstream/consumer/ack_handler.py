@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.consumer import consumer_config as rules
-from penstock.jetstream.consumer.dead_letters import TERMINATED, Letter
+from penstock.jetstream.consumer.dead_letters import TERMINATED, DeadLetter
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from penstock.protocol.acks import NEXT, AckKind, parse_body
@@ -18,13 +18,13 @@ from penstock.protocol.api import AckPolicy
 from penstock.protocol.numbers import natural
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import Consumer
+    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 
 
-class Acks:
+class AckHandler:
     """The acks of one consumer."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: ConsumerReplica) -> None:
         self._consumer = consumer
         self._confirmations: list[bytes] = []
         self._acked_by_flow = (0, 0)  # stream and consumer sequence of the last answer to flow control
@@ -44,7 +44,7 @@ class Acks:
         acked, self._acked_by_flow = self._acked_by_flow, (0, 0)
         if acked[1] > state.ack_floor_consumer:  # as there: one without a delivery behind it acks nothing
             settled += state.acked(*acked)
-        settled += consumer.letters.apply(now)
+        settled += consumer.dead_letters.apply(now)
         if settled:
             consumer.acked(now)
         if queue.samples:
@@ -116,10 +116,10 @@ class Acks:
 
     def _terminate(self, stream_seq: int, consumer_seq: int, deliveries: int, reason: str) -> int:
         consumer = self._consumer
-        if consumer.letters.is_due(stream_seq):
+        if consumer.dead_letters.is_due(stream_seq):
             return 0  # somebody else, to whom it was delivered as well, was first
-        if consumer.letters.wanted and consumer.state.give_up(stream_seq):
-            consumer.letters.add(stream_seq, Letter(deliveries, TERMINATED, reason, consumer_seq))
+        if consumer.dead_letters.wanted and consumer.state.give_up(stream_seq):
+            consumer.dead_letters.add(stream_seq, DeadLetter(deliveries, TERMINATED, reason, consumer_seq))
             return 0
         settled = self._settle(stream_seq, consumer_seq)
         consumer.tell_terminated(stream_seq, consumer_seq, deliveries, reason)

@@ -10,8 +10,8 @@ Ordering contracts:
 - redeliveries leave before new messages; requests and advisories are answered in the tick they arise in.
 
 Invariant: whoever may be able to go on is either active in this tick, waits for news of the stream
-(`wiring.wait`) or for a slow receiver to take what it was sent (`when_drained`, so that it can't fill
-memory), or has a deadline.
+(`consumer_subscriptions.wait`) or for a slow receiver to take what it was sent (`when_drained`, so that it
+can't fill memory), or has a deadline.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from penstock import faults
 from penstock.errors import StoreError, StoreWriteError
 from penstock.jetstream.consumer import consumer_config as rules
 from penstock.jetstream.consumer import unwritten
-from penstock.jetstream.consumer.ack_handler import Acks
-from penstock.jetstream.consumer.consumer_subscriptions import ConsumerWiring
-from penstock.jetstream.consumer.dead_letters import MAX_DELIVER, DeadLetters, Letter
+from penstock.jetstream.consumer.ack_handler import AckHandler
+from penstock.jetstream.consumer.consumer_subscriptions import ConsumerSubscriptions
+from penstock.jetstream.consumer.dead_letters import MAX_DELIVER, DeadLetter, DeadLetters
 from penstock.jetstream.consumer.groups import Pinning, check_group
 from penstock.jetstream.consumer.pull_requests import PullQueue, PullRefusedError, check_request
 from penstock.jetstream.consumer.push import FLOW_PREFIX, PushDelivery
 from penstock.jetstream.consumer.redelivery import Redelivery
-from penstock.jetstream.consumer.start import Start, last_per_subject, start_of
+from penstock.jetstream.consumer.start import StartPosition, last_per_subject, start_of
 from penstock.jetstream.consumer.state import KERNEL_POLICY, ConsumerMeta, Recorder
 from penstock.kernels.consumer.ack_sink import AckQueue
 from penstock.kernels.consumer.ack_state import AckPolicy as KernelPolicy
@@ -70,8 +70,8 @@ from penstock.store.interface import ConsumerStore
 log = logging.getLogger("penstock.jetstream")
 
 if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.engine import JetStreamEngine
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 UINT32_MAX = 2**32 - 1
 
@@ -79,11 +79,16 @@ UINT32_MAX = 2**32 - 1
 _FULL = (RunEnd.RUN_ACKS_FULL, RunEnd.RUN_KEYS_FULL)
 
 
-class Consumer:
+class ConsumerReplica:
     """A consumer of `stream`. Make one by `create` or `recover`."""
 
     def __init__(
-        self, engine: JetStream, stream: Stream, meta: ConsumerMeta, store: ConsumerStore, now: int
+        self,
+        engine: JetStreamEngine,
+        stream: StreamReplica,
+        meta: ConsumerMeta,
+        store: ConsumerStore,
+        now: int,
     ) -> None:
         config = meta.config
         self.engine = engine
@@ -120,7 +125,7 @@ class Consumer:
         self._start_last_per_subject()
         self.redelivery = Redelivery(self.state, rules.ack_waits_ns(config), config.max_deliver)
         self.acks = AckQueue(self, engine.dirty_consumers)
-        self._acks = Acks(self)
+        self._acks = AckHandler(self)
         self.pull: PullQueue | None = None
         self.push: PushDelivery | None = None
         if rules.is_push(config):
@@ -138,7 +143,7 @@ class Consumer:
         else:
             self.pull = PullQueue(engine.index, self.send_status, config.max_waiting)
         self.pinning = Pinning(self)
-        self.letters = DeadLetters(self)
+        self.dead_letters = DeadLetters(self)
         self.pump.rotation.on_end = self._on_end
         self.pump.replaying = config.replay_policy is ReplayPolicy.ORIGINAL
         self._configure_pump()
@@ -155,20 +160,20 @@ class Consumer:
         self._wiring().add(self)
         if any(has_wildcard(one) for one in filters):
             self.engine.indexing.add(self.stream)
-        if self.stream.needs is not None:
-            self.stream.needs.add(self.pump, self.since)
+        if self.stream.interest_state is not None:
+            self.stream.interest_state.add(self.pump, self.since)
 
     @classmethod
     def create(
         cls,
-        engine: JetStream,
-        stream: Stream,
+        engine: JetStreamEngine,
+        stream: StreamReplica,
         config: ConsumerConfig,
         name: str,
         now: int,
         *,
         driven: bool = False,
-    ) -> Consumer:
+    ) -> ConsumerReplica:
         """A new consumer of a checked configuration; driven: see ConsumerMeta.
 
         Raises StoreError when it can't be kept.
@@ -185,7 +190,9 @@ class Consumer:
             raise
 
     @classmethod
-    def recover(cls, engine: JetStream, stream: Stream, store: ConsumerStore, now: int) -> Consumer:
+    def recover(
+        cls, engine: JetStreamEngine, stream: StreamReplica, store: ConsumerStore, now: int
+    ) -> ConsumerReplica:
         """The consumer a store holds. Raises StoreCorruptError when its state can't be read."""
         try:
             meta = msgspec.json.decode(store.meta, type=ConsumerMeta)
@@ -194,7 +201,7 @@ class Consumer:
             store.abandon()
             raise
         try:
-            consumer.letters.resume()
+            consumer.dead_letters.resume()
         except Exception:
             consumer.abandon()
             raise
@@ -205,11 +212,13 @@ class Consumer:
         """The first stream sequence of which its position says that it was delivered."""
         return self.meta.since or self.meta.start_seq
 
-    def _wiring(self) -> ConsumerWiring:
-        wiring = self.stream.wiring
-        if wiring is None:
-            wiring = self.stream.wiring = ConsumerWiring(self.engine, self.stream.name)
-        return wiring
+    def _wiring(self) -> ConsumerSubscriptions:
+        consumer_subscriptions = self.stream.consumer_subscriptions
+        if consumer_subscriptions is None:
+            consumer_subscriptions = self.stream.consumer_subscriptions = ConsumerSubscriptions(
+                self.engine, self.stream.name
+            )
+        return consumer_subscriptions
 
     def _start_last_per_subject(self) -> None:
         delivered, resume = self.state.delivered_stream, self.meta.resume_seq
@@ -250,9 +259,9 @@ class Consumer:
         """Hands what changed to the operating system; with sync_always what is to be confirmed also to the
         disk. Raises StoreWriteError."""
         if not self.closed:
-            rests_on_it = self._acks.to_confirm or self.letters.has_unkept
+            rests_on_it = self._acks.to_confirm or self.dead_letters.has_unkept
             self._recorder.write(sync=self.engine.config.sync_always and rests_on_it)
-            self.letters.kept()
+            self.dead_letters.kept()
 
     def confirm(self) -> None:
         """Answers the acks that asked for it. Only after `write`, and not while that fails."""
@@ -376,7 +385,7 @@ class Consumer:
         pause = rules.pause_until_ns(self.config) if self._paused else None
         paced = self.pump.wait_until or None  # replay policy original, rate limit
         pinned = self.pinning.next_deadline()
-        more = (paced, pinned, self.letters.next_deadline(), self._inactive_at())
+        more = (paced, pinned, self.dead_letters.next_deadline(), self._inactive_at())
         deadlines = (self.redelivery.next_deadline(), pull, push, pause, *more)
         return min((due for due in deadlines if due is not None), default=None)
 
@@ -391,7 +400,7 @@ class Consumer:
         given_up = self.redelivery.on_time(now)
         if given_up:
             self._give_up(given_up, floor)
-        self.letters.on_time(now)
+        self.dead_letters.on_time(now)
         state = self.state
         if self.pull is not None:
             due = self.pull.next_deadline()
@@ -434,7 +443,7 @@ class Consumer:
         return max(self.pull.last_active, self._used_at) + threshold
 
     def _is_unused(self, now: int) -> bool:
-        if self.letters.is_busy:
+        if self.dead_letters.is_busy:
             self._used_at = now
             return False
         if self.push is not None:
@@ -517,7 +526,7 @@ class Consumer:
         self._configure_pump()
         self.redelivery.configure(rules.ack_waits_ns(config), config.max_deliver, now)
         self._used_at = now
-        self.letters.resume()
+        self.dead_letters.resume()
         self._check_pause(now)
         if (moved or is_regrouped) and self.push is not None:
             self.push.move_to(config.deliver_subject.encode(), config.deliver_group.encode(), now)
@@ -550,10 +559,10 @@ class Consumer:
         return seq
 
     def _needs_changed(self) -> None:
-        needs = self.stream.needs
-        if needs is not None:
-            needs.refilter(self.pump, self.since)
-            if not needs.work_queue:
+        interest_state = self.stream.interest_state
+        if interest_state is not None:
+            interest_state.refilter(self.pump, self.since)
+            if not interest_state.work_queue:
                 self.engine.reviews.begin(self.stream)
 
     def info(self, now: int) -> ConsumerInfo:
@@ -602,12 +611,12 @@ class Consumer:
 
     def _give_up(self, given_up: list[tuple[int, int]], floor: tuple[int, int]) -> None:
         """These reached max_deliver, and are so in the ack state. floor: before that."""
-        if not self.letters.wanted:
+        if not self.dead_letters.wanted:
             # They were not acked: until the next ack, infos show the earlier floor, as the official ones do.
             self._floor_held = self._floor_held or floor
         for stream_seq, deliveries in given_up:
-            if self.letters.wanted:
-                self.letters.add(stream_seq, Letter(deliveries, MAX_DELIVER, ""))
+            if self.dead_letters.wanted:
+                self.dead_letters.add(stream_seq, DeadLetter(deliveries, MAX_DELIVER, ""))
             else:
                 self.tell_given_up(stream_seq, deliveries)
 
@@ -710,8 +719,8 @@ class Consumer:
         self.closed = True
         self.pump.close()
         self._wiring().remove(self)
-        if self.stream.needs is not None:
-            self.stream.needs.remove(self.pump)
+        if self.stream.interest_state is not None:
+            self.stream.interest_state.remove(self.pump)
         self.engine.interest.stop(self)
 
 
@@ -721,4 +730,4 @@ def _sequence(consumer_seq: int, stream_seq: int, at: int) -> SequenceInfo:
     )
 
 
-__all__ = ["Consumer", "Start"]
+__all__ = ["ConsumerReplica", "StartPosition"]

@@ -15,43 +15,43 @@ from penstock.jetstream.consumer.consumer_config import filters_of
 from penstock.jetstream.consumer.dead_letters import REPLY_PREFIX
 from penstock.jetstream.subject_claims import ALL, SubjectClaims
 from penstock.kernels.consumer.ack_sink import AckSink
-from penstock.kernels.consumer.pump import Pump, ready, take_news
+from penstock.kernels.consumer.pump import Pump, drain_ready, ready
 from penstock.kernels.wire.dispatch import ServiceSink
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol.api import AckPolicy, RetentionPolicy
 from penstock.protocol.ids import short_hash
 from penstock.protocol.numbers import natural
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import Consumer
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+    from penstock.jetstream.engine import JetStreamEngine
 
 
-class ConsumerWiring:
+class ConsumerSubscriptions:
     """Of one stream. Consumers add and remove themselves."""
 
-    def __init__(self, engine: JetStream, stream_name: str) -> None:
+    def __init__(self, engine: JetStreamEngine, stream_name: str) -> None:
         self._engine = engine
         self.claims = SubjectClaims()  # what the consumers of a work queue take
-        self._consumers: dict[str, Consumer] = {}
-        self._waiting: dict[Pump, Consumer] = {}
+        self._consumers: dict[str, ConsumerReplica] = {}
+        self._waiting: dict[Pump, ConsumerReplica] = {}
         self._news: list[Pump] = []  # where those with filters report
         self._others: list[Pump] | None = None  # waiting ones without, made when they are asked for
         self._acks = AckSink()
         flow = ServiceSink(self._on_flow_reply)
-        letters = ServiceSink(self._on_letter_answer)
+        dead_letters = ServiceSink(self._on_letter_answer)
         domain = f"{engine.config.domain or '_'}.{short_hash(engine.config.account)}."
         sinks: tuple[tuple[Sink, str], ...] = (
             (self._acks, "$JS.ACK."),
             (self._acks, "$JS.ACK." + domain),
             (flow, "$JS.FC."),
-            (letters, REPLY_PREFIX),
+            (dead_letters, REPLY_PREFIX),
         )
         self._subscriptions = [
-            Subscription(sink, f"{prefix}{stream_name}.>".encode()) for sink, prefix in sinks
+            SinkSubscription(sink, f"{prefix}{stream_name}.>".encode()) for sink, prefix in sinks
         ]
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: ConsumerReplica) -> None:
         """Routes its acks and flow control answers to it."""
         if not self._consumers:
             for subscription in self._subscriptions:
@@ -62,14 +62,14 @@ class ConsumerWiring:
             self._acks.add(consumer.name.encode(), consumer.acks)
         self.claim(consumer)
 
-    def claim(self, consumer: Consumer) -> None:
+    def claim(self, consumer: ConsumerReplica) -> None:
         """A consumer of a work queue takes messages for itself, unless it reads for a mirror or source."""
         config = consumer.config
         of_work_queue = consumer.stream.config.retention is RetentionPolicy.WORKQUEUE
         if of_work_queue and not (config.direct or config.sourcing):
             self.claims.hold(consumer.name, filters_of(config) or [ALL])
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: ConsumerReplica) -> None:
         """Nothing comes to it any more."""
         self.wait(consumer, False)
         if self._consumers.get(consumer.name) is not consumer:
@@ -81,7 +81,7 @@ class ConsumerWiring:
             for subscription in self._subscriptions:
                 self._engine.index.remove(subscription)
 
-    def wait(self, consumer: Consumer, waits: bool) -> None:
+    def wait(self, consumer: ConsumerReplica, waits: bool) -> None:
         """Does it want to hear of new messages? (It has somebody to deliver to, and nothing to deliver.)"""
         pump = consumer.pump
         if waits == (pump in self._waiting):
@@ -93,9 +93,9 @@ class ConsumerWiring:
         else:
             del self._waiting[pump]
 
-    def with_news(self) -> list[Consumer]:
+    def ready_consumers(self) -> list[ConsumerReplica]:
         """The waiting consumers for which the stream now holds a message."""
-        found = take_news(self._news) if self._news else []
+        found = drain_ready(self._news) if self._news else []
         if self._others is None:
             self._others = [pump for pump in self._waiting if pump.cursor is None]
         if self._others:
@@ -117,4 +117,4 @@ class ConsumerWiring:
         consumer = self._consumers.get(tokens[3]) if len(tokens) == 5 else None
         number = natural(tokens[4]) if consumer is not None else None
         if consumer is not None and number is not None and origin is None:  # clients have no say in it
-            consumer.letters.on_answer(number, payload)
+            consumer.dead_letters.on_answer(number, payload)

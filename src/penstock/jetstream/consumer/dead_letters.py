@@ -37,8 +37,8 @@ from penstock.protocol.durations import NS_PER_S, format_time
 from penstock.protocol.subjects import matches
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import Consumer
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -61,14 +61,14 @@ UNDER_WAY_MAX = 256
 RETRY_NS = 5 * NS_PER_S
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     deliveries: int
     reason: str
     text: str  # of +TERM
     consumer_seq: int = 0
 
 
-class Answer(msgspec.Struct):
+class DeadLetterAck(msgspec.Struct):
     """What matters of a pub ack."""
 
     seq: int = 0
@@ -83,9 +83,9 @@ def subject_of(config: ConsumerConfig) -> str:
 class DeadLetters:
     """The letters of one consumer. Stands idle unless its configuration asks for them."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: ConsumerReplica) -> None:
         self._consumer = consumer
-        self._due: dict[int, Letter] = {}  # by stream sequence
+        self._due: dict[int, DeadLetter] = {}  # by stream sequence
         self._under_way: dict[int, int] = {}  # stream sequence -> published at, ns
         self._answers: list[tuple[int, bytes]] = []
         self._doubtful: set[int] = set()  # may have been stored before
@@ -129,14 +129,14 @@ class DeadLetters:
             if seq not in self._due:
                 limit = self._consumer.config.max_deliver
                 reason = MAX_DELIVER if 0 < limit <= deliveries else TERMINATED
-                self._due[seq] = Letter(deliveries, reason, "")
+                self._due[seq] = DeadLetter(deliveries, reason, "")
                 self._doubtful.add(seq)
         if self._due:
             self._consumer.acks.mark()
 
-    def add(self, seq: int, letter: Letter) -> None:
+    def add(self, seq: int, dead_letter: DeadLetter) -> None:
         """The message was given up (and is so in the ack state)."""
-        self._due[seq] = letter
+        self._due[seq] = dead_letter
         self._unkept.add(seq)
         self._consumer.acks.mark()
 
@@ -179,9 +179,9 @@ class DeadLetters:
         if seq not in self._due:
             return 0
         try:
-            answer = decode(Answer, payload)
+            answer = decode(DeadLetterAck, payload)
         except DecodeError:
-            answer = Answer(error={"description": f"{payload[:100]!r} is no pub ack"})
+            answer = DeadLetterAck(error={"description": f"{payload[:100]!r} is no pub ack"})
         if answer.error or not answer.seq:
             self._complain(f"was refused: {(answer.error or {}).get('description', 'no sequence')}")
             return 0  # stays under way until the next retry
@@ -189,15 +189,15 @@ class DeadLetters:
         return self._settle(seq)
 
     def _settle(self, seq: int) -> int:
-        letter = self._due.pop(seq)
+        dead_letter = self._due.pop(seq)
         self._under_way.pop(seq, None)
         self._doubtful.discard(seq)
         consumer = self._consumer
         settled = consumer.settle(seq)
-        if letter.reason == MAX_DELIVER:
-            consumer.tell_given_up(seq, letter.deliveries)
+        if dead_letter.reason == MAX_DELIVER:
+            consumer.tell_given_up(seq, dead_letter.deliveries)
         else:
-            consumer.tell_terminated(seq, letter.consumer_seq, letter.deliveries, letter.text)
+            consumer.tell_terminated(seq, dead_letter.consumer_seq, dead_letter.deliveries, dead_letter.text)
         return settled
 
     def _publish(self, seq: int, now: int) -> None:
@@ -215,7 +215,7 @@ class DeadLetters:
         if not publish(consumer.engine.index, subject.encode(), reply, header, found.payload):
             self._complain("found no stream")
 
-    def _header(self, seq: int, letter: Letter, subject: bytes, header: bytes, ts: int) -> bytes:
+    def _header(self, seq: int, dead_letter: DeadLetter, subject: bytes, header: bytes, ts: int) -> bytes:
         consumer = self._consumer
         pairs = [
             (headers.MSG_ID, self._id(seq)),
@@ -224,8 +224,8 @@ class DeadLetters:
             (SUBJECT, subject.decode("utf-8", "replace")),
             (SEQUENCE, str(seq)),
             (TIME, format_time(ts)),
-            (DELIVERIES, str(letter.deliveries)),
-            (REASON, f"{letter.reason}: {letter.text}" if letter.text else letter.reason),
+            (DELIVERIES, str(dead_letter.deliveries)),
+            (REASON, f"{dead_letter.reason}: {dead_letter.text}" if dead_letter.text else dead_letter.reason),
         ]
         own = headers.parse(header).headers.pairs() if header else ()
         for name, value in own:
@@ -244,20 +244,20 @@ class DeadLetters:
         under way: its answer comes, or it is looked for again."""
         if not self._doubtful:
             return 0
-        doubtful = {self._id(seq).encode(): seq for seq in self._doubtful}
+        indeterminate = {self._id(seq).encode(): seq for seq in self._doubtful}
         self._doubtful.clear()
         subject = subject_of(self._consumer.config).encode()
         settled = 0
         for stream in self._consumer.engine.streams.values():
             if any(matches(one, subject.decode()) for one in stream.config.subjects):
-                for seq, at in self._stored_in(stream, subject, doubtful).items():
-                    if at <= stream.kept_seq:
+                for seq, at in self._stored_in(stream, subject, indeterminate).items():
+                    if at <= stream.durable_seq:
                         settled += self._settle(seq)
                     else:
                         self._under_way[seq] = now
         return settled
 
-    def _stored_in(self, stream: Stream, subject: bytes, ids: dict[bytes, int]) -> dict[int, int]:
+    def _stored_in(self, stream: StreamReplica, subject: bytes, ids: dict[bytes, int]) -> dict[int, int]:
         """The sequences whose letters a stream holds, and where. A letter is never older than its message.
 
         It may be there twice: power loss took back that it was settled, after its stream forgot the id. The
@@ -266,11 +266,15 @@ class DeadLetters:
         oldest = self._consumer.stream.log.load(min(ids.values()))
         found: dict[int, int] = {}
         at = stream.log.seq_at_time(oldest.ts) if oldest is not None else stream.log.first_seq
-        while (letter := stream.log.load_next(subject, at)) is not None:
-            at = letter.seq + 1
-            seq = ids.get(headers.value_of(letter.header, headers.MSG_ID) or b"") if letter.header else None
+        while (dead_letter := stream.log.load_next(subject, at)) is not None:
+            at = dead_letter.seq + 1
+            seq = (
+                ids.get(headers.value_of(dead_letter.header, headers.MSG_ID) or b"")
+                if dead_letter.header
+                else None
+            )
             if seq is not None and seq in self._due:
-                found.setdefault(seq, letter.seq)
+                found.setdefault(seq, dead_letter.seq)
         return found
 
     def _complain(self, why: str) -> None:

@@ -21,16 +21,16 @@ TICK_MESSAGES = 32 * 1024
 SHARE_LEAST = 64
 
 
-class HasTurn(Protocol):
+class Schedulable(Protocol):
     """A consumer, as far as turns go."""
 
     turn: int
 
 
-T = TypeVar("T", bound=HasTurn)
+T = TypeVar("T", bound=Schedulable)
 
 
-class Turns:
+class FairScheduler:
     """The order of one account's consumers."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Turns:
         """Messages that each of so many may deliver in this tick."""
         return max(SHARE_LEAST, TICK_MESSAGES // max(consumers, 1))
 
-    def delivered(self, consumer: HasTurn, messages: int) -> None:
+    def delivered(self, consumer: Schedulable, messages: int) -> None:
         """It had its turn."""
         self.now = max(self.now, consumer.turn)
         consumer.turn = self.now + messages

@@ -30,7 +30,7 @@ from penstock.protocol.status import (
 )
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import Consumer
+    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 
 PRIORITY_MAX = 9
 
@@ -55,7 +55,7 @@ def check_group(request: PullRequest, config: ConsumerConfig) -> None:
 class Pinning:
     """The pin of a consumer with priority policy pinned_client; stands idle for all others."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: ConsumerReplica) -> None:
         self._consumer = consumer
         self.pin = b""
         self.pinned_at = 0  # ns; 0 while nobody is pinned

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from penstock.kernels.log.filter_set import FilterSet
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.sinks import Subscription
+from penstock.kernels.wire.sinks import SinkSubscription
 
 WORK_MAX = 2**63  # a filter may concern everybody, and those have to look
 
@@ -62,12 +62,12 @@ class InterestWatch:
         self._index.on_insert = self._came if self._coming else None
         self._index.on_remove = self._went if self._going else None
 
-    def _came(self, subscription: Subscription) -> None:
+    def _came(self, subscription: SinkSubscription) -> None:
         self._mark(self._coming, subscription)
 
-    def _went(self, subscription: Subscription) -> None:
+    def _went(self, subscription: SinkSubscription) -> None:
         self._mark(self._going, subscription)
 
-    def _mark(self, filters: FilterSet[object], subscription: Subscription) -> None:
+    def _mark(self, filters: FilterSet[object], subscription: SinkSubscription) -> None:
         for waiter in filters.owners_overlapping(subscription.subject, work_max=WORK_MAX):
             self._waiting[waiter][2]()

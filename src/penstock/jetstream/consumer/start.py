@@ -9,14 +9,14 @@ from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol.api import ConsumerConfig, DeliverPolicy
 
 
-class Start(NamedTuple):
+class StartPosition(NamedTuple):
     """seq: the first stream sequence to look at. resume_seq: see ConsumerMeta."""
 
     seq: int
     resume_seq: int = 0
 
 
-def start_of(config: ConsumerConfig, log: StreamLog, *, one_per_subject: bool) -> Start:
+def start_of(config: ConsumerConfig, log: StreamLog, *, one_per_subject: bool) -> StartPosition:
     """Where a new consumer of this configuration begins.
 
     one_per_subject: the stream keeps one message a subject, so "last per subject" is simply everything.
@@ -25,19 +25,19 @@ def start_of(config: ConsumerConfig, log: StreamLog, *, one_per_subject: bool) -
     first, following = max(log.first_seq, 1), log.last_seq + 1
     if policy is DeliverPolicy.BY_START_SEQUENCE:
         # Beyond the end is allowed: it waits there.
-        return Start(max(config.opt_start_seq, first))
+        return StartPosition(max(config.opt_start_seq, first))
     if policy is DeliverPolicy.BY_START_TIME:
-        return Start(min(max(log.seq_at_time(start_ns(config)), first), following))
+        return StartPosition(min(max(log.seq_at_time(start_ns(config)), first), following))
     if policy is DeliverPolicy.NEW:
-        return Start(following)
+        return StartPosition(following)
     if policy is DeliverPolicy.LAST:
         filters = filters_of(config)
         last = max((log.last_seq_of(f.encode()) for f in filters), default=0) if filters else log.last_seq
-        return Start(min(max(last, first), following))
+        return StartPosition(min(max(last, first), following))
     if policy is DeliverPolicy.LAST_PER_SUBJECT and not one_per_subject:
         seqs = last_per_subject(config, log, following - 1)
-        return Start(seqs[0] if seqs else following, following - 1)
-    return Start(first)
+        return StartPosition(seqs[0] if seqs else following, following - 1)
+    return StartPosition(first)
 
 
 def last_per_subject(config: ConsumerConfig, log: StreamLog, upto_seq: int) -> list[int]:

@@ -14,12 +14,12 @@ from penstock.protocol import error_codes as codes
 from penstock.protocol.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolicy
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 _ACK_POLICIES = (AckPolicy.EXPLICIT, AckPolicy.FLOW_CONTROL)
 
 
-def check(stream: Stream, config: ConsumerConfig, name: str) -> None:
+def check(stream: StreamReplica, config: ConsumerConfig, name: str) -> None:
     """Holds a new consumer, or another configuration of the one called `name`, against the stream's others.
 
     Raises JetStreamApiError: 10098 for the ack policy, 10101 for the deliver policy, 10099 for a second
@@ -32,7 +32,7 @@ def check(stream: Stream, config: ConsumerConfig, name: str) -> None:
             raise codes.CONSUMER_WQ_REQUIRES_EXPLICIT_ACK.exception()
         if config.deliver_policy is not DeliverPolicy.ALL:
             raise codes.CONSUMER_WQ_CONSUMER_NOT_DELIVER_ALL.exception()
-    claims = stream.wiring.claims if stream.wiring is not None else None
+    claims = stream.consumer_subscriptions.claims if stream.consumer_subscriptions is not None else None
     if claims is None or not claims.has_others(name):
         return
     filters = filters_of(config)

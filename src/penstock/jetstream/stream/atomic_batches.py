@@ -32,7 +32,7 @@ from penstock.protocol.api import encode
 from penstock.protocol.batch import BATCH_ID_MAX
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 TIMEOUT = "timeout"
 INCOMPLETE = "incomplete"
@@ -48,7 +48,7 @@ STAGED_BYTES_MAX = BATCH_BYTES_MAX // 2
 class AtomicBatches:
     """The open atomic batches of one stream; `staged` is where their messages wait."""
 
-    def __init__(self, stream: Stream, context: BatchContext) -> None:
+    def __init__(self, stream: StreamReplica, context: BatchContext) -> None:
         self._stream = stream
         self._context = context
         self.staged = StagedBatches()

@@ -15,7 +15,7 @@ from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 # Adding and writing long numbers takes time that grows with the square of their digits.
 _INCREMENT = re.compile(rb"[+-]?[0-9]{1,10000}")
@@ -33,7 +33,7 @@ _DIGITS_AT_ONCE = 4000
 _CHUNK = 10**_DIGITS_AT_ONCE
 
 
-class Last(NamedTuple):
+class LastCounter(NamedTuple):
     """What the next sum of a subject goes on from."""
 
     header: bytes
@@ -46,7 +46,7 @@ class CounterValue(msgspec.Struct):
     val: str = ""
 
 
-def check_increment(stream: Stream, header: bytes, payload_len: int) -> int | None:
+def check_increment(stream: StreamReplica, header: bytes, payload_len: int) -> int | None:
     """The increment of a publish; None when it has none.
 
     Raises JetStreamApiError: 10171 for what is no number or stands beside a roll-up or an expectation, 10168
@@ -66,13 +66,13 @@ def check_increment(stream: Stream, header: bytes, payload_len: int) -> int | No
     return parse_number(value)
 
 
-def last_of(stream: Stream, subject: bytes) -> Last | None:
+def last_of(stream: StreamReplica, subject: bytes) -> LastCounter | None:
     """The subject's last message in the stream."""
     stored = stream.log.load_last(subject)
-    return Last(stored.header, stored.payload) if stored is not None else None
+    return LastCounter(stored.header, stored.payload) if stored is not None else None
 
 
-def added(last: Last | None, header: bytes, increment: int) -> tuple[bytes, bytes, str]:
+def added(last: LastCounter | None, header: bytes, increment: int) -> tuple[bytes, bytes, str]:
     """(header block, payload, value) of the message that stores a subject's sum with the increment.
 
     last: the message before it. Raises JetStreamApiError 10172 when that is no counter.
@@ -87,7 +87,7 @@ def added(last: Last | None, header: bytes, increment: int) -> tuple[bytes, byte
     return header, b'{"val":"%s"}' % value.encode(), value
 
 
-def sourced(last: Last | None, subject: bytes, header: bytes, payload: bytes) -> tuple[bytes, bytes]:
+def sourced(last: LastCounter | None, subject: bytes, header: bytes, payload: bytes) -> tuple[bytes, bytes]:
     """(header block, payload) of the message that adds a sourced counter to a subject's sum.
 
     What counts is by how much the origin's sum differs from the one it had when it was sourced last, which
@@ -114,7 +114,7 @@ def sourced(last: Last | None, subject: bytes, header: bytes, payload: bytes) ->
     return header, b'{"val":"%s"}' % value.encode()
 
 
-def _sources_of(last: Last | None) -> dict[str, dict[str, str]]:
+def _sources_of(last: LastCounter | None) -> dict[str, dict[str, str]]:
     text = (
         headers.value_of(last.header, headers.COUNTER_SOURCES) if last is not None and last.header else None
     )

@@ -35,7 +35,7 @@ from penstock.protocol.api import ApiError, PubAck, encode
 from penstock.protocol.batch import BATCH_ID_MAX, SUFFIX, Operation
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 FLOW_FIRST = 500  # messages per ack that a batch starts with when it is the only one of its stream
 FLOW_SHARED = 4096  # of all batches of a stream together, where their clients allow so much
@@ -48,7 +48,7 @@ class _Err(msgspec.Struct, tag_field="type", tag="err"):
     error: ApiError
 
 
-class Outcome(NamedTuple):
+class FastOutcome(NamedTuple):
     """What became of a message that was not refused: stored at `seq`, or a duplicate of what is there."""
 
     seq: int
@@ -70,14 +70,14 @@ def flow_limit(batches: int, backlog: int) -> int:
     return max(limit, 1)
 
 
-class FastIngest:
+class FastIngestBatches:
     """The fast batches of one stream.
 
     may_start: may another batch be opened? config: the engine's. abandoned: told the id of a batch that was
     silent for too long.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: StreamReplica) -> None:
         self._stream = stream
         self.batches = FastBatches()
         self.may_start: Callable[[], bool] = lambda: True
@@ -173,7 +173,7 @@ class FastIngest:
             return
         self._say(reply, self._final(batch_id, stored.seq, 1, duplicate=stored.duplicate))
 
-    def _store(self, subject: bytes, header: bytes, payload: bytes, now: int, ts: int) -> Outcome:
+    def _store(self, subject: bytes, header: bytes, payload: bytes, now: int, ts: int) -> FastOutcome:
         return self._stream.store_publish(subject, header, payload, now, ts, in_fast_batch=True)
 
     def _start(

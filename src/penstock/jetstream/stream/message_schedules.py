@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.errors import JetStreamApiError, MisuseError
 from penstock.jetstream.stream import ttl
 from penstock.kernels.ingest.ingest import scan_headers
-from penstock.kernels.log.stream_log import StoredMessage, StreamLog
+from penstock.kernels.log.stream_log import StoredRecord, StreamLog
 from penstock.kernels.routing.grammar import overlaps_any
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
@@ -34,7 +34,7 @@ from penstock.protocol.schedule_patterns import Occurrence, format_occurrence, l
 from penstock.protocol.subjects import is_valid_subject
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 PURGE = "purge"
 RETRY_NS = NS_PER_S  # while the stream can't be written
@@ -46,7 +46,7 @@ _OWN_HEADERS = re.compile(
 )
 
 
-class Request(NamedTuple):
+class ScheduleRequest(NamedTuple):
     """What the schedule headers of a publish ask for."""
 
     header: bytes  # with the roll-up that keeps a subject to one schedule
@@ -54,7 +54,7 @@ class Request(NamedTuple):
     purged: bytes = b""  # the schedule that leaves with the message
 
 
-class Produced(NamedTuple):
+class ScheduledMessage(NamedTuple):
     """A message that a schedule makes."""
 
     subject: bytes
@@ -65,14 +65,18 @@ class Produced(NamedTuple):
 
 
 def check_schedule(
-    stream: Stream, subject: bytes, header: bytes, now: int, staged: Mapping[bytes, bool] = _NOTHING_STAGED
-) -> Request:
+    stream: StreamReplica,
+    subject: bytes,
+    header: bytes,
+    now: int,
+    staged: Mapping[bytes, bool] = _NOTHING_STAGED,
+) -> ScheduleRequest:
     """What a publish asks for. staged: subjects written before in its batch, and whether by a schedule.
 
     Raises JetStreamApiError: 10188 where there are no schedules, 10189 for the pattern, 10223 time zone,
     10191 and 10166 TTL, 10192 roll-up, 10190 target, 10203 source, 10212 for the headers of produced ones.
     """
-    request = Request(header)
+    request = ScheduleRequest(header)
     if headers.SCHEDULE.encode() in header:  # every name begins with it
         allowed = stream.config.allow_msg_schedules
         try:
@@ -85,7 +89,7 @@ def check_schedule(
             if not allowed:
                 raise codes.MESSAGE_SCHEDULES_DISABLED.exception()
             _check_parts(stream, subject, header)
-            request = Request(_rolled_up(header), due=max(found.at, 1))
+            request = ScheduleRequest(_rolled_up(header), due=max(found.at, 1))
     return _check_cancel(stream, subject, header, request, staged)
 
 
@@ -111,7 +115,7 @@ def _zone(header: bytes) -> tzinfo | None:
         raise codes.MESSAGE_SCHEDULES_TIME_ZONE_INVALID.exception() from None
 
 
-def _check_parts(stream: Stream, subject: bytes, header: bytes) -> None:
+def _check_parts(stream: StreamReplica, subject: bytes, header: bytes) -> None:
     ttl_text = headers.value_of(header, headers.SCHEDULE_TTL)
     if ttl_text:
         try:
@@ -139,7 +143,7 @@ def _is_subject(subject: bytes) -> bool:
     return is_valid_subject(subject.decode("utf-8", "replace"))
 
 
-def _is_taken(stream: Stream, subject: bytes) -> bool:
+def _is_taken(stream: StreamReplica, subject: bytes) -> bool:
     return overlaps_any(stream.config.subjects, subject.decode("utf-8", "replace"))
 
 
@@ -153,8 +157,12 @@ def _rolled_up(header: bytes) -> bytes:
 
 
 def _check_cancel(
-    stream: Stream, subject: bytes, header: bytes, request: Request, staged: Mapping[bytes, bool]
-) -> Request:
+    stream: StreamReplica,
+    subject: bytes,
+    header: bytes,
+    request: ScheduleRequest,
+    staged: Mapping[bytes, bool],
+) -> ScheduleRequest:
     """Clients may send a schedule away with a message of their own: `Nats-Schedule-Next: purge`."""
     scheduler = headers.value_of(header, headers.SCHEDULER)
     after = headers.value_of(header, headers.SCHEDULE_NEXT)
@@ -209,10 +217,10 @@ class MessageSchedules:
             _, seq, subject = heapq.heappop(self._queue)
             self.add(subject, seq, until)
 
-    def take_due(self, now: int, most: int = sys.maxsize) -> list[Produced]:
+    def take_due(self, now: int, most: int = sys.maxsize) -> list[ScheduledMessage]:
         """What the schedules that are due make, in order of their sequences; each knows its next time. most:
         take so many at most, those that were due first."""
-        made: list[tuple[int, Produced]] = []
+        made: list[tuple[int, ScheduledMessage]] = []
         for _ in range(most):
             due = self.next_deadline()
             if due is None or due > now:
@@ -227,7 +235,7 @@ class MessageSchedules:
                 self.add(subject, seq, produced.next_due)
         return [produced for _, produced in sorted(made, key=lambda item: item[0])]
 
-    def _produce(self, subject: bytes, seq: int, due: int, now: int) -> Produced | None:
+    def _produce(self, subject: bytes, seq: int, due: int, now: int) -> ScheduledMessage | None:
         message = self._alive(subject, seq)
         if message is None:
             return None
@@ -248,9 +256,11 @@ class MessageSchedules:
                 header = headers.with_value(header, name, value)
         target = headers.value_of(message.header, headers.SCHEDULE_TARGET)
         assert target, f"schedule {seq} was stored without a target"
-        return Produced(target, header, origin.payload, subject, occurrence.at if occurrence.repeats else 0)
+        return ScheduledMessage(
+            target, header, origin.payload, subject, occurrence.at if occurrence.repeats else 0
+        )
 
-    def _alive(self, subject: bytes, seq: int) -> StoredMessage | None:
+    def _alive(self, subject: bytes, seq: int) -> StoredRecord | None:
         return self._log.load(seq) if self._log.last_seq_of(subject) == seq else None
 
     def recover(self) -> None:
@@ -285,7 +295,7 @@ class MessageSchedules:
                     due = self._past_the_log(schedule, due)
                 self.add(scheduler, known[1], due)
 
-    def _past_the_log(self, schedule: StoredMessage, due: int) -> int:
+    def _past_the_log(self, schedule: StoredRecord, due: int) -> int:
         """When (ns) a repeating schedule goes on that was due then, and whose messages may be gone."""
         reached = self._log.last_ts
         if due > reached:

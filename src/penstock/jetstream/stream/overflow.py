@@ -27,7 +27,7 @@ from penstock.protocol.status import TOO_MANY_REQUESTS
 
 if TYPE_CHECKING:
     from penstock.jetstream.limits import EngineConfig
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.stream.stream_replica import StreamReplica
     from penstock.kernels.routing.subscription_index import SubscriptionIndex
 
 log = logging.getLogger("penstock.jetstream")
@@ -45,7 +45,7 @@ class Overflow:
         self.full = DirtyList(wake)  # streams that turned publishes away
         self._warned_ns = 0
 
-    def bound(self, stream: Stream, config: EngineConfig, *, is_held: bool) -> None:
+    def bound(self, stream: StreamReplica, config: EngineConfig, *, is_held: bool) -> None:
         """Sets the limits of a stream; is_held: it is on its way to the disk, and nothing is applied."""
         msgs, size = config.buffered_msgs_max, config.buffered_bytes_max
         sink = stream.sink
@@ -55,7 +55,7 @@ class Overflow:
     def answer(self, index: SubscriptionIndex, now: int) -> None:
         """Tells the publishers of this tick whose messages were turned away."""
         for stream in self.full.take():
-            replies, stream.sink.turned_away = stream.sink.turned_away, []
+            replies, stream.sink.rejected = stream.sink.rejected, []
             self._warn(stream.name, len(replies), now)
             text = stream.refusal(codes.STREAM_TOO_MANY_REQUESTS)
             header = TOO_MANY_REQUESTS.block()

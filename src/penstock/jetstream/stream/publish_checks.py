@@ -20,7 +20,7 @@ from penstock.protocol.api import DiscardPolicy
 from penstock.protocol.durations import NS_PER_S
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 ROLLUP_SUBJECT = "sub"
 ROLLUP_ALL = "all"
@@ -44,7 +44,13 @@ class Decision(NamedTuple):
 
 
 def check(
-    stream: Stream, subject: bytes, header: bytes, payload_len: int, now: int, *, in_fast_batch: bool = False
+    stream: StreamReplica,
+    subject: bytes,
+    header: bytes,
+    payload_len: int,
+    now: int,
+    *,
+    in_fast_batch: bool = False,
 ) -> Decision:
     """Decides about one publish at `now` (ns). Raises JetStreamApiError when it is refused.
 
@@ -84,7 +90,7 @@ def check(
     )
 
 
-def _counted(stream: Stream, subject: bytes, decision: Decision, increment: int | None) -> Decision:
+def _counted(stream: StreamReplica, subject: bytes, decision: Decision, increment: int | None) -> Decision:
     """The sum in place of the increment; it too has to keep the limits. Counter streams know no TTLs."""
     if increment is None:
         raise codes.MESSAGE_INCR_MISSING.exception()
@@ -98,7 +104,7 @@ def _counted(stream: Stream, subject: bytes, decision: Decision, increment: int 
     return decision._replace(header=header, payload=payload, value=value)
 
 
-def check_room(stream: Stream, subject: bytes, header: bytes, payload_len: int) -> None:
+def check_room(stream: StreamReplica, subject: bytes, header: bytes, payload_len: int) -> None:
     """Refuses (10077) a message that a stream which discards new ones has no room for.
 
     A message whose subject is at its own limit replaces that subject's oldest, and takes only its place.
@@ -141,12 +147,12 @@ def as_stored(header: bytes) -> bytes:
     return header
 
 
-def _check_api_level(stream: Stream, header: bytes) -> None:
+def _check_api_level(stream: StreamReplica, header: bytes) -> None:
     if not headers.api_level_suffices(header, stream.api_level):
         raise codes.REQUIRED_API_LEVEL.exception()
 
 
-def _check_features(stream: Stream, header: bytes, payload_len: int) -> int | None:
+def _check_features(stream: StreamReplica, header: bytes, payload_len: int) -> int | None:
     """Headers of features that this stream does not have, and the stream's name; returns the increment."""
     increment = counter.check_increment(stream, header, payload_len)
     expected = headers.value_of(header, headers.EXPECTED_STREAM)
@@ -157,7 +163,7 @@ def _check_features(stream: Stream, header: bytes, payload_len: int) -> int | No
     return increment
 
 
-def _check_expected_sequences(stream: Stream, subject: bytes, header: bytes) -> None:
+def _check_expected_sequences(stream: StreamReplica, subject: bytes, header: bytes) -> None:
     expected = headers.value_of(header, headers.EXPECTED_LAST_SUBJECT_SEQUENCE)
     of_subject = headers.value_of(header, headers.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT)
     if expected:
@@ -175,13 +181,13 @@ def hold_against(expected: bytes, actual: int) -> None:
         raise codes.STREAM_WRONG_LAST_SEQUENCE.exception(seq=actual)
 
 
-def _check_duplicate(stream: Stream, header: bytes, now: int) -> Decision:
+def _check_duplicate(stream: StreamReplica, header: bytes, now: int) -> Decision:
     msg_id = headers.value_of(header, headers.MSG_ID) or b""
     seq = stream.ids.find(msg_id, now) if msg_id else 0
     return Decision(as_stored(header), msg_id, duplicate_of=seq)
 
 
-def _check_expected_msg_id(stream: Stream, header: bytes) -> None:
+def _check_expected_msg_id(stream: StreamReplica, header: bytes) -> None:
     expected = headers.value_of(header, headers.EXPECTED_LAST_MSG_ID)
     last_id = stream.ids.last_id
     if expected and expected != last_id:
@@ -197,7 +203,7 @@ def _has_ttl(header: bytes) -> bool:
         return False
 
 
-def own_ttl(stream: Stream, header: bytes) -> tuple[int, bytes]:
+def own_ttl(stream: StreamReplica, header: bytes) -> tuple[int, bytes]:
     """A message's TTL (ns; 0: none) and its header block. A TTL below that of the marker which would follow
     is raised, unless each subject holds one message and the marker replaces it at once."""
     value = headers.value_of(header, headers.TTL) if header else None
@@ -211,7 +217,7 @@ def own_ttl(stream: Stream, header: bytes) -> tuple[int, bytes]:
     return ttl_ns, header
 
 
-def check_rollup(stream: Stream, header: bytes) -> str:
+def check_rollup(stream: StreamReplica, header: bytes) -> str:
     """What a publish rolls up: "sub", "all" or nothing. Raises JetStreamApiError 10111."""
     value = (headers.value_of(header, headers.ROLLUP) or b"").decode("utf-8", "replace").lower()
     if not value:

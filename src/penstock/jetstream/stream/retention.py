@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 
 from penstock.jetstream.stream.ttl import MessageTtls, is_marker
-from penstock.kernels.log.stream_log import StoredMessage, StreamLog
+from penstock.kernels.log.stream_log import StoredRecord, StreamLog
 
 # Messages that expire within this time of each other leave together, so that a stream which takes
 # thousands a second wakes the server a hundred times a second and no more.
@@ -100,7 +100,7 @@ class Expiry:
             seq = log.next_seq(seq + 1)
         return (0, looks) if seq in never else (seq, looks)
 
-    def _remove(self, message: StoredMessage | None) -> int:
+    def _remove(self, message: StoredRecord | None) -> int:
         """Returns the work it did."""
         if message is None or not self._log.remove(message.seq):
             return LOOK_WORK  # it left before, by another way

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import msgspec
 
 from penstock.jetstream.stream.source_config import read_header
-from penstock.jetstream.stream.source_state import Inflow
+from penstock.jetstream.stream.source_state import SourceState
 from penstock.kernels.ingest.ingest import scan_headers
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol import headers
@@ -42,11 +42,11 @@ class SourcePositions:
         self._noted_seq = 0  # the stream's last sequence when that was so
         self._left: dict[str, tuple[int, str]] = {}  # of sources that an update removed, until they are noted
 
-    def note(self, inflows: Iterable[Inflow], log: StreamLog) -> None:
+    def note(self, source_states: Iterable[SourceState], log: StreamLog) -> None:
         """Notes what moved since the last time. Raises StoreWriteError."""
         moved = {
             one.index_name: (one.seq, one.ident)
-            for one in inflows
+            for one in source_states
             if one.seq and self._noted.get(one.index_name) != (one.seq, one.ident)
         }
         moved = {**self._left, **moved}
@@ -61,10 +61,10 @@ class SourcePositions:
             if self._journal.journal_bytes > JOURNAL_MAX:
                 self._journal.start_snapshot(msgspec.json.encode(Note(log.last_seq, self._noted)))
 
-    def leave(self, inflows: Iterable[Inflow]) -> None:
+    def leave(self, source_states: Iterable[SourceState]) -> None:
         """An update removed these sources. The next note has to say where they stopped: it moves the sequence
         that headers are read from past their last messages, and the source may be added again."""
-        self._left.update((one.index_name, (one.seq, one.ident)) for one in inflows if one.seq)
+        self._left.update((one.index_name, (one.seq, one.ident)) for one in source_states if one.seq)
 
     def _open(self) -> ConsumerStore:
         if self._journal is None:
@@ -72,7 +72,7 @@ class SourcePositions:
             self._journal.load()
         return self._journal
 
-    def recover(self, inflows: Iterable[Inflow], log: StreamLog) -> None:
+    def recover(self, source_states: Iterable[SourceState], log: StreamLog) -> None:
         """Tells the inflows where they stand, by the notes and by the messages stored since."""
         if self._journal is None:
             self._read(log)
@@ -82,9 +82,9 @@ class SourcePositions:
             if name:
                 known[name] = (seq, ident)
         known.update(self._left)
-        for inflow in inflows:
-            if inflow.index_name in known and not inflow.is_mirror:
-                inflow.goes_on(*known[inflow.index_name])
+        for source_state in source_states:
+            if source_state.index_name in known and not source_state.is_mirror:
+                source_state.goes_on(*known[source_state.index_name])
 
     def _read(self, log: StreamLog) -> None:
         """What the notes say."""

@@ -25,16 +25,16 @@ from penstock.protocol import headers
 from penstock.protocol.api import ApiError, StreamSource
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 _PURGE = b"purge"
 
 
-class Inflow:
+class SourceState:
     """Of one origin into `stream`. batch: copies that wait to be applied; whoever reads the origin fills
     it."""
 
-    def __init__(self, stream: Stream, source: StreamSource, *, is_mirror: bool) -> None:
+    def __init__(self, stream: StreamReplica, source: StreamSource, *, is_mirror: bool) -> None:
         self.source = source
         self.is_mirror = is_mirror
         self.index_name = index_name(source)
@@ -125,7 +125,7 @@ class Inflow:
             stream.ids.add(msg_id, stored, ts)
 
 
-def _check_size(stream: Stream, header: bytes, payload: bytes) -> None:
+def _check_size(stream: StreamReplica, header: bytes, payload: bytes) -> None:
     if stream.config.sealed:
         raise codes.STREAM_SEALED.exception()
     if 0 <= stream.config.max_msg_size < len(header) + len(payload):

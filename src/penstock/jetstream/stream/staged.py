@@ -16,7 +16,7 @@ from penstock.protocol import headers
 from penstock.protocol.api import DiscardPolicy
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 
 class StagedMessage(NamedTuple):
@@ -38,13 +38,13 @@ class Checked(NamedTuple):
 class BatchCheck:
     """The checks of one commit at `now` (ns); decide() is asked about the messages in order."""
 
-    def __init__(self, stream: Stream, now: int) -> None:
+    def __init__(self, stream: StreamReplica, now: int) -> None:
         self._stream = stream
         self._now = now
         self._ids: set[bytes] = set()
         self._written: dict[bytes, int] = {}  # subject -> messages of it so far
         self._is_schedule: dict[bytes, bool] = {}  # subject -> is the last message of it a schedule?
-        self._counters: dict[bytes, counter.Last] = {}
+        self._counters: dict[bytes, counter.LastCounter] = {}
         self._messages = 0
         self._bytes = 0
 
@@ -109,7 +109,7 @@ class BatchCheck:
             raise codes.STREAM_MESSAGE_EXCEEDS_MAXIMUM.exception()
         if len(header) > HEADER_MAX:
             raise codes.STREAM_HEADER_EXCEEDS_MAXIMUM.exception()
-        self._counters[subject] = counter.Last(header, payload)
+        self._counters[subject] = counter.LastCounter(header, payload)
         return header, payload
 
     def _check_expected_sequences(self, subject: bytes, header: bytes) -> None:

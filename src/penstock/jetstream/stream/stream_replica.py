@@ -27,10 +27,10 @@ from penstock.jetstream.limits import DELETED_DETAILS_MAX, SEQ_MAX
 from penstock.jetstream.stream import publish_checks, purge, retention, ttl
 from penstock.jetstream.stream.atomic_batches import AtomicBatches, bytes_of
 from penstock.jetstream.stream.dedupe import recover_ids
-from penstock.jetstream.stream.fast_batches import FastIngest, Outcome, is_fast
+from penstock.jetstream.stream.fast_batches import FastIngestBatches, FastOutcome, is_fast
 from penstock.jetstream.stream.message_schedules import RETRY_NS, MessageSchedules
 from penstock.jetstream.stream.source_positions import SourcePositions
-from penstock.jetstream.stream.source_state import Inflow
+from penstock.jetstream.stream.source_state import SourceState
 from penstock.jetstream.stream.staged import Checked, StagedMessage
 from penstock.jetstream.stream.subject_transforms import make_mapper, make_republish_mapper
 from penstock.kernels.ingest.atomic_commits import check_staged, store_staged
@@ -43,13 +43,13 @@ from penstock.kernels.ingest.ingest import (
     enforce_all,
     store_one,
 )
-from penstock.kernels.ingest.interest_state import Needs
+from penstock.kernels.ingest.interest_state import InterestState
 from penstock.kernels.ingest.republish import Republisher
 from penstock.kernels.ingest.staging import StagedBatch
 from penstock.kernels.log.message_ids import MessageIds
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.sinks import DirtyList, Subscription
+from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import (
@@ -69,8 +69,8 @@ from penstock.protocol.transforms import Below
 from penstock.store.interface import StreamStore
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import Consumer
-    from penstock.jetstream.consumer.consumer_subscriptions import ConsumerWiring
+    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+    from penstock.jetstream.consumer.consumer_subscriptions import ConsumerSubscriptions
 
 
 SCHEDULE_WORK = 32 * 1024  # a schedule makes a message, in the units of slices.py
@@ -91,7 +91,7 @@ class StreamMeta(msgspec.Struct, frozen=True):
     restoring: bool = False
 
 
-class Stream:
+class StreamReplica:
     """A stream and the sink of its subjects.
 
     store: keeps the messages; its log is the stream's state. created: ns. domain: for the pub acks.
@@ -122,10 +122,12 @@ class Stream:
         self.created = created
         self.domain = domain
         self.api_level = api_level
-        self.consumers: dict[str, Consumer] = {}
+        self.consumers: dict[str, ConsumerReplica] = {}
         self.offline: dict[str, str] = {}  # consumers that could not be opened or failed, and why
-        self.wiring: ConsumerWiring | None = None  # made with the first consumer
-        self.needs: Needs | None = None  # of interest and work-queue streams: what consumers still need
+        self.consumer_subscriptions: ConsumerSubscriptions | None = None  # made with the first consumer
+        self.interest_state: InterestState | None = (
+            None  # of interest and work-queue streams: what consumers still need
+        )
         self.ids = MessageIds(config.duplicate_window)
         self.expiry = retention.Expiry(self.log)
         self.schedules = MessageSchedules(self.log)
@@ -134,13 +136,15 @@ class Stream:
         self.ack_prefix = _ack_prefix(config.name, domain)
         self.acks = AckBatch(self.ack_prefix)
         self.republisher = Republisher(config.name.encode(), format_time)
-        self.fast = FastIngest(self)
+        self.fast = FastIngestBatches(self)
         self.below = below
-        self.inflows: list[Inflow] = []  # what it mirrors or sources
+        self.source_states: list[SourceState] = []  # what it mirrors or sources
         self.positions: SourcePositions | None = None  # of one with sources
         self.refuse_all: ApiError | None = None  # set by the engine: what every publish gets just now
         self.bytes_end: int | None = None  # set by the engine: what the account allows it to grow to
-        self.kept_seq = self.log.last_seq  # the last that lasts: written, and synced where acks wait for it
+        self.durable_seq = (
+            self.log.last_seq
+        )  # the last that lasts: written, and synced where acks wait for it
         self.write_failure: ApiError | None = None  # set while the store can't write
         # True while what was applied is on its way to the disk (sync_always): nothing more is applied,
         # nothing acknowledged and nothing delivered until it is there.
@@ -150,7 +154,7 @@ class Stream:
         self._now = created
         self._is_behind = False  # expire() left something for its next turn
         self._configure()
-        self._subscriptions: list[Subscription] = []
+        self._subscriptions: list[SinkSubscription] = []
 
     @property
     def identity(self) -> str:
@@ -165,7 +169,7 @@ class Stream:
         copy. Publishes that came before a request are applied outside a tick, and a sync of another stream
         can end before they are written.
         """
-        return self.kept_seq == self.log.last_seq and not self.syncing and self.write_failure is None
+        return self.durable_seq == self.log.last_seq and not self.syncing and self.write_failure is None
 
     # --- publishes -----------------------------------------------------------------------------
 
@@ -174,8 +178,8 @@ class Stream:
         self.log.storing = True
         try:
             self.apply(self.sink.take(), now)
-            for inflow in self.inflows:
-                inflow.apply(now)
+            for source_state in self.source_states:
+                source_state.apply(now)
         finally:
             self.log.storing = False
 
@@ -245,12 +249,12 @@ class Stream:
         ts: int,
         *,
         in_fast_batch: bool = False,
-    ) -> Outcome:
+    ) -> FastOutcome:
         """Decides about one publish and stores it. Raises JetStreamApiError when it is refused."""
         self.check_admitted(subject, header, len(payload))
         decision = publish_checks.check(self, subject, header, len(payload), now, in_fast_batch=in_fast_batch)
         if decision.duplicate_of:
-            return Outcome(decision.duplicate_of, duplicate=True, value="")
+            return FastOutcome(decision.duplicate_of, duplicate=True, value="")
         if decision.payload is not None:
             payload = decision.payload
         if self.is_wanted(subject):
@@ -258,7 +262,7 @@ class Stream:
         seq = self.store_decided(subject, decision, payload, ts)
         if decision.msg_id:
             self.ids.add(decision.msg_id, seq, ts)
-        return Outcome(seq, duplicate=False, value=decision.value)
+        return FastOutcome(seq, duplicate=False, value=decision.value)
 
     def store_staged(self, batch: StagedBatch, now: int) -> int:
         """Stores a batch of ordinary messages as a unit, as it is, and returns the sequence of the last."""
@@ -304,7 +308,7 @@ class Stream:
         """Hands what is new to the operating system. Raises StoreWriteError."""
         self.store.write()
         if self.positions is not None:
-            self.positions.note(self.inflows, self.log)
+            self.positions.note(self.source_states, self.log)
 
     def acknowledge(self, index: SubscriptionIndex) -> None:
         """Publishes again what was stored, then sends the answers. Only after the write."""
@@ -340,12 +344,14 @@ class Stream:
         Raises StoreError when it can't be kept; the present one then stays.
         """
         self.store.save_meta(encode(StreamMeta(config, self.created)))
-        was_mirror, present = self.config.mirror is not None, self.inflows
+        was_mirror, present = self.config.mirror is not None, self.source_states
         self.config = config
         self._configure()
         if self.positions is not None:
-            self.positions.leave([one for one in present if one not in self.inflows and not one.is_mirror])
-        self._go_on([inflow for inflow in self.inflows if inflow not in present])
+            self.positions.leave(
+                [one for one in present if one not in self.source_states and not one.is_mirror]
+            )
+        self._go_on([source_state for source_state in self.source_states if source_state not in present])
         self.ids.resize(config.duplicate_window, now)
         if was_mirror and config.mirror is None and not len(self.ids):
             recover_ids(self.ids, self.log, now)  # from now on it is the one who tells duplicates
@@ -422,7 +428,7 @@ class Stream:
             # A crash between a message and the note of what it replaced leaves both.
             enforce_all(self.log, self.limits)
         recover_ids(self.ids, self.log, now)
-        self._go_on(self.inflows)
+        self._go_on(self.source_states)
         if self.config.allow_msg_ttl:
             self.expiry.ttls.recover(self.log)
         if self.config.allow_msg_schedules:
@@ -511,13 +517,13 @@ class Stream:
                 index.remove(subscription)
         for subject in wanted:
             if subject not in present:
-                present[subject] = Subscription(self.sink, subject)
+                present[subject] = SinkSubscription(self.sink, subject)
                 index.insert(present[subject])
         self._subscriptions = [present[subject] for subject in wanted]
 
     def is_wanted(self, subject: bytes) -> bool:
         """Is a message of this subject stored? Not by an interest stream when no consumer takes it."""
-        return self.limits.needs is None or self.limits.needs.wants(subject)
+        return self.limits.interest_state is None or self.limits.interest_state.wants(subject)
 
     def is_to_be_reviewed(self, *, held_back: bool) -> bool:
         """A consumer ended for good: may messages be left that only it needed?
@@ -526,13 +532,13 @@ class Stream:
         is offline. Else there is nothing to look for in a work queue: what was not acked stays for the next
         consumer.
         """
-        return self.needs is not None and (held_back or not self.needs.work_queue)
+        return self.interest_state is not None and (held_back or not self.interest_state.work_queue)
 
     def _configure(self) -> None:
         self._choose_needs()
         self._choose_inflows()
         self.store.set_compression(self.config.compression is Compression.S2)
-        self.limits = _plain_limits(self.config, self.needs)
+        self.limits = _plain_limits(self.config, self.interest_state)
         if not self.config.allow_batched:
             self.fast.clear()
         self.sink.mapper = make_mapper(self.config.subject_transform, self.below)
@@ -546,33 +552,39 @@ class Stream:
         """Origins that stay are read on from where they are."""
         mirror, sources = self.config.mirror, self.config.sources
         if mirror is not None:
-            self.inflows = self.inflows or [Inflow(self, mirror, is_mirror=True)]
+            self.source_states = self.source_states or [SourceState(self, mirror, is_mirror=True)]
             return
-        present = {inflow.index_name: inflow for inflow in self.inflows if not inflow.is_mirror}
-        self.inflows = [Inflow(self, source, is_mirror=False) for source in sources]
-        for at, inflow in enumerate(self.inflows):
-            if inflow.index_name in present:
-                self.inflows[at] = present[inflow.index_name]
-                self.inflows[at].source = inflow.source
+        present = {
+            source_state.index_name: source_state
+            for source_state in self.source_states
+            if not source_state.is_mirror
+        }
+        self.source_states = [SourceState(self, source, is_mirror=False) for source in sources]
+        for at, source_state in enumerate(self.source_states):
+            if source_state.index_name in present:
+                self.source_states[at] = present[source_state.index_name]
+                self.source_states[at].source = source_state.source
         if sources and self.positions is None:
             self.positions = SourcePositions(self.store)
 
-    def _go_on(self, inflows: list[Inflow]) -> None:
+    def _go_on(self, source_states: list[SourceState]) -> None:
         """Sources that were there before go on where they stopped."""
-        if self.positions is not None and inflows:
-            self.positions.recover(inflows, self.log)
+        if self.positions is not None and source_states:
+            self.positions.recover(source_states, self.log)
 
     def _choose_needs(self) -> None:
         if self.config.retention is RetentionPolicy.LIMITS:
-            if self.needs is not None:
+            if self.interest_state is not None:
                 for consumer in self.consumers.values():
-                    self.needs.remove(consumer.pump)
-            self.needs = None
-        elif self.needs is None:
-            self.needs = Needs(self.log, work_queue=self.config.retention is RetentionPolicy.WORKQUEUE)
-            self.needs.held = bool(self.offline)
+                    self.interest_state.remove(consumer.pump)
+            self.interest_state = None
+        elif self.interest_state is None:
+            self.interest_state = InterestState(
+                self.log, work_queue=self.config.retention is RetentionPolicy.WORKQUEUE
+            )
+            self.interest_state.held = bool(self.offline)
             for consumer in self.consumers.values():
-                self.needs.add(consumer.pump, consumer.since)
+                self.interest_state.add(consumer.pump, consumer.since)
 
     def unsubscribe(self, index: SubscriptionIndex) -> None:
         """Takes no more messages."""
@@ -586,7 +598,7 @@ def _ack_prefix(name: str, domain: str) -> bytes:
     return head[:-1] + b',"seq":'
 
 
-def _plain_limits(config: StreamConfig, needs: Needs | None) -> PlainLimits:
+def _plain_limits(config: StreamConfig, interest_state: InterestState | None) -> PlainLimits:
     return PlainLimits(
         msgs_max=config.max_msgs,
         bytes_max=config.max_bytes,
@@ -595,6 +607,6 @@ def _plain_limits(config: StreamConfig, needs: Needs | None) -> PlainLimits:
         discard_new=config.discard is DiscardPolicy.NEW,
         per_message=config.sealed or config.discard_new_per_subject or config.allow_msg_counter,
         no_ack=config.no_ack,
-        needs=needs if config.retention is RetentionPolicy.INTEREST else None,
+        interest_state=interest_state if config.retention is RetentionPolicy.INTEREST else None,
         stream=config.name.encode(),
     )

@@ -16,7 +16,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 
 from penstock.kernels.consumer.ack_state cimport ACK_ALL, ACK_NONE, AckState
 from penstock.kernels.consumer.ack_window cimport Entry, entry_at, window_find
-from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, Subscription
+from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscription
 
 cdef enum:
     ACK_NUMBERS = 5             # <deliveries>.<stream seq>.<consumer seq>.<ts>.<pending>
@@ -153,7 +153,7 @@ cdef class AckSink(Sink):
         self.last_name = None
         self.last = None
 
-    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+    cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         cdef size_t prefix = <size_t>PyBytes_GET_SIZE(sub.subject) - 1
         cdef const char* name = m.subject + prefix
         cdef const char* end = m.subject + m.subject_len

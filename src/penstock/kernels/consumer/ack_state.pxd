@@ -58,4 +58,4 @@ cdef class AckState:
     cdef size_t settled_count, settled_capacity
     cdef int note_settled(self, uint64_t seq) except -1
     # Does a message at seq (that passes its filters) still have to be delivered to it, or acked by it?
-    cdef bint needs(self, uint64_t seq) except -1
+    cdef bint interest_state(self, uint64_t seq) except -1

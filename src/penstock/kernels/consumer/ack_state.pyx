@@ -351,7 +351,7 @@ cdef class AckState:
         self.settled_count += 1
         return 0
 
-    cdef bint needs(self, uint64_t seq) except -1:
+    cdef bint interest_state(self, uint64_t seq) except -1:
         if seq > self.delivered_stream:
             return True
         if self.policy == ACK_EXPLICIT:
@@ -362,8 +362,8 @@ cdef class AckState:
         return len(self.dead) != 0 and seq in self.dead
 
     def is_needed(self, uint64_t seq):
-        """`needs` for Python callers."""
-        return self.needs(seq)
+        """`interest_state` for Python callers."""
+        return self.interest_state(seq)
 
     def take_settled(self):
         """[(first, last)] of the stream sequences settled by acks since the last time, while `collecting`: in

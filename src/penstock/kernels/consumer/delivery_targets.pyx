@@ -13,7 +13,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from penstock.kernels.consumer.ack_state cimport AckState
 from penstock.kernels.wire.dispatch cimport ClientSink
-from penstock.kernels.wire.sinks cimport Message, Subscription
+from penstock.kernels.wire.sinks cimport Message, SinkSubscription
 from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex, is_awaited
 
 cdef enum:
@@ -59,7 +59,7 @@ cdef class Target:
 
     def when_drained(self, callback):
         """Calls callback() once, when a connection behind it can take more."""
-        cdef Subscription sub
+        cdef SinkSubscription sub
         for subs in [self.match.plain, *self.match.groups]:
             for sub in subs:
                 sub = client_behind(sub)
@@ -67,7 +67,7 @@ cdef class Target:
                     (<ClientSink>sub.sink).when_drained(callback)
 
 
-cdef inline Subscription client_behind(Subscription sub):
+cdef inline SinkSubscription client_behind(SinkSubscription sub):
     """The client's subscription that a message to `sub` ends at; None when it is no client's."""
     if not isinstance(sub.sink, ClientSink):
         sub = sub.sink.beyond(sub)
@@ -76,7 +76,7 @@ cdef inline Subscription client_behind(Subscription sub):
     return sub
 
 
-cdef inline bint is_full(Subscription sub, size_t backlog_max) noexcept:
+cdef inline bint is_full(SinkSubscription sub, size_t backlog_max) noexcept:
     """Has the connection behind it more unsent bytes than it may? (its threshold counts those in the
     transport)"""
     sub = client_behind(sub)
@@ -88,19 +88,19 @@ cdef bint is_blocked(Target target, size_t backlog_max) noexcept:
     cdef list plain = target.match.plain, groups = target.match.groups, group
     cdef Py_ssize_t i, k
     for i in range(len(plain)):
-        if is_full(<Subscription>plain[i], backlog_max):
+        if is_full(<SinkSubscription>plain[i], backlog_max):
             return True
     for i in range(len(groups)):
         group = <list>groups[i]
         for k in range(len(group)):
-            if not is_full(<Subscription>group[k], backlog_max):
+            if not is_full(<SinkSubscription>group[k], backlog_max):
                 break
         else:
             return True
     return False
 
 
-cdef inline bint is_denied(Subscription sub, const Message* m) except -1:
+cdef inline bint is_denied(SinkSubscription sub, const Message* m) except -1:
     """Is the receiver there, but not allowed to read this message?"""
     sub = client_behind(sub)
     return sub is not None and (<ClientSink>sub.sink).denies(sub, m)
@@ -132,7 +132,7 @@ cdef class Rotation:
         it counts as having taken it, as on the official server: it is no reason to stop there for good.
         """
         cdef MatchResult match = target.match
-        cdef Subscription sub
+        cdef SinkSubscription sub
         cdef Message inner = m[0]
         cdef list group
         cdef int taken = 0
@@ -148,7 +148,7 @@ cdef class Rotation:
             denied = False
             for _ in range(n):
                 self.turn += 1
-                sub = <Subscription>group[self.turn % n]
+                sub = <SinkSubscription>group[self.turn % n]
                 if is_full(sub, self.backlog_max):
                     continue
                 if sub.sink.deliver(sub, m if sub.sink.shows_stored else &inner, None):

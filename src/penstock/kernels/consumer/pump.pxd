@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.consumer.ack_state cimport AckState
 from penstock.kernels.wire.buffers cimport OutBuffer
 from penstock.kernels.log.filter_cursor cimport FilterCursor
-from penstock.kernels.log.record_reads cimport Pieces
+from penstock.kernels.log.record_reads cimport BlockReads
 from penstock.kernels.consumer.key_order cimport KeyOrder
 from penstock.kernels.log.log_watch cimport Follower
 from penstock.kernels.log.records cimport Record
@@ -42,7 +42,7 @@ cdef class Pump(Follower):
     cdef list news                      # where it puts itself when a message comes that they match; or None
     cdef bint told                      # it is there
     cdef readonly FilterCursor cursor            # finds what they match; None without filters
-    cdef readonly Pieces pieces         # what it has read ahead of messages that lie far apart
+    cdef readonly BlockReads pieces         # what it has read ahead of messages that lie far apart
     cdef public uint64_t position       # next stream sequence to look at
     cdef uint64_t* skip                 # deliver last per subject: the sequences it begins with
     cdef size_t skip_count, skip_at

@@ -4,7 +4,7 @@ from enum import IntEnum
 from penstock.kernels.consumer.ack_state import AckState
 from penstock.kernels.consumer.delivery_targets import Rotation, Target
 from penstock.kernels.log.filter_cursor import FilterCursor
-from penstock.kernels.log.record_reads import Pieces
+from penstock.kernels.log.record_reads import BlockReads
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 
@@ -55,7 +55,7 @@ class Pump:
     @property
     def cursor(self) -> FilterCursor | None: ...
     @property
-    def pieces(self) -> Pieces: ...
+    def pieces(self) -> BlockReads: ...
     @property
     def sent(self) -> int: ...
     @property
@@ -77,5 +77,5 @@ class Pump:
 def ready(pumps: list[Pump]) -> list[int]:
     """Indexes of those that have a message to deliver."""
 
-def take_news(news: list[Pump]) -> list[Pump]:
+def drain_ready(news: list[Pump]) -> list[Pump]:
     """The pumps that reported since the last time; `news` is empty then."""

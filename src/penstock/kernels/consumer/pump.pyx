@@ -85,7 +85,7 @@ cdef class Pump:
         self.position = position
         self.parked_max = PARKED_MAX
         self.given_up = []
-        self.pieces = Pieces()
+        self.pieces = BlockReads()
         self.scratch = OutBuffer()
         self.pin_scratch = OutBuffer()
         self.rotation = Rotation(index, state)
@@ -520,7 +520,7 @@ def ready(list pumps not None):
     return result
 
 
-def take_news(list news not None):
+def drain_ready(list news not None):
     """The pumps that reported since the last time; `news` is empty then."""
     cdef Pump pump
     cdef list taken = news[:]

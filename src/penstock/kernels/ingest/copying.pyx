@@ -26,7 +26,7 @@ from penstock.kernels.log.message_ids cimport MessageIds
 from penstock.kernels.ingest.publish_headers cimport ID_NAME_SIZE, trim
 from penstock.kernels.log.records cimport Record, cost_of, record_size
 from penstock.kernels.ingest.republish cimport Republisher
-from penstock.kernels.wire.sinks cimport Message, Sink, Subscription, is_closed
+from penstock.kernels.wire.sinks cimport Message, Sink, SinkSubscription, is_closed
 from penstock.kernels.log.stream_log cimport StreamLog
 
 from penstock.faults import note
@@ -290,7 +290,7 @@ cdef class DeliverySink(Sink):
         self.callback = callback
         self.shows_stored = True
 
-    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+    cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         if is_closed(sub):
             return 0
         try:
@@ -345,7 +345,7 @@ cdef uint64_t store(
 ) except 0:
     """Stores one message at the log's end, enforces the limits, and returns its sequence."""
     cdef uint64_t seq
-    if limits.needs is not None and not limits.needs.is_wanted(m.subject, m.subject_len):
+    if limits.interest_state is not None and not limits.interest_state.is_wanted(m.subject, m.subject_len):
         seq = log.skip_message(ts)
     else:
         if republisher is not None:

@@ -3,10 +3,10 @@ from libc.stdint cimport int64_t, uint64_t
 from penstock.kernels.wire.buffers cimport OutBuffer, RunBuffer
 from penstock.kernels.wire.dispatch cimport SubjectMapper
 from penstock.kernels.log.message_ids cimport MessageIds
-from penstock.kernels.ingest.interest_state cimport Needs
+from penstock.kernels.ingest.interest_state cimport InterestState
 from penstock.kernels.ingest.publish_headers cimport PublishHead
 from penstock.kernels.ingest.republish cimport Republisher
-from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, Subscription
+from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscription
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 
@@ -24,7 +24,7 @@ cdef class StreamSink(Sink):
     cdef public size_t bytes_max        # and their bytes
     cdef size_t waiting_bytes           # counted while msgs_max is set
     cdef DirtyList full_list            # gets `stream` when a publish was turned away
-    cdef public list turned_away        # reply subjects of those, b"" for none
+    cdef public list rejected        # reply subjects of those, b"" for none
     cdef public SubjectMapper mapper    # None, or changes subjects before anything else sees them
     cdef public bint is_dirty
     cdef bint admits(self, const Message* m) except -1
@@ -42,7 +42,7 @@ cdef class PlainLimits:
     cdef readonly int64_t msgs_max, bytes_max, msg_size_max     # negative: no limit
     cdef readonly uint64_t per_subject_max                      # 0: no limit
     cdef readonly bint discard_new, per_message, no_ack
-    cdef readonly Needs needs       # of an interest stream: what nobody wants is not stored; else None
+    cdef readonly InterestState interest_state       # of an interest stream: what nobody wants is not stored; else None
     cdef readonly bytes stream                                  # its name
 
 # Stores the publish, or uses up a sequence for what nobody wants, remembers its message id and enforces the

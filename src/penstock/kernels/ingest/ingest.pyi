@@ -1,7 +1,7 @@
 """What Python sees of ingest: batches of publishes, their storing, their acks."""
 
 from penstock.kernels.ingest.fast_batch import FastBatches
-from penstock.kernels.ingest.interest_state import Needs
+from penstock.kernels.ingest.interest_state import InterestState
 from penstock.kernels.ingest.republish import Republisher
 from penstock.kernels.ingest.staging import StagedBatches
 from penstock.kernels.log.message_ids import MessageIds
@@ -26,14 +26,14 @@ class StreamSink(Sink):
 
     mapper -- changes subjects before anything else sees them (the stream's subject_transform).
     msgs_max, bytes_max -- of the publishes that wait; msgs_max = 0 (default): no limits. What is above is
-    turned away: its reply subject (b"" for none) gets into `turned_away`, and `stream` into `full_list`.
+    turned away: its reply subject (b"" for none) gets into `rejected`, and `stream` into `full_list`.
     """
 
     is_dirty: bool
     mapper: SubjectMapper | None
     msgs_max: int
     bytes_max: int
-    turned_away: list[bytes]
+    rejected: list[bytes]
     def __init__(self, dirty_list: DirtyList, stream: object, full_list: DirtyList | None = None) -> None: ...
     @property
     def stream(self) -> object: ...
@@ -85,7 +85,7 @@ class PlainLimits:
     discard_new: bool
     per_message: bool
     no_ack: bool
-    needs: Needs | None
+    interest_state: InterestState | None
     stream: bytes
     def __init__(
         self,
@@ -97,7 +97,7 @@ class PlainLimits:
         discard_new: bool = False,
         per_message: bool = False,
         no_ack: bool = False,
-        needs: Needs | None = None,
+        interest_state: InterestState | None = None,
         stream: bytes = b"",
     ) -> None: ...
 

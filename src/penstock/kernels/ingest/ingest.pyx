@@ -21,14 +21,14 @@ from penstock.kernels.wire.buffers cimport OutBuffer, put_uint
 from penstock.kernels.wire.dispatch cimport route
 from penstock.kernels.ingest.fast_batch cimport FAST_IGNORE, FAST_STORE, FastBatch, FastBatches, is_fast
 from penstock.kernels.log.message_ids cimport MessageIds
-from penstock.kernels.ingest.interest_state cimport Needs
+from penstock.kernels.ingest.interest_state cimport InterestState
 from penstock.kernels.ingest.publish_headers cimport (
     BODY_MAX, EXPECTS_LAST_ID, ID_NAME_SIZE, PUBLISH_EXPECTS, PUBLISH_HAS_ID, PUBLISH_IS_BATCHED,
     PUBLISH_IS_FAST, PUBLISH_IS_SPECIAL, SUBJECT_MAX, PublishHead, failed_expectations, fits, message_of, put_publish,
     trim,
 )
 from penstock.kernels.ingest.republish cimport Republisher
-from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, Subscription
+from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscription
 from penstock.kernels.log.records cimport Record, cost_of
 from penstock.kernels.ingest.staging cimport StagedBatches
 from penstock.kernels.log.stream_log cimport StreamLog
@@ -96,13 +96,13 @@ cdef class StreamSink(Sink):
 
     def __cinit__(self, DirtyList dirty_list, object stream, DirtyList full_list=None):
         self.full_list = full_list
-        self.turned_away = []
+        self.rejected = []
         self.batch = IngestBatch()
         self.spare = IngestBatch()
         self.dirty_list = dirty_list
         self.stream = stream
 
-    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+    cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         cdef Message renamed
         cdef bytes subject      # keeps the bytes renamed.subject points at
         if self.msgs_max and not self.admits(m):
@@ -135,9 +135,9 @@ cdef class StreamSink(Sink):
         if self.batch.count < self.msgs_max and size <= self.bytes_max - self.waiting_bytes:
             self.waiting_bytes += size
             return True
-        if not self.turned_away and self.full_list is not None:
+        if not self.rejected and self.full_list is not None:
             self.full_list.mark(self.stream)
-        self.turned_away.append(m.reply[:m.reply_len] if m.reply_len else b"")
+        self.rejected.append(m.reply[:m.reply_len] if m.reply_len else b"")
         return False
 
     def mark(self):
@@ -258,7 +258,7 @@ cdef class AckBatch:
 cdef class PlainLimits:
     """The limits of a stream's configuration that apply_plain() enforces; negative and 0 mean none.
 
-    `per_message` sends every publish to Python: sealed streams, discard_new_per_subject, counters. `needs` of
+    `per_message` sends every publish to Python: sealed streams, discard_new_per_subject, counters. `interest_state` of
     an interest stream: what no consumer wants uses up a sequence and is not stored. `stream` is the name that
     publishes may expect.
     """
@@ -273,7 +273,7 @@ cdef class PlainLimits:
         bint discard_new=False,
         bint per_message=False,
         bint no_ack=False,
-        Needs needs=None,
+        InterestState interest_state=None,
         bytes stream=b"",
     ):
         self.msgs_max = msgs_max
@@ -283,7 +283,7 @@ cdef class PlainLimits:
         self.discard_new = discard_new
         self.per_message = per_message
         self.no_ack = no_ack
-        self.needs = needs
+        self.interest_state = interest_state
         self.stream = stream
 
 
@@ -361,7 +361,9 @@ cpdef size_t apply_plain(
                 continue
         if failed:      # a duplicate is one whatever id it expects
             break
-        if limits.discard_new and (limits.needs is None or limits.needs.is_wanted(m.subject, m.subject_len)):
+        if limits.discard_new and (
+            limits.interest_state is None or limits.interest_state.is_wanted(m.subject, m.subject_len)
+        ):
             if limits.msgs_max > 0 and log.messages >= <uint64_t>limits.msgs_max:
                 break
             if limits.bytes_max > 0:
@@ -382,7 +384,7 @@ cdef uint64_t store_publish(
     StreamLog log, PlainLimits limits, MessageIds ids, const PublishHead* head, const Message* m, int64_t ts,
     Republisher republisher,
 ) except 0:
-    cdef bint wanted = limits.needs is None or limits.needs.is_wanted(m.subject, m.subject_len)
+    cdef bint wanted = limits.interest_state is None or limits.interest_state.is_wanted(m.subject, m.subject_len)
     cdef uint64_t seq
     if not wanted:
         seq = log.skip_message(ts)

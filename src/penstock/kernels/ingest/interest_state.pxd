@@ -6,7 +6,7 @@ from penstock.kernels.wire.sinks cimport Sink
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 
-cdef class Needs:
+cdef class InterestState:
     cdef readonly StreamLog log
     cdef readonly bint work_queue           # what nobody acked yet stays, though nobody asks for it
     cdef public bint held                   # a consumer is missing: everything stays

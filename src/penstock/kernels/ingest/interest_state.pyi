@@ -3,7 +3,7 @@
 from penstock.kernels.consumer.pump import Pump
 from penstock.kernels.log.stream_log import StreamLog
 
-class Needs:
+class InterestState:
     """What the consumers of one stream need.
 
     work_queue: what nobody acked stays, though no consumer asks for it. held: a consumer that belongs here is

@@ -22,7 +22,7 @@ from libc.stdint cimport INT64_MAX
 from penstock.kernels.routing.grammar cimport filter_matches
 from penstock.kernels.consumer.pump cimport Pump
 from penstock.kernels.log.records cimport Record
-from penstock.kernels.wire.sinks cimport Sink, Subscription
+from penstock.kernels.wire.sinks cimport Sink, SinkSubscription
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 
@@ -56,7 +56,7 @@ cdef bint will_skip(Pump pump, uint64_t seq) noexcept:
     return low == pump.skip_count or pump.skip[low] != seq
 
 
-cdef class Needs:
+cdef class InterestState:
     def __cinit__(self, StreamLog log not None, *, bint work_queue=False):
         self.log = log
         self.work_queue = work_queue
@@ -91,7 +91,7 @@ cdef class Needs:
 
     def watch(self, Pump pump):
         # Known before the index can refuse one: unwatch() then takes back what was inserted.
-        subscriptions = self.subscriptions[pump] = [Subscription(self.sink, f) for f in pump.filters]
+        subscriptions = self.subscriptions[pump] = [SinkSubscription(self.sink, f) for f in pump.filters]
         for subscription in subscriptions:
             self.index.insert(subscription)
         if not subscriptions:
@@ -119,7 +119,7 @@ cdef class Needs:
         cdef bint known = False
         cdef Pump pump
         for pump in self.pumps:
-            if pump is but or not pump.state.needs(seq) or will_skip(pump, seq):
+            if pump is but or not pump.state.interest_state(seq) or will_skip(pump, seq):
                 continue
             if pump.filter_count == 0:
                 return True

@@ -19,7 +19,7 @@ from penstock.kernels.wire.buffers cimport OutBuffer, put_uint
 from penstock.kernels.wire.dispatch cimport ServiceSink, note_call, route
 from penstock.kernels.routing.grammar cimport has_wildcard, token_end
 from penstock.kernels.log.records cimport Record
-from penstock.kernels.wire.sinks cimport Message, Sink, Subscription, is_closed
+from penstock.kernels.wire.sinks cimport Message, Sink, SinkSubscription, is_closed
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 
@@ -210,7 +210,7 @@ cdef class DirectGets(ServiceSink):
         self.not_found = not_found
         self.answers = Answers()
 
-    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+    cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         cdef size_t prefix = <size_t>PyBytes_GET_SIZE(sub.subject) - 1      # "$JS.API.>"
         cdef const char* p = m.subject + prefix
         if (

@@ -18,7 +18,7 @@ from libc.stdlib cimport free, realloc
 
 from penstock.kernels.routing.grammar cimport check_filter, is_token, token_end
 from penstock.kernels.routing.trie cimport (
-    Found, Node, found_free, found_nothing, trie_free, trie_new, trie_node, trie_prune, trie_walk,
+    MatchSet, Node, found_free, found_nothing, trie_free, trie_new, trie_node, trie_prune, trie_walk,
 )
 
 from penstock.kernels.routing.grammar import filters_overlap
@@ -190,7 +190,7 @@ cdef class FilterSet:
         return found
 
     def owners_matching(self, bytes subject not None):
-        cdef Found found
+        cdef MatchSet found
         cdef const char* p = PyBytes_AS_STRING(subject)
         cdef size_t i
         cdef list owners = []

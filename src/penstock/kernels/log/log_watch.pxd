@@ -1,6 +1,6 @@
 """Who is told at once of messages that come and go: consumers with filters, each of its own."""
 from libc.stdint cimport uint16_t, uint64_t
-from penstock.kernels.wire.sinks cimport Sink, Subscription
+from penstock.kernels.wire.sinks cimport Sink, SinkSubscription
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 from penstock.kernels.log.subject_state cimport Subject
 
@@ -12,7 +12,7 @@ cdef class Follower:
     # Messages went without being told one by one: all of them, or one whose subject the disk lost.
     cdef int on_loss(self) except -1
 
-cdef class Following(Subscription):
+cdef class Following(SinkSubscription):
     cdef Follower follower
 
 cdef class LogWatch:

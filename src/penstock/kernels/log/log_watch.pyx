@@ -15,7 +15,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
 
 from penstock.kernels.routing.grammar cimport filter_matches
-from penstock.kernels.wire.sinks cimport Sink, Subscription
+from penstock.kernels.wire.sinks cimport Sink, SinkSubscription
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 from penstock.kernels.log.subject_state cimport Subject
 
@@ -36,7 +36,7 @@ cdef class Follower:
         return 0
 
 
-cdef class Following(Subscription):
+cdef class Following(SinkSubscription):
     """One filter of a follower."""
 
 

@@ -20,7 +20,7 @@ cdef class Group:
     cdef bint take(self) except -1
     cdef bint _add(self, MessageBlock block, const uint64_t* upcoming, size_t n, size_t* total) noexcept
 
-cdef class Pieces:
+cdef class BlockReads:
     cdef Group now, ahead           # what is delivered, and what comes next, perhaps on its way
     cdef readonly uint64_t fetched  # pieces read so far, for tests and measurements
 

@@ -1,4 +1,4 @@
-class Pieces:
+class BlockReads:
     """Records that a pump has read ahead. For kernels; Python looks at what it costs."""
 
     fetched: int

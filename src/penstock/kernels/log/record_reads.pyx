@@ -157,7 +157,7 @@ cdef class Group:
         return self.data is not None and <size_t>PyBytes_GET_SIZE(self.data) == self.size
 
 
-cdef class Pieces:
+cdef class BlockReads:
     def __cinit__(self):
         self.now, self.ahead = Group(), Group()
 

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.log.log_core cimport BLOCK_SIZE_DEFAULT, LogCore
 from penstock.kernels.log.message_block cimport MessageBlock
 
-cdef class StoredMessage:
+cdef class StoredRecord:
     cdef readonly uint64_t seq
     cdef readonly int64_t ts
     cdef readonly bytes subject, header, payload
@@ -19,4 +19,4 @@ cdef class StreamLog(LogCore):
     cdef uint64_t _seq_at_time_in(self, MessageBlock block, int64_t ts) except? 0
     cdef void _join_ranges(self) noexcept
     cdef int _merge(self, MessageBlock block) except -1
-    cdef StoredMessage _stored(self, uint64_t seq)
+    cdef StoredRecord _stored(self, uint64_t seq)

@@ -10,7 +10,7 @@ from penstock.kernels.log.records import Buffer
 DEFAULT_BLOCK_SIZE: int
 BATCH_BYTES_MAX: int
 
-class StoredMessage:
+class StoredRecord:
     """One stored message. `ts` is ns since epoch; `header` is the whole header block, b"" without one."""
 
     seq: int
@@ -68,13 +68,13 @@ class StreamLog(LogCore):
     def skip_to(self, seq: int, ts: int) -> int:
         """Uses up all sequences up to seq, as `skip` does one."""
 
-    def load(self, seq: int) -> StoredMessage | None:
+    def load(self, seq: int) -> StoredRecord | None:
         """The live message at seq."""
 
-    def load_last(self, filter: bytes) -> StoredMessage | None:
+    def load_last(self, filter: bytes) -> StoredRecord | None:
         """The last live message whose subject matches the filter (wildcards allowed; b"" = all)."""
 
-    def load_next(self, filter: bytes, seq: int) -> StoredMessage | None:
+    def load_next(self, filter: bytes, seq: int) -> StoredRecord | None:
         """The first live message at or after seq whose subject matches the filter."""
 
     def next_seq(self, seq: int, filter: bytes = b"") -> int:

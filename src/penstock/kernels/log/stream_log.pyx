@@ -30,7 +30,7 @@ cdef int compare_first(const void* a, const void* b) noexcept nogil:
     return (left > right) - (left < right)
 
 
-cdef class StoredMessage:
+cdef class StoredRecord:
     def __init__(self, uint64_t seq, int64_t ts, bytes subject not None, bytes header not None,
                  bytes payload not None):
         self.seq = seq
@@ -40,9 +40,9 @@ cdef class StoredMessage:
         self.payload = payload
 
     def __eq__(self, other):
-        if not isinstance(other, StoredMessage):
+        if not isinstance(other, StoredRecord):
             return NotImplemented
-        cdef StoredMessage o = other
+        cdef StoredRecord o = other
         return (
             self.seq == o.seq and self.ts == o.ts and self.subject == o.subject and self.header == o.header
             and self.payload == o.payload
@@ -51,7 +51,7 @@ cdef class StoredMessage:
     __hash__ = None
 
     def __repr__(self):
-        return f"StoredMessage(seq={self.seq}, subject={self.subject!r}, {len(self.payload)} bytes)"
+        return f"StoredRecord(seq={self.seq}, subject={self.subject!r}, {len(self.payload)} bytes)"
 
 
 cdef class StreamLog(LogCore):
@@ -103,12 +103,12 @@ cdef class StreamLog(LogCore):
         else:
             block.note_batch(self.batch_at, self.batch_first, block.last_seq, size)
 
-    cdef StoredMessage _stored(self, uint64_t seq):
+    cdef StoredRecord _stored(self, uint64_t seq):
         cdef Record r
-        cdef StoredMessage message
+        cdef StoredRecord message
         if seq == 0 or not self.read(seq, &r):
             return None
-        message = StoredMessage.__new__(StoredMessage)
+        message = StoredRecord.__new__(StoredRecord)
         message.seq = r.seq
         message.ts = r.ts
         message.subject = PyBytes_FromStringAndSize(r.subject, r.subject_len)

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint64_t
 from penstock.kernels.wire.buffers cimport OutBuffer
 from penstock.kernels.wire.dispatch cimport SubjectMapper
 from penstock.kernels.ingest.fast_batch cimport FastSubject
-from penstock.kernels.wire.sinks cimport Message, Sink, Subscription
+from penstock.kernels.wire.sinks cimport Message, Sink, SinkSubscription
 from penstock.kernels.routing.subscription_index cimport AwaitedReplies, MatchResult, SubscriptionIndex
 
 cpdef enum ReplyEnd:
@@ -44,14 +44,14 @@ cdef class ImportSink(Sink):
     cdef RouteHook hook                         # None, or routes the message that comes now
     cdef bytes asked_for                        # its subject in the importing account, for the hook
     cdef bint busy
-    cdef int pass_on(self, Subscription sub, const Message* m, Sink origin, bint chained) except -1
+    cdef int pass_on(self, SinkSubscription sub, const Message* m, Sink origin, bint chained) except -1
     cdef bytes info(self, Sink origin)
     cdef int add_info(self, Message* m, Sink origin, bint chained) except -1
     cdef int put_body(self, Message* m, const char* header, size_t header_len, bytes info) except -1
 
 # Who awaits the answers to one request.
 cdef class ReplySink(Sink):
-    cdef readonly Subscription subscription     # its subject is where answers go; in no index
+    cdef readonly SinkSubscription subscription     # its subject is where answers go; in no index
     cdef readonly bytes to                      # the reply subject of who asked (of a fast batch: the first)
     cdef bytes family                           # of a fast batch: `<prefix>.<id>` of its replies; else None
     cdef size_t prefix_len                      # of the prefix
@@ -93,13 +93,13 @@ cdef class ReplyTable(AwaitedReplies):
 
 # A stream of another account, in the index of the exporting one: one for each subscription that gets it.
 cdef class ShadowSink(Sink):
-    cdef readonly Subscription target
+    cdef readonly SinkSubscription target
     cdef Rewriter rewriter
     cdef readonly bint allow_trace              # do traces go on in the importing account?
 
-cdef int hand_over(Subscription sub, const Message* shown, const Message* inner, Sink origin) except -1
+cdef int hand_over(SinkSubscription sub, const Message* shown, const Message* inner, Sink origin) except -1
 cdef int route_imported(
     SubscriptionIndex index, const Message* shown, const Message* inner, Sink origin
 ) except -1
 # What a message to `sub`, a shadow's subscription, is called where it stands for another one.
-cdef bytes local_name(ShadowSink shadow, Subscription sub, const Message* m)
+cdef bytes local_name(ShadowSink shadow, SinkSubscription sub, const Message* m)

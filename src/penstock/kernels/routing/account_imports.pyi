@@ -6,7 +6,7 @@ from typing import Protocol
 
 from penstock.kernels.routing.subscription_index import AwaitedReplies, SubscriptionIndex
 from penstock.kernels.wire.dispatch import SubjectMapper
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 
 class ReplyEnd(IntEnum):
     REPLY_DONE = 0
@@ -75,7 +75,7 @@ class ReplySink(Sink):
     """
 
     @property
-    def subscription(self) -> Subscription: ...
+    def subscription(self) -> SinkSubscription: ...
     @property
     def to(self) -> bytes: ...
     @property
@@ -118,7 +118,7 @@ class ShadowSink(Sink):
     """
 
     @property
-    def target(self) -> Subscription: ...
+    def target(self) -> SinkSubscription: ...
     def __init__(
-        self, target: Subscription, rewriter: Rewriter | None, allow_trace: bool = False
+        self, target: SinkSubscription, rewriter: Rewriter | None, allow_trace: bool = False
     ) -> None: ...

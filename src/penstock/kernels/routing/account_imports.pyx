@@ -29,7 +29,7 @@ from penstock.kernels.wire.buffers cimport OutBuffer
 from penstock.kernels.wire.dispatch cimport ClientSink, SubjectMapper
 from penstock.kernels.ingest.fast_batch cimport FastSubject, parse_subject
 from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard, token_end
-from penstock.kernels.wire.sinks cimport INTEREST_CLOSED, Message, Sink, Subscription, is_closed
+from penstock.kernels.wire.sinks cimport INTEREST_CLOSED, Message, Sink, SinkSubscription, is_closed
 from penstock.kernels.routing.subscription_index cimport AwaitedReplies, MatchResult, SubscriptionIndex
 
 from penstock.faults import note
@@ -119,7 +119,7 @@ cdef class Rewriter:
 # --- routing what was imported
 
 cdef int hand_over(
-    Subscription sub, const Message* shown, const Message* inner, Sink origin
+    SinkSubscription sub, const Message* shown, const Message* inner, Sink origin
 ) except -1:
     """To one subscription of the other account."""
     if is_closed(sub) or isinstance(sub.sink, ShadowSink):
@@ -144,13 +144,13 @@ cdef int route_imported(
     cdef size_t n, first, k
     cdef int taken = 0
     for i in range(len(plain)):
-        taken += hand_over(<Subscription>plain[i], shown, inner, origin)
+        taken += hand_over(<SinkSubscription>plain[i], shown, inner, origin)
     for i in range(len(groups)):
         group = <list>groups[i]
         n = <size_t>len(group)
         first = <size_t>(index.random() % n) if n > 1 else 0
         for k in range(n):
-            if hand_over(<Subscription>group[(first + k) % n], shown, inner, origin):
+            if hand_over(<SinkSubscription>group[(first + k) % n], shown, inner, origin):
                 taken += 1
                 break
     return taken
@@ -206,14 +206,14 @@ cdef class ImportSink(Sink):
         self.allow_trace = allow_trace
         self.body = OutBuffer()
 
-    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+    cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         try:
             return self.pass_on(sub, m, origin, False)
         except Exception as error:
             note(f"import of {ascii(sub.subject)}", error)
             return 0
 
-    cdef int pass_on(self, Subscription sub, const Message* m, Sink origin, bint chained) except -1:
+    cdef int pass_on(self, SinkSubscription sub, const Message* m, Sink origin, bint chained) except -1:
         """chained: another import led here."""
         cdef Message out = m[0]
         cdef ReplySink reply = None
@@ -325,15 +325,15 @@ cdef class ReplySink(Sink):
         cdef MatchResult result = self.index.lookup(PyBytes_AS_STRING(self.to), <size_t>PyBytes_GET_SIZE(self.to))
         return len(result.plain) != 0 or len(result.groups) != 0
 
-    cdef Subscription beyond(self, Subscription sub):
+    cdef SinkSubscription beyond(self, SinkSubscription sub):
         cdef MatchResult result = self.index.lookup(PyBytes_AS_STRING(self.to), <size_t>PyBytes_GET_SIZE(self.to))
-        cdef Subscription far
+        cdef SinkSubscription far
         if not result.plain:
             return None
-        far = <Subscription>result.plain[0]
+        far = <SinkSubscription>result.plain[0]
         return far.sink.beyond(far)
 
-    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+    cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         cdef Message shown = m[0]
         cdef Message inner
         cdef ReplySink back = None
@@ -435,7 +435,7 @@ cdef class ReplyTable(AwaitedReplies):
         sink.threshold_ns = threshold_ns
         sink.measurement = measurement
         sink.at = <int64_t>self.clock()
-        sink.subscription = Subscription(sink, subject)
+        sink.subscription = SinkSubscription(sink, subject)
         sink.match = MatchResult.__new__(MatchResult)
         sink.match.plain = [sink.subscription]
         sink.match.groups = []
@@ -548,14 +548,14 @@ cdef class ReplyTable(AwaitedReplies):
 
 # --- streams
 
-cdef bint is_renamed(ShadowSink shadow, Subscription sub, const Message* m) noexcept:
+cdef bint is_renamed(ShadowSink shadow, SinkSubscription sub, const Message* m) noexcept:
     # A consumer's message has the subject it was stored with, which is none of this stream's.
     return shadow.rewriter is not None and filter_matches(
         PyBytes_AS_STRING(sub.subject), <size_t>PyBytes_GET_SIZE(sub.subject), m.subject, m.subject_len
     )
 
 
-cdef bytes local_name(ShadowSink shadow, Subscription sub, const Message* m):
+cdef bytes local_name(ShadowSink shadow, SinkSubscription sub, const Message* m):
     if not is_renamed(shadow, sub, m):
         return PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
     shadow.rewriter.rewrite(m.subject, m.subject_len)
@@ -569,18 +569,18 @@ cdef class ShadowSink(Sink):
         allow_trace: do traces of messages go on in the other account?
     """
 
-    def __cinit__(self, Subscription target not None, Rewriter rewriter, bint allow_trace=False):
+    def __cinit__(self, SinkSubscription target not None, Rewriter rewriter, bint allow_trace=False):
         self.target = target
         self.allow_trace = allow_trace
         self.rewriter = rewriter
         self.shows_stored = target.sink.shows_stored
 
-    cdef Subscription beyond(self, Subscription sub):
+    cdef SinkSubscription beyond(self, SinkSubscription sub):
         return self.target.sink.beyond(self.target)
 
-    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+    cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         cdef Message local
-        cdef Subscription target = self.target
+        cdef SinkSubscription target = self.target
         if is_closed(sub) or is_closed(target):
             return 0
         if not is_renamed(self, sub, m):

@@ -3,7 +3,7 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcmp, memcpy
 
 from penstock.kernels.wire.slab cimport LINE
-from penstock.kernels.wire.sinks cimport Interest, interest_words
+from penstock.kernels.wire.sinks cimport SubscriptionEntry, interest_words
 
 # Open addressing, linear probing, at most half full. A cell is 0, or the address of an Interest, whose last bits,
 # which are none of it (an Interest begins with a line), hold some of the hash: a probe that meets another subject's
@@ -14,7 +14,7 @@ cdef struct LiteralTable:
     size_t count
 
 # A subject that is about to be looked up, and what was found out about it ahead.
-cdef struct Sought:
+cdef struct Lookup:
     const char* subject
     size_t n
     uint64_t hash
@@ -22,15 +22,15 @@ cdef struct Sought:
     uint64_t generation         # of the index, for which `cell` holds
     uintptr_t cell              # the first one with the right tag; 0: the subject isn't in the table
 
-cdef int literal_put(LiteralTable* t, Interest* entry, uint64_t key_hash) except -1
+cdef int literal_put(LiteralTable* t, SubscriptionEntry* entry, uint64_t key_hash) except -1
 # Another entry for the same subject.
-cdef void literal_replace(LiteralTable* t, Interest* entry, Interest* by, uint64_t key_hash) noexcept
+cdef void literal_replace(LiteralTable* t, SubscriptionEntry* entry, SubscriptionEntry* by, uint64_t key_hash) noexcept
 # Takes out an entry that is there.
-cdef void literal_drop(LiteralTable* t, Interest* entry, uint64_t key_hash) noexcept
+cdef void literal_drop(LiteralTable* t, SubscriptionEntry* entry, uint64_t key_hash) noexcept
 cdef void literals_free(LiteralTable* t) noexcept
 # Finds out hashes and cells, and has those and what they lead to fetched, for all of them at once. Changes nothing
 # but the time it takes.
-cdef void literals_seek(const LiteralTable* t, Sought* sought, size_t count, uint64_t seed) noexcept
+cdef void literals_seek(const LiteralTable* t, Lookup* sought, size_t count, uint64_t seed) noexcept
 
 
 cdef inline uint64_t mix(uint64_t h) noexcept nogil:
@@ -63,18 +63,20 @@ cdef inline uintptr_t tag_of(uint64_t key_hash) noexcept nogil:
     return <uintptr_t>(key_hash >> 58)
 
 
-cdef inline Interest* entry_in(uintptr_t cell) noexcept nogil:
-    return <Interest*>(cell & ~<uintptr_t>(LINE - 1))
+cdef inline SubscriptionEntry* entry_in(uintptr_t cell) noexcept nogil:
+    return <SubscriptionEntry*>(cell & ~<uintptr_t>(LINE - 1))
 
 
-cdef inline bint is_entry_of(const Interest* entry, uint64_t key_hash, const char* key, size_t n) noexcept nogil:
+cdef inline bint is_entry_of(
+    const SubscriptionEntry* entry, uint64_t key_hash, const char* key, size_t n
+) noexcept nogil:
     return (
         entry.hash == <uint32_t>key_hash and entry.subject_len == n
         and memcmp(interest_words(entry), key, n) == 0
     )
 
 
-cdef inline Interest* literal_get(
+cdef inline SubscriptionEntry* literal_get(
     const LiteralTable* t, uint64_t key_hash, const char* key, size_t n
 ) noexcept nogil:
     cdef size_t i

@@ -20,11 +20,11 @@ from penstock.kernels.routing.prefetch cimport fetch_to_read, fetch_to_write
 
 cdef enum:
     TABLE_FIRST = 8
-    WORDS_IN_FIRST_LINE = LINE - sizeof(Interest)
+    WORDS_IN_FIRST_LINE = LINE - sizeof(SubscriptionEntry)
     SID_USUAL = 8               # bytes, with both blanks
 
 
-cdef inline uintptr_t cell_of(const Interest* entry, uintptr_t tag) noexcept nogil:
+cdef inline uintptr_t cell_of(const SubscriptionEntry* entry, uintptr_t tag) noexcept nogil:
     return <uintptr_t>entry | tag
 
 
@@ -35,7 +35,7 @@ cdef void place(LiteralTable* t, uintptr_t cell) noexcept nogil:
     t.cells[i] = cell
 
 
-cdef int literal_put(LiteralTable* t, Interest* entry, uint64_t key_hash) except -1:
+cdef int literal_put(LiteralTable* t, SubscriptionEntry* entry, uint64_t key_hash) except -1:
     """Adds an entry whose subject isn't there yet."""
     cdef LiteralTable larger
     cdef size_t i
@@ -56,19 +56,19 @@ cdef int literal_put(LiteralTable* t, Interest* entry, uint64_t key_hash) except
     return 0
 
 
-cdef size_t position(const LiteralTable* t, const Interest* entry, uint64_t key_hash) noexcept nogil:
+cdef size_t position(const LiteralTable* t, const SubscriptionEntry* entry, uint64_t key_hash) noexcept nogil:
     cdef size_t i = key_hash & (t.capacity - 1)
     while entry_in(t.cells[i]) != entry:
         i = (i + 1) & (t.capacity - 1)
     return i
 
 
-cdef void literal_replace(LiteralTable* t, Interest* entry, Interest* by, uint64_t key_hash) noexcept:
+cdef void literal_replace(LiteralTable* t, SubscriptionEntry* entry, SubscriptionEntry* by, uint64_t key_hash) noexcept:
     by.hash = entry.hash
     t.cells[position(t, entry, key_hash)] = cell_of(by, tag_of(key_hash))
 
 
-cdef void literal_drop(LiteralTable* t, Interest* entry, uint64_t key_hash) noexcept:
+cdef void literal_drop(LiteralTable* t, SubscriptionEntry* entry, uint64_t key_hash) noexcept:
     """Closes the gap, so that probing never meets a tombstone."""
     cdef size_t mask = t.capacity - 1
     cdef size_t gap = position(t, entry, key_hash)
@@ -89,7 +89,7 @@ cdef void literals_free(LiteralTable* t) noexcept:
     free(t.cells)
 
 
-cdef void literals_seek(const LiteralTable* t, Sought* sought, size_t count, uint64_t seed) noexcept:
+cdef void literals_seek(const LiteralTable* t, Lookup* sought, size_t count, uint64_t seed) noexcept:
     cdef size_t mask = t.capacity - 1
     cdef size_t i, at
     cdef uintptr_t tag, cell

@@ -1,8 +1,8 @@
 """The subscription index: literal and wildcard filters, queue groups, match cache."""
 from libc.stdint cimport uint64_t, uint32_t
-from penstock.kernels.routing.literals cimport LiteralTable, Sought
+from penstock.kernels.routing.literals cimport LiteralTable, Lookup
 from penstock.kernels.routing.recent_match cimport Recent
-from penstock.kernels.wire.sinks cimport Interest, Message, Sink, Subscription
+from penstock.kernels.wire.sinks cimport SubscriptionEntry, Message, Sink, SinkSubscription
 from penstock.kernels.routing.trie cimport Node
 
 # Who gets a subject: immutable once built, safe to keep while subscriptions change.
@@ -15,10 +15,10 @@ cdef class FilterState:
     cdef list members               # [Subscription] in the order of insertion
     cdef MatchResult result         # None while it has to be built anew
     cdef size_t slot                # its place in SubscriptionIndex.states
-    cdef Interest* entry            # its own, in the table of literal filters; NULL for a wildcard
-    cdef int add(self, Subscription sub) except -1
-    cdef int drop(self, Subscription sub) except -1
-    cdef Interest* sole(self)
+    cdef SubscriptionEntry* entry            # its own, in the table of literal filters; NULL for a wildcard
+    cdef int add(self, SinkSubscription sub) except -1
+    cdef int drop(self, SinkSubscription sub) except -1
+    cdef SubscriptionEntry* sole(self)
 
 cdef struct CacheEntry:
     uint64_t hash
@@ -67,23 +67,23 @@ cdef class SubscriptionIndex:
     # Never None; an empty result when nobody is interested. Cached on the raw bytes.
     cdef MatchResult lookup(self, const char* subject, size_t n)
     # For the hot path: no result is made for a subject that has one receiver. See there.
-    cdef MatchResult lookup_or_sole(self, Sought* sought, Interest** sole)
+    cdef MatchResult lookup_or_sole(self, Lookup* sought, SubscriptionEntry** sole)
     # These subjects (`subject`, `n`, `index` NULL) are looked up next: what that reads is fetched meanwhile.
-    cdef void seek(self, Sought* sought, size_t count) noexcept
+    cdef void seek(self, Lookup* sought, size_t count) noexcept
     cdef MatchResult with_replies(self, const char* subject, size_t n, MatchResult result)
-    cpdef int insert(self, Subscription sub) except -1
-    cpdef bint remove(self, Subscription sub) except -1
+    cpdef int insert(self, SinkSubscription sub) except -1
+    cpdef bint remove(self, SinkSubscription sub) except -1
     cdef uint64_t random(self) noexcept
-    cdef Interest* literal_of(self, const Sought* sought) noexcept
-    cdef MatchResult find(self, const Sought* sought, Interest** sole)
+    cdef SubscriptionEntry* literal_of(self, const Lookup* sought) noexcept
+    cdef MatchResult find(self, const Lookup* sought, SubscriptionEntry** sole)
     cdef int remember(self, const char* subject, size_t n, uint64_t key_hash, MatchResult result) except -1
     cdef int forget(self, size_t i) except -1
     cdef int invalidate(self, const char* f, size_t n, bint wildcard) except -1
     cdef FilterState new_state(self)
     cdef FilterState new_literal_state(self, const char* f, size_t n)
     cdef int drop_state(self, FilterState state) except -1
-    cdef int insert_literal(self, const char* f, size_t n, Subscription sub) except -1
-    cdef int remove_literal(self, const char* f, size_t n, Subscription sub) except -1
-    cdef int insert_wildcard(self, const char* f, size_t n, Subscription sub) except -1
-    cdef int remove_wildcard(self, const char* f, size_t n, Subscription sub) except -1
+    cdef int insert_literal(self, const char* f, size_t n, SinkSubscription sub) except -1
+    cdef int remove_literal(self, const char* f, size_t n, SinkSubscription sub) except -1
+    cdef int insert_wildcard(self, const char* f, size_t n, SinkSubscription sub) except -1
+    cdef int remove_wildcard(self, const char* f, size_t n, SinkSubscription sub) except -1
     cdef uint32_t bucket_of(self, const char* s, size_t n) noexcept

@@ -3,25 +3,25 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.kernels.wire.sinks import Subscription
+from penstock.kernels.wire.sinks import SinkSubscription
 
 class MatchResult:
     """Who gets a subject: a snapshot that never changes; don't change the lists."""
 
     @property
-    def plain(self) -> list[Subscription]:
+    def plain(self) -> list[SinkSubscription]:
         """Subscriptions without a queue group: each gets the message."""
 
     @property
-    def groups(self) -> list[list[Subscription]]:
+    def groups(self) -> list[list[SinkSubscription]]:
         """One list a queue group, never empty: one member of each gets the message."""
 
 class AwaitedReplies:
     """Who awaits a message on a subject of its own; see `imports.ReplyTable`."""
 
 class IndexWatcher(Protocol):
-    def inserted(self, sub: Subscription) -> object: ...
-    def removed(self, sub: Subscription) -> object: ...
+    def inserted(self, sub: SinkSubscription) -> object: ...
+    def removed(self, sub: SinkSubscription) -> object: ...
 
 class SubscriptionIndex:
     """All subscriptions of one account.
@@ -34,8 +34,8 @@ class SubscriptionIndex:
     """
 
     random_state: int
-    on_insert: Callable[[Subscription], object] | None
-    on_remove: Callable[[Subscription], object] | None
+    on_insert: Callable[[SinkSubscription], object] | None
+    on_remove: Callable[[SinkSubscription], object] | None
     replies: AwaitedReplies | None
     watcher: IndexWatcher | None
     @property
@@ -55,10 +55,10 @@ class SubscriptionIndex:
     def cache_fanout(self) -> tuple[int, int, int]:
         """(entries in the cache, receivers of all of them, receivers of the one that has most)."""
     def __len__(self) -> int: ...
-    def insert(self, sub: Subscription) -> int:
+    def insert(self, sub: SinkSubscription) -> int:
         """Adds a subscription. Raises ValueError for an invalid filter and for one that is in an index."""
 
-    def remove(self, sub: Subscription) -> bool:
+    def remove(self, sub: SinkSubscription) -> bool:
         """Takes a subscription out; False when it isn't here."""
 
     def match(self, subject: bytes) -> MatchResult:
@@ -67,5 +67,5 @@ class SubscriptionIndex:
     def has_interest(self, subject: bytes) -> bool:
         """Would anybody get a message on this literal subject?"""
 
-    def subscriptions(self) -> list[Subscription]:
+    def subscriptions(self) -> list[SinkSubscription]:
         """All subscriptions, in the order in which they were inserted."""

@@ -28,13 +28,13 @@ from penstock.kernels.routing.grammar cimport (
     check_filter, filter_matches, has_empty_token, has_wildcard, is_token, token_end,
 )
 from penstock.kernels.routing.literals cimport (
-    Sought, entry_in, hash_bytes, is_entry_of, literal_drop, literal_get, literal_put, literal_replace, literals_free,
+    Lookup, entry_in, hash_bytes, is_entry_of, literal_drop, literal_get, literal_put, literal_replace, literals_free,
     literals_seek, mix,
 )
 from penstock.kernels.routing.recent_match cimport is_akin, is_recent, keep_recent
-from penstock.kernels.wire.sinks cimport Interest, Subscription, interest_free, interest_new
+from penstock.kernels.wire.sinks cimport SubscriptionEntry, SinkSubscription, interest_free, interest_new
 from penstock.kernels.routing.trie cimport (
-    Found, Node, found_add, found_free, found_nothing, trie_free, trie_new, trie_node, trie_prune, trie_walk,
+    MatchSet, Node, found_add, found_free, found_nothing, trie_free, trie_new, trie_node, trie_prune, trie_walk,
 )
 
 cdef enum:
@@ -71,7 +71,7 @@ cdef MatchResult NOBODY = new_result([], [])
 cdef MatchResult result_of_members(list members):
     cdef list plain = []
     cdef dict groups = {}
-    cdef Subscription sub
+    cdef SinkSubscription sub
     for sub in members:
         if sub.queue:
             groups.setdefault(sub.queue, []).append(sub)
@@ -87,20 +87,20 @@ cdef class FilterState:
         if self.entry != NULL:
             interest_free(self.entry)
 
-    cdef int add(self, Subscription sub) except -1:
+    cdef int add(self, SinkSubscription sub) except -1:
         self.members.append(sub)
         self.result = None
         return 0
 
-    cdef int drop(self, Subscription sub) except -1:
+    cdef int drop(self, SinkSubscription sub) except -1:
         self.members.remove(sub)
         self.result = None
         return 0
 
-    cdef Interest* sole(self):
+    cdef SubscriptionEntry* sole(self):
         """That of the only subscription, when no queue group has a say in who gets the message; else NULL."""
-        if len(self.members) == 1 and not (<Subscription>self.members[0]).queue:
-            return (<Subscription>self.members[0]).interest
+        if len(self.members) == 1 and not (<SinkSubscription>self.members[0]).queue:
+            return (<SinkSubscription>self.members[0]).interest
         return NULL
 
 
@@ -110,13 +110,13 @@ cdef inline MatchResult result_of(FilterState state):
     return state.result
 
 
-cdef MatchResult merged(const Interest* sole, Found* found):
+cdef MatchResult merged(const SubscriptionEntry* sole, MatchSet* found):
     """One result out of a literal filter's only subscription, unless it is NULL, and several filters; a queue group
     spans all filters its members subscribed to."""
     cdef list members = []
     cdef size_t i
     if sole != NULL:
-        members.append(<Subscription>sole.subscription)
+        members.append(<SinkSubscription>sole.subscription)
     for i in range(found.count):
         members.extend((<FilterState>found.states[i]).members)
     return result_of_members(members)
@@ -183,11 +183,11 @@ cdef class SubscriptionIndex:
     # --- lookup
 
     cdef MatchResult lookup(self, const char* subject, size_t n):
-        cdef Sought sought
+        cdef Lookup sought
         sought.subject, sought.n, sought.index = subject, n, NULL
         return self.lookup_or_sole(&sought, NULL)
 
-    cdef MatchResult lookup_or_sole(self, Sought* sought, Interest** sole):
+    cdef MatchResult lookup_or_sole(self, Lookup* sought, SubscriptionEntry** sole):
         """What lookup() gives; or None, and `sole` is that of the one subscription, without queue group, that matches.
 
         With `sole` NULL it always is a result. Both are borrowed from the index.
@@ -224,7 +224,7 @@ cdef class SubscriptionIndex:
         both.groups = result.groups
         return both
 
-    cdef Interest* literal_of(self, const Sought* sought) noexcept:
+    cdef SubscriptionEntry* literal_of(self, const Lookup* sought) noexcept:
         cdef uintptr_t cell = sought.cell
         if sought.index == <void*>self and sought.generation == self.generation:
             if cell == 0:
@@ -233,13 +233,13 @@ cdef class SubscriptionIndex:
                 return entry_in(cell)
         return literal_get(&self.literals, sought.hash, sought.subject, sought.n)
 
-    cdef MatchResult find(self, const Sought* sought, Interest** sole):
+    cdef MatchResult find(self, const Lookup* sought, SubscriptionEntry** sole):
         """The lookup without the cache; puts there what is worth it."""
-        cdef Found found
+        cdef MatchSet found
         cdef const char* subject = sought.subject
         cdef size_t n = sought.n
-        cdef Interest* literal = self.literal_of(sought)
-        cdef Interest* only = NULL
+        cdef SubscriptionEntry* literal = self.literal_of(sought)
+        cdef SubscriptionEntry* only = NULL
         cdef MatchResult result
         if literal == NULL and is_akin(&self.recent, subject, n, self.generation):
             return result_of(<FilterState>self.recent.state)
@@ -332,7 +332,7 @@ cdef class SubscriptionIndex:
                     self.forget(i)
         return 0
 
-    cdef void seek(self, Sought* sought, size_t count) noexcept:
+    cdef void seek(self, Lookup* sought, size_t count) noexcept:
         cdef size_t i
         if self.literals.count >= FETCH_FROM:
             literals_seek(&self.literals, sought, count, self.seed)
@@ -369,9 +369,9 @@ cdef class SubscriptionIndex:
         state.entry.receiver = <void*>state
         return state
 
-    cdef int insert_literal(self, const char* f, size_t n, Subscription sub) except -1:
+    cdef int insert_literal(self, const char* f, size_t n, SinkSubscription sub) except -1:
         cdef uint64_t key_hash = hash_bytes(f, n, self.seed)
-        cdef Interest* entry = literal_get(&self.literals, key_hash, f, n)
+        cdef SubscriptionEntry* entry = literal_get(&self.literals, key_hash, f, n)
         cdef FilterState state
         if entry == NULL and not sub.queue:
             return literal_put(&self.literals, sub.interest, key_hash)
@@ -382,15 +382,15 @@ cdef class SubscriptionIndex:
             if entry == NULL:
                 literal_put(&self.literals, state.entry, key_hash)
             else:
-                state.add(<Subscription>entry.subscription)
+                state.add(<SinkSubscription>entry.subscription)
                 literal_replace(&self.literals, entry, state.entry, key_hash)
         state.add(sub)
         return 0
 
-    cdef int remove_literal(self, const char* f, size_t n, Subscription sub) except -1:
+    cdef int remove_literal(self, const char* f, size_t n, SinkSubscription sub) except -1:
         cdef uint64_t key_hash = hash_bytes(f, n, self.seed)
-        cdef Interest* entry = literal_get(&self.literals, key_hash, f, n)
-        cdef Interest* sole
+        cdef SubscriptionEntry* entry = literal_get(&self.literals, key_hash, f, n)
+        cdef SubscriptionEntry* sole
         cdef FilterState state
         if entry.subscription != NULL:
             literal_drop(&self.literals, entry, key_hash)
@@ -407,7 +407,7 @@ cdef class SubscriptionIndex:
         self.drop_state(state)
         return 0
 
-    cdef int insert_wildcard(self, const char* f, size_t n, Subscription sub) except -1:
+    cdef int insert_wildcard(self, const char* f, size_t n, SinkSubscription sub) except -1:
         cdef Node* node = trie_node(self.root, f, n, self.seed, True)
         cdef FilterState state
         if node.state == NULL:
@@ -418,7 +418,7 @@ cdef class SubscriptionIndex:
         state.add(sub)
         return 0
 
-    cdef int remove_wildcard(self, const char* f, size_t n, Subscription sub) except -1:
+    cdef int remove_wildcard(self, const char* f, size_t n, SinkSubscription sub) except -1:
         cdef Node* node = trie_node(self.root, f, n, self.seed, False)
         cdef FilterState state = <FilterState>node.state
         state.drop(sub)
@@ -428,7 +428,7 @@ cdef class SubscriptionIndex:
             trie_prune(node)
         return 0
 
-    cpdef int insert(self, Subscription sub) except -1:
+    cpdef int insert(self, SinkSubscription sub) except -1:
         """Adds a subscription. Raises ValueError for an invalid filter and for one that is in an index."""
         cdef const char* f
         cdef size_t n
@@ -457,7 +457,7 @@ cdef class SubscriptionIndex:
             self.watcher.inserted(sub)
         return 0
 
-    cpdef bint remove(self, Subscription sub) except -1:
+    cpdef bint remove(self, SinkSubscription sub) except -1:
         """Takes a subscription out; False when it isn't here."""
         cdef const char* f
         cdef size_t n

@@ -3,16 +3,16 @@
 from typing import Any, Protocol
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.dispatch import Inlet
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.dispatch import Ingress
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 
 class Steps(Protocol):
     """Is told of what happens to a message."""
 
-    def egress(self, shown: Subscription, sub: Subscription, error: str) -> object:
+    def egress(self, shown: SinkSubscription, sub: SinkSubscription, error: str) -> object:
         """A client got it, or did not; shown: the subscription of the account it was routed in."""
 
-    def stream_import(self, sub: Subscription, to: bytes) -> object:
+    def stream_import(self, sub: SinkSubscription, to: bytes) -> object:
         """It comes to a subscription of another account, under this name."""
 
     def service_import(self, index: SubscriptionIndex, subject: bytes, to: bytes) -> object:
@@ -42,8 +42,8 @@ class TracedRoute:
     ) -> int:
         """Routes one message; returns how many took it, or would have."""
 
-def refused_part(inlet: Inlet, subject: bytes, reply: bytes) -> bytes:
+def refused_part(ingress: Ingress, subject: bytes, reply: bytes) -> bytes:
     """Which part of a publish the inlet refuses, with its -ERR: the subject, the reply, or none (b"")."""
 
-def nobody_took(inlet: Inlet, subject: bytes, reply: bytes) -> None:
+def nobody_took(ingress: Ingress, subject: bytes, reply: bytes) -> None:
     """Answers a request that nobody took, as far as the connection wants to know."""

@@ -7,12 +7,12 @@ for traces where tracing ends: there it says that it is disabled.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
-from penstock.kernels.wire.dispatch cimport ClientSink, Inlet, ServiceSink, answer_no_responders
+from penstock.kernels.wire.dispatch cimport ClientSink, Ingress, ServiceSink, answer_no_responders
 from penstock.kernels.routing.account_imports cimport (
     ImportSink, ReplySink, RouteHook, ShadowSink, hand_over, local_name, route_imported,
 )
 from penstock.kernels.ingest.ingest cimport StreamSink
-from penstock.kernels.wire.sinks cimport Message, Sink, Subscription
+from penstock.kernels.wire.sinks cimport Message, Sink, SinkSubscription
 from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex
 
 from penstock.protocol.headers import trace_disabled
@@ -80,18 +80,18 @@ cdef class TracedRoute(RouteHook):
         cdef size_t n, first, k
         cdef int taken = 0
         for sub in plain:
-            taken += self.hand_on(<Subscription>sub, m, origin, imported)
+            taken += self.hand_on(<SinkSubscription>sub, m, origin, imported)
         for members in groups:
             group = list(members)
             n = <size_t>len(group)
             first = <size_t>(index.random() % n) if n > 1 else 0
             for k in range(n):
-                if self.hand_on(<Subscription>group[(first + k) % n], m, origin, imported):
+                if self.hand_on(<SinkSubscription>group[(first + k) % n], m, origin, imported):
                     taken += 1
                     break
         return taken
 
-    cdef int hand_on(self, Subscription sub, const Message* m, Sink origin, bint imported) except -1:
+    cdef int hand_on(self, SinkSubscription sub, const Message* m, Sink origin, bint imported) except -1:
         cdef Sink sink = sub.sink
         if isinstance(sink, ClientSink):
             return self.to_client(sub, sub, m, origin)
@@ -105,9 +105,9 @@ cdef class TracedRoute(RouteHook):
             return 0
         return hand_over(sub, m, m, origin)
 
-    cdef int import_stream(self, Subscription sub, const Message* m, Sink origin) except -1:
+    cdef int import_stream(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         cdef ShadowSink shadow = <ShadowSink>sub.sink
-        cdef Subscription target = shadow.target
+        cdef SinkSubscription target = shadow.target
         cdef Message local = m[0]
         cdef bytes name = local_name(shadow, sub, m)
         local.subject, local.subject_len = PyBytes_AS_STRING(name), <size_t>PyBytes_GET_SIZE(name)
@@ -120,7 +120,7 @@ cdef class TracedRoute(RouteHook):
             return 1
         return 0 if target.closed else target.sink.deliver(target, &local, origin)
 
-    cdef int pass_on(self, Subscription sub, const Message* m, Sink origin, bint imported) except -1:
+    cdef int pass_on(self, SinkSubscription sub, const Message* m, Sink origin, bint imported) except -1:
         """By an imported service, or an answer to who asked through one."""
         cdef ImportSink sink
         cdef ReplySink reply
@@ -143,7 +143,7 @@ cdef class TracedRoute(RouteHook):
         set_body(&out, body)
         return reply.deliver(sub, &out, origin)
 
-    cdef int to_client(self, Subscription shown, Subscription sub, const Message* m, Sink origin) except -1:
+    cdef int to_client(self, SinkSubscription shown, SinkSubscription sub, const Message* m, Sink origin) except -1:
         """shown: the subscription that the message was routed to, in its own account's name."""
         cdef ClientSink sink = <ClientSink>sub.sink
         cdef str error = ""
@@ -160,7 +160,7 @@ cdef class TracedRoute(RouteHook):
             return 0
         return 1 if self.only else sink.deliver(sub, m, origin)
 
-    cdef int to_stream(self, Subscription sub, const Message* m, Sink origin) except -1:
+    cdef int to_stream(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         cdef StreamSink sink = <StreamSink>sub.sink
         header = PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len)
         payload = PyBytes_FromStringAndSize(m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len))
@@ -170,19 +170,19 @@ cdef class TracedRoute(RouteHook):
         return 1
 
 
-def refused_part(Inlet inlet not None, bytes subject not None, bytes reply not None):
+def refused_part(Ingress ingress not None, bytes subject not None, bytes reply not None):
     cdef Message m
     m.subject, m.subject_len = PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject)
     m.reply, m.reply_len = NULL, 0
-    if not inlet.is_allowed(&m):
+    if not ingress.is_allowed(&m):
         return subject
     m.reply, m.reply_len = PyBytes_AS_STRING(reply), <size_t>PyBytes_GET_SIZE(reply)
-    return b"" if inlet.is_reply_allowed(&m) else reply
+    return b"" if ingress.is_reply_allowed(&m) else reply
 
 
-def nobody_took(Inlet inlet not None, bytes subject not None, bytes reply not None):
+def nobody_took(Ingress ingress not None, bytes subject not None, bytes reply not None):
     cdef Message m
     m.subject, m.subject_len = PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject)
     m.reply, m.reply_len = PyBytes_AS_STRING(reply), <size_t>PyBytes_GET_SIZE(reply)
-    if m.reply_len and inlet.no_responders:
-        answer_no_responders(inlet.index, inlet.sink, &m)
+    if m.reply_len and ingress.no_responders:
+        answer_no_responders(ingress.index, ingress.sink, &m)

@@ -23,7 +23,7 @@ cdef struct Table:
     size_t count
 
 # What a walk collects.
-cdef struct Found:
+cdef struct MatchSet:
     void** states
     size_t count
     size_t capacity
@@ -39,17 +39,17 @@ cdef Node* trie_node(Node* root, const char* f, size_t n, uint64_t seed, bint cr
 # Removes a node, and those above it, as far as nothing is left in them.
 cdef void trie_prune(Node* node) noexcept nogil
 # Collects the filters below `node` that match the tokens from p to end. Empty tokens are not noticed.
-cdef void trie_walk(Node* node, const char* p, const char* end, uint64_t seed, Found* found) noexcept nogil
-cdef void found_add(Found* found, void* state) noexcept nogil
+cdef void trie_walk(Node* node, const char* p, const char* end, uint64_t seed, MatchSet* found) noexcept nogil
+cdef void found_add(MatchSet* found, void* state) noexcept nogil
 
 
-cdef inline void found_nothing(Found* found) noexcept nogil:
+cdef inline void found_nothing(MatchSet* found) noexcept nogil:
     found.states = &found.inline_states[0]
     found.capacity = FOUND_INLINE
     found.count = found.visited = 0
     found.told_apart = found.out_of_memory = False
 
 
-cdef inline void found_free(Found* found) noexcept nogil:
+cdef inline void found_free(MatchSet* found) noexcept nogil:
     if found.states != &found.inline_states[0]:
         free(found.states)

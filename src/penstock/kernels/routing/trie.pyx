@@ -211,7 +211,7 @@ cdef void trie_prune(Node* node) noexcept nogil:
         node = parent
 
 
-cdef void found_add(Found* found, void* state) noexcept nogil:
+cdef void found_add(MatchSet* found, void* state) noexcept nogil:
     cdef void** states
     if found.count == found.capacity:
         states = <void**>malloc(2 * found.capacity * sizeof(void*))
@@ -227,7 +227,7 @@ cdef void found_add(Found* found, void* state) noexcept nogil:
     found.count += 1
 
 
-cdef void trie_walk(Node* node, const char* p, const char* end, uint64_t seed, Found* found) noexcept nogil:
+cdef void trie_walk(Node* node, const char* p, const char* end, uint64_t seed, MatchSet* found) noexcept nogil:
     cdef const char* t
     cdef Node* child
     while True:

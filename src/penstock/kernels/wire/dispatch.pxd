@@ -3,8 +3,8 @@ from libc.stdint cimport uint64_t
 from penstock.kernels.wire.buffers cimport OutBuffer
 from penstock.kernels.wire.budget cimport LoopBudget
 from penstock.kernels.wire.frames cimport Frame, FrameParser
-from penstock.kernels.routing.literals cimport Sought
-from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, Subscription
+from penstock.kernels.routing.literals cimport Lookup
+from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscription
 from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex
 from penstock.kernels.wire.ticks cimport TickTrigger
 
@@ -47,11 +47,11 @@ cdef class ClientSink(Sink):
     cdef public Tracer tracer           # None, or what is told of messages that come and go
     cdef public bytes brief, detail     # None, or what services in other accounts are told of it (account_imports.pyx)
     cdef int mark_dirty(self) except -1
-    cdef int tell_auto_unsubscribe(self, Subscription sub) except -1
+    cdef int tell_auto_unsubscribe(self, SinkSubscription sub) except -1
     cdef int encoded(self, size_t body_len, Sink origin) except -1
     cdef bint send(self) except -1
     # Is it the guard alone that keeps the message from this receiver?
-    cdef bint denies(self, Subscription sub, const Message* m) except -1
+    cdef bint denies(self, SinkSubscription sub, const Message* m) except -1
     # Does more wait in `out` than a consumer may add to?
     cdef bint is_blocked(self, size_t backlog_max) noexcept
 
@@ -75,7 +75,7 @@ cdef struct PublishFrame:
     size_t start
 
 # The sending half of a connection.
-cdef class Inlet:
+cdef class Ingress:
     cdef readonly FrameParser parser
     cdef readonly ClientSink sink
     cdef public SubscriptionIndex index
@@ -112,16 +112,16 @@ cdef class Inlet:
     # frame (or OP_ERROR) it stopped at; the caller reads it by control() and calls process() again.
     cpdef int process(self) except -1
     cdef int run(self) except -1
-    cdef int take_ahead(self, PublishFrame* ahead, Sought* sought, int* op) except -1
-    cdef int publish_ahead(self, const PublishFrame* ahead, Sought* sought, int count) except -1
-    cdef int publish_some(self, const PublishFrame* ahead, Sought* sought, int i, int count) except -1
+    cdef int take_ahead(self, PublishFrame* ahead, Lookup* sought, int* op) except -1
+    cdef int publish_ahead(self, const PublishFrame* ahead, Lookup* sought, int count) except -1
+    cdef int publish_some(self, const PublishFrame* ahead, Lookup* sought, int i, int count) except -1
     cdef int fail(self, const Frame* f, object error) except -1
     cdef int work(self) except -1
     cdef int work_on(self, size_t n, bint full) except -1
     cdef bint yields(self) except -1
     cdef bint note_weight(self, LoopBudget budget, size_t n, bint full) except -1
     cdef bint is_over(self) except -1
-    cdef int publish_frame(self, const Frame* f, Sought* sought) except -1
+    cdef int publish_frame(self, const Frame* f, Lookup* sought) except -1
     cdef bint is_allowed(self, const Message* m) except -1
     cdef bint is_reply_allowed(self, const Message* m) except -1
 

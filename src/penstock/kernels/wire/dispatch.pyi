@@ -108,7 +108,7 @@ class SubjectMapper:
     def map(self, subject: bytes) -> bytes:
         """The subject to route. Raises ValueError when decide() gives one with whitespace."""
 
-class Inlet:
+class Ingress:
     """The sending half of a connection.
 
     index -- the account's subscriptions; set it before the first publish.

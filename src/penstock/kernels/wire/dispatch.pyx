@@ -25,9 +25,9 @@ from penstock.kernels.wire.budget cimport CROWD, LIGHT, READ_CROWDED, SHORT, Loo
 from penstock.kernels.wire.encoders cimport put_msg, put_msg_behind
 from penstock.kernels.wire.frames cimport ERROR_MALFORMED, OP_HPUB, OP_NEED_MORE, OP_PUB, FrameParser, to_python
 from penstock.kernels.routing.grammar cimport has_space, is_literal_subject, is_reserved_reply, is_reserved_subject
-from penstock.kernels.routing.literals cimport Sought
+from penstock.kernels.routing.literals cimport Lookup
 from penstock.kernels.wire.sinks cimport (
-    INTEREST_CLOSED, DirtyList, Interest, Message, Sink, Subscription, interest_words, is_closed,
+    INTEREST_CLOSED, DirtyList, SubscriptionEntry, Message, Sink, SinkSubscription, interest_words, is_closed,
 )
 from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex
 from penstock.kernels.wire.ticks cimport TickTrigger
@@ -141,7 +141,7 @@ cdef class ClientSink(Sink):
         self.drain_waiters = {}
         self.socket = -1
 
-    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+    cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         cdef Message sent
         cdef const char* body = m.body
         cdef size_t header_len = m.header_len
@@ -171,7 +171,7 @@ cdef class ClientSink(Sink):
             self.tell_auto_unsubscribe(sub)
         return 1
 
-    cdef int tell_auto_unsubscribe(self, Subscription sub) except -1:
+    cdef int tell_auto_unsubscribe(self, SinkSubscription sub) except -1:
         if self.owner is not None:
             try:
                 self.owner.on_auto_unsubscribe(sub)
@@ -179,11 +179,11 @@ cdef class ClientSink(Sink):
                 note_fault("subscription that had its maximum", error)
         return 0
 
-    cdef int deliver_to(self, Interest* interest, const Message* m, Sink origin) except -1:
+    cdef int deliver_to(self, SubscriptionEntry* interest, const Message* m, Sink origin) except -1:
         if interest.flags or self.guard is not None or self.tracer is not None or (
             m.header_len and not self.headers
         ):
-            return self.deliver(<Subscription>interest.subscription, m, origin)
+            return self.deliver(<SinkSubscription>interest.subscription, m, origin)
         if self.closed or (origin is self and not self.echo):
             return 0
         put_msg_behind(
@@ -209,7 +209,7 @@ cdef class ClientSink(Sink):
                 self.closed = self.overflowed = True
         return 0
 
-    cdef bint denies(self, Subscription sub, const Message* m) except -1:
+    cdef bint denies(self, SinkSubscription sub, const Message* m) except -1:
         return not (self.closed or is_closed(sub) or self.guard is None) and not self.guard.passes(m)
 
     cdef bint is_blocked(self, size_t backlog_max) noexcept:
@@ -289,7 +289,7 @@ cdef class ServiceSink(Sink):
         self.callback = callback
         self.before = before
 
-    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+    cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         cdef bytes subject, reply, header, payload
         if is_closed(sub):
             return 0
@@ -323,28 +323,28 @@ cdef int route_to_group(SubscriptionIndex index, list group, const Message* m, S
     cdef size_t n = <size_t>len(group)
     cdef size_t first = 0
     cdef size_t i
-    cdef Subscription sub
+    cdef SinkSubscription sub
     if n > 1:
         first = <size_t>(index.random() % n)
     for i in range(n):
-        sub = <Subscription>group[(first + i) % n]
+        sub = <SinkSubscription>group[(first + i) % n]
         if not is_closed(sub) and sub.sink.deliver(sub, m, origin):
             return 1
     return 0
 
 
 cdef int route(SubscriptionIndex index, const Message* m, Sink origin) except -1:
-    cdef Sought sought
+    cdef Lookup sought
     sought.subject, sought.n, sought.index = m.subject, m.subject_len, NULL
     return route_sought(index, &sought, m, origin)
 
 
-cdef int route_sought(SubscriptionIndex index, Sought* sought, const Message* m, Sink origin) except -1:
+cdef int route_sought(SubscriptionIndex index, Lookup* sought, const Message* m, Sink origin) except -1:
     """The same for a message whose subject's lookup has perhaps begun."""
-    cdef Interest* sole = NULL
+    cdef SubscriptionEntry* sole = NULL
     cdef MatchResult result = index.lookup_or_sole(sought, &sole)
     cdef list plain, groups
-    cdef Subscription sub
+    cdef SinkSubscription sub
     cdef Py_ssize_t i
     cdef int taken = 0
     if sole != NULL:
@@ -352,7 +352,7 @@ cdef int route_sought(SubscriptionIndex index, Sought* sought, const Message* m,
     plain = result.plain
     groups = result.groups
     for i in range(len(plain)):
-        sub = <Subscription>plain[i]
+        sub = <SinkSubscription>plain[i]
         if not is_closed(sub):
             taken += sub.sink.deliver(sub, m, origin)
     for i in range(len(groups)):
@@ -397,7 +397,7 @@ cdef int answer_no_responders(SubscriptionIndex index, ClientSink sink, const Me
 cdef int answer_status(SubscriptionIndex index, ClientSink sink, const Message* m, bytes header) except -1:
     """A header block without a message to the publisher's own subscription to the reply, if it has one."""
     cdef MatchResult result = index.lookup(m.reply, m.reply_len)
-    cdef Subscription sub
+    cdef SinkSubscription sub
     cdef size_t n = <size_t>PyBytes_GET_SIZE(header)
     for sub in result.plain:
         if sub.sink is sink and not is_closed(sub):
@@ -436,7 +436,7 @@ cdef class SubjectMapper:
         return mapped
 
 
-cdef class Inlet:
+cdef class Ingress:
     """The sending half of a connection: what its parser reads is routed through `index`.
 
     sink -- the same connection's receiving half: answers and counters go there.
@@ -607,7 +607,7 @@ cdef class Inlet:
     cdef int run(self) except -1:
         cdef FrameParser parser = self.parser
         cdef PublishFrame ahead[AHEAD + 1]
-        cdef Sought sought[AHEAD]
+        cdef Lookup sought[AHEAD]
         cdef int count
         cdef int op = OP_PUB
         cdef bint fresh = self.fresh
@@ -631,7 +631,7 @@ cdef class Inlet:
             return op
         return OP_NEED_MORE
 
-    cdef int take_ahead(self, PublishFrame* ahead, Sought* sought, int* op) except -1:
+    cdef int take_ahead(self, PublishFrame* ahead, Lookup* sought, int* op) except -1:
         """Takes the publishes that were read, AHEAD at most; `op` is what comes then, OP_PUB for perhaps more.
 
         Where each began, and what comes then, stands in `start`.
@@ -660,7 +660,7 @@ cdef class Inlet:
             self.index.seek(sought, <size_t>count)
         return count
 
-    cdef int publish_ahead(self, const PublishFrame* ahead, Sought* sought, int count) except -1:
+    cdef int publish_ahead(self, const PublishFrame* ahead, Lookup* sought, int count) except -1:
         """Routes what was taken. When the sink closes or the part is over, what comes after that publish, the
         frame that ended the taking too, is as if it had never been taken."""
         cdef int i = 0
@@ -671,7 +671,7 @@ cdef class Inlet:
             self.parser.go_back(ahead[i].start)
         return 0
 
-    cdef int publish_some(self, const PublishFrame* ahead, Sought* sought, int i, int count) except -1:
+    cdef int publish_some(self, const PublishFrame* ahead, Lookup* sought, int i, int count) except -1:
         """Routes from the i-th on; returns how far it got: behind the one that raised, or with which its part
         was over, or to the end."""
         cdef ClientSink sink = self.sink
@@ -699,7 +699,7 @@ cdef class Inlet:
             answer_status(self.index, self.sink, &m, f"NATS/1.0 500 {told(fault)}\r\n\r\n".encode())
         return 0
 
-    cdef int publish_frame(self, const Frame* f, Sought* sought) except -1:
+    cdef int publish_frame(self, const Frame* f, Lookup* sought) except -1:
         """Routes a PUB or HPUB."""
         cdef Message m
         cdef ClientSink sink = self.sink

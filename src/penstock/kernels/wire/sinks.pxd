@@ -18,7 +18,7 @@ cdef enum:
 
 # What delivering to a subscription reads and changes, in memory of its own (slab.pyx): with subject and sid of
 # up to 30 bytes together it is one cache line. It doubles as the entry of the table of literal filters.
-cdef struct Interest:
+cdef struct SubscriptionEntry:
     void* subscription          # whose it is, borrowed; NULL: a filter that has several (subjects.pyx)
     void* receiver              # that one's Sink, borrowed; or the FilterState of the several
     uint64_t delivered
@@ -28,36 +28,36 @@ cdef struct Interest:
     uint8_t flags               # INTEREST_...; most have none
 
 # Subject, blank, sid, blank: what begins a MSG frame. Without a sid only the first blank.
-cdef inline char* interest_words(const Interest* interest) noexcept nogil:
-    return <char*>interest + sizeof(Interest)
+cdef inline char* interest_words(const SubscriptionEntry* interest) noexcept nogil:
+    return <char*>interest + sizeof(SubscriptionEntry)
 
 # Its hash is yet to be set. A subject that is too long for any index is left out.
-cdef Interest* interest_new(const char* subject, size_t n, const char* sid, size_t sid_len) except NULL
-cdef void interest_free(Interest* interest) noexcept
+cdef SubscriptionEntry* interest_new(const char* subject, size_t n, const char* sid, size_t sid_len) except NULL
+cdef void interest_free(SubscriptionEntry* interest) noexcept
 
 cdef class Sink:
     # Does a message that was sent to it by another subject than its own keep its own? (What a consumer delivers,
     # to a client.) Other sinks get it under the subject that reached them.
     cdef bint shows_stored
     # The subscription that a message ends at: `sub` itself, unless this sink passes messages on; None = nobody's.
-    cdef Subscription beyond(self, Subscription sub)
+    cdef SinkSubscription beyond(self, SinkSubscription sub)
     # Takes one message for one of its subscriptions. `origin` is the publisher's sink or None.
     # Returns 1 when taken, 0 when refused (closed, echo off): a queue group then tries another member.
-    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1
+    cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1
     # The same for a subscription known by what its delivery needs, a message with the subject it subscribed to
     # and a subscription that isn't closed.
-    cdef int deliver_to(self, Interest* interest, const Message* m, Sink origin) except -1
+    cdef int deliver_to(self, SubscriptionEntry* interest, const Message* m, Sink origin) except -1
     # The end of a tick in which it marked itself: hands on what it holds. True when its receiver is congested.
     cdef bint flush(self) except -1
 
-cdef class Subscription:
+cdef class SinkSubscription:
     cdef readonly Sink sink
     cdef readonly bytes subject     # the filter, wildcards allowed
     cdef readonly bytes queue       # b"" when it is no member of a queue group
     cdef readonly bytes sid
     cdef uint64_t most              # UNSUB max; 0 = no maximum
     cdef bint indexed               # sits in a SubscriptionIndex
-    cdef Interest* interest         # its own; never NULL
+    cdef SubscriptionEntry* interest         # its own; never NULL
     cdef void mark(self, uint8_t flag, bint value) noexcept
 
 # Things with work left for the end of the tick. The first mark of a tick calls `wake`.
@@ -68,5 +68,5 @@ cdef class DirtyList:
     cpdef list take(self)
 
 
-cdef inline bint is_closed(Subscription sub) noexcept:
+cdef inline bint is_closed(SinkSubscription sub) noexcept:
     return sub.interest.flags & INTEREST_CLOSED != 0

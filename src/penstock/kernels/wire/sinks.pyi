@@ -6,7 +6,7 @@ from typing import Any
 class Sink:
     """Base of everything that takes messages; subclasses are compiled."""
 
-class Subscription:
+class SinkSubscription:
     """Interest of one sink in one subject filter.
 
     sink -- who gets the messages.

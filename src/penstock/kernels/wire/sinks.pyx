@@ -12,7 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy
 
-from penstock.kernels.wire.slab cimport lines_give, lines_take
+from penstock.kernels.wire.slab cimport slab_free, slab_alloc
 
 cdef enum:
     SUBJECT_MAX = 0xFFFF        # bytes
@@ -20,17 +20,17 @@ cdef enum:
 
 
 cdef inline size_t size_of(size_t subject_len, size_t sid_len) noexcept nogil:
-    return sizeof(Interest) + subject_len + 1 + (sid_len + 1 if sid_len else 0)
+    return sizeof(SubscriptionEntry) + subject_len + 1 + (sid_len + 1 if sid_len else 0)
 
 
-cdef Interest* interest_new(const char* subject, size_t n, const char* sid, size_t sid_len) except NULL:
-    cdef Interest* interest
+cdef SubscriptionEntry* interest_new(const char* subject, size_t n, const char* sid, size_t sid_len) except NULL:
+    cdef SubscriptionEntry* interest
     cdef char* words
     if n > SUBJECT_MAX:
         n = 0
     if sid_len > SID_MAX:
         sid_len = 0
-    interest = <Interest*>lines_take(size_of(n, sid_len))
+    interest = <SubscriptionEntry*>slab_alloc(size_of(n, sid_len))
     if interest == NULL:
         raise MemoryError(f"no memory for a subject of {n} bytes")
     interest.subscription = interest.receiver = NULL
@@ -48,27 +48,27 @@ cdef Interest* interest_new(const char* subject, size_t n, const char* sid, size
     return interest
 
 
-cdef void interest_free(Interest* interest) noexcept:
-    lines_give(interest, size_of(interest.subject_len, interest.sid_len))
+cdef void interest_free(SubscriptionEntry* interest) noexcept:
+    slab_free(interest, size_of(interest.subject_len, interest.sid_len))
 
 
 cdef class Sink:
     """Base of everything that takes messages. On its own it refuses them all."""
 
-    cdef Subscription beyond(self, Subscription sub):
+    cdef SinkSubscription beyond(self, SinkSubscription sub):
         return sub
 
-    cdef int deliver(self, Subscription sub, const Message* m, Sink origin) except -1:
+    cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         return 0
 
-    cdef int deliver_to(self, Interest* interest, const Message* m, Sink origin) except -1:
-        return self.deliver(<Subscription>interest.subscription, m, origin)
+    cdef int deliver_to(self, SubscriptionEntry* interest, const Message* m, Sink origin) except -1:
+        return self.deliver(<SinkSubscription>interest.subscription, m, origin)
 
     cdef bint flush(self) except -1:
         return False
 
 
-cdef class Subscription:
+cdef class SinkSubscription:
     """Interest of one sink in one subject filter."""
 
     def __cinit__(

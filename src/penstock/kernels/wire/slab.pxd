@@ -4,6 +4,6 @@ cdef enum:
     LINE = 64       # bytes that come from memory at once
 
 # Memory for n bytes that begins with a line; NULL when there is none.
-cdef void* lines_take(size_t n) noexcept
+cdef void* slab_alloc(size_t n) noexcept
 # Gives back what lines_take(n) gave, n the same.
-cdef void lines_give(void* p, size_t n) noexcept
+cdef void slab_free(void* p, size_t n) noexcept

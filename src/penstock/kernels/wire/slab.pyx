@@ -78,7 +78,7 @@ cdef void* take_large(size_t n) noexcept:
     return begin
 
 
-cdef void* lines_take(size_t n) noexcept:
+cdef void* slab_alloc(size_t n) noexcept:
     cdef size_t lines = (n + LINE - 1) // LINE
     cdef size_t size = lines * LINE
     cdef Chunk* chunk
@@ -108,7 +108,7 @@ cdef void* lines_take(size_t n) noexcept:
     return piece
 
 
-cdef void lines_give(void* p, size_t n) noexcept:
+cdef void slab_free(void* p, size_t n) noexcept:
     cdef size_t lines = (n + LINE - 1) // LINE
     cdef Chunk* chunk
     cdef bint was_full

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.server.session import Session
 
 
-class Inhabitants:
+class AccountSessions:
     """The sessions of each account."""
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class Inhabitants:
         if not inside:
             del self._of[session.identity.account]
 
-    def is_full(self, account: str, limit: int, newcomer: Session) -> bool:
+    def is_full(self, account: str, limit: int, new_session: Session) -> bool:
         """Are there `limit` sessions, without the newcomer and without those that are closing?"""
         inside = self._of.get(account, ())
         if len(inside) < limit:
             return False
         return limit <= sum(
-            session is not newcomer and session.connection.close_reason is None for session in inside
+            session is not new_session and session.connection.close_reason is None for session in inside
         )

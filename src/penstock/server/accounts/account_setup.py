@@ -52,19 +52,21 @@ def refurnish(server: Server, name: str) -> None:
 def _tell_sessions(server: Server) -> None:
     for session in server.sessions.values():
         if session.identity is not None and session.identity.account in server.accounts:
-            session.inlet.mapper = server.accounts[session.identity.account].mapper
+            session.ingress.mapper = server.accounts[session.identity.account].mapper
             session.trace_parents()
     share(server)
 
 
 def share(server: Server) -> None:
     """Makes imports what the options say; their accounts are there. Imports that stay keep their requests."""
-    if server.crossings is None and any(own.imports for own in server.all_account_options()):
-        from penstock.server.accounts.service_requests import Crossings  # most configurations share nothing
+    if server.service_requests is None and any(own.imports for own in server.all_account_options()):
+        from penstock.server.accounts.service_requests import (
+            ServiceRequests,  # most configurations share nothing
+        )
 
-        server.crossings = Crossings(server)
-    if server.crossings is not None:
-        server.crossings.set_up()
+        server.service_requests = ServiceRequests(server)
+    if server.service_requests is not None:
+        server.service_requests.set_up()
 
 
 def _configured(server: Server) -> set[str]:

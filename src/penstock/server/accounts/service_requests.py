@@ -1,9 +1,9 @@
 """Imports and exports in a running server: who asks a service, how long it took, when it took too long.
 
-`Crossings` holds the server's Exchange and gives it what it asks for. Requests to a service carry the header
-`Nats-Request-Info`: the asking account and the round trip time of its connection; with `share`, everything
-about the connection. A service with `latency` has its requests measured; measurements are published in the
-account that exports it, in the official server's form.
+`ServiceRequests` holds the server's Exchange and gives it what it asks for. Requests to a service carry the
+header `Nats-Request-Info`: the asking account and the round trip time of its connection; with `share`,
+everything about the connection. A service with `latency` has its requests measured; measurements are
+published in the account that exports it, in the official server's form.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.kernels.routing.account_imports import ReplyEnd
 from penstock.kernels.wire.sinks import Sink
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
-from penstock.routing.import_router import Exchange, Measure
+from penstock.routing.import_router import ImportRouter, Measure
 from penstock.routing.imports_exports import Latency, ServiceExport, ServiceImport, check
 from penstock.server.monitoring.system_service import describe_client
 
@@ -37,7 +37,7 @@ _FAILURES = {
 }
 
 
-class Crossings:
+class ServiceRequests:
     """What accounts of a server exchange.
 
     Args: server: whose accounts these are.
@@ -48,7 +48,7 @@ class Crossings:
         self._timer: asyncio.TimerHandle | None = None
         self._is_looking_up = False
         self._unknown: set[str] = set()
-        self.exchange = Exchange(
+        self.import_router = ImportRouter(
             clock=server.clock,
             seed=lambda: int.from_bytes(os.urandom(8), "little"),
             describe=self._describe,
@@ -76,7 +76,7 @@ class Crossings:
             sound = tuple(entry for entry in own.imports if id(entry) not in wrong)
             if len(sound) < len(own.imports):
                 sharing[name] = msgspec.structs.replace(own, imports=sound)
-        self.exchange.set_up({name: server.account(name) for name in sharing}, sharing)
+        self.import_router.set_up({name: server.account(name) for name in sharing}, sharing)
 
     def _look_up_exporters(self) -> None:
         """Accounts that are known by their tokens import from others that nobody asked for yet."""
@@ -107,13 +107,13 @@ class Crossings:
 
     def _watch(self) -> None:
         if self._timer is None:
-            interval_s = self.exchange.shortest_threshold_ns / 1e9 / CHECKS_PER_THRESHOLD
+            interval_s = self.import_router.shortest_threshold_ns / 1e9 / CHECKS_PER_THRESHOLD
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(interval_s, CHECK_MIN_S), self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
-        if self.exchange.expire(self._server.clock()):
+        if self.import_router.expire(self._server.clock()):
             self._watch()
 
     # -- who asks
@@ -152,14 +152,14 @@ class Crossings:
         latency = export.latency
         assert latency is not None
 
-        def measure(origin: Sink | None, header: bytes, has_reply: bool) -> Request | None:
+        def measure(origin: Sink | None, header: bytes, has_reply: bool) -> ServiceRequest | None:
             from penstock.server.accounts.latency_sampling import sampled
 
             below = int.from_bytes(os.urandom(4), "little") % 100
             trace = sampled(latency.sampling, header, below)
             if trace is None:
                 return None
-            request = Request(self, exporter, latency, origin, entry.share, trace)
+            request = ServiceRequest(self, exporter, latency, origin, entry.share, trace)
             if has_reply:
                 return request
             request.fail(400, "Bad Request")
@@ -183,25 +183,25 @@ class Crossings:
         return self._server.clock()
 
 
-class Request:
+class ServiceRequest:
     """The measurement of one request."""
 
     def __init__(
         self,
-        crossings: Crossings,
+        service_requests: ServiceRequests,
         exporter: str,
         latency: Latency,
         origin: Sink | None,
         share: bool,
         trace: dict[str, list[str]],
     ) -> None:
-        self._crossings = crossings
+        self._crossings = service_requests
         self._exporter = exporter
         self._latency = latency
         self._origin = origin
         self._share = share
         self._trace = trace
-        self._since = crossings.now
+        self._since = service_requests.now
         self._rtt = _rtt(origin)
 
     def answered(self, origin: Sink | None) -> None:

@@ -24,7 +24,7 @@ from penstock.routing.imports_exports import (
     StreamImport,
 )
 from penstock.routing.mapping import Destination, SubjectMapping
-from penstock.routing.permissions import Entry, Permissions, ResponsePermission, SubjectPermission
+from penstock.routing.permissions import PermissionEntry, Permissions, ResponsePermission, SubjectPermission
 from penstock.server.config.server_options import AccountJetStream, AccountOptions, MessageTrace
 
 CONNECTION_TYPES = frozenset(
@@ -33,7 +33,7 @@ CONNECTION_TYPES = frozenset(
 _RESPONSES = {"Stream": ResponseType.STREAMED, "Chunked": ResponseType.CHUNKED}
 
 
-def permissions_of(given: claims.Permissions) -> Permissions | None:
+def permissions_of(given: claims.PermissionsClaim) -> Permissions | None:
     """Permissions of a user, or the default ones of an account; None = everything is allowed.
 
     Raises ConfigError when a filter is none.
@@ -53,15 +53,16 @@ def permissions_of(given: claims.Permissions) -> Permissions | None:
     )
 
 
-def _subjects(given: claims.Permission, *, queues: bool) -> SubjectPermission:
+def _subjects(given: claims.PermissionClaim, *, queues: bool) -> SubjectPermission:
     allow, deny = (
-        tuple(Entry.parse(entry, queues=queues) for entry in entries) for entries in (given.allow, given.deny)
+        tuple(PermissionEntry.parse(entry, queues=queues) for entry in entries)
+        for entries in (given.allow, given.deny)
     )
     return SubjectPermission(allow=allow or None, deny=deny)
 
 
 def account_options(
-    account: claims.AccountClaims, is_activated: Callable[[claims.Import], bool]
+    account: claims.AccountClaims, is_activated: Callable[[claims.ImportClaim], bool]
 ) -> AccountOptions:
     """An account as nats.conf would have it.
 
@@ -87,7 +88,7 @@ def account_options(
     )
 
 
-def _trace(given: claims.Trace | None) -> MessageTrace | None:
+def _trace(given: claims.TraceClaim | None) -> MessageTrace | None:
     if given is None or not is_valid_subject(given.dest):
         return None
     return MessageTrace(dest=given.dest, sampling=given.sampling if 0 < given.sampling <= 100 else 100)
@@ -126,7 +127,7 @@ def _mapping(source: str, destinations: tuple[claims.WeightedMapping, ...]) -> S
     )
 
 
-def _export(one: claims.Export) -> AnyExport:
+def _export(one: claims.ExportClaim) -> AnyExport:
     if one.type == "stream":
         return StreamExport(
             subject=one.subject,
@@ -151,7 +152,7 @@ def _export(one: claims.Export) -> AnyExport:
     )
 
 
-def _import(one: claims.Import, activated: bool) -> AnyImport:
+def _import(one: claims.ImportClaim, activated: bool) -> AnyImport:
     if one.type == "stream":
         # The old field `to` of a stream import is a prefix; `local_subject` says it whole.
         to = one.local_subject or (f"{one.to}.{one.subject}" if one.to else "")

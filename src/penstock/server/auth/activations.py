@@ -7,11 +7,11 @@ it, or somebody else than that account (or one of its signing keys) turns out to
 from __future__ import annotations
 
 from penstock.errors import MisuseError
-from penstock.protocol.claims import AccountClaims, Import
+from penstock.protocol.claims import AccountClaims, ImportClaim
 from penstock.protocol.jwt import decode_activation
 
 
-def holds(importer: AccountClaims, one: Import, exporter: AccountClaims, now_s: int) -> bool:
+def holds(importer: AccountClaims, one: ImportClaim, exporter: AccountClaims, now_s: int) -> bool:
     """Does the token of an import come from the exporting account, for this account and subject, just now?"""
     try:
         activation = decode_activation(one.token)

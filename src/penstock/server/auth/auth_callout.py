@@ -32,7 +32,7 @@ from penstock.protocol.curvekeys import NONCE_BYTES
 from penstock.protocol.ids import NuidGenerator
 from penstock.protocol.jwt import decode, decode_user, encode
 from penstock.protocol.nkeys import KeyPair, Prefix, is_public
-from penstock.routing.permissions import Entry, Permissions
+from penstock.routing.permissions import PermissionEntry, Permissions
 from penstock.server.auth.account_claims import connection_types_of, permissions_of
 from penstock.server.auth.authenticator import Credentials, Identity
 from penstock.server.auth.callout_policies import Policy, Service
@@ -41,7 +41,7 @@ from penstock.server.config.option_checks import NS
 from penstock.server.server_identity import VERSION
 
 if TYPE_CHECKING:
-    from penstock.server.connect_message import ConnectOptions
+    from penstock.server.connect_message import ConnectMessage
     from penstock.server.server import Server
     from penstock.server.session import Session
 
@@ -77,10 +77,10 @@ class AuthCallout:
         if not self._policy.asks_in(identity.account):
             return identity
         permissions = identity.permissions or Permissions()
-        denied = replace(permissions.publish, deny=(*permissions.publish.deny, Entry(SUBJECT)))
+        denied = replace(permissions.publish, deny=(*permissions.publish.deny, PermissionEntry(SUBJECT)))
         return structs.replace(identity, permissions=replace(permissions, publish=denied))
 
-    def ask(self, service: Service, session: Session, given: ConnectOptions, decided: Decided) -> None:
+    def ask(self, service: Service, session: Session, given: ConnectMessage, decided: Decided) -> None:
         """Asks about a client; `decided` is called once, soon or when the time for it is over."""
         server, account = self._server, self._server.account(service.account)
         user = KeyPair.from_bytes(Prefix.USER, os.urandom(32))
@@ -121,7 +121,7 @@ class AuthCallout:
 
     # -- the question
 
-    def _question(self, service: Service, session: Session, given: ConnectOptions, user: str) -> str:
+    def _question(self, service: Service, session: Session, given: ConnectMessage, user: str) -> str:
         server = self._server
         host, _ = session.connection.peer
         about: dict[str, Any] = {

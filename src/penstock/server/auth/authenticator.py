@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from penstock.server.auth.passwords import Passwords, is_bcrypt, stand_in
-from penstock.server.config.server_options import GLOBAL_ACCOUNT, Options, User, WebsocketOptions
+from penstock.server.config.server_options import GLOBAL_ACCOUNT, ServerOptions, User, WebsocketOptions
 
 if TYPE_CHECKING:
     from penstock.protocol.claims import UserClaims
@@ -95,7 +95,7 @@ class ConfiguredUsers:
 
     def __init__(
         self,
-        options: Options,
+        options: ServerOptions,
         websocket: WebsocketOptions | None = None,
         passwords: Passwords | None = None,
     ) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from penstock.server.auth.authenticator import Credentials
 
 if TYPE_CHECKING:
-    from penstock.server.connect_message import ConnectOptions
+    from penstock.server.connect_message import ConnectMessage
     from penstock.server.session import Session
 
 
-def credentials_of(session: Session, given: ConnectOptions) -> Credentials:
+def credentials_of(session: Session, given: ConnectMessage) -> Credentials:
     """What the client shows, in a CONNECT or so far."""
     connection, is_websocket = session.connection, session.connection.kind == "websocket"
     options = session.server.options

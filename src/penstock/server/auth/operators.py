@@ -26,7 +26,14 @@ from msgspec import structs
 
 from penstock.errors import ConfigError, MisuseError
 from penstock.net.reasons import CloseReason
-from penstock.protocol.claims import AccountClaims, Import, Scope, UserClaims, UserLimits, seconds_left
+from penstock.protocol.claims import (
+    AccountClaims,
+    ImportClaim,
+    ScopeClaim,
+    UserClaims,
+    UserLimits,
+    seconds_left,
+)
 from penstock.protocol.jwt import decode_account, decode_operator, decode_user
 from penstock.protocol.nkeys import Prefix, is_public
 from penstock.protocol.user_templates import fill
@@ -37,7 +44,12 @@ from penstock.server.auth.account_claims import account_options, connection_type
 from penstock.server.auth.authenticator import Credentials, Identity, is_signed
 from penstock.server.auth.resolver import MemoryResolver, resolver_of
 from penstock.server.config.option_checks import NS
-from penstock.server.config.server_options import SYSTEM_ACCOUNT, AccountJetStream, AccountOptions, Options
+from penstock.server.config.server_options import (
+    SYSTEM_ACCOUNT,
+    AccountJetStream,
+    AccountOptions,
+    ServerOptions,
+)
 from penstock.server.server_identity import VERSION
 
 if TYPE_CHECKING:
@@ -57,7 +69,7 @@ class KnownAccount:
     token: str
     options: AccountOptions
     default_permissions: Permissions | None
-    signing_keys: dict[str, Scope | None]
+    signing_keys: dict[str, ScopeClaim | None]
     """Whose signature makes a user of this account, with the scope of those that have one."""
     updated_ns: int
     expired: bool = False
@@ -351,7 +363,7 @@ class Operators:
         """What the claims mean just now. Raises ConfigError."""
         return account_options(claims, lambda one: self._is_activated(claims, one))
 
-    def _is_activated(self, importer: AccountClaims, one: Import) -> bool:
+    def _is_activated(self, importer: AccountClaims, one: ImportClaim) -> bool:
         if not one.token:
             return False
         known = self.known.get(one.account)
@@ -470,7 +482,7 @@ def time_left_ns(limits: UserLimits, now_ns: int) -> int:
 # -- options
 
 
-def check(options: Options) -> None:
+def check(options: ServerOptions) -> None:
     """Holds options that trust operators against themselves. Raises ConfigError."""
     if options.resolver is None:
         raise ConfigError("operators require an account resolver to be configured")

@@ -66,7 +66,7 @@ def network_of(host: str) -> str:
     return str(mapped) if mapped is not None else address.packed[:8].hex()
 
 
-class Job(NamedTuple):
+class PasswordCheck(NamedTuple):
     """A comparison that waits for a thread."""
 
     work: Callable[[], Identity | None]
@@ -76,16 +76,16 @@ class Job(NamedTuple):
     """Gets what any of the others raises."""
 
 
-class Turns:
+class PasswordQueue:
     """Jobs in the order in which they are done: one of each network in turn, of each user there."""
 
     def __init__(self) -> None:
-        self._networks: dict[str, dict[str, deque[Job]]] = {}
+        self._networks: dict[str, dict[str, deque[PasswordCheck]]] = {}
 
-    def add(self, network: str, user: str, job: Job) -> None:
+    def add(self, network: str, user: str, job: PasswordCheck) -> None:
         self._networks.setdefault(network, {}).setdefault(user, deque()).append(job)
 
-    def take(self) -> Job | None:
+    def take(self) -> PasswordCheck | None:
         """The next one; None when there is none."""
         network = next(iter(self._networks), None)
         if network is None:
@@ -110,7 +110,7 @@ class Passwords:
     def __init__(self) -> None:
         self._key = b""
         self._proven: dict[str, bytes] = {}  # bcrypt hash: keyed digest of its password
-        self._turns = Turns()
+        self._turns = PasswordQueue()
         self._running = 0
         self._threads: ThreadPoolExecutor | None = None
 
@@ -147,7 +147,7 @@ class Passwords:
 
     # -- threads
 
-    def run(self, job: Job, *, host: str, user: str) -> None:
+    def run(self, job: PasswordCheck, *, host: str, user: str) -> None:
         """Has a thread do the work of a client from this address, when its turn comes; `done` gets what it
         returned. The threads start with the first work.
 
@@ -163,7 +163,7 @@ class Passwords:
                 self._running += 1
                 self._submit(job)
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, job: PasswordCheck) -> None:
         if self._threads is None:
             from concurrent.futures import ThreadPoolExecutor
 

@@ -12,14 +12,14 @@ import hashlib
 import re
 from collections.abc import Callable, Collection
 
-from penstock.server.config.conf_parser import Node
+from penstock.server.config.conf_parser import ConfNode
 from penstock.server.config.directives import text
 
 _PIN = re.compile(r"[0-9a-f]{64}")
 NOT_PINNED = "certificate not pinned"
 
 
-def pins(node: Node, name: str) -> frozenset[str]:
+def pins(node: ConfNode, name: str) -> frozenset[str]:
     """An array of pins; an empty one is as good as none."""
     if not isinstance(node.value, list):
         raise node.where.error(

@@ -14,14 +14,14 @@ from penstock.kernels.wire.dispatch import DeliveryGuard
 from penstock.routing.permissions import Permissions, ResponseGrants
 
 if TYPE_CHECKING:
-    from penstock.kernels.wire.sinks import Subscription
+    from penstock.kernels.wire.sinks import SinkSubscription
     from penstock.server.session import Session
 
 REFUSED, ALLOWED, ALLOWED_ONCE = False, True, 2
 """Answers to an inlet: only ALLOWED is remembered."""
 
 
-class Permits:
+class SessionPermissions:
     """Binds permissions to a session.
 
     Args:
@@ -34,17 +34,17 @@ class Permits:
         self._rules = permissions.rules
         self._grants: ResponseGrants | None = None
         self._filters = False
-        session.inlet.forget_permissions()
+        session.ingress.forget_permissions()
         if self._rules.restricts_publish:
-            session.inlet.publish_check = self.check_publish
+            session.ingress.publish_check = self.check_publish
         if permissions.responses is not None:
             self._grants = ResponseGrants(permissions.responses)
         self._guard()
 
     def release(self) -> None:
         """The connection becomes somebody else's: nothing is restricted."""
-        self._session.inlet.publish_check = None
-        self._session.inlet.forget_permissions()
+        self._session.ingress.publish_check = None
+        self._session.ingress.forget_permissions()
         self._session.sink.guard = None
 
     def check_publish(self, subject: bytes) -> int:
@@ -66,7 +66,7 @@ class Permits:
         self._refuse(subject, queue, sid)
         return False
 
-    def keeps(self, subscription: Subscription) -> bool:
+    def keeps(self, subscription: SinkSubscription) -> bool:
         """May a subscription stay that is older than these permissions? False: -ERR was sent."""
         if self._admit(subscription.subject, subscription.queue):
             return True

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 from penstock.errors import ConfigError
 from penstock.net.reasons import CloseReason
 from penstock.protocol.nkeys import is_public, verify
-from penstock.server.config.conf_parser import Node
+from penstock.server.config.conf_parser import ConfNode
 from penstock.server.config.directives import block, shown, text
 
 if TYPE_CHECKING:
     from penstock.server.auth.authenticator import Identity
-    from penstock.server.config.server_options import Options
-    from penstock.server.connect_message import ConnectOptions
+    from penstock.server.config.server_options import ServerOptions
+    from penstock.server.connect_message import ConnectMessage
     from penstock.server.session import Session
 
 UNTRUSTED = ""
 
 
-def proven_key(options: Options, connect: ConnectOptions, nonce: str) -> str | None:
+def proven_key(options: ServerOptions, connect: ConnectMessage, nonce: str) -> str | None:
     """The key of the proxy that a client comes through; "" = one that isn't trusted, None = through none."""
     if not connect.proxy_sig or not options.trusted_proxies:
         return None
@@ -48,7 +48,7 @@ def refusal(session: Session, identity: Identity | None) -> CloseReason | None:
     return None
 
 
-def trusted(node: Node, name: str) -> tuple[str, ...]:
+def trusted(node: ConfNode, name: str) -> tuple[str, ...]:
     """The block `proxies`: keys of those it trusts."""
     found: tuple[str, ...] = ()
     for key, where, entry in block(node, name):
@@ -62,7 +62,7 @@ def trusted(node: Node, name: str) -> tuple[str, ...]:
     return found
 
 
-def _key(node: Node) -> str:
+def _key(node: ConfNode) -> str:
     public = ""
     for key, where, entry in block(node, "an entry of proxies.trusted"):
         if key.lower() not in ("key", "public_key"):
@@ -77,7 +77,7 @@ def _key(node: Node) -> str:
     return public
 
 
-def check(options: Options) -> None:
+def check(options: ServerOptions) -> None:
     """Raises ConfigError for keys that are none."""
     for key in options.trusted_proxies:
         if not is_public(key):

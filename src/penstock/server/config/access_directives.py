@@ -12,8 +12,8 @@ from msgspec import structs
 
 from penstock.errors import ConfigError
 from penstock.protocol.numbers import natural
-from penstock.routing.permissions import Entry, Permissions, ResponsePermission, SubjectPermission
-from penstock.server.config.conf_parser import Map, Node
+from penstock.routing.permissions import PermissionEntry, Permissions, ResponsePermission, SubjectPermission
+from penstock.server.config.conf_parser import ConfMap, ConfNode
 from penstock.server.config.directives import (
     block,
     boolean,
@@ -27,7 +27,7 @@ from penstock.server.config.mapping_directives import mappings
 from penstock.server.config.server_options import AccountJetStream, AccountOptions, MessageTrace, User
 
 if TYPE_CHECKING:
-    from penstock.server.config.import_export_directives import Entry as SharedEntry
+    from penstock.server.config.import_export_directives import ImportExportEntry
 
 _ALLOW = frozenset({"allow", "import", "export", "permit"})
 _PUBLISH = frozenset({"publish", "pub", "import"})
@@ -37,7 +37,7 @@ _EXPIRES = frozenset({"expires", "expiration", "ttl"})
 _MAX = frozenset({"max", "max_msgs", "max_messages", "max_responses"})
 
 
-def permissions(node: Node, name: str) -> Permissions:
+def permissions(node: ConfNode, name: str) -> Permissions:
     """A block of `publish`, `subscribe` and `allow_responses`."""
     found: dict[str, Any] = {}
     for key, where, entry in block(node, name):
@@ -53,12 +53,12 @@ def permissions(node: Node, name: str) -> Permissions:
     return Permissions(**found)
 
 
-def _subjects(node: Node, name: str, *, queues: bool) -> SubjectPermission:
+def _subjects(node: ConfNode, name: str, *, queues: bool) -> SubjectPermission:
     """One filter, an array of them, or a map of `allow` and `deny`."""
-    if not isinstance(node.value, Map):
+    if not isinstance(node.value, ConfMap):
         return SubjectPermission(allow=_entries(node, name, queues=queues) or None)
-    allow: tuple[Entry, ...] = ()
-    deny: tuple[Entry, ...] = ()
+    allow: tuple[PermissionEntry, ...] = ()
+    deny: tuple[PermissionEntry, ...] = ()
     for key, where, entry in node.value:
         if key.lower() in _ALLOW:
             allow += _entries(entry, key, queues=queues)
@@ -70,12 +70,12 @@ def _subjects(node: Node, name: str, *, queues: bool) -> SubjectPermission:
     return SubjectPermission(allow=allow or None, deny=deny)
 
 
-def _entries(node: Node, name: str, *, queues: bool) -> tuple[Entry, ...]:
+def _entries(node: ConfNode, name: str, *, queues: bool) -> tuple[PermissionEntry, ...]:
     entries = node.value if isinstance(node.value, list) else [node]
     found = []
     for entry in entries:
         try:
-            found.append(Entry.parse(text(entry, name), queues=queues))
+            found.append(PermissionEntry.parse(text(entry, name), queues=queues))
         except ConfigError as error:
             if error.file is not None:
                 raise
@@ -83,11 +83,11 @@ def _entries(node: Node, name: str, *, queues: bool) -> tuple[Entry, ...]:
     return tuple(found)
 
 
-def _responses(node: Node, name: str) -> ResponsePermission | None:
+def _responses(node: ConfNode, name: str) -> ResponsePermission | None:
     """True, false, or a map of `max` and `expires`, in which 0 stands for the default."""
     if isinstance(node.value, bool):
         return ResponsePermission() if node.value else None
-    if not isinstance(node.value, Map):
+    if not isinstance(node.value, ConfMap):
         raise node.where.error(f"error parsing response permissions: {name} is {shown(node)}")
     found = ResponsePermission()
     for key, where, entry in node.value:
@@ -103,7 +103,7 @@ def _responses(node: Node, name: str) -> ResponsePermission | None:
 _CONNECTION_TYPES = ("STANDARD", "WEBSOCKET", "LEAFNODE", "LEAFNODE_WS", "MQTT", "MQTT_WS", "IN_PROCESS")
 
 
-def _connection_types(node: Node, name: str) -> frozenset[str]:
+def _connection_types(node: ConfNode, name: str) -> frozenset[str]:
     """One of the official names, or an array of them."""
     entries = node.value if isinstance(node.value, list) else [node]
     found = {text(entry, name).upper(): entry for entry in entries}
@@ -129,14 +129,14 @@ _USER = {
 }
 
 
-def users(node: Node, name: str) -> tuple[User, ...]:
+def users(node: ConfNode, name: str) -> tuple[User, ...]:
     """An array of users."""
     if not isinstance(node.value, list):
         raise node.where.error(f"{name} is {shown(node)}; it must be an array of maps")
     return tuple(_user(entry, name) for entry in node.value)
 
 
-def _user(node: Node, name: str) -> User:
+def _user(node: ConfNode, name: str) -> User:
     found = fields(block(node, name), _USER, frozenset())
     if "nkey" in found:
         return _nkey_user(node, found)
@@ -145,7 +145,7 @@ def _user(node: Node, name: str) -> User:
     return User(**{"password": "", **found})
 
 
-def _nkey_user(node: Node, found: dict[str, Any]) -> User:
+def _nkey_user(node: ConfNode, found: dict[str, Any]) -> User:
     from penstock.protocol.nkeys import Prefix, is_public
 
     nkey = found.pop("nkey")
@@ -163,7 +163,7 @@ def with_defaults(users: tuple[User, ...], defaults: Permissions | None) -> tupl
     return tuple(user if user.permissions else structs.replace(user, permissions=defaults) for user in users)
 
 
-def _size(node: Node, name: str) -> int:
+def _size(node: ConfNode, name: str) -> int:
     """Bytes; in an account's block an integer, as with the official server, which reads no text here."""
     if isinstance(node.value, bool) or not isinstance(node.value, int):
         raise node.where.error(f'Expected a parseable size for "{name}", got {shown(node)}')
@@ -183,14 +183,14 @@ _JETSTREAM = {
 _UNSUPPORTED_JETSTREAM = frozenset({"cluster_traffic"})
 
 
-def _jetstream(node: Node, name: str) -> AccountJetStream | None:
+def _jetstream(node: ConfNode, name: str) -> AccountJetStream | None:
     """True, false, "enabled", "disabled", or a map of limits."""
     value = node.value
     if isinstance(value, str) and value.lower() in ("enabled", "enable", "disabled", "disable"):
         value = value.lower().startswith("enable")
     if isinstance(value, bool):
         return AccountJetStream() if value else None
-    if not isinstance(value, Map):
+    if not isinstance(value, ConfMap):
         raise node.where.error(f"Expected map, bool or string to define JetStream, got {shown(node)}")
     return AccountJetStream(**fields(value, _JETSTREAM, _UNSUPPORTED_JETSTREAM))
 
@@ -203,23 +203,23 @@ _LIMITS = {
 }
 
 
-def _limits(node: Node, name: str) -> dict[str, Any]:
+def _limits(node: ConfNode, name: str) -> dict[str, Any]:
     return fields(block(node, name), _LIMITS, frozenset())
 
 
-def _exports(node: Node, name: str) -> list[SharedEntry]:
+def _exports(node: ConfNode, name: str) -> list[ImportExportEntry]:
     from penstock.server.config import import_export_directives  # most configurations share nothing
 
     return import_export_directives.exports(node, name)
 
 
-def _imports(node: Node, name: str) -> list[SharedEntry]:
+def _imports(node: ConfNode, name: str) -> list[ImportExportEntry]:
     from penstock.server.config import import_export_directives
 
     return import_export_directives.imports(node, name)
 
 
-def _trace(node: Node, name: str) -> MessageTrace:
+def _trace(node: ConfNode, name: str) -> MessageTrace:
     """A destination, or a map of `dest` and `sampling`."""
     found = {"dest": text(node, name)} if isinstance(node.value, str) else fields(
         block(node, name), {"dest": ("dest", text), "sampling": ("sampling", _percent)}, frozenset()
@@ -232,7 +232,7 @@ def _trace(node: Node, name: str) -> MessageTrace:
         raise node.where.error(error.message) from error
 
 
-def _percent(node: Node, name: str) -> int:
+def _percent(node: ConfNode, name: str) -> int:
     """A number, or one with `%`."""
     percent = natural(node.value.removesuffix("%")) if isinstance(node.value, str) else None
     if percent is not None:
@@ -254,14 +254,14 @@ _ACCOUNT = {
 _UNSUPPORTED_ACCOUNT = frozenset("nkey cluster_traffic default_js_domain".split())
 
 
-def accounts(node: Node, name: str) -> tuple[AccountOptions, ...]:
+def accounts(node: ConfNode, name: str) -> tuple[AccountOptions, ...]:
     """A map of accounts by name, or an array of names."""
     if isinstance(node.value, list):
         return tuple(AccountOptions(name=text(entry, name)) for entry in node.value)
     found: list[AccountOptions] = []
-    shared: list[SharedEntry] = []
+    shared: list[ImportExportEntry] = []
     for account, where, entry in block(node, name):
-        if not isinstance(entry.value, Map):
+        if not isinstance(entry.value, ConfMap):
             if entry.used:
                 continue
             raise where.error("Expected map entries for accounts")
@@ -278,11 +278,11 @@ def accounts(node: Node, name: str) -> tuple[AccountOptions, ...]:
     return tuple(found)
 
 
-def _account(name: str, items: Map, shared: list[SharedEntry]) -> AccountOptions:
+def _account(name: str, items: ConfMap, shared: list[ImportExportEntry]) -> AccountOptions:
     """Its exports and imports are added to `shared`, with their places."""
     found = fields(items, _ACCOUNT, _UNSUPPORTED_ACCOUNT)
     for field in ("exports", "imports"):
-        entries: list[SharedEntry] = found.get(field, [])
+        entries: list[ImportExportEntry] = found.get(field, [])
         shared.extend(entries)
         found[field] = tuple(entry.value for entry in entries)
     its_users = with_defaults(found.pop("users", ()), found.pop("defaults", None))

@@ -30,7 +30,7 @@ INTEGER_DIGITS_MAX = 19  # of a signed number of 64 bits, as the official server
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class SourceLocation:
     """A place in a configuration file; line and column count from 1."""
 
     file: str
@@ -49,29 +49,29 @@ Scalar = str | int | float | bool | datetime
 
 
 @dataclass(slots=True)
-class Node:
+class ConfNode:
     """A value and where it stands. `used` is set once a variable referred to it; `warning` is what a test of
     the configuration refuses, although a server starts with it."""
 
-    value: Scalar | Map | list[Node]
-    where: Where
+    value: Scalar | ConfMap | list[ConfNode]
+    where: SourceLocation
     used: bool = False
     warning: str = ""
 
 
 @dataclass(slots=True)
-class Map:
+class ConfMap:
     """The items of a block, by key as written; `where_of` is where each key stands."""
 
-    items: dict[str, Node] = field(default_factory=dict)
-    where_of: dict[str, Where] = field(default_factory=dict)
+    items: dict[str, ConfNode] = field(default_factory=dict)
+    where_of: dict[str, SourceLocation] = field(default_factory=dict)
 
-    def put(self, key: str, where: Where, node: Node) -> None:
+    def put(self, key: str, where: SourceLocation, node: ConfNode) -> None:
         """The last of repeated keys wins."""
         self.items[key] = node
         self.where_of[key] = where
 
-    def __iter__(self) -> Iterator[tuple[str, Where, Node]]:
+    def __iter__(self) -> Iterator[tuple[str, SourceLocation, ConfNode]]:
         return ((key, self.where_of[key], node) for key, node in self.items.items())
 
 
@@ -101,7 +101,7 @@ class _Reader:
         self,
         text: str,
         file: str,
-        scopes: list[Map],
+        scopes: list[ConfMap],
         environ: dict[str, str],
         open_file: Callable[[str], str],
         depth: int,
@@ -122,19 +122,19 @@ class _Reader:
 
     # -- characters
 
-    def where(self) -> Where:
+    def where(self) -> SourceLocation:
         """The current place. Lines are counted from the place before up to it: a text is read once."""
         newlines = self.text.count("\n", self._placed, self.at)
         if newlines:
             self._line += newlines
             self._line_start = self.text.rfind("\n", self._placed, self.at) + 1
         self._placed = self.at
-        return Where(self.file, self._line, self.at - self._line_start + 1)
+        return SourceLocation(self.file, self._line, self.at - self._line_start + 1)
 
-    def fail(self, text: str, where: Where | None = None) -> ConfigError:
+    def fail(self, text: str, where: SourceLocation | None = None) -> ConfigError:
         return (where or self.where()).error(text)
 
-    def bad(self, text: str, where: Where | None = None) -> ConfigError:
+    def bad(self, text: str, where: SourceLocation | None = None) -> ConfigError:
         """A text that breaks the grammar, in words that scripts look for in the official server's output."""
         where = where or self.where()
         return where.error(f"Parse error on line {where.line}: {text}")
@@ -167,7 +167,7 @@ class _Reader:
 
     # -- items
 
-    def document(self, into: Map) -> None:
+    def document(self, into: ConfMap) -> None:
         """The whole text: items, which may stand in one pair of braces."""
         if "\0" in self.text:
             self.at = self.text.index("\0")
@@ -197,7 +197,7 @@ class _Reader:
         """Is all that is left a closing brace too many?"""
         return self.peek() == "}" and not self.text[self.at + 1 :].strip(" \t\r\n")
 
-    def map_items(self, into: Map) -> None:
+    def map_items(self, into: ConfMap) -> None:
         """Items up to and with the closing brace."""
         opened = self.where()
         while True:
@@ -212,7 +212,7 @@ class _Reader:
             if self.peek() not in ("", "\n", ",", ";", "}"):
                 raise self.bad(f"expected a new line, ',', ';' or '}}' after a value, found {self.peek()!r}")
 
-    def item(self, into: Map, *, in_map: bool) -> None:
+    def item(self, into: ConfMap, *, in_map: bool) -> None:
         where = self.where()
         key = self.key()
         if key.lower() == "include" and self.peek() not in (":", "="):
@@ -236,7 +236,7 @@ class _Reader:
             raise self.bad(f"expected a key, found {self.peek()!r}")
         return key
 
-    def include(self, into: Map, where: Where) -> None:
+    def include(self, into: ConfMap, where: SourceLocation) -> None:
         name = self.quoted(self.advance()) if self.peek() in ("'", '"') else self.bare()
         if self.depth >= INCLUDE_DEPTH_MAX:
             raise self.fail(f"include '{name}': more than {INCLUDE_DEPTH_MAX} files inside each other", where)
@@ -246,7 +246,7 @@ class _Reader:
         except (OSError, ValueError) as error:  # ValueError: no path, or no text
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise self.fail(f"error parsing include file '{name}', {why}: {path}", where) from error
-        included = Map()
+        included = ConfMap()
         inner = _Reader(text, path, [included], self.environ, self.open_file, self.depth + 1, self.nesting)
         inner.document(included)
         for key, at, node in included:
@@ -254,43 +254,43 @@ class _Reader:
 
     # -- values
 
-    def value(self) -> Node:
+    def value(self) -> ConfNode:
         where = self.where()
         char = self.peek()
         if char in ("{", "["):
-            return Node(self.nested(self.advance()), where)
+            return ConfNode(self.nested(self.advance()), where)
         if char in ("'", '"'):
             self.advance()
-            return Node(self.quoted(char), where)
+            return ConfNode(self.quoted(char), where)
         if char == "(":
             self.advance()
-            return Node(self.block_text(where), where)
+            return ConfNode(self.block_text(where), where)
         word = self.bare()
         if word.startswith("$") and not _HASH.match(word):
             return self.variable(word[1:], where)
         try:
-            return Node(scalar(word), where)
+            return ConfNode(scalar(word), where)
         except ValueError as error:
             raise self.fail(str(error), where) from None
 
-    def nested(self, opening: str) -> Map | list[Node]:
+    def nested(self, opening: str) -> ConfMap | list[ConfNode]:
         """The map or array that was opened. Reading recurses: how deep is bounded here, not by the stack."""
         if self.nesting >= NESTING_MAX:
             raise self.fail(f"more than {NESTING_MAX} maps and arrays inside each other")
         self.nesting += 1
         if opening == "[":
-            found: Map | list[Node] = self.array()
+            found: ConfMap | list[ConfNode] = self.array()
         else:
-            found = Map()
+            found = ConfMap()
             self.scopes.append(found)
             self.map_items(found)
             self.scopes.pop()
         self.nesting -= 1
         return found
 
-    def array(self) -> list[Node]:
+    def array(self) -> list[ConfNode]:
         opened = self.where()
-        nodes: list[Node] = []
+        nodes: list[ConfNode] = []
         while True:
             self.skip(_BETWEEN_VALUES)
             if not self.peek():
@@ -341,7 +341,7 @@ class _Reader:
             raise self.bad(f"expected a value, found {self.peek()!r}")
         return word
 
-    def block_text(self, where: Where) -> str:
+    def block_text(self, where: SourceLocation) -> str:
         """Everything up to a line that is a closing parenthesis alone."""
         start = self.at
         while (newline := self.text.find("\n", self.at)) >= 0:
@@ -354,12 +354,12 @@ class _Reader:
                 return text.strip("\n")
         raise self.bad("the block is not closed: expected ')' alone on a line", where)
 
-    def variable(self, name: str, where: Where) -> Node:
+    def variable(self, name: str, where: SourceLocation) -> ConfNode:
         for scope in reversed(self.scopes):
             node = scope.items.get(name)
             if node is not None:
                 node.used = True
-                return Node(node.value, where)
+                return ConfNode(node.value, where)
         if name in self.resolving:
             raise self.fail(f"variable reference cycle for '{name}'", where)
         text = self.environ.get(name)
@@ -371,7 +371,7 @@ class _Reader:
         inner.resolving = self.resolving | {name}
         inner.skip(_BLANKS)
         try:
-            return Node(inner.value().value, where) if inner.peek() else Node("", where)
+            return ConfNode(inner.value().value, where) if inner.peek() else ConfNode("", where)
         except ConfigError as error:
             raise self.fail(f"variable '{name}' from the environment: {error}", where) from error
 
@@ -428,7 +428,7 @@ def parse(
     *,
     environ: dict[str, str] | None = None,
     open_file: Callable[[str], str] = _read_text,
-) -> Map:
+) -> ConfMap:
     """Reads a configuration text.
 
     Args:
@@ -440,12 +440,12 @@ def parse(
     Raises:
         ConfigError: the text breaks the grammar, or a variable or included file can't be found.
     """
-    top = Map()
+    top = ConfMap()
     _Reader(text, file, [top], dict(os.environ) if environ is None else environ, open_file, 0).document(top)
     return top
 
 
-def parse_file(path: str) -> Map:
+def parse_file(path: str) -> ConfMap:
     """Reads a configuration file. Raises ConfigError, and OSError when the file itself can't be read."""
     try:
         text = _read_text(path)

@@ -1,4 +1,4 @@
-"""What the directives of nats.conf mean: the tree of `conf` becomes `Options`.
+"""What the directives of nats.conf mean: the tree of `conf` becomes `ServerOptions`.
 
 Each block has a table from directive to the function that reads its value and the option it sets.
 A directive the official server knows and this one doesn't support yet is refused by name, never ignored:
@@ -18,11 +18,11 @@ from msgspec import structs
 
 from penstock.errors import ConfigError, MisuseError
 from penstock.protocol.durations import parse_duration
-from penstock.server.config.conf_parser import Map, Node, Where, parse_file
+from penstock.server.config.conf_parser import ConfMap, ConfNode, SourceLocation, parse_file
 from penstock.server.config.option_checks import NS
-from penstock.server.config.server_options import JetStreamOptions, Options
+from penstock.server.config.server_options import JetStreamOptions, ServerOptions
 
-Reader = Callable[[Node, str], Any]
+Reader = Callable[[ConfNode, str], Any]
 
 NO_PROFILE = (
     "this server has no profiling port, because what asks one understands profiles of Go alone; "
@@ -46,29 +46,29 @@ UNSUPPORTED_JETSTREAM_LIMITS = frozenset({"max_ha_assets"})
 # -- values
 
 
-def _fail(node: Node, text: str) -> ConfigError:
+def _fail(node: ConfNode, text: str) -> ConfigError:
     return node.where.error(text)
 
 
-def text(node: Node, name: str) -> str:
+def text(node: ConfNode, name: str) -> str:
     if not isinstance(node.value, str):
         raise _fail(node, f"{name} is {shown(node)}; it must be a string")
     return node.value
 
 
-def integer(node: Node, name: str) -> int:
+def integer(node: ConfNode, name: str) -> int:
     if isinstance(node.value, bool) or not isinstance(node.value, int):
         raise _fail(node, f"{name} is {shown(node)}; it must be an integer")
     return node.value
 
 
-def boolean(node: Node, name: str) -> bool:
+def boolean(node: ConfNode, name: str) -> bool:
     if not isinstance(node.value, bool):
         raise _fail(node, f"{name} is {shown(node)}; it must be true or false")
     return node.value
 
 
-def duration(node: Node, name: str) -> int:
+def duration(node: ConfNode, name: str) -> int:
     """Nanoseconds of `"1h2m3s"`; a bare number means seconds."""
     if isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
         return int(node.value * NS)
@@ -78,7 +78,7 @@ def duration(node: Node, name: str) -> int:
         raise _fail(node, f"error parsing {name}: {error}") from error
 
 
-def interval(node: Node, name: str) -> int:
+def interval(node: ConfNode, name: str) -> int:
     """A duration that was once a number of seconds, which is still taken; a test of the configuration refuses
     it."""
     if not isinstance(node.value, str):
@@ -86,12 +86,12 @@ def interval(node: Node, name: str) -> int:
     return duration(node, name)
 
 
-def duration_text(node: Node, name: str) -> int:
+def duration_text(node: ConfNode, name: str) -> int:
     """A duration that must be a string."""
-    return duration(Node(text(node, name), node.where), name)
+    return duration(ConfNode(text(node, name), node.where), name)
 
 
-def storage_size(node: Node, name: str) -> int:
+def storage_size(node: ConfNode, name: str) -> int:
     """Bytes: an integer, or a string that ends in K, M, G or T (powers of 1024); the empty string is 0."""
     if not isinstance(node.value, str):
         return integer(node, name)
@@ -106,7 +106,7 @@ def storage_size(node: Node, name: str) -> int:
     return int(match[1]) << 10 * " KMGT".index(match[2])
 
 
-def address(node: Node, name: str) -> tuple[str | None, int]:
+def address(node: ConfNode, name: str) -> tuple[str | None, int]:
     """(host or None, port) of `4222`, `"host:port"`, `"[v6]:port"` or `":port"`."""
     if isinstance(node.value, int) and not isinstance(node.value, bool):
         return None, node.value
@@ -119,14 +119,14 @@ def address(node: Node, name: str) -> tuple[str | None, int]:
     return match[1].strip("[]") or None, int(match[2])
 
 
-def block(node: Node, name: str) -> Map:
-    if not isinstance(node.value, Map):
+def block(node: ConfNode, name: str) -> ConfMap:
+    if not isinstance(node.value, ConfMap):
         raise _fail(node, f"{name} is {shown(node)}; it must be a map {{...}}")
     return node.value
 
 
-def shown(node: Node) -> str:
-    if isinstance(node.value, Map):
+def shown(node: ConfNode) -> str:
+    if isinstance(node.value, ConfMap):
         return "a map"
     return "an array" if isinstance(node.value, list) else repr(node.value)
 
@@ -135,7 +135,7 @@ def shown(node: Node) -> str:
 
 
 def fields(
-    items: Map, table: Mapping[str, tuple[str, Reader]], unsupported: frozenset[str]
+    items: ConfMap, table: Mapping[str, tuple[str, Reader]], unsupported: frozenset[str]
 ) -> dict[str, Any]:
     """Options of a block whose directives each set one option. Raises ConfigError."""
     found: dict[str, Any] = {}
@@ -150,7 +150,9 @@ def fields(
     return found
 
 
-def _check_without_effect(key: str, where: Where, node: Node, unsupported: frozenset[str]) -> None:
+def _check_without_effect(
+    key: str, where: SourceLocation, node: ConfNode, unsupported: frozenset[str]
+) -> None:
     """A directive that sets nothing. Raises ConfigError, unless it means nothing to a server that stands
     alone."""
     name = key.lower()
@@ -164,31 +166,31 @@ def _check_without_effect(key: str, where: Where, node: Node, unsupported: froze
     check(node, name)
 
 
-def _users(node: Node, name: str) -> Any:
+def _users(node: ConfNode, name: str) -> Any:
     from penstock.server.config import access_directives  # most configurations have no users
 
     return access_directives.users(node, name)
 
 
-def _accounts(node: Node, name: str) -> Any:
+def _accounts(node: ConfNode, name: str) -> Any:
     from penstock.server.config import access_directives
 
     return access_directives.accounts(node, name)
 
 
-def _permissions(node: Node, name: str) -> Any:
+def _permissions(node: ConfNode, name: str) -> Any:
     from penstock.server.config import access_directives
 
     return access_directives.permissions(node, name)
 
 
-def _callout(node: Node, name: str) -> Any:
+def _callout(node: ConfNode, name: str) -> Any:
     from penstock.server.config import operator_directives
 
     return operator_directives.callout(node, name)
 
 
-def _authorization(node: Node, name: str) -> dict[str, Any]:
+def _authorization(node: ConfNode, name: str) -> dict[str, Any]:
     found = fields(block(node, name), _AUTHORIZATION, frozenset())
     defaults = found.pop("default_permissions", None)
     if defaults is not None and "users" in found:
@@ -215,14 +217,14 @@ _AUTHORIZATION: dict[str, tuple[str, Reader]] = {
 }
 
 
-def _sync_interval(node: Node, name: str) -> int | None:
+def _sync_interval(node: ConfNode, name: str) -> int | None:
     """Nanoseconds; None stands for `always`."""
     if isinstance(node.value, str) and node.value.lower() == "always":
         return None
     return interval(node, name)
 
 
-def _cipher(node: Node, name: str) -> str:
+def _cipher(node: ConfNode, name: str) -> str:
     word = text(node, name)
     known = {"chacha": "chacha", "chachapoly": "chacha", "aes": "aes"}
     if word.lower() not in known:
@@ -230,24 +232,24 @@ def _cipher(node: Node, name: str) -> str:
     return known[word.lower()]
 
 
-def _unique_tag(node: Node, name: str) -> str:
+def _unique_tag(node: ConfNode, name: str) -> str:
     return text(node, name).strip().lower()
 
 
-def _fast_ingest_errors(node: Node, name: str) -> bool:
+def _fast_ingest_errors(node: ConfNode, name: str) -> bool:
     word = text(node, name)
     if word not in ("adr", "official"):
         raise _fail(node, f"unknown numbers of errors: {word!r}; they may be adr (default) or official")
     return word == "official"
 
 
-def _jetstream_limits(node: Node, name: str) -> dict[str, Any]:
+def _jetstream_limits(node: ConfNode, name: str) -> dict[str, Any]:
     found = fields(block(node, name), _JETSTREAM_LIMITS, UNSUPPORTED_JETSTREAM_LIMITS)
     batch: dict[str, Any] = found.pop("batch", {})
     return found | batch
 
 
-def _batch_limits(node: Node, name: str) -> dict[str, Any]:
+def _batch_limits(node: ConfNode, name: str) -> dict[str, Any]:
     return fields(block(node, name), _BATCH_LIMITS, frozenset())
 
 
@@ -298,7 +300,7 @@ _JETSTREAM: dict[str, tuple[str, Reader]] = {
 }
 
 
-def _jetstream(node: Node, name: str) -> JetStreamOptions | None:
+def _jetstream(node: ConfNode, name: str) -> JetStreamOptions | None:
     """The block, `true`/`false`, or "enabled"/"disabled"."""
     value = node.value
     if isinstance(value, bool):
@@ -319,7 +321,7 @@ def _jetstream(node: Node, name: str) -> JetStreamOptions | None:
     return JetStreamOptions(**found) if enabled else None
 
 
-def _tls(node: Node, name: str) -> Any:
+def _tls(node: ConfNode, name: str) -> Any:
     from penstock.server.config.tls_directives import tls
 
     return tls(node, name)
@@ -328,7 +330,7 @@ def _tls(node: Node, name: str) -> Any:
 def _trust(reader: str) -> Reader:
     """A reader of operator_directives, which most configurations don't need."""
 
-    def read(node: Node, name: str) -> Any:
+    def read(node: ConfNode, name: str) -> Any:
         from penstock.server.config import operator_directives
 
         return getattr(operator_directives, reader)(node, name)
@@ -336,52 +338,52 @@ def _trust(reader: str) -> Reader:
     return read
 
 
-def _websocket(node: Node, name: str) -> Any:
+def _websocket(node: ConfNode, name: str) -> Any:
     from penstock.server.config.websocket_directives import websocket
 
     return websocket(node, name)
 
 
-def _proxies(node: Node, name: str) -> tuple[str, ...]:
+def _proxies(node: ConfNode, name: str) -> tuple[str, ...]:
     from penstock.server.auth import trusted_proxies  # few servers are behind proxies
 
     return trusted_proxies.trusted(node, name)
 
 
-def _tags(node: Node, name: str) -> Any:
+def _tags(node: ConfNode, name: str) -> Any:
     from penstock.server.config import server_tags  # most servers have no labels
 
     return server_tags.tags(node, name)
 
 
-def _metadata(node: Node, name: str) -> Any:
+def _metadata(node: ConfNode, name: str) -> Any:
     from penstock.server.config import server_tags
 
     return server_tags.metadata(node, name)
 
 
-def _syslog_address(node: Node, name: str) -> str:
+def _syslog_address(node: ConfNode, name: str) -> str:
     from penstock.server.logging.syslog import address_of
 
     address_of(text(node, name))
     return text(node, name)
 
 
-def _sub_tokens(node: Node, name: str) -> int:
+def _sub_tokens(node: ConfNode, name: str) -> int:
     count = integer(node, name)
     if not 1 <= count <= 255:
         raise _fail(node, f"{name} is {count}; it must be from 1 to 255")
     return count
 
 
-def _write_timeout(node: Node, name: str) -> str:
+def _write_timeout(node: ConfNode, name: str) -> str:
     policy = text(node, name)
     if policy not in ("default", "close", "retry"):
         raise _fail(node, "write_timeout must be 'default', 'close' or 'retry'")
     return policy
 
 
-def _inverted(node: Node, name: str) -> bool:
+def _inverted(node: ConfNode, name: str) -> bool:
     return not boolean(node, name)
 
 
@@ -467,19 +469,21 @@ _TRACES = frozenset({"trace_verbose", "trace_headers"})
 _ALONE = frozenset({"cluster", "gateway", "leafnodes", "leaf", "mqtt"})
 
 
-def options_of(tree: Map, base: Options | None = None) -> Options:
+def options_of(tree: ConfMap, base: ServerOptions | None = None) -> ServerOptions:
     """Turns a configuration tree into options.
 
     Args:
         tree: what `conf.parse` returned.
-        base: what holds for directives that the tree doesn't give; default `Options()`.
+        base: what holds for directives that the tree doesn't give; default `ServerOptions()`.
 
     Raises:
         ConfigError: an unknown or unsupported directive, a value of the wrong kind or out of its bounds.
     """
     found: dict[str, Any] = {}
-    store_dir: tuple[str, Where] | None = None
-    steps: list[tuple[Where, dict[str, Any]]] = []  # after each directive: where it is, and what was found
+    store_dir: tuple[str, SourceLocation] | None = None
+    steps: list[
+        tuple[SourceLocation, dict[str, Any]]
+    ] = []  # after each directive: where it is, and what was found
     for key, where, node in tree:
         name = key.lower()
         if name in _ADDRESSES:
@@ -512,7 +516,7 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
         elif not node.used:
             _check_without_effect(key, where, node, UNSUPPORTED)
         steps.append((where, dict(found)))
-    base = base or Options()
+    base = base or ServerOptions()
     if store_dir is not None:
         found = _with_store_dir(found, base, *store_dir)
         steps.append((store_dir[1], found))
@@ -527,12 +531,14 @@ def options_of(tree: Map, base: Options | None = None) -> Options:
         raise _blamed(error, base, steps) from error
 
 
-def _check_no_profile(node: Node, name: str) -> None:
+def _check_no_profile(node: ConfNode, name: str) -> None:
     if integer(node, name):
         raise _fail(node, f"{name} is {node.value}; {NO_PROFILE}")
 
 
-def _with_store_dir(found: dict[str, Any], base: Options, path: str, where: Where) -> dict[str, Any]:
+def _with_store_dir(
+    found: dict[str, Any], base: ServerOptions, path: str, where: SourceLocation
+) -> dict[str, Any]:
     """The directory of the top level goes to JetStream, which alone stores anything; without it, nowhere."""
     jetstream = found.get("jetstream", base.jetstream)
     if jetstream is None:
@@ -542,7 +548,9 @@ def _with_store_dir(found: dict[str, Any], base: Options, path: str, where: Wher
     return found | {"jetstream": structs.replace(jetstream, store_dir=path)}
 
 
-def _blamed(error: ConfigError, base: Options, steps: list[tuple[Where, dict[str, Any]]]) -> ConfigError:
+def _blamed(
+    error: ConfigError, base: ServerOptions, steps: list[tuple[SourceLocation, dict[str, Any]]]
+) -> ConfigError:
     """What the options as a whole refused, with the place of the directive that brought it about."""
     for where, found in steps:
         try:
@@ -553,7 +561,7 @@ def _blamed(error: ConfigError, base: Options, steps: list[tuple[Where, dict[str
     return error
 
 
-def _placed(read: Reader, node: Node, name: str, where: Where) -> Any:
+def _placed(read: Reader, node: ConfNode, name: str, where: SourceLocation) -> Any:
     """Reads a value; what it refuses without a place is told with the directive's."""
     try:
         return read(node, name)
@@ -563,7 +571,7 @@ def _placed(read: Reader, node: Node, name: str, where: Where) -> Any:
         raise where.error(error.message) from error
 
 
-def load(path: str, base: Options | None = None) -> Options:
+def load(path: str, base: ServerOptions | None = None) -> ServerOptions:
     """Reads options from a configuration file. Raises ConfigError; OSError when the file can't be read."""
     return structs.replace(options_of(parse_file(path), base), config_file=path)
 
@@ -577,13 +585,13 @@ def warnings(path: str) -> list[str]:
     return [f"{node.where}: {node.warning}" for node in _nodes(tree) if node.warning]
 
 
-def _nodes(tree: Map) -> Iterator[Node]:
+def _nodes(tree: ConfMap) -> Iterator[ConfNode]:
     """All values, at any depth."""
     found = list(tree.items.values())
     while found:
         node = found.pop()
         yield node
-        if isinstance(node.value, Map):
+        if isinstance(node.value, ConfMap):
             found += node.value.items.values()
         elif isinstance(node.value, list):
             found += node.value

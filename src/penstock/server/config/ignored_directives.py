@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.server.config.conf_parser import Map, Node
+from penstock.server.config.conf_parser import ConfMap, ConfNode
 from penstock.server.config.directives import Reader, block, boolean, integer, shown, storage_size, text
 
 CONCURRENT_IO = (4, 8192)
@@ -25,14 +25,14 @@ NO_LEAFNODES = "domains of accounts are for leaf nodes and MQTT, which this serv
 
 
 def _not_negative(read: Reader) -> Reader:
-    def checked(node: Node, name: str) -> None:
+    def checked(node: ConfNode, name: str) -> None:
         if read(node, name) < 0:
             raise node.where.error(f'Expected an absolute size for "{name}", got {shown(node)}')
 
     return checked
 
 
-def _concurrent_io(node: Node, name: str) -> None:
+def _concurrent_io(node: ConfNode, name: str) -> None:
     low, high = CONCURRENT_IO
     if not low <= integer(node, name) <= high:
         raise node.where.error(
@@ -40,7 +40,7 @@ def _concurrent_io(node: Node, name: str) -> None:
         )
 
 
-def _feature_flags(node: Node, name: str) -> None:
+def _feature_flags(node: ConfNode, name: str) -> None:
     for key, where, entry in block(node, name):
         if not isinstance(entry.value, bool):
             raise where.error(f'error parsing feature flag "{key}": expected bool, got {shown(entry)}')
@@ -48,9 +48,9 @@ def _feature_flags(node: Node, name: str) -> None:
             raise where.error(NO_ACKS_V2)
 
 
-def _ocsp(node: Node, name: str) -> None:
+def _ocsp(node: ConfNode, name: str) -> None:
     """Only `false` and `mode: never` ask for nothing."""
-    if isinstance(node.value, Map):
+    if isinstance(node.value, ConfMap):
         modes = [entry.value for key, _, entry in node.value if key == "mode"]
         if modes and isinstance(modes[-1], str) and modes[-1].lower() == "never":
             return
@@ -59,13 +59,13 @@ def _ocsp(node: Node, name: str) -> None:
     raise node.where.error(f"{name}: {NO_STAPLING}")
 
 
-def _ocsp_cache(node: Node, name: str) -> None:
-    if isinstance(node.value, Map) or boolean(node, name):
+def _ocsp_cache(node: ConfNode, name: str) -> None:
+    if isinstance(node.value, ConfMap) or boolean(node, name):
         raise node.where.error(f"{name}: {NO_PEER_CHECKS}")
 
 
 def _refused(reason: str) -> Reader:
-    def refuse(node: Node, name: str) -> Any:
+    def refuse(node: ConfNode, name: str) -> Any:
         raise node.where.error(f"{name}: {reason}")
 
     return refuse

@@ -15,18 +15,18 @@ from penstock.protocol.subjects import has_wildcard
 from penstock.routing.imports_exports import (
     RESPONSE_THRESHOLD_NS,
     SAMPLING_MAX,
+    AccountSharing,
     AnyExport,
     AnyImport,
     Latency,
     ResponseType,
     ServiceExport,
     ServiceImport,
-    Sharing,
     StreamExport,
     StreamImport,
     check,
 )
-from penstock.server.config.conf_parser import Map, Node, Where
+from penstock.server.config.conf_parser import ConfMap, ConfNode, SourceLocation
 from penstock.server.config.directives import boolean, duration_text, integer, shown, text
 
 _RESPONSES = {
@@ -36,35 +36,35 @@ _RESPONSES = {
     "chunk": ResponseType.CHUNKED,
     "chunked": ResponseType.CHUNKED,
 }
-Value = tuple[Any, Where]
+Value = tuple[Any, SourceLocation]
 
 
-class Entry(NamedTuple):
+class ImportExportEntry(NamedTuple):
     """An export or import and where it is written."""
 
     value: AnyExport | AnyImport
-    where: Where
+    where: SourceLocation
 
 
-def placed(accounts: Mapping[str, Sharing], entries: list[Entry]) -> None:
+def placed(accounts: Mapping[str, AccountSharing], entries: list[ImportExportEntry]) -> None:
     """Raises ConfigError, with its place, when the exports and imports of the accounts don't fit together."""
     for value, message in check(accounts):
         where = next((entry.where for entry in entries if entry.value is value), None)
         raise where.error(message) if where is not None else ConfigError(message)
 
 
-def exports(node: Node, name: str) -> list[Entry]:
+def exports(node: ConfNode, name: str) -> list[ImportExportEntry]:
     """An array of maps, each with `stream` or `service`."""
     if not isinstance(node.value, list):
         raise node.where.error(f"Exports should be an array, got {shown(node)}")
-    return [Entry(_export(entry), entry.where) for entry in node.value]
+    return [ImportExportEntry(_export(entry), entry.where) for entry in node.value]
 
 
-def imports(node: Node, name: str) -> list[Entry]:
+def imports(node: ConfNode, name: str) -> list[ImportExportEntry]:
     """An array of maps, each with `stream` or `service`, which are maps of `account` and `subject`."""
     if not isinstance(node.value, list):
         raise node.where.error(f"Imports should be an array, got {shown(node)}")
-    found = [Entry(_import(entry), entry.where) for entry in node.value]
+    found = [ImportExportEntry(_import(entry), entry.where) for entry in node.value]
     seen: dict[tuple[str, str], str] = {}
     for value, where in found:
         if not isinstance(value, ServiceImport):
@@ -80,8 +80,8 @@ def imports(node: Node, name: str) -> list[Entry]:
 
 
 def _read(
-    items: Map, table: Mapping[str, tuple[str, Callable[[Node, str], Any]]]
-) -> dict[str, tuple[Any, Where]]:
+    items: ConfMap, table: Mapping[str, tuple[str, Callable[[ConfNode, str], Any]]]
+) -> dict[str, tuple[Any, SourceLocation]]:
     """What a map says, by what it is about; with where it says so."""
     found: dict[str, Value] = {}
     for key, where, node in items:
@@ -103,8 +103,8 @@ _ONCE = {
 }
 
 
-def _map(node: Node, kind: str) -> Map:
-    if not isinstance(node.value, Map):
+def _map(node: ConfNode, kind: str) -> ConfMap:
+    if not isinstance(node.value, ConfMap):
         raise node.where.error(f"{kind} Items should be a map with type entry, got {shown(node)}")
     return node.value
 
@@ -116,7 +116,7 @@ def _value(found: dict[str, Value], name: str, default: Any) -> Any:
 # -- exports
 
 
-def _export(node: Node) -> AnyExport:
+def _export(node: ConfNode) -> AnyExport:
     found = _read(_map(node, "Export"), _EXPORT)
     _one_kind(node, found, "Export")
     accounts = _value(found, "accounts", ())
@@ -140,7 +140,7 @@ def _export(node: Node) -> AnyExport:
     )
 
 
-def _one_kind(node: Node, found: dict[str, Value], kind: str) -> None:
+def _one_kind(node: ConfNode, found: dict[str, Value], kind: str) -> None:
     """A stream or a service, one of them."""
     if "stream" in found and "service" in found:
         first, second = sorted(("stream", "service"), key=list(found).index)
@@ -149,13 +149,13 @@ def _one_kind(node: Node, found: dict[str, Value], kind: str) -> None:
         raise node.where.error(f"{kind} Items should have a `stream` or a `service`")
 
 
-def _names(node: Node, name: str) -> tuple[str, ...]:
+def _names(node: ConfNode, name: str) -> tuple[str, ...]:
     if not isinstance(node.value, list):
         raise node.where.error(f"{name} is {shown(node)}; it must be an array of names")
     return tuple(text(entry, name) for entry in node.value)
 
 
-def _response(node: Node, name: str) -> ResponseType:
+def _response(node: ConfNode, name: str) -> ResponseType:
     word = text(node, name)
     found = _RESPONSES.get(word.lower())
     if found is None:
@@ -163,11 +163,11 @@ def _response(node: Node, name: str) -> ResponseType:
     return found
 
 
-def _latency(node: Node, name: str) -> Latency:
+def _latency(node: ConfNode, name: str) -> Latency:
     """A subject, or a map of `subject` and `sampling`."""
     if isinstance(node.value, str):
         return Latency(subject=node.value)
-    if not isinstance(node.value, Map):
+    if not isinstance(node.value, ConfMap):
         raise node.where.error(f"Expected latency entry to be a map/struct or string, got {shown(node)}")
     found = _read(node.value, {"subject": ("subject", text), "sampling": ("sampling", _sampling)})
     if "subject" not in found:
@@ -175,7 +175,7 @@ def _latency(node: Node, name: str) -> Latency:
     return Latency(subject=found["subject"][0], sampling=_value(found, "sampling", SAMPLING_MAX))
 
 
-def _sampling(node: Node, name: str) -> int:
+def _sampling(node: ConfNode, name: str) -> int:
     """Percent, with or without `%`; `headers` is 0."""
     value = node.value
     if isinstance(value, str):
@@ -192,7 +192,7 @@ def _sampling(node: Node, name: str) -> int:
     return value
 
 
-_EXPORT: dict[str, tuple[str, Callable[[Node, str], Any]]] = {
+_EXPORT: dict[str, tuple[str, Callable[[ConfNode, str], Any]]] = {
     "stream": ("stream", text),
     "service": ("service", text),
     **dict.fromkeys(("response", "response_type"), ("response", _response)),
@@ -210,7 +210,7 @@ _EXPORT: dict[str, tuple[str, Callable[[Node, str], Any]]] = {
 # -- imports
 
 
-def _import(node: Node) -> AnyImport:
+def _import(node: ConfNode) -> AnyImport:
     found = _read(_map(node, "Import"), _IMPORT)
     _one_kind(node, found, "Import")
     kind = "stream" if "stream" in found else "service"
@@ -235,14 +235,14 @@ def _import(node: Node) -> AnyImport:
     )
 
 
-def _exporter(node: Node, name: str) -> tuple[str, str]:
-    if not isinstance(node.value, Map):
+def _exporter(node: ConfNode, name: str) -> tuple[str, str]:
+    if not isinstance(node.value, ConfMap):
         raise node.where.error(f"{name.capitalize()} entry should be an account map, got {shown(node)}")
     found = _read(node.value, {"account": ("account", text), "subject": ("subject", text)})
     return _value(found, "account", ""), _value(found, "subject", "")
 
 
-_IMPORT: dict[str, tuple[str, Callable[[Node, str], Any]]] = {
+_IMPORT: dict[str, tuple[str, Callable[[ConfNode, str], Any]]] = {
     "stream": ("stream", _exporter),
     "service": ("service", _exporter),
     "prefix": ("prefix", text),

@@ -8,11 +8,11 @@ from typing import Any
 from penstock.errors import ConfigError
 from penstock.protocol.subjects import is_valid_filter
 from penstock.routing.mapping import WEIGHT_MAX, Destination, SubjectMapping
-from penstock.server.config.conf_parser import Map, Node, Where
+from penstock.server.config.conf_parser import ConfMap, ConfNode, SourceLocation
 from penstock.server.config.directives import Reader, block, shown, text
 
 
-def mappings(node: Node, name: str) -> tuple[SubjectMapping, ...]:
+def mappings(node: ConfNode, name: str) -> tuple[SubjectMapping, ...]:
     """The block `mappings`, of the top level or of an account; in the order they are written.
 
     A source leads to a destination, to a map of `destination`, `weight` and perhaps `cluster`, or to an array
@@ -21,7 +21,7 @@ def mappings(node: Node, name: str) -> tuple[SubjectMapping, ...]:
     return tuple(_mapping(source, where, entry) for source, where, entry in block(node, name))
 
 
-def _mapping(source: str, where: Where, node: Node) -> SubjectMapping:
+def _mapping(source: str, where: SourceLocation, node: ConfNode) -> SubjectMapping:
     if not is_valid_filter(source):
         raise where.error(f'Subject "{source}" is not a valid subject')
     goal = ""
@@ -38,8 +38,8 @@ def _mapping(source: str, where: Where, node: Node) -> SubjectMapping:
         raise where.error(f'Error adding mapping for "{source}"{goal} : {error.message}') from error
 
 
-def _destination(source: str, node: Node) -> Destination:
-    if not isinstance(node.value, Map):
+def _destination(source: str, node: ConfNode) -> Destination:
+    if not isinstance(node.value, ConfMap):
         raise node.where.error("Expected an entry for the mapping destination")
     found: dict[str, Any] = {}
     for key, where, entry in node.value:
@@ -57,7 +57,7 @@ def _destination(source: str, node: Node) -> Destination:
     return Destination(**found)
 
 
-def _weight(node: Node, name: str) -> int:
+def _weight(node: ConfNode, name: str) -> int:
     """Percent: an integer, or a string of one with or without `%`."""
     value = node.value
     if isinstance(value, bool) or not isinstance(value, (int, str)):

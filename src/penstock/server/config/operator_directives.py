@@ -9,7 +9,7 @@ from typing import Any
 from penstock.errors import ConfigError, MisuseError
 from penstock.protocol.jwt import decode_account, decode_operator, parse_token
 from penstock.protocol.nkeys import Prefix, is_public
-from penstock.server.config.conf_parser import Map, Node
+from penstock.server.config.conf_parser import ConfMap, ConfNode
 from penstock.server.config.directives import (
     Reader,
     block,
@@ -25,13 +25,13 @@ from penstock.server.config.server_options import CalloutOptions, ResolverOption
 _MEMORY = re.compile(r"mem(ory)?\s*", re.IGNORECASE)
 
 
-def operators(node: Node, name: str) -> tuple[str, ...]:
+def operators(node: ConfNode, name: str) -> tuple[str, ...]:
     """Tokens of operators: files or the tokens themselves, one or an array."""
     entries = node.value if isinstance(node.value, list) else [node]
     return tuple(_operator(entry, name) for entry in entries)
 
 
-def _operator(node: Node, name: str) -> str:
+def _operator(node: ConfNode, name: str) -> str:
     given = text(node, name)
     try:
         token = given if given.startswith("eyJ") else Path(given).read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def _operator(node: Node, name: str) -> str:
     return token
 
 
-def trusted_keys(node: Node, name: str) -> tuple[str, ...]:
+def trusted_keys(node: ConfNode, name: str) -> tuple[str, ...]:
     """Public keys of operators."""
     entries = node.value if isinstance(node.value, list) else [node]
     found = tuple(text(entry, name) for entry in entries)
@@ -52,7 +52,7 @@ def trusted_keys(node: Node, name: str) -> tuple[str, ...]:
     return found
 
 
-def resolver(node: Node, name: str) -> ResolverOptions:
+def resolver(node: ConfNode, name: str) -> ResolverOptions:
     """`MEMORY`, or a map of `type` and what belongs to it."""
     if isinstance(node.value, str):
         if _MEMORY.fullmatch(node.value):
@@ -62,7 +62,7 @@ def resolver(node: Node, name: str) -> ResolverOptions:
                 "a resolver that asks a URL is not supported by this server yet: use MEMORY, or a map with"
                 " type full and a dir"
             )
-    if not isinstance(node.value, Map):
+    if not isinstance(node.value, ConfMap):
         raise node.where.error(
             f"error parsing account resolver, should be MEM or a map containing dir and type"
             f" state=[FULL|CACHE]), not {shown(node)}"
@@ -87,9 +87,9 @@ _RESOLVER: dict[str, tuple[str, Reader]] = {
 }
 
 
-def preload(node: Node, name: str) -> tuple[tuple[str, str], ...]:
+def preload(node: ConfNode, name: str) -> tuple[tuple[str, str], ...]:
     """A map of tokens by account."""
-    if not isinstance(node.value, Map):
+    if not isinstance(node.value, ConfMap):
         raise node.where.error("preload should be a map of account_public_key:account_jwt")
     found = []
     for account, _, entry in node.value:
@@ -103,13 +103,13 @@ def preload(node: Node, name: str) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def pinned(node: Node, name: str) -> frozenset[str]:
+def pinned(node: ConfNode, name: str) -> frozenset[str]:
     """Accounts: one or an array."""
     entries = node.value if isinstance(node.value, list) else [node]
     return frozenset(text(entry, name) for entry in entries)
 
 
-def callout(node: Node, name: str) -> CalloutOptions:
+def callout(node: ConfNode, name: str) -> CalloutOptions:
     """The block `auth_callout`."""
     found = fields(block(node, name), _CALLOUT, frozenset())
     if "issuer" not in found:
@@ -124,13 +124,13 @@ def callout(node: Node, name: str) -> CalloutOptions:
         raise node.where.error(error.message) from error
 
 
-def _texts(node: Node, name: str) -> tuple[str, ...]:
+def _texts(node: ConfNode, name: str) -> tuple[str, ...]:
     if not isinstance(node.value, list):
         raise node.where.error(f"Expected {name} field to be an array, got {shown(node)}")
     return tuple(text(entry, name) for entry in node.value)
 
 
-def _xkey(node: Node, name: str) -> str:
+def _xkey(node: ConfNode, name: str) -> str:
     key = text(node, name)
     if not is_public(key, Prefix.CURVE):
         raise node.where.error(f'Expected callout xkey to be a valid public xkey, got "{key}"')

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.server.config.conf_parser import Map, Node, Where
+from penstock.server.config.conf_parser import ConfMap, ConfNode, SourceLocation
 from penstock.server.config.directives import (
     Reader,
     address,
@@ -32,7 +32,7 @@ _OPENING = {
 _WHAT = {"cluster": "clusters", "gateway": "gateways", "leafnodes": "leaf nodes", "mqtt": "MQTT"}
 
 
-def checked(node: Node, name: str, where: Where) -> dict[str, Any]:
+def checked(node: ConfNode, name: str, where: SourceLocation) -> dict[str, Any]:
     """Checks one of the blocks.
 
     Returns:
@@ -51,7 +51,7 @@ def checked(node: Node, name: str, where: Where) -> dict[str, Any]:
     return {"cluster_name": found["name"]} if name == "cluster" and "name" in found else {}
 
 
-def _check(items: Map, table: dict[str, Reader]) -> None:
+def _check(items: ConfMap, table: dict[str, Reader]) -> None:
     for key, where, node in items:
         read = table.get(key.lower())
         if read is None:
@@ -64,28 +64,28 @@ def _check(items: Map, table: dict[str, Reader]) -> None:
 # -- values
 
 
-def _any(node: Node, name: str) -> None:
+def _any(node: ConfNode, name: str) -> None:
     """Has a meaning of its own only once there are other servers."""
 
 
-def _tls(node: Node, name: str) -> None:
+def _tls(node: ConfNode, name: str) -> None:
     from penstock.server.config.tls_directives import tls
 
     tls(node, name)
 
 
-def _permissions(node: Node, name: str) -> None:
+def _permissions(node: ConfNode, name: str) -> None:
     from penstock.server.config.access_directives import permissions
 
     permissions(node, name)
 
 
-def _texts(node: Node, name: str) -> None:
+def _texts(node: ConfNode, name: str) -> None:
     for entry in node.value if isinstance(node.value, list) else [node]:
         text(entry, name)
 
 
-def _url(node: Node, name: str) -> None:
+def _url(node: ConfNode, name: str) -> None:
     from urllib.parse import urlsplit
 
     for entry in node.value if isinstance(node.value, list) else [node]:
@@ -101,7 +101,7 @@ def _url(node: Node, name: str) -> None:
 def _maps_of(table: dict[str, Reader]) -> Reader:
     """An array of maps with these fields."""
 
-    def read(node: Node, name: str) -> None:
+    def read(node: ConfNode, name: str) -> None:
         if not isinstance(node.value, list):
             raise node.where.error(f"{name} is {shown(node)}; it must be an array of maps")
         for entry in node.value:
@@ -111,23 +111,23 @@ def _maps_of(table: dict[str, Reader]) -> Reader:
 
 
 def _map_of(table: dict[str, Reader]) -> Reader:
-    def read(node: Node, name: str) -> None:
+    def read(node: ConfNode, name: str) -> None:
         _check(block(node, name), table)
 
     return read
 
 
-def _routes(node: Node, name: str) -> None:
+def _routes(node: ConfNode, name: str) -> None:
     if not isinstance(node.value, list):
         raise node.where.error(f"{name} is {shown(node)}; it must be an array of URLs")
     _url(node, name)
 
 
-def _compression(node: Node, name: str) -> None:
+def _compression(node: ConfNode, name: str) -> None:
     """A boolean, a mode, or a map of `mode` and `rtt_thresholds`."""
     if isinstance(node.value, bool):
         return
-    if isinstance(node.value, Map):
+    if isinstance(node.value, ConfMap):
         _check(node.value, {"mode": text, "rtt_thresholds": _texts, "thresholds": _texts, "rtts": _texts})
         return
     if text(node, name).lower() not in _MODES:

@@ -1,7 +1,7 @@
 """Options of a server: frozen, validated once, the same whether they come from flags, nats.conf or Python.
 
 Every field says its default, bounds, unit and directive in nats.conf. Validation happens in
-`__post_init__`, so an `Options` that exists is a valid one; whoever changes a field uses
+`__post_init__`, so an `ServerOptions` that exists is a valid one; whoever changes a field uses
 `msgspec.structs.replace`, which validates again. What it refuses is a ConfigError that names the option, the
 value and the bounds.
 
@@ -39,8 +39,8 @@ __all__ = [
     "CalloutOptions",
     "JetStreamOptions",
     "MessageTrace",
-    "Options",
     "ResolverOptions",
+    "ServerOptions",
     "TlsOptions",
     "User",
     "WebsocketOptions",
@@ -211,7 +211,7 @@ class ResolverOptions(Struct, frozen=True, kw_only=True):
         return self.type == "cache"
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class ServerOptions(Struct, frozen=True, kw_only=True):
     """Everything a server is told. Times are ns unless the name says otherwise."""
 
     host: str = DEFAULT_HOST

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.server.config.conf_parser import Map, Node
+from penstock.server.config.conf_parser import ConfMap, ConfNode
 from penstock.server.config.directives import shown, text
 
 
-def tags(node: Node, name: str) -> tuple[str, ...]:
+def tags(node: ConfNode, name: str) -> tuple[str, ...]:
     """One tag or an array of them; kept as by the official server: in small letters, trimmed, each once."""
     entries = node.value if isinstance(node.value, list) else [node]
     found: dict[str, None] = {}
@@ -18,8 +18,8 @@ def tags(node: Node, name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def metadata(node: Node, name: str) -> tuple[tuple[str, str], ...]:
+def metadata(node: ConfNode, name: str) -> tuple[tuple[str, str], ...]:
     """A map of strings."""
-    if not isinstance(node.value, Map):
+    if not isinstance(node.value, ConfMap):
         raise node.where.error(f"error parsing metadata: {name} is {shown(node)}; it must be a map {{...}}")
     return tuple({key: text(entry, f"{name}.{key}") for key, _, entry in node.value}.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import ConfigError
-from penstock.server.config.conf_parser import Node
+from penstock.server.config.conf_parser import ConfNode
 from penstock.server.config.directives import Reader, block, boolean, duration, fields, text
 from penstock.server.config.server_options import TlsOptions
 
@@ -17,7 +17,7 @@ UNSUPPORTED = frozenset(
 )
 
 
-def tls(node: Node, name: str) -> TlsOptions:
+def tls(node: ConfNode, name: str) -> TlsOptions:
     """Reads the block. Raises ConfigError."""
     found = fields(block(node, name), _TLS, UNSUPPORTED)
     found.update(found.pop("first", {}))
@@ -30,7 +30,7 @@ def tls(node: Node, name: str) -> TlsOptions:
         raise node.where.error(error.message) from error
 
 
-def _handshake_first(node: Node, name: str) -> dict[str, Any]:
+def _handshake_first(node: ConfNode, name: str) -> dict[str, Any]:
     """A boolean, `auto`, or how long to wait for the handshake before INFO is sent in clear."""
     if isinstance(node.value, bool):
         return {"handshake_first": node.value}
@@ -39,19 +39,19 @@ def _handshake_first(node: Node, name: str) -> dict[str, Any]:
     return {"handshake_first": True, "handshake_first_wait_ns": duration(node, name)}
 
 
-def _suites(node: Node, name: str) -> tuple[str, ...]:
+def _suites(node: ConfNode, name: str) -> tuple[str, ...]:
     if not isinstance(node.value, list) or not node.value:
         raise node.where.error(f"{name} must be an array of names of cipher suites, and not empty")
     return tuple(text(entry, name) for entry in node.value)
 
 
-def _pins(node: Node, name: str) -> frozenset[str]:
+def _pins(node: ConfNode, name: str) -> frozenset[str]:
     from penstock.server.auth.pinned_certs import pins  # few servers pin certificates
 
     return pins(node, name)
 
 
-def _version(node: Node, name: str) -> str:
+def _version(node: ConfNode, name: str) -> str:
     """`"1.3"`; quoted or not."""
     return str(node.value) if isinstance(node.value, float) else text(node, name)
 

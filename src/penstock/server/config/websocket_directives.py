@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.server.config import tls_directives
-from penstock.server.config.conf_parser import Node
+from penstock.server.config.conf_parser import ConfNode
 from penstock.server.config.directives import (
     Reader,
     address,
@@ -25,7 +25,7 @@ UNSUPPORTED_AUTHORIZATION = frozenset(
 )
 
 
-def websocket(node: Node, name: str) -> WebsocketOptions:
+def websocket(node: ConfNode, name: str) -> WebsocketOptions:
     """Reads the block. Raises ConfigError."""
     found = fields(block(node, name), _WEBSOCKET, frozenset())
     found.update(found.pop("authorization", {}))
@@ -40,17 +40,17 @@ def websocket(node: Node, name: str) -> WebsocketOptions:
         raise node.where.error(error.message) from error
 
 
-def _origins(node: Node, name: str) -> tuple[str, ...]:
+def _origins(node: ConfNode, name: str) -> tuple[str, ...]:
     if isinstance(node.value, list):
         return tuple(text(entry, name) for entry in node.value)
     return (text(node, name),)
 
 
-def _authorization(node: Node, name: str) -> dict[str, Any]:
+def _authorization(node: ConfNode, name: str) -> dict[str, Any]:
     return fields(block(node, name), _AUTHORIZATION, UNSUPPORTED_AUTHORIZATION)
 
 
-def _headers(node: Node, name: str) -> tuple[tuple[str, str], ...]:
+def _headers(node: ConfNode, name: str) -> tuple[tuple[str, str], ...]:
     return tuple((key, text(entry, key)) for key, _, entry in block(node, name))
 
 

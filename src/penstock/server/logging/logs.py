@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from penstock.server.logging.log_spool import Spool, Writer
 
 if TYPE_CHECKING:
-    from penstock.server.config.server_options import Options
+    from penstock.server.config.server_options import ServerOptions
 
 SERVER = "server"
 _LABELS = ((logging.ERROR, "ERR"), (logging.WARNING, "WRN"), (logging.INFO, "INF"))
@@ -309,7 +309,7 @@ def set_levels(log: Log, *, debug: bool, trace: bool) -> None:
             logger.setLevel(handler.level)
 
 
-def writer_of(options: Options, *, wait: bool = True) -> Writer:
+def writer_of(options: ServerOptions, *, wait: bool = True) -> Writer:
     """What writes as the options say: to a file, else to a syslog, else to stderr. Raises OSError.
 
     wait: until somebody reads the log, where it is a named pipe.
@@ -337,7 +337,7 @@ class ServedLog:
     Raises OSError when it can't be opened.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ServerOptions) -> None:
         self._spool = Spool(writer_of(options))
         self.log = Log(self.emit, debug=options.debug, trace=options.trace)
         self.path = options.log_file
@@ -350,7 +350,7 @@ class ServedLog:
         """Opens the log file anew, for whoever has moved the old one away. Raises OSError."""
         self._use(self._spool.writer.reopened())
 
-    def use(self, writer: Writer, options: Options) -> None:
+    def use(self, writer: Writer, options: ServerOptions) -> None:
         """Writes with `writer`, made of these options, from now on."""
         self._use(writer)
         self.path = options.log_file

@@ -31,9 +31,9 @@ from penstock.protocol.durations import format_time
 from penstock.protocol.subjects import is_valid_subject
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.stream.stream_replica import StreamReplica
     from penstock.kernels.routing.subscription_index import SubscriptionIndex
-    from penstock.kernels.wire.sinks import Subscription
+    from penstock.kernels.wire.sinks import SinkSubscription
     from penstock.server.config.server_options import MessageTrace
     from penstock.server.session import Session
 
@@ -46,7 +46,7 @@ _CLIENT = 0  # its kind, in events
 _OWN_REPLIES = (b"$JS.ACK.", b"_R_.", b"_GR_.")
 
 
-class Publish(NamedTuple):
+class TracedPublish(NamedTuple):
     """A message as it was published; b"" for no reply."""
 
     subject: bytes
@@ -54,12 +54,12 @@ class Publish(NamedTuple):
     header: bytes
     payload: bytes
 
-    def untraced(self) -> Publish:
+    def untraced(self) -> TracedPublish:
         """The same, for where its trace ends."""
         return self._replace(header=headers.trace_disabled(self.header))
 
 
-class Wanted(NamedTuple):
+class TraceRequest(NamedTuple):
     """What is asked for.
 
     fields: the message's headers, names as they came. dest: where the trace goes. only: is nothing delivered?
@@ -72,7 +72,7 @@ class Wanted(NamedTuple):
 
 def publish_traced(session: Session, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> int:
     """Routes a publish whose headers may ask for a trace; returns how many took it."""
-    message = Publish(subject, reply, header, payload)
+    message = TracedPublish(subject, reply, header, payload)
     fields = _fields(header)
     dest = fields.get(headers.TRACE_DEST, [])
     if headers.TRACE_DISABLED in dest:
@@ -86,16 +86,16 @@ def publish_traced(session: Session, subject: bytes, reply: bytes, header: bytes
     elif not is_valid_subject(dest[0]):
         why = f"destination {dest[0]!r} is not valid, won't be able to trace events"
     else:
-        return _begin(session, message, Wanted(fields, dest[0], only))
+        return _begin(session, message, TraceRequest(fields, dest[0], only))
     session.server.log.error(f"{session.name} - Message trace: {why}")
     return 0 if only else _route(session, message, None)
 
 
-def _by_parent(session: Session, message: Publish, fields: dict[str, list[str]]) -> int:
+def _by_parent(session: Session, message: TracedPublish, fields: dict[str, list[str]]) -> int:
     told = trace_of(session)
     if told is not None and is_sampled(fields):
         if int.from_bytes(os.urandom(4), "little") % 100 < told.sampling:
-            return _begin(session, message, Wanted(fields, told.dest, only=False))
+            return _begin(session, message, TraceRequest(fields, told.dest, only=False))
         message = message.untraced()
     return _route(session, message, None)
 
@@ -137,44 +137,44 @@ def _fields(header: bytes) -> dict[str, list[str]]:
     return found
 
 
-def _begin(session: Session, message: Publish, wanted: Wanted) -> int:
+def _begin(session: Session, message: TracedPublish, wanted: TraceRequest) -> int:
     """Routes a publish with a trace, when its publisher may publish to the trace's destination."""
-    if refused_part(session.inlet, wanted.dest.encode(), b""):
+    if refused_part(session.ingress, wanted.dest.encode(), b""):
         return 0
-    trace = Trace(session, message, wanted)
+    trace = PublishTrace(session, message, wanted)
     try:
         return _route(session, message, trace)
     finally:
         trace.send()
 
 
-def _route(session: Session, message: Publish, trace: Trace | None) -> int:
+def _route(session: Session, message: TracedPublish, trace: PublishTrace | None) -> int:
     """What the inlet does with a publish: map, check, answer, route."""
     subject, reply, header, payload = message
-    inlet = session.inlet
-    assert inlet.index is not None
-    if inlet.mapper is not None:
-        mapped = inlet.mapper.map(subject)
+    ingress = session.ingress
+    assert ingress.index is not None
+    if ingress.mapper is not None:
+        mapped = ingress.mapper.map(subject)
         if mapped != subject and trace is not None:
             trace.mapped(mapped)
         subject = mapped
-    refused = refused_part(inlet, subject, reply)
+    refused = refused_part(ingress, subject, reply)
     if refused:
         if trace is not None:
             trace.refused(refused, is_reply=refused == reply and reply.startswith(_OWN_REPLIES))
         return 0
     session.ok()
     if trace is None:
-        taken = publish(inlet.index, subject, reply, header, payload, session.sink)
+        taken = publish(ingress.index, subject, reply, header, payload, session.sink)
     else:
         route = TracedRoute(trace, trace.only)
-        taken = route.publish(inlet.index, subject, reply, header, payload, session.sink)
+        taken = route.publish(ingress.index, subject, reply, header, payload, session.sink)
     if taken == 0:
-        nobody_took(inlet, subject, reply)
+        nobody_took(ingress, subject, reply)
     return taken
 
 
-class Trace:
+class PublishTrace:
     """The events of one message. Told by a TracedRoute.
 
     Args:
@@ -183,7 +183,7 @@ class Trace:
         wanted: what was asked for.
     """
 
-    def __init__(self, session: Session, message: Publish, wanted: Wanted) -> None:
+    def __init__(self, session: Session, message: TracedPublish, wanted: TraceRequest) -> None:
         assert session.identity is not None
         self._server = session.server
         self._account = session.identity.account
@@ -214,7 +214,7 @@ class Trace:
         what = "Publish with Reply of" if is_reply else "Publish to"
         self._ingress["error"] = f'Permissions Violation for {what} "{_text(part)}"'
 
-    def egress(self, shown: Subscription, sub: Subscription, error: str) -> None:
+    def egress(self, shown: SinkSubscription, sub: SinkSubscription, error: str) -> None:
         """A client got it, or did not."""
         session: Session = getattr(sub.sink, "owner")  # noqa: B009 -- only clients' sinks come here
         event = self._event("eg", kind=_CLIENT, cid=session.cid, **_named(session))
@@ -228,7 +228,7 @@ class Trace:
             event["error"] = error
         self._events.append(event)
 
-    def stream_import(self, sub: Subscription, to: bytes) -> None:
+    def stream_import(self, sub: SinkSubscription, to: bytes) -> None:
         """It comes to a subscription of an account that imports it as a stream."""
         session: Session | None = getattr(sub.sink, "owner", None)
         if session is not None and session.identity is not None:
@@ -256,7 +256,9 @@ class Trace:
         self._events.append({**event, "from": _text(subject), "to": to})
         return not self.only
 
-    def store(self, stream: Stream, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
+    def store(
+        self, stream: StreamReplica, subject: bytes, reply: bytes, header: bytes, payload: bytes
+    ) -> bool:
         """A stream takes it, or refuses it."""
         service = self._server.jetstream
         engine = next((e for e in service.running.values() if e.streams.get(stream.name) is stream), None) \

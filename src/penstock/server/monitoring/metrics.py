@@ -25,7 +25,7 @@ from penstock.server.server_identity import VERSION
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from penstock.jetstream.engine import JetStream
+    from penstock.jetstream.engine import JetStreamEngine
     from penstock.server.server import Server
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -134,7 +134,7 @@ def _connections(server: Server) -> Generator[None, None, list[Family]]:
     return [pending_all, pending, subscriptions]
 
 
-def _jetstream(engines: Mapping[str, JetStream], now: int) -> Generator[None, None, list[Family]]:
+def _jetstream(engines: Mapping[str, JetStreamEngine], now: int) -> Generator[None, None, list[Family]]:
     streams = {
         key: Family(f"penstock_stream_{key}", "gauge", text, _STREAM)
         for key, text in (

@@ -24,8 +24,8 @@ from msgspec import structs
 from penstock import faults
 from penstock.errors import MisuseError, ServerError
 from penstock.net.sockets import listen
-from penstock.server.monitoring.pages.page_options import Options, Page, Refused, in_pieces
-from penstock.server.monitoring.pages.table import PAGES, Entry
+from penstock.server.monitoring.pages.page_options import Page, PageOptions, RefusedQuery, in_pieces
+from penstock.server.monitoring.pages.table import PAGES, PageEntry
 from penstock.server.monitoring.pages.varz import VarzOptions
 from penstock.server.monitoring.pages.varz import varz as make_varz
 
@@ -157,21 +157,21 @@ class Monitor:
         with asyncio.Runner() as runner:
             runner.run(http.serve(sockets=self._sockets))
 
-    def _entries(self) -> dict[str, Entry]:
+    def _entries(self) -> dict[str, PageEntry]:
         """Pages by path."""
-        varz = Entry(VarzOptions, lambda server, options: make_varz(server, options, self.requests))
+        varz = PageEntry(VarzOptions, lambda server, options: make_varz(server, options, self.requests))
         return {
             "/varz": varz,
             **{f"/{name}": entry for name, entry in PAGES.items()},
             "/subscriptionsz": PAGES["subsz"],
         }
 
-    def _endpoint(self, path: str, entry: Entry) -> Callable[[Request], Any]:
+    def _endpoint(self, path: str, entry: PageEntry) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
             self.requests[path] = self.requests.get(path, 0) + 1
             try:
                 page = await self._in_server(entry, entry.options.from_query(request.query_params))
-            except Refused as refused:
+            except RefusedQuery as refused:
                 if refused.page is not None:
                     return _json(refused.page, refused.status)
                 return _text(str(refused), refused.status)
@@ -183,7 +183,7 @@ class Monitor:
 
         return answer
 
-    async def _in_server(self, entry: Entry, options: Options) -> Page:
+    async def _in_server(self, entry: PageEntry, options: PageOptions) -> Page:
         """Makes the page in the server's loop, a piece at a time."""
 
         async def make() -> Page:

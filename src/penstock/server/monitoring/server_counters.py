@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.server.session import Session
 
 
-class Traffic(NamedTuple):
+class TrafficCounters(NamedTuple):
     """Messages and bytes, in and out."""
 
     in_msgs: int
@@ -22,11 +22,11 @@ class Traffic(NamedTuple):
     out_bytes: int
 
     @staticmethod
-    def of(sink: ClientSink) -> Traffic:
-        return Traffic(sink.in_msgs, sink.in_bytes, sink.out_msgs, sink.out_bytes)
+    def of(sink: ClientSink) -> TrafficCounters:
+        return TrafficCounters(sink.in_msgs, sink.in_bytes, sink.out_msgs, sink.out_bytes)
 
 
-class Totals(Struct):
+class ServerCounters(Struct):
     """Since the server started. Traffic counts sessions that are gone; the living count their own."""
 
     connections: int = 0
@@ -36,11 +36,11 @@ class Totals(Struct):
     in_bytes: int = 0
     out_msgs: int = 0
     out_bytes: int = 0
-    by_account: dict[str, Totals] = field(default_factory=dict)
+    by_account: dict[str, ServerCounters] = field(default_factory=dict)
 
-    def of_account(self, name: str) -> Totals:
+    def of_account(self, name: str) -> ServerCounters:
         """What the gone sessions of one account have done."""
-        return self.by_account.get(name) or Totals()
+        return self.by_account.get(name) or ServerCounters()
 
     def add_session(self, session: Session, reason: CloseReason) -> None:
         """A session is gone: what it did moves here, and to its account."""
@@ -53,10 +53,10 @@ class Totals(Struct):
         for totals in self._with_account(session):
             totals.slow_consumers += 1
 
-    def _with_account(self, session: Session) -> list[Totals]:
+    def _with_account(self, session: Session) -> list[ServerCounters]:
         if session.identity is None:
             return [self]
-        return [self, self.by_account.setdefault(session.identity.account, Totals())]
+        return [self, self.by_account.setdefault(session.identity.account, ServerCounters())]
 
     def _add(self, sink: ClientSink) -> None:
         self.in_msgs += sink.in_msgs
@@ -75,7 +75,7 @@ class ClosedSession(NamedTuple):
     last_activity_ns: int
     reason: CloseReason
     rtt_ns: int
-    traffic: Traffic
+    traffic: TrafficCounters
     num_subscriptions: int
     name: str
     lang: str
@@ -96,7 +96,7 @@ class ClosedSession(NamedTuple):
             last_activity_ns=session.last_activity_ns,
             reason=reason,
             rtt_ns=session.rtt_ns,
-            traffic=Traffic.of(session.sink),
+            traffic=TrafficCounters.of(session.sink),
             num_subscriptions=len(session.subscriptions),
             name=options.name,
             lang=options.lang,

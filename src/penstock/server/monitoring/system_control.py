@@ -27,7 +27,7 @@ from penstock.server.config.directives import NO_PROFILE
 from penstock.server.monitoring.system_service import decoded
 
 if TYPE_CHECKING:
-    from penstock.kernels.wire.sinks import Subscription
+    from penstock.kernels.wire.sinks import SinkSubscription
     from penstock.routing.account import Account
     from penstock.server.monitoring.pages.page_options import Page
     from penstock.server.server import Server
@@ -114,7 +114,7 @@ def _count(account: Account, subject: str, queue: bytes) -> int:
     return sum(_is_clients(one) and (not queue or one.queue == queue) for one in found)
 
 
-def _is_clients(subscription: Subscription) -> bool:
+def _is_clients(subscription: SinkSubscription) -> bool:
     return isinstance(subscription.sink, ClientSink)
 
 

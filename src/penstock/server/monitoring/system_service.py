@@ -33,7 +33,7 @@ from penstock.net.reasons import CloseReason
 from penstock.protocol.durations import format_time
 from penstock.protocol.ids import NuidGenerator
 from penstock.server.auth.authenticator import GLOBAL_ACCOUNT
-from penstock.server.monitoring.server_counters import Traffic
+from penstock.server.monitoring.server_counters import TrafficCounters
 from penstock.server.server_identity import VERSION
 
 if TYPE_CHECKING:
@@ -255,11 +255,11 @@ class SystemService:
 
     def _healthz(self, payload: bytes) -> Page:
         from penstock.server.monitoring.pages.healthz import HealthzOptions, healthz
-        from penstock.server.monitoring.pages.page_options import Refused
+        from penstock.server.monitoring.pages.page_options import RefusedQuery
 
         try:
             page, status = healthz(self._server, decoded(payload, HealthzOptions)), 200
-        except Refused as refused:
+        except RefusedQuery as refused:
             page, status = refused.page or {}, refused.status
         return {"server": self.describe(), "data": {**page, "status_code": status}}
 
@@ -332,7 +332,7 @@ class SystemService:
         """A client is gone, or was never let in."""
 
         def made() -> Page:
-            traffic = Traffic.of(session.sink)
+            traffic = TrafficCounters.of(session.sink)
             client = describe_client(session) | {"stop": format_time(self._server.clock())}
             return self._advisory(
                 "client_disconnect",

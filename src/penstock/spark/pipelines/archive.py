@@ -19,11 +19,11 @@ from penstock.errors import JetStreamError, MisuseError
 from penstock.protocol import api
 from penstock.spark.driver import Driver
 from penstock.spark.offsets import StreamBounds
-from penstock.spark.pipelines.manifest import Entry, Manifest, Totals
+from penstock.spark.pipelines.manifest import Manifest, ManifestEntry, RangeTotals
 from penstock.spark.pipelines.steps import Steps
 from penstock.spark.source import register
 from penstock.spark.source_options import SourceOptions
-from penstock.spark.wire import Connection
+from penstock.spark.wire import BlockingConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -38,7 +38,7 @@ class Archived:
 
     stream: str
     path: str
-    entries: tuple[Entry, ...]
+    entries: tuple[ManifestEntry, ...]
     strays: int
     purged: int
 
@@ -83,12 +83,12 @@ def archive(
         bounds = driver.bounds()[stream]
         start = _resume(known, bounds, path)
         end = bounds.last_seq + 1
-        added: list[Entry] = []
+        added: list[ManifestEntry] = []
         with Steps(console, f"archiving {stream}", max(0, end - start)) as steps:
             while start < end:
                 until = min(start + range_records, end)
                 totals = _archive_range(spark, given, manifest, bounds, start, until)
-                entry = Entry(stream, bounds.created, start, until, totals)
+                entry = ManifestEntry(stream, bounds.created, start, until, totals)
                 manifest.add(entry)
                 added.append(entry)
                 steps.advance(until - start)
@@ -101,7 +101,7 @@ def archive(
     return Archived(stream, manifest.path, tuple(added), strays, purged)
 
 
-def _resume(known: list[Entry], bounds: StreamBounds, path: str) -> int:
+def _resume(known: list[ManifestEntry], bounds: StreamBounds, path: str) -> int:
     if not known:
         return bounds.first_seq
     last = known[-1]
@@ -127,11 +127,12 @@ def _archive_range(
     bounds: StreamBounds,
     start: int,
     end: int,
-) -> Totals:
+) -> RangeTotals:
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    folder = f"{manifest.data}/{Entry(bounds.name, bounds.created, start, end, Totals(0, 0, 0)).folder}"
+    entry = ManifestEntry(bounds.name, bounds.created, start, end, RangeTotals(0, 0, 0))
+    folder = f"{manifest.data}/{entry.folder}"
     ours = {"startingSequence": str(start), "endingSequence": str(end - 1), "includeHeaders": "true"}
     frame = spark.read.format("jetstream").options(**{**given, **ours}).load().drop("stream")
     observation = Observation()
@@ -158,17 +159,17 @@ def _totals() -> list[Column]:
     ]
 
 
-def totals_of(frame: DataFrame) -> Totals:
+def totals_of(frame: DataFrame) -> RangeTotals:
     """Number, bytes and hash of the messages in a table with the archive's columns."""
     row = frame.agg(*_totals()).collect()[0]
-    return Totals(row.rows, row.bytes, row.hash)
+    return RangeTotals(row.rows, row.bytes, row.hash)
 
 
-def _told(found: Mapping[str, int]) -> Totals:
-    return Totals(found["rows"], found["bytes"], found["hash"])
+def _told(found: Mapping[str, int]) -> RangeTotals:
+    return RangeTotals(found["rows"], found["bytes"], found["hash"])
 
 
-def _purge(connection: Connection, stream: str, end: int, *, force: bool) -> int:
+def _purge(connection: BlockingConnection, stream: str, end: int, *, force: bool) -> int:
     """Removes what lies before sequence `end`; MisuseError when a consumer still needs it."""
     if not force:
         behind = [
@@ -187,7 +188,7 @@ def _purge(connection: Connection, stream: str, end: int, *, force: bool) -> int
     return answer.purged
 
 
-def _consumers(connection: Connection, stream: str) -> list[api.ConsumerInfo]:
+def _consumers(connection: BlockingConnection, stream: str) -> list[api.ConsumerInfo]:
     found: list[api.ConsumerInfo] = []
     while True:
         page = connection.api(

@@ -17,10 +17,10 @@ from penstock.errors import MessageNotFoundError
 from penstock.protocol import api
 from penstock.spark.connection_options import ConnectionOptions
 from penstock.spark.pipelines.steps import Steps
-from penstock.spark.reconnecting import Link
+from penstock.spark.reconnecting import ReconnectingConnection
 from penstock.spark.source import register
 from penstock.spark.source_options import SourceOptions
-from penstock.spark.wire import Connection
+from penstock.spark.wire import BlockingConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -126,14 +126,14 @@ def redrive(
 
 def _remove(options: ConnectionOptions, stream: str, sequences: list[int]) -> int:
     removed = 0
-    with Link(options) as link:
+    with ReconnectingConnection(options) as link:
         for seq in sequences:
             link.ask(partial(_delete, stream=stream, seq=seq))
             removed += 1
     return removed
 
 
-def _delete(connection: Connection, stream: str, seq: int) -> None:
+def _delete(connection: BlockingConnection, stream: str, seq: int) -> None:
     with contextlib.suppress(MessageNotFoundError):  # an answer that was lost
         request = api.MsgDeleteRequest(seq=seq, no_erase=True)
         connection.api(api.SuccessResponse, f"STREAM.MSG.DELETE.{stream}", request)

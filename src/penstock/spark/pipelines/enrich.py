@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Side:
+class JoinSide:
     """The messages whose subjects match `subject` (a filter): JSON documents with a `key` field, the same on
     both sides, and a `time` field (ISO 8601)."""
 
@@ -48,8 +48,8 @@ def enrich(
     into: str,
     options: Mapping[str, str] | None = None,
     *,
-    left: Side,
-    right: Side,
+    left: JoinSide,
+    right: JoinSide,
     subject: str,
     checkpoint: str,
     within: str = "1 day",
@@ -92,7 +92,7 @@ def enrich(
 
 
 def _side(
-    spark: SparkSession, stream: str, given: Mapping[str, str], side: Side, late: str, name: str
+    spark: SparkSession, stream: str, given: Mapping[str, str], side: JoinSide, late: str, name: str
 ) -> DataFrame:
     """Columns <name>_key, <name>_at, <name>_data; a document without its key or time is nobody's partner."""
     from pyspark.sql import functions as f

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
-class Totals(msgspec.Struct, frozen=True):
+class RangeTotals(msgspec.Struct, frozen=True):
     """hash: exclusive or of a 64-bit hash of each message (sequence, subject, time, payload). bytes: of
     payloads."""
 
@@ -34,14 +34,14 @@ class Totals(msgspec.Struct, frozen=True):
     hash: int
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ManifestEntry(msgspec.Struct, frozen=True):
     """The sequences [start, end) of a stream, of which `totals.rows` held a message when they were read."""
 
     stream: str
     created: str
     start: int
     end: int
-    totals: Totals
+    totals: RangeTotals
     version: int = VERSION
 
     def is_of(self, bounds: StreamBounds) -> bool:
@@ -64,14 +64,14 @@ class Manifest:
         self._files = Folder(spark, f"{self.path}/manifest")
         self._data_folder = Folder(spark, self.data)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ManifestEntry]:
         """In order. Raises ConfigError when they are no archive's, or of a later version."""
         found = []
         for name in self._files.names():
             if not name.endswith(".json") or name.startswith("."):
                 continue
             try:
-                entry = msgspec.json.decode(self._files.read(name), type=Entry)
+                entry = msgspec.json.decode(self._files.read(name), type=ManifestEntry)
             except msgspec.DecodeError as error:
                 raise ConfigError(f"{self.path}/manifest/{name} is no entry of an archive: {error}") from None
             if entry.version != VERSION:
@@ -82,10 +82,10 @@ class Manifest:
         check_chain(found, self.path)
         return found
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: ManifestEntry) -> None:
         self._files.write(f"{entry.start:020d}.json", msgspec.json.encode(entry))
 
-    def remove_strays(self, entries: Sequence[Entry]) -> int:
+    def remove_strays(self, entries: Sequence[ManifestEntry]) -> int:
         """Data no entry speaks of, left by a run that failed. Returns how many ranges were removed."""
         known = {entry.folder for entry in entries}
         strays = [
@@ -96,7 +96,7 @@ class Manifest:
         return len(strays)
 
 
-def check_chain(entries: Sequence[Entry], path: str) -> None:
+def check_chain(entries: Sequence[ManifestEntry], path: str) -> None:
     """Raises ConfigError when entries leave something out, overlap, or are of several streams."""
     for before, after in pairwise(entries):
         if after.start != before.end or (after.stream, after.created) != (before.stream, before.created):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import JetStreamError, MisuseError
 from penstock.spark.driver import Driver
-from penstock.spark.pipelines.manifest import Entry, Manifest
+from penstock.spark.pipelines.manifest import Manifest, ManifestEntry
 from penstock.spark.source import register
 from penstock.spark.source_options import SourceOptions
 
@@ -44,14 +44,14 @@ def archived(spark: SparkSession, path: str) -> DataFrame:
     return _cold(spark, manifest, _entries(manifest))
 
 
-def _entries(manifest: Manifest) -> list[Entry]:
+def _entries(manifest: Manifest) -> list[ManifestEntry]:
     entries = manifest.entries()
     if not entries:
         raise MisuseError(f"{manifest.path} holds no archive: there is nothing in its folder `manifest`")
     return entries
 
 
-def _cold(spark: SparkSession, manifest: Manifest, entries: list[Entry]) -> DataFrame:
+def _cold(spark: SparkSession, manifest: Manifest, entries: list[ManifestEntry]) -> DataFrame:
     from pyspark.sql import functions as f
 
     folders = [f"{manifest.data}/{entry.folder}" for entry in entries if entry.totals.rows]

@@ -35,24 +35,24 @@ svg {{ max-width: 100%; height: auto }} footer {{ margin-top: 3rem; color: #6670
 BLUE = "#1f6feb"
 
 
-class Report:
+class PipelineReport:
     def __init__(self, title: str) -> None:
         self.title = title
         self._parts: list[str] = []
 
-    def facts(self, facts: Mapping[str, object]) -> Report:
+    def facts(self, facts: Mapping[str, object]) -> PipelineReport:
         rows = "".join(f"<tr><th>{_text(name)}</th>{_cell(value)}</tr>" for name, value in facts.items())
         self._parts.append(f"<table>{rows}</table>")
         return self
 
-    def table(self, title: str, frame: pd.DataFrame) -> Report:
+    def table(self, title: str, frame: pd.DataFrame) -> PipelineReport:
         head = "".join(f"<th>{_text(name)}</th>" for name in frame.columns)
         rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in frame.itertuples(index=False))
         empty = "" if len(frame) else "<p>none</p>"
         self._parts.append(f"<h2>{_text(title)}</h2><table><tr>{head}</tr>{rows}</table>{empty}")
         return self
 
-    def bars(self, title: str, labels: Sequence[str], values: Sequence[float], unit: str) -> Report:
+    def bars(self, title: str, labels: Sequence[str], values: Sequence[float], unit: str) -> PipelineReport:
         """Horizontal bars, the first on top."""
         figure = _figure(max(1.5, 0.32 * len(labels) + 0.8))
         axes = figure.subplots()
@@ -62,7 +62,7 @@ class Report:
         axes.set_xlabel(unit)
         return self._chart(title, figure)
 
-    def line(self, title: str, x: Sequence[Any], y: Sequence[float], unit: str) -> Report:
+    def line(self, title: str, x: Sequence[Any], y: Sequence[float], unit: str) -> PipelineReport:
         figure = _figure(3.2)
         axes = figure.subplots()
         axes.plot(x, y, color=BLUE, linewidth=1.4)
@@ -72,7 +72,7 @@ class Report:
         figure.autofmt_xdate()
         return self._chart(title, figure)
 
-    def _chart(self, title: str, figure: Figure) -> Report:
+    def _chart(self, title: str, figure: Figure) -> PipelineReport:
         for axes in figure.axes:
             axes.spines[["top", "right"]].set_visible(False)
         out = io.StringIO()

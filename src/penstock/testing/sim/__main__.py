@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from penstock.testing.sim.churn import churn
-from penstock.testing.sim.runner import Outcome, Work, fresh_seed, run_seed, shrink
+from penstock.testing.sim.runner import SeedOutcome, Work, fresh_seed, run_seed, shrink
 
 CHUNK = 20
 
@@ -22,7 +22,7 @@ class Chunk(NamedTuple):
     """What some seeds came to: their work, and those that failed (without their logs)."""
 
     work: list[Work]
-    failed: list[Outcome]
+    failed: list[SeedOutcome]
 
 
 def run_chunk(first: int, last: int) -> Chunk:
@@ -50,7 +50,7 @@ def run_one(seed: int, console: Console) -> int:
     return 1
 
 
-def tell_shrunk(outcome: Outcome, console: Console) -> None:
+def tell_shrunk(outcome: SeedOutcome, console: Console) -> None:
     """The same failure with fewer steps."""
     smaller, skipped = shrink(outcome)
     console.print(f"the same with {len(skipped)} steps left out:", style="bold")
@@ -63,7 +63,7 @@ def run_many(first: int, count: int, jobs: int, console: Console) -> int:
     console.print(f"{count} seeds from {first}", highlight=False)
     began = time.monotonic()
     work: list[Work] = []
-    failed: list[Outcome] = []
+    failed: list[SeedOutcome] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress, ProcessPoolExecutor(jobs) as pool:
         task = progress.add_task("seeds", total=count)

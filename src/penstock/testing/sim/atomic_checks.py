@@ -13,19 +13,19 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from penstock.protocol.api import RetentionPolicy
-from penstock.testing.sim.stream_checks import Held, Publish, StreamRecord
+from penstock.testing.sim.stream_checks import Held, SimPublish, StreamRecord
 from penstock.testing.sim.violation import Violation, require
 
 TIMEOUT_NS = 10_000_000_000
 MESSAGES_MAX = 12  # of a batch; what the simulated server is configured with
 
 
-class Arrival(NamedTuple):
+class AtomicArrival(NamedTuple):
     """A message on its way. publish: None for an end without message. commit: "", "1" or "eob"."""
 
-    batch: AtomicBatch
+    batch: AtomicBatchModel
     seq: int
-    publish: Publish | None
+    publish: SimPublish | None
     commit: str
     size: int  # bytes of header and payload
     answer: int  # number of the inbox that waits for the answer; 0: none
@@ -37,20 +37,20 @@ class Applied(NamedTuple):
     A tick that waits for the disk spans several of the server's, and the disk may fail in some of them.
     """
 
-    arrival: Arrival
+    arrival: AtomicArrival
     now: int
     refusing: bool
 
 
-class AtomicBatch:
+class AtomicBatchModel:
     """One batch, as its publisher and as a server without faults sees it."""
 
     def __init__(self, number: int, record: StreamRecord) -> None:
         self.id = f"atomic{number}"
         self.record = record
-        self.sent: list[Publish] = []  # by the publisher: number n is at n - 1
+        self.sent: list[SimPublish] = []  # by the publisher: number n is at n - 1
         self.is_open = False  # on the server
-        self.staged: list[Publish] = []
+        self.staged: list[SimPublish] = []
         self.heard = 0
         self.uncertain = False  # the disk failed meanwhile: its publisher gives it up
 
@@ -58,7 +58,7 @@ class AtomicBatch:
         if self.is_open and self.heard + TIMEOUT_NS <= now:
             self.is_open = False
 
-    def take(self, arrival: Arrival, now: int) -> str:
+    def take(self, arrival: AtomicArrival, now: int) -> str:
         """What a message comes to: "staged", "refused" or "commit" (of all that is staged)."""
         if 0 <= self.record.config.max_msg_size < arrival.size and not self.record.limits_changed:
             return "refused"  # before anybody asks what batch it is of
@@ -85,11 +85,11 @@ class AtomicRecord:
 
     def __init__(self, record: StreamRecord) -> None:
         self._record = record
-        self.batches: list[AtomicBatch] = []  # which their publishers have not ended
-        self.arrivals: list[Arrival] = []  # which the server has not applied
+        self.batches: list[AtomicBatchModel] = []  # which their publishers have not ended
+        self.arrivals: list[AtomicArrival] = []  # which the server has not applied
         self._applied: list[Applied] = []  # since the last tick
         self.answers: dict[int, bytes] = {}
-        self._whole: list[list[Publish]] = []  # batches that were stored, while something of them is there
+        self._whole: list[list[SimPublish]] = []  # batches that were stored, while something of them is there
         self._reads: list[set[int]] = []  # tags, one set for each time somebody read everything
 
     def applied(self, now: int, *, refusing: bool) -> None:
@@ -103,7 +103,7 @@ class AtomicRecord:
         require(not self.arrivals, "progress", f"{record.name}: {self.arrivals} were not applied")
         applied, self._applied = self._applied, []
         answers, self.answers = self.answers, {}
-        committed: list[list[Publish]] = []
+        committed: list[list[SimPublish]] = []
         for arrival, at, refusing in applied:
             batch = arrival.batch
             batch.uncertain |= faulty or record.limits_changed
@@ -125,7 +125,11 @@ class AtomicRecord:
         self._forget()
 
     def _check_silent(
-        self, came_to: str, batch: AtomicBatch, staged: list[Publish], committed: list[list[Publish]]
+        self,
+        came_to: str,
+        batch: AtomicBatchModel,
+        staged: list[SimPublish],
+        committed: list[list[SimPublish]],
     ) -> None:
         if came_to != "commit" or batch.uncertain or staged in committed:
             return
@@ -134,9 +138,9 @@ class AtomicRecord:
 
     def _check_answer(
         self,
-        arrival: Arrival,
+        arrival: AtomicArrival,
         came_to: str,
-        staged: list[Publish],
+        staged: list[SimPublish],
         answer: bytes | None,
         now: int,
         *,
@@ -166,16 +170,16 @@ class AtomicRecord:
 
     # --- is it whole?
 
-    def _is_stored(self, batch: list[Publish]) -> bool:
+    def _is_stored(self, batch: list[SimPublish]) -> bool:
         """Is a batch in the log? Raises Violation when it is there in part."""
         return self._check_whole(batch, self._record.seq_of, self._record.live)
 
     def _check_whole(
         self,
-        batch: list[Publish],
+        batch: list[SimPublish],
         seq_of: dict[int, int],
         live: dict[int, Held],
-        expired: Collection[Publish] = (),
+        expired: Collection[SimPublish] = (),
     ) -> bool:
         found = {i: seq_of[one.tag] for i, one in enumerate(batch) if one.tag in seq_of}
         if not found:
@@ -193,7 +197,7 @@ class AtomicRecord:
         return True
 
     def _left_at_once(
-        self, batch: list[Publish], present: set[int], live: dict[int, Held] | None = None
+        self, batch: list[SimPublish], present: set[int], live: dict[int, Held] | None = None
     ) -> bool:
         """May the messages of a batch that are not there have gone in the tick in which they were stored?"""
         record, config = self._record, self._record.config
@@ -216,7 +220,7 @@ class AtomicRecord:
                 return False
         return True
 
-    def _check_nothing_else(self, arrivals: list[Arrival], committed: list[list[Publish]]) -> None:
+    def _check_nothing_else(self, arrivals: list[AtomicArrival], committed: list[list[SimPublish]]) -> None:
         """Nothing of a batch that was not committed is stored."""
         whole = {one.tag for batch in committed for one in batch}
         for batch in dict.fromkeys(arrival.batch for arrival in arrivals):
@@ -224,7 +228,7 @@ class AtomicRecord:
                 if one.tag in self._record.seq_of and one.tag not in whole and not self._knows(one):
                     raise Violation("atomic", f"{batch.id} {seq} is stored, and was not committed")
 
-    def _knows(self, publish: Publish) -> bool:
+    def _knows(self, publish: SimPublish) -> bool:
         return any(one.tag == publish.tag for batch in self._whole for one in batch)
 
     # --- reads
@@ -263,7 +267,7 @@ class AtomicRecord:
             lost = [held for held in lost if not self._record.may_be_missing(held, found, now, power=power)]
             if kept and lost:
                 raise Violation("atomic", f"{self._record.name}: {kept} came back and {lost} did not")
-        committed: list[list[Publish]] = []
+        committed: list[list[SimPublish]] = []
         for arrival, at, refusing in self._applied:
             if not refusing and arrival.batch.take(arrival, at) == "commit":
                 batch = list(arrival.batch.staged)
@@ -274,7 +278,7 @@ class AtomicRecord:
         self._check_nothing_else_found(seq_of, committed)
         self._whole += committed
 
-    def _check_nothing_else_found(self, seq_of: dict[int, int], committed: list[list[Publish]]) -> None:
+    def _check_nothing_else_found(self, seq_of: dict[int, int], committed: list[list[SimPublish]]) -> None:
         whole = {one.tag for batch in committed for one in batch}
         for batch in [*self.batches, *(one.arrival.batch for one in self._applied)]:
             for one in batch.sent:

@@ -7,8 +7,8 @@ from __future__ import annotations
 import itertools
 
 from penstock.kernels.wire.sinks import Sink
-from penstock.testing.sim.atomic_checks import AtomicBatch, AtomicRecord
-from penstock.testing.sim.fast_checks import FastBatch, FastRecord
+from penstock.testing.sim.atomic_checks import AtomicBatchModel, AtomicRecord
+from penstock.testing.sim.fast_checks import FastBatchModel, FastRecord
 from penstock.testing.sim.stream_checks import Held, StreamRecord
 from penstock.testing.sim.violation import Violation
 
@@ -39,13 +39,13 @@ class BatchBook:
             known = self._streams[record.name] = StreamBatches(record)
         return known
 
-    def new_atomic(self, record: StreamRecord) -> AtomicBatch:
-        batch = AtomicBatch(next(self._numbers), record)
+    def new_atomic(self, record: StreamRecord) -> AtomicBatchModel:
+        batch = AtomicBatchModel(next(self._numbers), record)
         self.of(record).atomic.batches.append(batch)
         return batch
 
-    def new_fast(self, record: StreamRecord, *, flow: int, gap_ok: bool) -> FastBatch:
-        batch = FastBatch(next(self._numbers), record, flow=flow, gap_ok=gap_ok)
+    def new_fast(self, record: StreamRecord, *, flow: int, gap_ok: bool) -> FastBatchModel:
+        batch = FastBatchModel(next(self._numbers), record, flow=flow, gap_ok=gap_ok)
         fast = self._fast[batch.id] = self.of(record).fast
         fast.batches.append(batch)
         return batch

@@ -10,12 +10,12 @@ from typing import TypeVar
 from penstock.protocol import headers
 from penstock.protocol.batch import Operation
 from penstock.testing.sim import atomic_checks, fast_checks
-from penstock.testing.sim.atomic_checks import AtomicBatch
+from penstock.testing.sim.atomic_checks import AtomicBatchModel
 from penstock.testing.sim.counter_checks import INCREMENTS, Counters
-from penstock.testing.sim.fast_checks import FastBatch
+from penstock.testing.sim.fast_checks import FastBatchModel
 from penstock.testing.sim.feature_checks import feature
-from penstock.testing.sim.simulator import World
-from penstock.testing.sim.stream_checks import TAG, Publish, StreamRecord, ttl_ns
+from penstock.testing.sim.simulator import Simulator
+from penstock.testing.sim.stream_checks import TAG, SimPublish, StreamRecord, ttl_ns
 from penstock.testing.sim.transform_checks import stored_subject
 
 TOKENS = ("x", "y", "z.1", "z.2", "w.q")
@@ -25,19 +25,19 @@ FAULT_RATE = 0.06
 T = TypeVar("T")
 
 
-def any_stream_with(world: World, random: Random, feature: str) -> StreamRecord | None:
+def any_stream_with(world: Simulator, random: Random, feature: str) -> StreamRecord | None:
     """One of the streams whose configuration has the feature."""
     names = [name for name in sorted(world.streams) if getattr(world.streams[name].config, feature)]
     return world.streams[random.choice(names)] if names else None
 
 
-def new_publish(world: World, record: StreamRecord, token: str) -> Publish:
+def new_publish(world: Simulator, record: StreamRecord, token: str) -> SimPublish:
     """A publish to one of the stream's subjects."""
     sent = f"{record.name}.{token}"
-    return Publish(world.next_tag(), record.name, stored_subject(record.config, sent), sent)
+    return SimPublish(world.next_tag(), record.name, stored_subject(record.config, sent), sent)
 
 
-def extra_headers(one: Publish, record: StreamRecord, random: Random) -> list[tuple[str, str]]:
+def extra_headers(one: SimPublish, record: StreamRecord, random: Random) -> list[tuple[str, str]]:
     """Headers that act, of a few messages; of counters an increment."""
     kind = random.random()
     if record.config.allow_msg_counter and random.random() < 0.98:
@@ -64,7 +64,7 @@ def extra_headers(one: Publish, record: StreamRecord, random: Random) -> list[tu
     return [(headers.EXPECTED_LAST_SUBJECT_SEQUENCE, str(last + random.choice([0, 0, 0, 1])))]
 
 
-def payload_of(one: Publish, random: Random) -> bytes:
+def payload_of(one: SimPublish, random: Random) -> bytes:
     """Begins with the number of the publish; an increment has none."""
     size = random.choice(SIZES)
     return b"" if one.increment else b"%08d" % one.tag + b"." * size
@@ -94,7 +94,7 @@ def on_the_way(messages: list[T], random: Random, *, first: bool) -> list[T]:
 # --- atomic
 
 
-def publish_atomic(world: World, random: Random) -> None:
+def publish_atomic(world: Simulator, random: Random) -> None:
     """Begins an atomic batch, or goes on with one, perhaps to its end."""
     record = any_stream_with(world, random, "allow_atomic")
     if record is None:
@@ -121,10 +121,10 @@ def publish_atomic(world: World, random: Random) -> None:
         world.tick()
 
 
-Outgoing = tuple[atomic_checks.Arrival, list[tuple[str, str]], bytes]
+Outgoing = tuple[atomic_checks.AtomicArrival, list[tuple[str, str]], bytes]
 
 
-def _atomic_message(world: World, batch: AtomicBatch, random: Random) -> Outgoing:
+def _atomic_message(world: Simulator, batch: AtomicBatchModel, random: Random) -> Outgoing:
     one = new_publish(world, batch.record, random.choice(TOKENS))
     batch.sent.append(one)
     seq = len(batch.sent)
@@ -133,22 +133,27 @@ def _atomic_message(world: World, batch: AtomicBatch, random: Random) -> Outgoin
         pairs += extra_headers(one, batch.record, random)
     one.plain &= not one.msg_id  # an id that is known, or twice in the batch, refuses all of it
     payload = payload_of(one, random)
-    return atomic_checks.Arrival(batch, seq, one, "", 0, 0), pairs, payload
+    return atomic_checks.AtomicArrival(batch, seq, one, "", 0, 0), pairs, payload
 
 
-def _with_commit(batch: AtomicBatch, arrivals: list[Outgoing], random: Random) -> list[Outgoing]:
+def _with_commit(batch: AtomicBatchModel, arrivals: list[Outgoing], random: Random) -> list[Outgoing]:
     if random.random() < 0.4:
         seq = len(batch.sent) + 1
         pairs = [(headers.BATCH_ID, batch.id), (headers.BATCH_SEQUENCE, str(seq))]
         pairs.append((headers.BATCH_COMMIT, "eob"))
-        return [*arrivals, (atomic_checks.Arrival(batch, seq, None, "eob", 0, 0), pairs, b"")]
+        return [*arrivals, (atomic_checks.AtomicArrival(batch, seq, None, "eob", 0, 0), pairs, b"")]
     last, pairs, payload = arrivals[-1]
     committing = last._replace(commit="1")
     return [*arrivals[:-1], (committing, [*pairs, (headers.BATCH_COMMIT, "1")], payload)]
 
 
 def _send_atomic(
-    world: World, arrival: atomic_checks.Arrival, pairs: list[tuple[str, str]], payload: bytes, *, asks: bool
+    world: Simulator,
+    arrival: atomic_checks.AtomicArrival,
+    pairs: list[tuple[str, str]],
+    payload: bytes,
+    *,
+    asks: bool,
 ) -> None:
     batch = arrival.batch
     number = world.batches.new_inbox(batch.record) if asks else 0
@@ -161,7 +166,7 @@ def _send_atomic(
     world.send(subject, inbox, block, payload, batch.sent if arrival.commit else [], batch.record)
 
 
-def read_everything(world: World, record: StreamRecord) -> None:
+def read_everything(world: Simulator, record: StreamRecord) -> None:
     """A direct get of all there is, while publishes wait: of a batch it gets all or nothing."""
     if not record.config.allow_direct:
         return
@@ -175,7 +180,7 @@ def read_everything(world: World, record: StreamRecord) -> None:
 # --- fast
 
 
-def publish_fast(world: World, random: Random) -> None:
+def publish_fast(world: Simulator, random: Random) -> None:
     """Begins a fast batch, or goes on with one, perhaps to its end."""
     record = any_stream_with(world, random, "allow_batched")
     if record is None:
@@ -195,9 +200,9 @@ def publish_fast(world: World, random: Random) -> None:
         last, header, payload = messages[-1]
         messages[-1] = (last._replace(operation=Operation.COMMIT), header, payload)
     elif how < 0.3:
-        messages.append((fast_checks.Arrival(batch, len(batch.sent) + 1, Operation.EOB, None), b"", b""))
+        messages.append((fast_checks.FastArrival(batch, len(batch.sent) + 1, Operation.EOB, None), b"", b""))
     elif how < 0.45:
-        messages.append((fast_checks.Arrival(batch, len(batch.sent), Operation.PING, None), b"", b""))
+        messages.append((fast_checks.FastArrival(batch, len(batch.sent), Operation.PING, None), b"", b""))
     if how < 0.3 and (len(batch.sent) == 1 or random.random() < 0.7):
         fast.batches.remove(batch)  # else its publisher may ask again
     single = len(messages) == 1 and begins
@@ -208,7 +213,9 @@ def publish_fast(world: World, random: Random) -> None:
         world.tick()
 
 
-def _fast_message(world: World, batch: FastBatch, random: Random) -> tuple[fast_checks.Arrival, bytes, bytes]:
+def _fast_message(
+    world: Simulator, batch: FastBatchModel, random: Random
+) -> tuple[fast_checks.FastArrival, bytes, bytes]:
     one = new_publish(world, batch.record, random.choice(TOKENS))
     batch.sent.append(one)
     seq = len(batch.sent)
@@ -216,10 +223,14 @@ def _fast_message(world: World, batch: FastBatch, random: Random) -> tuple[fast_
     pairs = extra_headers(one, batch.record, random)
     payload = payload_of(one, random)
     operation = Operation.START if seq == 1 else Operation.APPEND
-    return fast_checks.Arrival(batch, seq, operation, one), headers.build(pairs) if pairs else b"", payload
+    return (
+        fast_checks.FastArrival(batch, seq, operation, one),
+        headers.build(pairs) if pairs else b"",
+        payload,
+    )
 
 
-def _send_fast(world: World, arrival: fast_checks.Arrival, header: bytes, payload: bytes) -> None:
+def _send_fast(world: Simulator, arrival: fast_checks.FastArrival, header: bytes, payload: bytes) -> None:
     batch = arrival.batch
     world.say(f"{batch.id} {arrival.seq} {arrival.operation.name.lower()} to {batch.record.name}")
     world.batches.of(batch.record).fast.arrivals.append(arrival)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from penstock.testing.sim.simulator import SECOND_NS, World
-from penstock.testing.sim.stream_checks import Publish
+from penstock.testing.sim.simulator import SECOND_NS, Simulator
+from penstock.testing.sim.stream_checks import SimPublish
 
 ROUND = 100
 GROWTH_MAX = 8 << 20  # bytes; allocators keep some, a leak of ten bytes a consumer would show in a million
@@ -39,7 +39,7 @@ class Churn(NamedTuple):
 def churn(consumers: int, *, tell: Callable[[str], object]) -> Churn:
     """Makes and expires that many; memory is measured after the first tenth and at the end."""
     lines: list[str] = []
-    world = World(Random(1), lines.append, always=False, block_size=100_000)
+    world = Simulator(Random(1), lines.append, always=False, block_size=100_000)
     world.api("STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"], "max_msgs": 100}, ("create", "A"))
     rounds = max(consumers // ROUND, 10)
     before = files = 0
@@ -58,8 +58,8 @@ def churn(consumers: int, *, tell: Callable[[str], object]) -> Churn:
     return result
 
 
-def _round(world: World, number: int) -> None:
-    publish = Publish(world.next_tag(), "A", f"A.{number % 7}")
+def _round(world: Simulator, number: int) -> None:
+    publish = SimPublish(world.next_tag(), "A", f"A.{number % 7}")
     world.publish(publish, b"", 20, reply=True)
     record = world.streams["A"]
     for i in range(ROUND):

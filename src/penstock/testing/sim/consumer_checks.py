@@ -14,15 +14,15 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.jetstream.consumer.consumer_config import KEY_TOKEN
-from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer.dead_letters import METADATA_KEY
-from penstock.protocol.acks import Delivery
+from penstock.protocol.acks import AckSubject
 from penstock.protocol.subjects import matches
 from penstock.testing.sim.stream_checks import Held, StreamRecord
 from penstock.testing.sim.violation import Violation, require
 
 
-def pending_of(consumer: Consumer) -> dict[int, int]:
+def pending_of(consumer: ConsumerReplica) -> dict[int, int]:
     """Deliveries by sequence of what is in flight; what is parked was not delivered yet."""
     return {seq: times for seq, _, _, times in consumer.state.pending() if times}
 
@@ -39,7 +39,7 @@ class ConsumerRecord:
         self.sent: dict[int, str] = {}  # acks that the server may not have written yet
         self.settled: set[int] = set()
         self.confirmed: set[int] = set()
-        self.consumer_seq = self.kept_seq = 0
+        self.consumer_seq = self.durable_seq = 0
         self.recovered = 0  # up to there it is what the server said after a crash that was delivered
         self.resume = 0  # last_per_subject: what it began with ends there, and is `firsts`
         self.firsts: set[int] = set()
@@ -78,7 +78,7 @@ class ConsumerRecord:
         self.simple_start = config.get("deliver_policy", "all") != "last_per_subject"
         self.may_vanish = bool(config.get("inactive_threshold")) or not config.get("durable_name")
 
-    def update(self, config: dict[str, Any], consumer: Consumer, record: StreamRecord) -> None:
+    def update(self, config: dict[str, Any], consumer: ConsumerReplica, record: StreamRecord) -> None:
         """It has another configuration. What came as often as the one before allowed is pending no more, and
         does not come again where this one allows more. Other filters have other last messages."""
         pending = pending_of(consumer)
@@ -129,7 +129,7 @@ class ConsumerRecord:
 
     # --- what comes and goes
 
-    def deliver(self, about: Delivery, reply: str, payload: bytes, record: StreamRecord) -> None:
+    def deliver(self, about: AckSubject, reply: str, payload: bytes, record: StreamRecord) -> None:
         """A message arrived."""
         seq = about.stream_seq
         where = f"{self.stream} > {self.name}: {seq}"
@@ -220,7 +220,7 @@ class ConsumerRecord:
             self.termed.update(seq for seq, how in self.sent.items() if how == "+TER")
         self._settle(list(self.sent))
         self.sent.clear()
-        self.kept_seq = self.consumer_seq
+        self.durable_seq = self.consumer_seq
         if stream_too:
             self.kept_floor = self.floor
 
@@ -241,7 +241,7 @@ class ConsumerRecord:
 
     # --- looking at the server's side
 
-    def check(self, consumer: Consumer, record: StreamRecord, info: dict[str, Any]) -> None:
+    def check(self, consumer: ConsumerReplica, record: StreamRecord, info: dict[str, Any]) -> None:
         """Holds CONSUMER.INFO and the ack state against what is known. Between ticks."""
         where = f"{self.stream} > {self.name}"
         state = consumer.state
@@ -271,7 +271,7 @@ class ConsumerRecord:
             f"{where}: {info['num_ack_pending']} said, {len(pending)} are",
         )  # fmt: skip
 
-    def judge(self, consumer: Consumer, record: StreamRecord, *, power: bool, always: bool) -> None:
+    def judge(self, consumer: ConsumerReplica, record: StreamRecord, *, power: bool, always: bool) -> None:
         """Holds what was recovered against what must have survived, and goes on from there."""
         where = f"{self.stream} > {self.name}"
         state = consumer.state
@@ -283,9 +283,10 @@ class ConsumerRecord:
         else:
             self.floor = self.kept_floor  # what wasn't written is gone
             require(
-                self.kept_seq <= state.delivered_consumer <= self.consumer_seq or self.policy == "none",
+                self.durable_seq <= state.delivered_consumer <= self.consumer_seq or self.policy == "none",
                 "numbers",
-                f"{where}: {self.kept_seq} to {self.consumer_seq} delivered, says {state.delivered_consumer}",
+                f"{where}: {self.durable_seq} to {self.consumer_seq} delivered, "
+                f"says {state.delivered_consumer}",
             )
         pending = {seq for seq, _, _, _ in state.pending()}
         if power:
@@ -310,7 +311,7 @@ class ConsumerRecord:
             self.settled = {seq for seq in self.settled if seq <= state.delivered_stream}
         self.adopt(consumer)
 
-    def adopt(self, consumer: Consumer) -> None:
+    def adopt(self, consumer: ConsumerReplica) -> None:
         """What the server says is believed from here on."""
         state = consumer.state
         self.start = consumer.meta.start_seq
@@ -318,7 +319,7 @@ class ConsumerRecord:
         self.outstanding = [one for one in self.outstanding if one[1] in self.delivered]
         self.exhausted.clear()
         self.sent.clear()
-        self.consumer_seq = self.kept_seq = state.delivered_consumer
+        self.consumer_seq = self.durable_seq = state.delivered_consumer
         self.newest = self.recovered = state.delivered_stream
         self.settled -= self.delivered.keys()
         self.confirmed &= self.settled

@@ -31,9 +31,9 @@ from penstock.testing.sim.stream_checks import Held, StreamRecord
 from penstock.testing.sim.violation import Violation, require
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.source_state import Inflow
-    from penstock.jetstream.stream.stream_replica import Stream
-    from penstock.testing.sim.simulator import World
+    from penstock.jetstream.stream.source_state import SourceState
+    from penstock.jetstream.stream.stream_replica import StreamReplica
+    from penstock.testing.sim.simulator import Simulator
 
 _ROLLS_UP = re.compile(b"^(Nats-Rollup|Nats-Schedule-Next): ", re.MULTILINE)
 
@@ -43,7 +43,7 @@ Position = tuple[int, str]  # the last sequence of an origin, and which incarnat
 class Copies(Feature):
     """Of one stream, while it mirrors another one or has sources."""
 
-    def __init__(self, record: StreamRecord, world: World) -> None:
+    def __init__(self, record: StreamRecord, world: Simulator) -> None:
         super().__init__(record)
         self._world = world
         self._sources: dict[str, StreamSource] = {}  # every one it ever had
@@ -126,7 +126,9 @@ class Copies(Feature):
         self._rollups_of_tick.clear()
         self._tick_from = self.record.last_seq
         stream = self._world.engine.streams.get(self.record.name)
-        self._taken = {key_of(one.source): one.seq for one in stream.inflows} if stream is not None else {}
+        self._taken = (
+            {key_of(one.source): one.seq for one in stream.source_states} if stream is not None else {}
+        )
 
     def _is_copy(self, held: Held, source: StreamSource, original: Held, ident: str) -> bool:
         configs = (self.record.config, self.record.config_before)
@@ -171,12 +173,12 @@ class Copies(Feature):
     def _fresh(self) -> Iterator[Held]:
         """Copies of this tick, whether a look shows them or not."""
         stream, config = self._world.engine.streams[self.record.name], self.record.config
-        for inflow in stream.inflows:
-            name, taken = inflow.source.name, self._taken.get(key_of(inflow.source), 0)
+        for source_state in stream.source_states:
+            name, taken = source_state.source.name, self._taken.get(key_of(source_state.source), 0)
             for origin in self._world.origins.of(name):
                 for held in origin.held.values():
-                    if taken < held.seq <= inflow.seq and self._may_take(inflow.source, held):
-                        subject = renamed(inflow.source, config, held.subject)
+                    if taken < held.seq <= source_state.seq and self._may_take(source_state.source, held):
+                        subject = renamed(source_state.source, config, held.subject)
                         yield held._replace(seq=self.record.last_seq + 1, subject=subject)
 
     def rolls_up(self, held: Held) -> bool:
@@ -217,11 +219,11 @@ class Copies(Feature):
         """A request removed messages in the tick in which they were stored. count: how many no look saw.
         Copies up to where the server says it is may be among them: they came, and may not come again."""
         stream = self._world.engine.streams[self.record.name]
-        for inflow in stream.inflows if count > 0 and not self._shows_everything() else ():
-            key, ident = key_of(inflow.source), inflow.ident
+        for source_state in stream.source_states if count > 0 and not self._shows_everything() else ():
+            key, ident = key_of(source_state.source), source_state.ident
             past, past_ident = self._before.get(key, (0, ""))
-            for held in self._wanted(inflow.source, past if ident == past_ident else 0, ident):
-                if count == 0 or held.seq > inflow.seq:
+            for held in self._wanted(source_state.source, past if ident == past_ident else 0, ident):
+                if count == 0 or held.seq > source_state.seq:
                     break
                 count -= 1
                 self._came.add((key, held.seq, ident))
@@ -268,24 +270,24 @@ class Copies(Feature):
         """Time enough went by, with a disk that is well."""
         stream = self._world.engine.streams[self.record.name]
         config = self.record.config
-        for inflow, info in zip(stream.inflows, self._infos(stream), strict=True):
-            origin = self._world.engine.streams.get(inflow.source.name)
+        for source_state, info in zip(stream.source_states, self._infos(stream), strict=True):
+            origin = self._world.engine.streams.get(source_state.source.name)
             if origin is None or self.record.damaged or origin.write_failure is not None:
                 continue
-            where = f"{self.record.name} from {inflow.index_name}"
+            where = f"{self.record.name} from {source_state.index_name}"
             may_refuse = config.discard is DiscardPolicy.NEW or config.max_msg_size >= 0 or config.sealed
-            if inflow.refusal is not None or inflow.batch.count:
-                require(may_refuse, "complete", f"{where}: {inflow.refusal} is in the way")
+            if source_state.refusal is not None or source_state.batch.count:
+                require(may_refuse, "complete", f"{where}: {source_state.refusal} is in the way")
                 continue
-            key = key_of(inflow.source)
+            key = key_of(source_state.source)
             seq, ident = self._upto.get(key, (0, ""))
             seq = seq if ident in ("", origin.identity) else 0
-            if not may_refuse and self._shows_everything() and not inflow.source.opt_start_time:
-                missing = self._wanted(inflow.source, seq, origin.identity)
+            if not may_refuse and self._shows_everything() and not source_state.source.opt_start_time:
+                missing = self._wanted(source_state.source, seq, origin.identity)
                 require(not missing, "complete", f"{where}: {missing} did not come")
             require(info.lag == 0, "complete", f"{where}: lag is {info.lag}")
 
-    def _infos(self, stream: Stream) -> list[StreamSourceInfo]:
+    def _infos(self, stream: StreamReplica) -> list[StreamSourceInfo]:
         mirror, sources = self._world.engine.sourcing.infos(stream, self._world.now)
         return [mirror] if mirror is not None else sources
 
@@ -295,25 +297,25 @@ class Copies(Feature):
         """Where it stands, as the log shows."""
         return dict(self._upto)
 
-    def wrote(self, stream: Stream) -> None:
+    def wrote(self, stream: StreamReplica) -> None:
         """Everything the stream holds is with the operating system, and with it what the server says it took.
 
         Not later in the tick: what consumers remove while they deliver is written in the next one.
         """
-        for inflow in stream.inflows:
-            self._written[key_of(inflow.source)] = (inflow.seq, inflow.ident)
+        for source_state in stream.source_states:
+            self._written[key_of(source_state.source)] = (source_state.seq, source_state.ident)
 
     def lasts(self) -> None:
         """What was written lasts: with sync always it was synced."""
         self._claimed.update(self._written)
 
-    def may_take(self, inflow: Inflow, held: Held) -> bool:
+    def may_take(self, source_state: SourceState, held: Held) -> bool:
         """Is a message of its origin one that it takes?"""
-        return self._may_take(inflow.source, held)
+        return self._may_take(source_state.source, held)
 
-    def has_kept(self, inflow: Inflow, held: Held) -> bool:
+    def has_kept(self, source_state: SourceState, held: Held) -> bool:
         """Did it write its copy of a message, which it takes?"""
-        return held.seq <= self._claimed.get(key_of(inflow.source), (0, ""))[0]
+        return held.seq <= self._claimed.get(key_of(source_state.source), (0, ""))[0]
 
     def holds(self, held: Held) -> bool:
         """Is a copy of this very message with the operating system?"""
@@ -329,7 +331,7 @@ class Copies(Feature):
         stream = self._world.engine.streams.get(self.record.name)
         if stream is None or stream.config.mirror is not None:
             return
-        for one in stream.inflows:
+        for one in stream.source_states:
             self._stood.setdefault(key_of(one.source), {})[stream.log.last_seq] = (one.seq, one.ident)
 
     def _still_known(self, kept: Mapping[str, Position]) -> dict[str, Position]:
@@ -341,14 +343,16 @@ class Copies(Feature):
         """
         last_seq, stream = self.record.last_seq, self._world.engine.streams.get(self.record.name)
         known = {}
-        for inflow in stream.inflows if stream is not None and stream.config.mirror is None else ():
-            key, ident = key_of(inflow.source), inflow.ident
+        for source_state in (
+            stream.source_states if stream is not None and stream.config.mirror is None else ()
+        ):
+            key, ident = key_of(source_state.source), source_state.ident
             stood = self._stood.get(key, {})
             at = min((seq for seq in stood if seq >= last_seq), default=max(stood, default=0))
             most, stood_ident = stood.get(at, (0, ""))
             seq, kept_ident = kept.get(key, (0, ident))
-            if stood_ident == kept_ident == ident and seq < inflow.seq <= most:
-                known[key] = (inflow.seq, ident)
+            if stood_ident == kept_ident == ident and seq < source_state.seq <= most:
+                known[key] = (source_state.seq, ident)
         return known
 
     def recovered(self, now: int, *, power: bool, damaged: bool) -> None:

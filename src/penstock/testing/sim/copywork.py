@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from penstock.testing.sim.dead_letter_checks import LETTERS
-from penstock.testing.sim.simulator import World
+from penstock.testing.sim.simulator import Simulator
 from penstock.testing.sim.source_model import (
     MIRROR,
     SOURCED,
@@ -20,7 +20,9 @@ from penstock.testing.sim.source_model import (
 from penstock.testing.sim.stream_checks import StreamRecord
 
 
-def target_config(world: World, config: dict[str, Any], random: Random, *, closed: bool) -> dict[str, Any]:
+def target_config(
+    world: Simulator, config: dict[str, Any], random: Random, *, closed: bool
+) -> dict[str, Any]:
     """A configuration that mirrors or sources, made from any other one under its name."""
     name = config["name"]
     origins = sorted(world.streams.keys() - {LETTERS, *TARGETS})
@@ -38,7 +40,7 @@ def target_config(world: World, config: dict[str, Any], random: Random, *, close
 
 
 def target_update(
-    world: World, record: StreamRecord, config: dict[str, Any], random: Random
+    world: Simulator, record: StreamRecord, config: dict[str, Any], random: Random
 ) -> dict[str, Any]:
     """The same with other settings: a mirror stays what it is, sources come and go."""
     present = record.config
@@ -50,7 +52,7 @@ def target_update(
     return config
 
 
-def _source(world: World, origin: str, target: str, random: Random) -> dict[str, Any]:
+def _source(world: Simulator, origin: str, target: str, random: Random) -> dict[str, Any]:
     return source_config(origin, target, world.streams[origin].last_seq, world.now, random)
 
 
@@ -72,14 +74,14 @@ def target_name(random: Random) -> str:
     return random.choice([MIRROR, SOURCED, SOURCED])
 
 
-def check_copies(world: World) -> None:
+def check_copies(world: Simulator) -> None:
     """After quiet time: nothing that an origin has is missing."""
     for record in world.streams.values():
         if record.copies is not None:
             record.copies.check_complete()
 
 
-def lag_of(world: World) -> int:
+def lag_of(world: Simulator) -> int:
     """What targets have yet to take, by what the server says."""
     lag = 0
     for name in TARGETS:

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.protocol import headers
 from penstock.testing.sim.feature_checks import Feature
-from penstock.testing.sim.stream_checks import Held, Publish, StreamRecord
+from penstock.testing.sim.stream_checks import Held, SimPublish, StreamRecord
 from penstock.testing.sim.violation import Violation
 
 _EVERYTHING = 1 << 62
@@ -37,7 +37,7 @@ class Counters(Feature):
     def __init__(self, record: StreamRecord) -> None:
         super().__init__(record)
         self._totals: dict[str, int] = {}  # by subject, when the tick began
-        self.sent: list[Publish] = []  # in this tick, but for what was part of a batch
+        self.sent: list[SimPublish] = []  # in this tick, but for what was part of a batch
         self.has_batches = False  # in this tick something of a batch was sent, which no ack tells the sum of
         self._unsure = False  # messages were removed in this tick
         # Messages whose removal power loss took back, by sequence, and the last sequence that there was then:

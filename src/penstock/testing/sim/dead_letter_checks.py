@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from penstock.jetstream.consumer import dead_letters
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.protocol import headers
 from penstock.testing.sim.consumer_checks import ConsumerRecord
 from penstock.testing.sim.stream_checks import StreamRecord, tag_in
@@ -22,7 +22,7 @@ Consumers = Mapping[tuple[str, str], ConsumerRecord]
 Streams = Mapping[str, StreamRecord]
 
 
-class LetterBook:
+class DeadLetterChecks:
     """The letters that are stored."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class LetterBook:
         self._lossy = False  # messages were lost: sequences may have been used again
         self._looked_upto = 0
 
-    def look(self, stream: Stream, streams: Streams, consumers: Consumers) -> None:
+    def look(self, stream: StreamReplica, streams: Streams, consumers: Consumers) -> None:
         """Takes in the letters that are new."""
         log = stream.log
         seq = log.next_seq(self._looked_upto + 1)
@@ -40,7 +40,9 @@ class LetterBook:
             seq = log.next_seq(seq + 1)
         self._looked_upto = log.last_seq
 
-    def crashed(self, stream: Stream | None, streams: Streams, consumers: Consumers, *, lossy: bool) -> None:
+    def crashed(
+        self, stream: StreamReplica | None, streams: Streams, consumers: Consumers, *, lossy: bool
+    ) -> None:
         """After a crash: what is there is what counts. lossy: what was not synced may be gone, or what came
         behind a bit that flipped."""
         self._stored.clear()
@@ -51,11 +53,11 @@ class LetterBook:
         if lossy:
             self._repeatable.update(self._stored)
 
-    def _take(self, stream: Stream, seq: int, streams: Streams, consumers: Consumers) -> None:
-        letter = stream.log.load(seq)
-        if letter is None:
+    def _take(self, stream: StreamReplica, seq: int, streams: Streams, consumers: Consumers) -> None:
+        dead_letter = stream.log.load(seq)
+        if dead_letter is None:
             return  # the checks of its stream say whether it may
-        about = {name: headers.value_of(letter.header, name) or b"" for name in _ABOUT}
+        about = {name: headers.value_of(dead_letter.header, name) or b"" for name in _ABOUT}
         msg_id = about[headers.MSG_ID]
         if msg_id in self._stored and msg_id not in self._repeatable:
             raise Violation("dead letters", f"{msg_id!r} is stored at {self._stored[msg_id]} and {seq}")
@@ -67,8 +69,8 @@ class LetterBook:
             return  # of one that is gone
         tag = record.ever.get(at)
         require(
-            self._lossy or tag is None or tag == tag_in(letter.header, letter.payload),
-            "dead letters", f"{msg_id!r} holds {letter.payload[:8]!r}, the message is {tag}",
+            self._lossy or tag is None or tag == tag_in(dead_letter.header, dead_letter.payload),
+            "dead letters", f"{msg_id!r} holds {dead_letter.payload[:8]!r}, the message is {tag}",
         )  # fmt: skip
         may = at in consumer.given_up or consumer.delivered.get(at, 0) >= consumer.max_deliver > 0
         may = may or consumer.was_removed or consumer.recovered >= at  # a crash took what it had come to

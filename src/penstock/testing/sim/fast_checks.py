@@ -13,22 +13,22 @@ from typing import Any, NamedTuple
 
 from penstock.protocol.api import RetentionPolicy
 from penstock.protocol.batch import Operation
-from penstock.testing.sim.stream_checks import Held, Publish, StreamRecord
+from penstock.testing.sim.stream_checks import Held, SimPublish, StreamRecord
 from penstock.testing.sim.violation import Violation, require
 
 TIMEOUT_NS = 10_000_000_000
 
 
-class Arrival(NamedTuple):
+class FastArrival(NamedTuple):
     """A message, or a ping or an end without one (publish: None), on its way."""
 
-    batch: FastBatch
+    batch: FastBatchModel
     seq: int
     operation: Operation
-    publish: Publish | None
+    publish: SimPublish | None
 
 
-class FastBatch:
+class FastBatchModel:
     """One batch, as its publisher and as a server without faults sees it."""
 
     def __init__(self, number: int, record: StreamRecord, *, flow: int, gap_ok: bool) -> None:
@@ -36,7 +36,7 @@ class FastBatch:
         self.record = record
         self.flow = flow
         self.gap_ok = gap_ok
-        self.sent: list[Publish] = []  # by the publisher: number n is at n - 1
+        self.sent: list[SimPublish] = []  # by the publisher: number n is at n - 1
         self.heard = 0
         self.is_open = False  # on the server
         self.final: tuple[int, bool] | None = None  # what it ended with: count, and whether without error
@@ -55,11 +55,11 @@ class FastBatch:
         return f"{self.inbox}.{self.id}.{self.flow}.{gap}.{seq}.{operation.value}.$FI".encode()
 
 
-class Walk:
+class FastBatchWalk:
     """Goes through what arrived for a batch in one tick. told: the answers, but for flow acks; None after a
     crash, when nobody knows which messages were refused."""
 
-    def __init__(self, batch: FastBatch, told: list[dict[str, Any]] | None, now: int) -> None:
+    def __init__(self, batch: FastBatchModel, told: list[dict[str, Any]] | None, now: int) -> None:
         self.batch = batch
         self.record = batch.record
         self.told = told
@@ -69,7 +69,7 @@ class Walk:
         self.refused_behind = False  # a message behind the end: one answer says all of a tick of the server
         self.refused = {said["seq"] for said in told or () if said.get("type") == "err"}
 
-    def take(self, arrival: Arrival) -> None:
+    def take(self, arrival: FastArrival) -> None:
         batch, seq, operation = self.batch, arrival.seq, arrival.operation
         if batch.is_open and batch.heard + TIMEOUT_NS <= self.now:
             batch.is_open = False
@@ -115,7 +115,7 @@ class Walk:
             batch.seq = sent
         self.pinged = True
 
-    def _append(self, arrival: Arrival) -> None:
+    def _append(self, arrival: FastArrival) -> None:
         batch, publish, seq = self.batch, arrival.publish, arrival.seq
         assert publish is not None
         commits = arrival.operation is Operation.COMMIT
@@ -167,7 +167,7 @@ class Walk:
         self.expected.append(("final", *batch.final))
 
 
-def left_at_once(record: StreamRecord, publish: Publish) -> bool:
+def left_at_once(record: StreamRecord, publish: SimPublish) -> bool:
     """May a message have gone in the tick in which it was stored?"""
     config = record.config
     return (
@@ -187,8 +187,8 @@ class FastRecord:
 
     def __init__(self, record: StreamRecord) -> None:
         self._record = record
-        self.batches: list[FastBatch] = []  # which their publishers have not ended
-        self.arrivals: list[Arrival] = []  # since the last tick
+        self.batches: list[FastBatchModel] = []  # which their publishers have not ended
+        self.arrivals: list[FastArrival] = []  # since the last tick
         self.answers: dict[str, list[dict[str, Any]]] = {}
         self._applied = 0  # of the arrivals
         self._answered: set[int] = set()  # how many were applied when the server sent its answers
@@ -216,7 +216,7 @@ class FastRecord:
             flows = [one for one in said if one.get("type") == "ack"]
             told = [one for one in said if one.get("type") != "ack"]
             unsure = batch.uncertain or silent
-            walk = Walk(batch, None if unsure else told, now)
+            walk = FastBatchWalk(batch, None if unsure else told, now)
             for number, arrival in enumerate(arrivals):
                 # While a sync is waited for, one tick here is several of the server.
                 walk.refused_behind &= number not in answered
@@ -234,7 +234,7 @@ class FastRecord:
                 batch.acked, batch.msgs = one["seq"], one["msgs"]
         require(not answers, "answers", f"{self._record.name}: nobody waited for {answers}")
 
-    def _check_told(self, batch: FastBatch, walk: Walk, told: list[dict[str, Any]]) -> None:
+    def _check_told(self, batch: FastBatchModel, walk: FastBatchWalk, told: list[dict[str, Any]]) -> None:
         found = [_outline(one) for one in told]
         if found != walk.expected:
             raise Violation("fast", f"{batch.id}: {walk.expected} was to be told, was {told}")
@@ -246,7 +246,7 @@ class FastRecord:
                 other = any(publish.msg_id or left_at_once(self._record, publish) for publish in batch.sent)
                 require(one["seq"] == newest or other, "fast", f"{batch.id}: {one}, stored {newest}")
 
-    def _check_flow(self, batch: FastBatch, walk: Walk, flows: list[dict[str, Any]]) -> None:
+    def _check_flow(self, batch: FastBatchModel, walk: FastBatchWalk, flows: list[dict[str, Any]]) -> None:
         for said in flows:
             require(
                 batch.acked <= said["seq"] <= batch.seq and 0 < said["msgs"] <= batch.flow,
@@ -258,13 +258,13 @@ class FastRecord:
         if batch.is_open and batch.seq >= batch.acked + batch.msgs:
             raise Violation("progress", f"{batch.id}: {batch.seq} arrived, {batch.acked}+{batch.msgs} acked")
 
-    def _promise(self, batch: FastBatch, upto: int, now: int) -> None:
+    def _promise(self, batch: FastBatchModel, upto: int, now: int) -> None:
         """What is acked is stored, and stays."""
         for seq, at in batch.stored.items():
             if seq <= upto:
                 self._record.promise(batch.sent[seq - 1], at, now)
 
-    def _check_stored(self, batch: FastBatch) -> None:
+    def _check_stored(self, batch: FastBatchModel) -> None:
         """Nothing is stored that came after the end, and with `fail` nothing past a gap."""
         for seq, one in enumerate(batch.sent[batch.survived :], batch.survived + 1):
             at = self._record.seq_of.get(one.tag)
@@ -280,7 +280,7 @@ class FastRecord:
         record = self._record
         at_of = {held.tag: seq for seq, held in found.items() if held.tag}
         for batch in self.batches:
-            walk = Walk(batch, None, died_at)
+            walk = FastBatchWalk(batch, None, died_at)
             for arrival in self.arrivals:
                 if arrival.batch is batch:
                     walk.take(arrival)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from penstock.testing.sim.violation import Violation
 
 if TYPE_CHECKING:
-    from penstock.testing.sim.simulator import World
+    from penstock.testing.sim.simulator import Simulator
 
 
 class LogTap(logging.Handler):
     """Of one world. A server without bits flipped leaves out nothing of what it finds."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulator) -> None:
         super().__init__(logging.WARNING)
         self._world = world
         self._loggers = [logging.getLogger("penstock.store"), logging.getLogger("penstock.jetstream")]

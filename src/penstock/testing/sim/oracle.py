@@ -8,7 +8,7 @@ from penstock.testing.sim.feature_checks import Feature, feature
 from penstock.testing.sim.stream_checks import Held, StreamRecord
 
 if TYPE_CHECKING:
-    from penstock.testing.sim.simulator import World
+    from penstock.testing.sim.simulator import Simulator
 
 
 class History(Feature):
@@ -34,7 +34,7 @@ class Origins:
     def __init__(self) -> None:
         self._known: dict[str, list[History]] = {}
 
-    def follow(self, world: World) -> None:
+    def follow(self, world: Simulator) -> None:
         """Between two ticks: what was written lasts, and new streams are taken note of."""
         for name, stream in world.engine.streams.items():
             record = world.streams.get(name)

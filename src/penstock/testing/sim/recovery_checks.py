@@ -12,21 +12,21 @@ from penstock.testing.sim.stream_checks import read_log
 from penstock.testing.sim.violation import Violation, require
 
 if TYPE_CHECKING:
-    from penstock.testing.sim.simulator import World
+    from penstock.testing.sim.simulator import Simulator
 
 
-def note_holes(world: World) -> None:
+def note_holes(world: Simulator) -> None:
     """Power was lost: what recovers next may find out, while it reads, that messages are lost."""
     for known in world.streams.values():
         known.may_have_holes |= may_leave_holes(world)
 
 
-def may_leave_holes(world: World) -> bool:
+def may_leave_holes(world: Simulator) -> bool:
     """Can power loss take a part of a block whose index it keeps?"""
     return not world.always or world.lazy
 
 
-def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None:
+def judge(world: Simulator, in_flight: set[tuple[str, str]], *, power: bool) -> None:
     """Judges what the last recovery found. in_flight: requests that the crash left without an answer."""
     engine = world.engine
     world.damaged |= world.flipped
@@ -35,7 +35,7 @@ def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None
     for name in list(world.streams):
         record = world.streams[name]
         if name not in engine.streams:
-            gone = record.memory or name in world.doubtful or ("delete", name) in in_flight
+            gone = record.memory or name in world.indeterminate or ("delete", name) in in_flight
             gone = gone or (power and not record.is_promised)
             if not gone and not world.damaged:
                 raise Violation("acked means kept", f"stream {name} is gone")
@@ -46,7 +46,7 @@ def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None
         if known is None:
             # A removal that was not answered may have met a disk that refused it.
             made = bool({("create", name), ("delete", name)} & in_flight)
-            made = made or name in world.doubtful or world.damaged
+            made = made or name in world.indeterminate or world.damaged
             require(made, "no resurrection", f"stream {name} was deleted and is back")
             world.streams[name] = known = world.new_record(stream)
             known.damaged, known.is_promised = world.damaged, False
@@ -74,14 +74,14 @@ def judge(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None
     _judge_consumers(world, in_flight, power=power)
     found = engine.streams.get(LETTERS)
     lossy = (power and not world.always) or world.flipped
-    world.letters.crashed(found, world.streams, world.consumers, lossy=lossy)
-    world.doubtful.clear()
+    world.dead_letters.crashed(found, world.streams, world.consumers, lossy=lossy)
+    world.indeterminate.clear()
     world.half_updated.clear()
     world.removals.crashed()
     world.flipped = False
 
 
-def _judge_consumers(world: World, in_flight: set[tuple[str, str]], *, power: bool) -> None:
+def _judge_consumers(world: Simulator, in_flight: set[tuple[str, str]], *, power: bool) -> None:
     for key, known in list(world.consumers.items()):
         stream = world.engine.streams.get(key[0])
         consumer = stream.consumers.get(key[1]) if stream is not None else None
@@ -107,16 +107,18 @@ def _judge_consumers(world: World, in_flight: set[tuple[str, str]], *, power: bo
         else:
             world.configure(known)  # a request whose answer got lost may have changed it
             known.judge(consumer, world.streams[key[0]], power=power, always=world.always)
-    _meet_consumers(world, strict=not power and not in_flight and not world.doubtful and not world.damaged)
+    _meet_consumers(
+        world, strict=not power and not in_flight and not world.indeterminate and not world.damaged
+    )
     world.bind_all()
 
 
-def _is_kept(world: World, stream: str) -> bool:
+def _is_kept(world: Simulator, stream: str) -> bool:
     record = world.streams.get(stream)
     return record is not None and not record.memory
 
 
-def _meet_consumers(world: World, *, strict: bool) -> None:
+def _meet_consumers(world: Simulator, *, strict: bool) -> None:
     """Takes in consumers that are there and were not known."""
     for name, stream in world.engine.streams.items():
         for consumer in stream.consumers.values():
@@ -124,7 +126,7 @@ def _meet_consumers(world: World, *, strict: bool) -> None:
                 world.removals.came_back(world, consumer, strict=strict)
 
 
-def dump(world: World) -> Any:
+def dump(world: Simulator) -> Any:
     """Everything a recovery found."""
     found: dict[str, Any] = {}
     for name, stream in sorted(world.engine.streams.items()):
@@ -142,6 +144,6 @@ def dump(world: World) -> Any:
         messages = read_log(
             stream.log, 1, memory=stream.config.storage.value == "memory", damaged=may_be_lost
         )
-        inflows = [(one.index_name, one.seq, one.ident) for one in stream.inflows]
-        found[name] = (stream.store.meta, state, messages, consumers, inflows)
+        source_states = [(one.index_name, one.seq, one.ident) for one in stream.source_states]
+        found[name] = (stream.store.meta, state, messages, consumers, source_states)
     return found

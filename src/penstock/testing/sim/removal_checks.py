@@ -13,8 +13,8 @@ from penstock.testing.sim.consumer_checks import ConsumerRecord
 from penstock.testing.sim.violation import require
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import Consumer
-    from penstock.testing.sim.simulator import World
+    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+    from penstock.testing.sim.simulator import Simulator
 
 Created = tuple[str, str, int]  # stream, name, and when (ns): another one may get the name
 
@@ -28,7 +28,7 @@ class Removals:
         self._promised: set[Created] = set()
         self._expired: dict[Created, ConsumerRecord] = {}
 
-    def remove(self, world: World, record: ConsumerRecord) -> None:
+    def remove(self, world: Simulator, record: ConsumerRecord) -> None:
         """A client removes a consumer."""
         answer = world.api(f"CONSUMER.DELETE.{record.stream}.{record.name}", b"", record.key)
         if answer.get("success"):
@@ -38,7 +38,7 @@ class Removals:
         else:
             self._refused[record.key] = record
 
-    def ask_again(self, world: World, stream: str = "", consumer: str = "") -> bool:
+    def ask_again(self, world: Simulator, stream: str = "", consumer: str = "") -> bool:
         """Clients ask again for removals that the disk refused: of these names, or all. Were there any?"""
         engine, before = world.engine, world.commands
         if world.damaged:
@@ -64,7 +64,7 @@ class Removals:
         if faulty:
             self.half.add(record.key)
 
-    def came_back(self, world: World, consumer: Consumer, *, strict: bool) -> None:
+    def came_back(self, world: Simulator, consumer: ConsumerReplica, *, strict: bool) -> None:
         """A crash left a consumer that was gone. strict: it took back nothing that was written."""
         stream = consumer.stream.name
         ident = (stream, consumer.name, consumer.created)

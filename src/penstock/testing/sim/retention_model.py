@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.consumer.consumer_config import filters_of
-from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.protocol.api import RetentionPolicy
 from penstock.testing.sim.source_model import TARGETS
 from penstock.testing.sim.stream_checks import Held, StreamRecord
 from penstock.testing.sim.violation import Violation
 
 if TYPE_CHECKING:
-    from penstock.jetstream.stream.source_state import Inflow
+    from penstock.jetstream.stream.source_state import SourceState
     from penstock.testing.sim.copy_checks import Copies
-    from penstock.testing.sim.simulator import World
+    from penstock.testing.sim.simulator import Simulator
 
 
-def note_settled(world: World, record: StreamRecord, in_flight: set[tuple[str, str]]) -> None:
+def note_settled(world: Simulator, record: StreamRecord, in_flight: set[tuple[str, str]]) -> None:
     """Which messages interest or work queue retention may remove now. What was settled when the last tick
     ended may go, also where a request takes away the consumer that was done with it."""
     if any(stream == record.name for stream, _ in in_flight):
@@ -29,7 +29,7 @@ def note_settled(world: World, record: StreamRecord, in_flight: set[tuple[str, s
         record.settled = record.settled_before | _settled(world, record)
 
 
-def _settled(world: World, record: StreamRecord) -> set[int]:
+def _settled(world: Simulator, record: StreamRecord) -> set[int]:
     present = world.engine.streams[record.name].consumers
     known = [one for key, one in world.consumers.items() if key[0] == record.name and key[1] in present]
     driven = [one for one in present.values() if one.is_driven]
@@ -46,7 +46,7 @@ def _settled(world: World, record: StreamRecord) -> set[int]:
     }  # fmt: skip
 
 
-def note_kept(world: World, *, is_over: bool) -> None:
+def note_kept(world: Simulator, *, is_over: bool) -> None:
     """What copies may be made of, what was made of them, and what is settled by that, as far as it lasts.
 
     is_over: a tick ended; of what was settled before, only what went already counts. Else the next one began,
@@ -68,7 +68,7 @@ def note_kept(world: World, *, is_over: bool) -> None:
             record.settled_before = before | _settled(world, record)
 
 
-def check_driven(world: World) -> None:
+def check_driven(world: Simulator) -> None:
     """Every consumer that stands for a mirror or source has one. Where a damaged disk left that stream
     offline, what it has yet to take stays in the origin."""
     for stream in world.engine.streams.values():
@@ -79,32 +79,32 @@ def check_driven(world: World) -> None:
                 raise Violation("orphans", f"{stream.name} > {consumer.name} stands for nobody")
 
 
-def _has_kept(world: World, consumer: Consumer, held: Held, *, unwanted: bool) -> bool:
+def _has_kept(world: Simulator, consumer: ConsumerReplica, held: Held, *, unwanted: bool) -> bool:
     """Has the stream that a consumer of its origin stands for written a copy? unwanted: what to say of a
     message that it doesn't take."""
     found = _inflow_of(world, consumer)
     if found is None:
         return False
-    copies, inflow = found
+    copies, source_state = found
     if held.seq < consumer.meta.start_seq:
         # What it began behind stays, unless power loss took that back: its sequences then are new messages.
         return unwanted or copies.holds(held)
-    return copies.has_kept(inflow, held) if copies.may_take(inflow, held) else unwanted
+    return copies.has_kept(source_state, held) if copies.may_take(source_state, held) else unwanted
 
 
-def _inflow_of(world: World, consumer: Consumer) -> tuple[Copies, Inflow] | None:
+def _inflow_of(world: Simulator, consumer: ConsumerReplica) -> tuple[Copies, SourceState] | None:
     name = _target_of(consumer)
     record, stream = world.streams.get(name), world.engine.streams.get(name)
     if record is None or record.copies is None or stream is None:
         return None
-    for inflow in stream.inflows:
-        filters = [one.decode() for one in inflow.filters]
-        if inflow.source.name == consumer.stream.name and filters == filters_of(consumer.config):
-            return record.copies, inflow
+    for source_state in stream.source_states:
+        filters = [one.decode() for one in source_state.filters]
+        if source_state.source.name == consumer.stream.name and filters == filters_of(consumer.config):
+            return record.copies, source_state
     return None
 
 
-def _target_of(consumer: Consumer) -> str:
+def _target_of(consumer: ConsumerReplica) -> str:
     """The stream that a consumer of its origin stands for."""
     metadata = consumer.config.metadata or {}
     return metadata.get("_nats.mirror.stream") or metadata.get("_nats.src.stream") or ""

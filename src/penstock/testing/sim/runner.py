@@ -18,7 +18,7 @@ from penstock.testing.sim import thorough_checks, workload
 from penstock.testing.sim.batchwork import publish_atomic
 from penstock.testing.sim.secrets import known_secrets
 from penstock.testing.sim.sim_disk import Killed
-from penstock.testing.sim.simulator import SECOND_NS, World
+from penstock.testing.sim.simulator import SECOND_NS, Simulator
 from penstock.testing.sim.violation import Violation
 
 STEPS = 90
@@ -47,7 +47,7 @@ class Work(NamedTuple):
         return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self._asdict().items())
 
 
-class Outcome(NamedTuple):
+class SeedOutcome(NamedTuple):
     """How a seed went. failure: None when it passed. digest: of all events, the same for the same seed."""
 
     seed: int
@@ -85,8 +85,8 @@ class Run:
         with known_secrets(seed), faults.watch(_let_out):
             self.world = self._new_world(random)
 
-    def _new_world(self, random: Random) -> World:
-        return World(
+    def _new_world(self, random: Random) -> Simulator:
+        return Simulator(
             Random(self.seed + 1),
             self.events.append,
             always=random.random() < 0.4,
@@ -96,12 +96,12 @@ class Run:
             has_copies=random.random() < 0.4,
         )
 
-    def go(self) -> Outcome:
+    def go(self) -> SeedOutcome:
         """Does all steps, and the end. What the product would contain is a failure here."""
         with known_secrets(self.seed + 2), faults.watch(_let_out):
             return self._go()
 
-    def _go(self) -> Outcome:
+    def _go(self) -> SeedOutcome:
         failure: BaseException | None = None
         try:
             workload.create_letters(self.world)
@@ -113,7 +113,7 @@ class Run:
             failure = error
             self.events.append(f"FAILED {type(error).__name__}: {error}")
         digest = hashlib.sha256("\n".join(self.events).encode()).hexdigest()
-        return Outcome(self.seed, failure, self.events, digest, self._work())
+        return SeedOutcome(self.seed, failure, self.events, digest, self._work())
 
     def _work(self) -> Work:
         world, disk = self.world, self.world.disk
@@ -143,7 +143,7 @@ class Run:
         try:
             action(world, random)
             # Once more where streams are on their way to the disk: what left too early shows only then.
-            if dying or (world.engine.group.under_way and random.random() < self.crash_rate):
+            if dying or (world.engine.group.in_flight and random.random() < self.crash_rate):
                 raise Killed
         except Killed:
             self._restart(random, power=power)
@@ -201,12 +201,12 @@ def fresh_seed() -> int:
     return time.time_ns() // 1_000_000
 
 
-def run_seed(seed: int, skip: Collection[int] = ()) -> Outcome:
+def run_seed(seed: int, skip: Collection[int] = ()) -> SeedOutcome:
     """Runs one seed."""
     return Run(seed, skip).go()
 
 
-def shrink(outcome: Outcome, runs: int = SHRINK_RUNS) -> tuple[Outcome, set[int]]:
+def shrink(outcome: SeedOutcome, runs: int = SHRINK_RUNS) -> tuple[SeedOutcome, set[int]]:
     """A run with fewer steps that breaks the same rule, and the steps left out."""
     best, skip = outcome, set[int]()
     size = STEPS // 2

@@ -20,7 +20,7 @@ LATE_NS = 5 * NS_PER_S  # ... it may happen; while the disk fails it is tried on
 CRON_S = 5
 
 
-class Schedule(NamedTuple):
+class ScheduleModel(NamedTuple):
     """One that is there. due: ns. since: when (ns) it may have happened without a trace, or the server found
     it after a crash; it may count its next time from then. made, made_at: sequence and time of the message
     that says when it is due."""
@@ -74,7 +74,7 @@ class Schedules(Feature):
 
     def __init__(self, record: StreamRecord) -> None:
         super().__init__(record)
-        self._known: dict[str, Schedule] = {}  # by subject
+        self._known: dict[str, ScheduleModel] = {}  # by subject
         self._produced: set[int] = set()  # sequences
         self._faulty_at = 0
         self._looked_upto = 0  # sequence
@@ -96,7 +96,7 @@ class Schedules(Feature):
                 self._take(scheduler, held)
             self._known.pop(held.subject, None)
             if is_schedule(held):
-                self._known[held.subject] = Schedule(held, _first_due(held))
+                self._known[held.subject] = ScheduleModel(held, _first_due(held))
 
     def _take(self, scheduler: str, held: Held) -> None:
         """It was produced."""
@@ -124,7 +124,7 @@ class Schedules(Feature):
         require(due > known.due and due >= held.ts, "schedules", f"{where}: the next is at {following}")
         self._known[scheduler] = known._replace(due=due, made=held.seq, made_at=held.ts)
 
-    def _may_be_unseen(self, one: Schedule, fresh: dict[int, Held]) -> bool:
+    def _may_be_unseen(self, one: ScheduleModel, fresh: dict[int, Held]) -> bool:
         """May what it made have gone before the record looked? A purge or a roll-up takes it, and where there
         is a limit per subject, the next message of the target: another schedule may have the same one."""
         record = self.record
@@ -177,7 +177,7 @@ class Schedules(Feature):
             if is_schedule(held):
                 past = before.get(held.subject)
                 is_same = past is not None and past.held.seq == held.seq
-                first = Schedule(held, _first_due(held), since=now)
+                first = ScheduleModel(held, _first_due(held), since=now)
                 self._known[held.subject] = past if is_same and past is not None else first
             elif scheduler in self._known and _value(held, headers.SCHEDULE_NEXT) != "purge":
                 due = parse_time(_value(held, headers.SCHEDULE_NEXT))
@@ -187,7 +187,7 @@ class Schedules(Feature):
             if scheduler:
                 self._produced.add(held.seq)
 
-    def _found_again(self, one: Schedule, now: int) -> Schedule:
+    def _found_again(self, one: ScheduleModel, now: int) -> ScheduleModel:
         """What the server knows after a restart of a schedule that was there before it.
 
         Where the message is gone that says when it is due, the stream's last time is what counts. A message
@@ -195,7 +195,7 @@ class Schedules(Feature):
         one before that, which then is due.
         """
         if one.made > self.record.base.last_seq:  # made in memory alone, while the disk failed
-            return Schedule(one.held, _first_due(one.held), since=now)
+            return ScheduleModel(one.held, _first_due(one.held), since=now)
         is_cron = not _value(one.held, headers.SCHEDULE).startswith("@")
         if not is_cron or not one.made or one.made in self.record.live:
             return one

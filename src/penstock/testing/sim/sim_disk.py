@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 
 from penstock.errors import StoreLockedError
-from penstock.store.disk import Pieces, PiecesAtOnce
+from penstock.store.disk import RecordReads, SyncReader
 
 
 class Killed(BaseException):
@@ -281,8 +281,8 @@ class SimDisk:
     def read_at(self, path: Path, offset: int, count: int) -> bytes:
         return bytes(self._file(path).data[offset : offset + count])
 
-    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> Pieces:
-        return PiecesAtOnce(self, files)
+    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
+        return SyncReader(self, files)
 
     def map(self, path: Path) -> memoryview:
         return memoryview(bytes(self._file(path).data))

@@ -17,7 +17,7 @@ from penstock.store.executor import Done, T, Work
 THREADS = 2
 
 
-class SimBackground:
+class SimExecutor:
     """See store.background.Background. told: called when a result came back."""
 
     def __init__(self, told: Callable[[], None] = lambda: None) -> None:

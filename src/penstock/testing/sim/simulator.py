@@ -13,12 +13,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from penstock.jetstream.engine import JetStream
+from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.limits import EngineConfig
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink, publish
-from penstock.kernels.wire.sinks import Sink, Subscription
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol import headers
 from penstock.protocol.acks import parse_reply
 from penstock.protocol.api import RetentionPolicy, encode
@@ -29,7 +29,7 @@ from penstock.testing.sim.batch_publishers import BatchBook
 from penstock.testing.sim.consumer_checks import ConsumerRecord
 from penstock.testing.sim.copy_checks import Copies
 from penstock.testing.sim.counter_checks import Counters
-from penstock.testing.sim.dead_letter_checks import LETTERS, LetterBook
+from penstock.testing.sim.dead_letter_checks import LETTERS, DeadLetterChecks
 from penstock.testing.sim.feature_checks import Feature, feature
 from penstock.testing.sim.logtap import LogTap
 from penstock.testing.sim.oracle import History, Origins
@@ -38,11 +38,11 @@ from penstock.testing.sim.removal_checks import Removals
 from penstock.testing.sim.retention_model import note_kept, note_settled
 from penstock.testing.sim.schedule_checks import Schedules
 from penstock.testing.sim.sim_disk import Killed, SimDisk
-from penstock.testing.sim.sim_executor import SimBackground
+from penstock.testing.sim.sim_executor import SimExecutor
 from penstock.testing.sim.source_model import TARGETS
 from penstock.testing.sim.stream_checks import (
-    Picture,
-    Publish,
+    SimPublish,
+    Snapshot,
     StreamRecord,
     is_produced,
     tag_in,
@@ -56,7 +56,7 @@ RETRY_NS = 1_000_000_000
 FEATURES: tuple[type[Feature], ...] = (History, Republished, Counters, Schedules)
 
 
-class World:
+class Simulator:
     """One simulated server and its clients.
 
     random: for what the disk does. say: takes the lines of the event log. always: `sync: always`. lazy: work
@@ -79,25 +79,25 @@ class World:
         self.always = always
         self.lazy = lazy
         self._pace = random.choice([0.05, 0.5])  # of work in the background
-        self.background = SimBackground(self._on_finished)
+        self.background = SimExecutor(self._on_finished)
         self._key = key
         self.has_copies = has_copies
         self._is_up = False  # the server runs, and is not in recovery
         self._is_open = False  # the tick has not ended: streams are on their way to the disk
-        self._syncs: list[tuple[StreamRecord, Picture]] = []  # what a sync that is under way brings there
+        self._syncs: list[tuple[StreamRecord, Snapshot]] = []  # what a sync that is under way brings there
         self._sync_faults = 0
         self.now = START_NS
         self.disk = SimDisk(random)
         self.streams: dict[str, StreamRecord] = {}
         self._former: dict[tuple[str, str], set[int]] = {}  # tags of those that are gone
         self.consumers: dict[tuple[str, str], ConsumerRecord] = {}
-        self.publishes: dict[int, Publish] = {}  # those that wait for an ack
+        self.publishes: dict[int, SimPublish] = {}  # those that wait for an ack
         self.batches = BatchBook()
-        self.letters = LetterBook()
+        self.dead_letters = DeadLetterChecks()
         self.removals = Removals()
         self.origins = Origins()
         self.in_flight: set[tuple[str, str]] = set()  # what requests of this tick create, delete, update
-        self.doubtful: set[str] = set()  # names of streams whose creation or deletion failed half-way
+        self.indeterminate: set[str] = set()  # names of streams whose creation or deletion failed half-way
         self.half_updated: set[str] = set()  # of those whose update did: it may hold after a restart
         self.flipped = False  # a bit was flipped since the last recovery
         self.damaged = False  # ... or before: whatever is gone may be
@@ -105,7 +105,7 @@ class World:
         self.crashes = self.ticks = self.acks = self.deliveries = 0
         self.commands = self.power_losses = 0
         self.store: FileStore
-        self.engine: JetStream
+        self.engine: JetStreamEngine
         self.index: SubscriptionIndex
         self._block_size = block_size
         self._tags = itertools.count(1)
@@ -115,7 +115,7 @@ class World:
         self._confirmations: dict[int, tuple[ConsumerRecord, list[int]]] = {}
         self._was_faulty = False
         self._awake = False  # the server wants another tick at once
-        self._bound: dict[str, Subscription] = {}
+        self._bound: dict[str, SinkSubscription] = {}
         self._log = LogTap(self)
         self._boot()
 
@@ -123,21 +123,21 @@ class World:
 
     def _boot(self) -> None:
         self.index = SubscriptionIndex()
-        self.index.insert(Subscription(ServiceSink(self._on_pub_ack), b"_IN.p.*"))
-        self.index.insert(Subscription(ServiceSink(self._on_answer), b"_IN.a.*"))
-        self.index.insert(Subscription(ServiceSink(self._on_confirmation), b"_IN.c.*"))
-        self.index.insert(Subscription(ServiceSink(self._on_message), b"_IN.d.>"))
-        self.index.insert(Subscription(ServiceSink(self._on_read), b"_IN.r.*"))
-        self.index.insert(Subscription(ServiceSink(self.batches.on_atomic_answer), b"_IN.b.*"))
-        self.index.insert(Subscription(ServiceSink(self.batches.on_fast_answer), b"_IN.f.>"))
-        self.index.insert(Subscription(ServiceSink(self._on_republished), f"{PREFIX}.>".encode()))
+        self.index.insert(SinkSubscription(ServiceSink(self._on_pub_ack), b"_IN.p.*"))
+        self.index.insert(SinkSubscription(ServiceSink(self._on_answer), b"_IN.a.*"))
+        self.index.insert(SinkSubscription(ServiceSink(self._on_confirmation), b"_IN.c.*"))
+        self.index.insert(SinkSubscription(ServiceSink(self._on_message), b"_IN.d.>"))
+        self.index.insert(SinkSubscription(ServiceSink(self._on_read), b"_IN.r.*"))
+        self.index.insert(SinkSubscription(ServiceSink(self.batches.on_atomic_answer), b"_IN.b.*"))
+        self.index.insert(SinkSubscription(ServiceSink(self.batches.on_fast_answer), b"_IN.f.>"))
+        self.index.insert(SinkSubscription(ServiceSink(self._on_republished), f"{PREFIX}.>".encode()))
         self._is_up = False
         self._answers.clear()
         self._confirmations.clear()
         self._bound.clear()
         self.publishes.clear()
         self.in_flight.clear()
-        self.background = SimBackground(self._on_finished)
+        self.background = SimExecutor(self._on_finished)
         self._syncs.clear()
         self._is_open = False
         with self._log:
@@ -145,7 +145,7 @@ class World:
                 "/sim", block_size=self._block_size, disk=self.disk, key=self._key,
                 background=self.background if self.lazy else None,
             )  # fmt: skip
-            self.engine = JetStream(
+            self.engine = JetStreamEngine(
                 self.index,
                 self.store.account("$G"),
                 config=EngineConfig(
@@ -224,7 +224,7 @@ class World:
     def bind(self, subject: str) -> None:
         """Listens on the subject that a consumer delivers to."""
         if subject not in self._bound:
-            self._bound[subject] = Subscription(ServiceSink(self._on_message), subject.encode())
+            self._bound[subject] = SinkSubscription(ServiceSink(self._on_message), subject.encode())
             self.index.insert(self._bound[subject])
 
     def unbind(self, subject: str) -> None:
@@ -322,7 +322,7 @@ class World:
     def look(self, *, written: bool = True) -> None:
         """Takes in what became of the streams; what is written now must survive the process from now on."""
         if LETTERS in self.engine.streams:
-            self.letters.look(self.stream(LETTERS), self.streams, self.consumers)
+            self.dead_letters.look(self.stream(LETTERS), self.streams, self.consumers)
         for name, stream in self.engine.streams.items():
             record = self.streams.get(name)
             if record is None:
@@ -340,7 +340,7 @@ class World:
             require(("delete", name) in self.in_flight, "acked means kept", f"stream {name} vanished")
             self.forget(name)
 
-    def new_record(self, stream: Stream) -> StreamRecord:
+    def new_record(self, stream: StreamReplica) -> StreamRecord:
         """A record that has yet to look at its stream."""
         record = StreamRecord(stream.name, stream.config, stream.identity)
         record.tags = self._former.pop((stream.name, stream.identity), set())
@@ -427,7 +427,7 @@ class World:
 
     # --- clients
 
-    def publish(self, one: Publish, header: bytes, size: int, *, reply: bool) -> None:
+    def publish(self, one: SimPublish, header: bytes, size: int, *, reply: bool) -> None:
         """Sends a publish; its payload begins with its tag."""
         if reply:
             self.publishes[one.tag] = one
@@ -436,7 +436,13 @@ class World:
         self.send(one.sent, inbox, header, payload, [one], self.streams[one.stream])
 
     def send(
-        self, subject: str, inbox: bytes, header: bytes, payload: bytes, what: list[Publish], to: StreamRecord
+        self,
+        subject: str,
+        inbox: bytes,
+        header: bytes,
+        payload: bytes,
+        what: list[SimPublish],
+        to: StreamRecord,
     ) -> None:
         """Sends a message upon which any of these publishes may be stored."""
         for one in what:
@@ -487,10 +493,10 @@ class World:
         present = self.engine.streams
         if error and self.faulty():
             made = {name for what, name in kept if what in ("create", "delete")}
-            self.doubtful |= made - present.keys()
+            self.indeterminate |= made - present.keys()
             self.half_updated.update(name for what, name in kept if what == "update")
         elif not error:
-            self.doubtful -= {name for what, name in kept if what == "delete"} - present.keys()
+            self.indeterminate -= {name for what, name in kept if what == "delete"} - present.keys()
             self.half_updated.difference_update(name for what, name in kept if what == "update")
             for name in [name for what, name in kept if what == "create" and name in self.streams]:
                 self.streams[name].is_promised = True
@@ -614,9 +620,9 @@ class World:
     def has_letters_due(self) -> bool:
         """Are dead letters on their way?"""
         streams = self.engine.streams.values()
-        return any(one.letters.is_busy for stream in streams for one in stream.consumers.values())
+        return any(one.dead_letters.is_busy for stream in streams for one in stream.consumers.values())
 
-    def stream(self, name: str) -> Stream:
+    def stream(self, name: str) -> StreamReplica:
         return self.engine.streams[name]
 
 

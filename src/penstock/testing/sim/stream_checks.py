@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.jetstream.stream.stream_replica import Stream
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol import headers
 from penstock.protocol.api import DiscardPolicy, StreamConfig
@@ -48,7 +48,7 @@ class Held(NamedTuple):
     payload: bytes
 
 
-class Picture(NamedTuple):
+class Snapshot(NamedTuple):
     """What a stream held at some time. sources: how far it was with each."""
 
     live: dict[int, Held]
@@ -57,7 +57,7 @@ class Picture(NamedTuple):
     sources: Mapping[str, Position] = MappingProxyType({})
 
 
-class Publish:
+class SimPublish:
     """A publish and what became of it. expect: the last sequence it asked for, and whether of its subject."""
 
     __slots__ = (
@@ -132,7 +132,7 @@ class StreamRecord:
         self.memory = config.storage.value == "memory"
         self.live: dict[int, Held] = {}
         self.last_seq = 0
-        self.kept = self.synced = Picture({}, 0)
+        self.kept = self.synced = Snapshot({}, 0)
         self.base = self.kept  # what the last crash had to leave
         self.ever: dict[int, int] = {}  # tag by sequence, of everything that was seen stored
         self.seq_of: dict[int, int] = {}  # sequence by tag
@@ -140,7 +140,7 @@ class StreamRecord:
         self.ids: dict[bytes, tuple[int, int]] = {}  # message ids: (sequence, time) of the first
         self.window_ns = config.duplicate_window
         self.asked: list[tuple[str, Any]] = []  # removals that were asked for in this tick
-        self.published: dict[int, Publish] = {}  # in this tick
+        self.published: dict[int, SimPublish] = {}  # in this tick
         self.tags: set[int] = set()  # of everything that was ever published to it
         self.settled: set[int] = set()  # sequences that interest or work queue retention may remove
         self.settled_before: set[int] = set()  # ... since the last tick ended
@@ -168,7 +168,7 @@ class StreamRecord:
         for judge() to say."""
         return read_log(log, from_seq, memory=self.memory, damaged=self.damaged or self.may_have_holes)
 
-    def look(self, stream: Stream, now: int) -> None:
+    def look(self, stream: StreamReplica, now: int) -> None:
         """Takes in what changed since the last look, and checks it."""
         log = stream.log
         self.config = stream.config
@@ -212,9 +212,9 @@ class StreamRecord:
     def wrote(self) -> None:
         """Everything that was looked at is with the operating system."""
         sources = self.copies.positions() if self.copies is not None else {}
-        self.kept = Picture(self.live, self.last_seq, sources=sources)
+        self.kept = Snapshot(self.live, self.last_seq, sources=sources)
 
-    def was_synced(self, picture: Picture) -> None:
+    def was_synced(self, picture: Snapshot) -> None:
         """This is on the disk."""
         self.synced, self.is_promised = picture, True
 
@@ -301,7 +301,7 @@ class StreamRecord:
             return True
         return any(self._may_roll_up(publish, held) for publish in self.published.values())
 
-    def _may_roll_up(self, publish: Publish, held: Held) -> bool:
+    def _may_roll_up(self, publish: SimPublish, held: Held) -> bool:
         """Does a publish take older messages away, if it was stored? One that no look saw may have been."""
         if publish.rollup == "sub" and publish.subject != held.subject:
             return False
@@ -394,7 +394,7 @@ class StreamRecord:
             raise Violation("limits", f"{self.name}: {found} is more than it may hold")
         self._looked_at, self._looked_at_bytes = count, self._bytes
 
-    def count_thoroughly(self, stream: Stream, now: int) -> None:
+    def count_thoroughly(self, stream: StreamReplica, now: int) -> None:
         """What is too dear for every tick: counts by subject, gaps, what should have aged."""
         log, live = stream.log, self.live
         counts: dict[bytes, int] = {}
@@ -443,7 +443,7 @@ class StreamRecord:
 
     # --- answers to publishes
 
-    def ack(self, publish: Publish, seq: int, duplicate: bool, now: int) -> None:
+    def ack(self, publish: SimPublish, seq: int, duplicate: bool, now: int) -> None:
         """A pub ack arrived."""
         if duplicate:
             first = self.ids.get(publish.msg_id)
@@ -466,7 +466,7 @@ class StreamRecord:
                     "expectations", f"{self.name}: {seq} was stored, {expected} was to be the last"
                 )
 
-    def promise(self, publish: Publish, seq: int, now: int) -> None:
+    def promise(self, publish: SimPublish, seq: int, now: int) -> None:
         """An ack says that the publish is stored there."""
         known = self.ever.get(seq)
         if known is None:
@@ -478,7 +478,7 @@ class StreamRecord:
             raise Violation("acks", f"{self.name}: {publish.tag} is acked as {seq}, which is {known}")
         self.acked[seq] = publish.tag
 
-    def may_refuse(self, publish: Publish) -> bool:
+    def may_refuse(self, publish: SimPublish) -> bool:
         """May a publish get an error, with a disk that works?"""
         config = self.config
         return (
@@ -492,7 +492,7 @@ class StreamRecord:
 
     # --- after a crash
 
-    def judge(self, stream: Stream, now: int, *, power: bool, always: bool) -> None:
+    def judge(self, stream: StreamReplica, now: int, *, power: bool, always: bool) -> None:
         """Compares what was recovered with what must have survived, and goes on from there."""
         log = stream.log
         found = self.read(log, 1)
@@ -514,7 +514,7 @@ class StreamRecord:
             self._judge_prefix(found, base, now)
         self.adopt(stream, found)
 
-    def _judge_found(self, found: dict[int, Held], base: Picture) -> None:
+    def _judge_found(self, found: dict[int, Held], base: Snapshot) -> None:
         tags: dict[int, int] = {}
         for seq, held in found.items():
             known = self.ever.get(seq)
@@ -565,7 +565,7 @@ class StreamRecord:
             return lost or newer or limited
         return False
 
-    def _judge_prefix(self, found: dict[int, Held], base: Picture, now: int) -> None:
+    def _judge_prefix(self, found: dict[int, Held], base: Snapshot, now: int) -> None:
         """Of what was appended since the last write, recovery keeps a beginning."""
         since = [seq for seq in self.live if seq > base.last_seq]
         # (A schedule that is due at the start may have produced others under the same sequences.)
@@ -574,7 +574,7 @@ class StreamRecord:
         if missing and present and min(missing) < max(present) and not self.asked and not self.published:
             raise Violation("prefix", f"{self.name}: {missing} are gone, {present} are there")
 
-    def adopt(self, stream: Stream, found: dict[int, Held] | None = None) -> None:
+    def adopt(self, stream: StreamReplica, found: dict[int, Held] | None = None) -> None:
         """What is there now is what the stream is from here on."""
         log = stream.log
         self.config, self.identity = stream.config, stream.identity
@@ -596,7 +596,7 @@ class StreamRecord:
             else:
                 self.ever.pop(held.seq, None)  # a marker of the recovery, where a publish was not written
         lost = frozenset(range(1, self.last_seq + 1)) - self.live.keys()
-        self.kept = Picture(self.live, self.last_seq, lost)
+        self.kept = Snapshot(self.live, self.last_seq, lost)
         self.end_tick()
         self._looked_at, self._looked_at_bytes = len(self.live), self._bytes  # a crash may bring some back
         self._count(log)

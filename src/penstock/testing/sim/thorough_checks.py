@@ -9,10 +9,10 @@ from penstock.protocol.api import encode
 from penstock.testing.sim.retention_model import check_driven, note_kept
 
 if TYPE_CHECKING:
-    from penstock.testing.sim.simulator import World
+    from penstock.testing.sim.simulator import Simulator
 
 
-def check_all(world: World) -> None:
+def check_all(world: Simulator) -> None:
     """Everything that is too dear for every tick."""
     if world.has_copies:
         world.pass_time(0)  # copies may be too old from the start

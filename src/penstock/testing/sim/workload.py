@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from penstock.jetstream.consumer.consumer_config import KEY_TOKEN
-from penstock.jetstream.consumer.consumer_replica import Consumer
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer.dead_letters import METADATA_KEY
 from penstock.protocol import headers
 from penstock.testing.sim import thorough_checks
@@ -29,8 +29,8 @@ from penstock.testing.sim.counter_checks import INCREMENTS, Counters, counter_co
 from penstock.testing.sim.dead_letter_checks import CONFIG, LETTERS
 from penstock.testing.sim.feature_checks import feature
 from penstock.testing.sim.schedule_checks import is_schedule, schedule_headers
-from penstock.testing.sim.simulator import SECOND_NS, World
-from penstock.testing.sim.stream_checks import TAG, Publish, StreamRecord
+from penstock.testing.sim.simulator import SECOND_NS, Simulator
+from penstock.testing.sim.stream_checks import TAG, SimPublish, StreamRecord
 from penstock.testing.sim.transform_checks import renaming_config
 from penstock.testing.sim.violation import require
 
@@ -41,7 +41,7 @@ FILTERS = ("x", "z.*", "z.>", "y", "w.q", "t.>")
 
 OWN_HEADER = b"NATS/1.0\r\nX-Own: 1\r\n\r\n"
 
-Action = Callable[[World, Random], None]
+Action = Callable[[Simulator, Random], None]
 
 
 # --- streams
@@ -91,19 +91,19 @@ def stream_config(name: str, random: Random) -> dict[str, Any]:
     return config
 
 
-def create_letters(world: World) -> None:
+def create_letters(world: Simulator) -> None:
     """The stream of dead letters, for the whole run."""
     world.api(f"STREAM.CREATE.{LETTERS}", CONFIG, ("create", LETTERS))
 
 
-def create_stream(world: World, random: Random) -> None:
+def create_stream(world: Simulator, random: Random) -> None:
     name = random.choice(STREAMS)
     if name in world.streams or world.removals.ask_again(world, name):
         return
     world.api(f"STREAM.CREATE.{name}", stream_config(name, random), ("create", name))
 
 
-def create_target(world: World, random: Random) -> None:
+def create_target(world: Simulator, random: Random) -> None:
     """A mirror, or a stream with sources, of what there is."""
     name = target_name(random)
     if not world.has_copies or name in world.streams or len(world.streams) < 2:
@@ -122,7 +122,7 @@ def plain_config(name: str, random: Random) -> dict[str, Any]:
     return config
 
 
-def update_stream(world: World, random: Random) -> None:
+def update_stream(world: Simulator, random: Random) -> None:
     record = any_stream(world, random)
     if record is None:
         return
@@ -151,7 +151,7 @@ def update_stream(world: World, random: Random) -> None:
     world.api(f"STREAM.UPDATE.{record.name}", config, ("update", record.name))
 
 
-def delete_stream(world: World, random: Random) -> None:
+def delete_stream(world: Simulator, random: Random) -> None:
     record = any_stream(world, random)
     if record is not None and random.random() < 0.4:
         answer = world.api(f"STREAM.DELETE.{record.name}", b"", ("delete", record.name))
@@ -159,7 +159,7 @@ def delete_stream(world: World, random: Random) -> None:
             require(record.name not in world.engine.streams, "delete", f"{record.name} is still there")
 
 
-def purge(world: World, random: Random) -> None:
+def purge(world: Simulator, random: Random) -> None:
     record = any_stream(world, random)
     if record is None:
         return
@@ -177,7 +177,7 @@ def purge(world: World, random: Random) -> None:
     world.api(f"STREAM.PURGE.{record.name}", body)
 
 
-def delete_message(world: World, random: Random) -> None:
+def delete_message(world: Simulator, random: Random) -> None:
     record = any_stream(world, random)
     if record is None or not record.live:
         return
@@ -188,7 +188,7 @@ def delete_message(world: World, random: Random) -> None:
         require(seq not in record.live, "delete", f"{record.name}: {seq} is still there")
 
 
-def get_message(world: World, random: Random) -> None:
+def get_message(world: Simulator, random: Random) -> None:
     record = any_stream(world, random)
     if record is None or not record.last_seq:
         return
@@ -211,13 +211,13 @@ def get_message(world: World, random: Random) -> None:
     require(got == wanted, "reads", f"{record.name} {body}: {got} instead of {wanted}")
 
 
-def any_stream(world: World, random: Random) -> StreamRecord | None:
+def any_stream(world: Simulator, random: Random) -> StreamRecord | None:
     """One of the streams there are."""
     names = sorted(world.streams.keys() - {LETTERS})
     return world.streams[random.choice(names)] if names else None
 
 
-def any_open_stream(world: World, random: Random) -> StreamRecord | None:
+def any_open_stream(world: Simulator, random: Random) -> StreamRecord | None:
     """One of those that take publishes."""
     names = [name for name in sorted(world.streams.keys() - {LETTERS}) if is_open(world.streams[name])]
     return world.streams[random.choice(names)] if names else None
@@ -226,7 +226,7 @@ def any_open_stream(world: World, random: Random) -> StreamRecord | None:
 # --- publishes
 
 
-def publish_some(world: World, random: Random) -> None:
+def publish_some(world: Simulator, random: Random) -> None:
     """A burst within one tick."""
     for _ in range(random.choice([1, 1, 2, 5, 12])):
         record = any_open_stream(world, random)
@@ -237,7 +237,7 @@ def publish_some(world: World, random: Random) -> None:
         world.tick()
 
 
-def count(world: World, random: Random, record: StreamRecord) -> None:
+def count(world: Simulator, random: Random, record: StreamRecord) -> None:
     """An increment of a counter."""
     publish = new_publish(world, record, random.choice(TOKENS))
     pairs = [(headers.INCR, random.choice(INCREMENTS)), (TAG, f"{publish.tag:08d}")]
@@ -249,7 +249,7 @@ def count(world: World, random: Random, record: StreamRecord) -> None:
     world.publish(publish, headers.build(pairs), 0, reply=True)
 
 
-def schedule(world: World, random: Random) -> None:
+def schedule(world: Simulator, random: Random) -> None:
     """Asks for a message that comes later, once or again and again."""
     record = any_stream_with(world, random, "allow_msg_schedules")
     if record is None:
@@ -262,7 +262,7 @@ def schedule(world: World, random: Random) -> None:
         world.tick()
 
 
-def publish_one(world: World, random: Random, record: StreamRecord) -> None:
+def publish_one(world: Simulator, random: Random, record: StreamRecord) -> None:
     if record.config.allow_msg_counter and random.random() < 0.95:
         count(world, random, record)
         return
@@ -276,7 +276,7 @@ def publish_one(world: World, random: Random, record: StreamRecord) -> None:
     world.publish(publish, block, random.choice([0, 5, 30, 30, 120]), reply=random.random() < 0.85)
 
 
-def publish_header(publish: Publish, record: StreamRecord, random: Random) -> bytes:
+def publish_header(publish: SimPublish, record: StreamRecord, random: Random) -> bytes:
     kind = random.random()
     pairs: list[tuple[str, str]] = []
     if kind < 0.45:
@@ -306,7 +306,7 @@ def publish_header(publish: Publish, record: StreamRecord, random: Random) -> by
 # --- consumers
 
 
-def consumer_config(world: World, record: StreamRecord, name: str, random: Random) -> dict[str, Any]:
+def consumer_config(world: Simulator, record: StreamRecord, name: str, random: Random) -> dict[str, Any]:
     pick = random.choice
     config: dict[str, Any] = {
         "name": name,
@@ -352,7 +352,7 @@ def consumer_config(world: World, record: StreamRecord, name: str, random: Rando
     return config
 
 
-def create_consumer(world: World, random: Random) -> None:
+def create_consumer(world: Simulator, random: Random) -> None:
     record = any_stream(world, random)
     if record is None:
         return
@@ -371,13 +371,13 @@ def create_consumer(world: World, random: Random) -> None:
         world.meet(record.name, name, answer)
 
 
-def delete_consumer(world: World, random: Random) -> None:
+def delete_consumer(world: Simulator, random: Random) -> None:
     record = any_consumer(world, random)
     if record is not None and random.random() < 0.5:
         world.removals.remove(world, record)
 
 
-def pause_consumer(world: World, random: Random) -> None:
+def pause_consumer(world: Simulator, random: Random) -> None:
     record = any_consumer(world, random)
     if record is not None:
         until = world.now + random.randrange(5) * SECOND_NS
@@ -386,7 +386,7 @@ def pause_consumer(world: World, random: Random) -> None:
         world.api(f"CONSUMER.PAUSE.{record.stream}.{record.name}", {"pause_until": format_time(until)})
 
 
-def toggle_interest(world: World, random: Random) -> None:
+def toggle_interest(world: Simulator, random: Random) -> None:
     """Somebody begins, or ceases, to listen to a push consumer."""
     record = any_consumer(world, random)
     if record is not None and record.push:
@@ -398,7 +398,7 @@ def toggle_interest(world: World, random: Random) -> None:
         world.tick()
 
 
-def pull(world: World, random: Random) -> None:
+def pull(world: Simulator, random: Random) -> None:
     record = any_consumer(world, random)
     if record is None or record.push:
         return
@@ -414,7 +414,7 @@ def pull(world: World, random: Random) -> None:
     world.tick()
 
 
-def ack_some(world: World, random: Random) -> None:
+def ack_some(world: Simulator, random: Random) -> None:
     """Answers some of what was delivered, in one tick."""
     for record in list(world.consumers.values()):
         if not record.outstanding or record.policy == "none":
@@ -440,7 +440,7 @@ def ack_some(world: World, random: Random) -> None:
     world.tick()
 
 
-def terminate_some(world: World, random: Random) -> None:
+def terminate_some(world: Simulator, random: Random) -> None:
     """A consumer with dead letters gives up what it has; its letters may be on their way when others act."""
     records = [one for one in world.consumers.values() if one.dead_letter]
     if not records:
@@ -457,7 +457,7 @@ def terminate_some(world: World, random: Random) -> None:
         world.tick()
 
 
-def any_consumer(world: World, random: Random) -> ConsumerRecord | None:
+def any_consumer(world: Simulator, random: Random) -> ConsumerRecord | None:
     """One of the consumers there are."""
     keys = sorted(world.consumers)
     return world.consumers[random.choice(keys)] if keys else None
@@ -466,17 +466,17 @@ def any_consumer(world: World, random: Random) -> ConsumerRecord | None:
 # --- time and faults
 
 
-def pass_time(world: World, random: Random) -> None:
+def pass_time(world: Simulator, random: Random) -> None:
     ns = random.choice([1_000_000, SECOND_NS // 2, SECOND_NS, 3 * SECOND_NS, 25 * SECOND_NS])
     world.say(f"{ns / 1e9} s pass")
     world.pass_time(ns)
 
 
-def check_all(world: World, random: Random) -> None:
+def check_all(world: Simulator, random: Random) -> None:
     thorough_checks.check_all(world)
 
 
-def fail_disk(world: World, random: Random) -> None:
+def fail_disk(world: Simulator, random: Random) -> None:
     """The disk is full, or fails now and then; or it is well again."""
     disk = world.disk
     if disk.room is not None or disk.fail_rate:
@@ -489,7 +489,7 @@ def fail_disk(world: World, random: Random) -> None:
         world.say(f"the disk fails, {disk.fail_rate}")
 
 
-def heal_disk(world: World) -> None:
+def heal_disk(world: Simulator) -> None:
     """The disk is well, and the server has tried again."""
     if world.disk.room is not None or world.disk.fail_rate:
         world.disk.room, world.disk.fail_rate = None, 0.0
@@ -526,7 +526,7 @@ ACTIONS: tuple[tuple[Action, int], ...] = (
 # --- the end
 
 
-def drain(world: World) -> None:
+def drain(world: Simulator) -> None:
     """Everybody pulls and acks until nothing comes any more; then everything must have come."""
     for stream in list(world.streams.values()):
         for subject in {held.subject for held in stream.live.values() if is_schedule(held)}:
@@ -549,10 +549,10 @@ def drain(world: World) -> None:
         check_drained(world, record)
         pending = pending_of(_consumer(world, record))
         if LETTERS in world.streams and not world.damaged:
-            world.letters.check_complete(record, world.streams[record.stream], pending.keys())
+            world.dead_letters.check_complete(record, world.streams[record.stream], pending.keys())
 
 
-def remove_consumers(world: World) -> None:
+def remove_consumers(world: Simulator) -> None:
     """Every other consumer is deleted, and those expire that are not used."""
     for key in sorted(world.consumers)[::2]:
         if key in world.consumers:
@@ -560,7 +560,7 @@ def remove_consumers(world: World) -> None:
     world.pass_time(4 * SECOND_NS)
 
 
-def pull_everything(world: World) -> None:
+def pull_everything(world: Simulator) -> None:
     """Pulls and acks until nothing comes."""
     lag = -1
     for _ in range(400):
@@ -585,11 +585,11 @@ def pull_everything(world: World) -> None:
             world.pass_time(6 * SECOND_NS)
 
 
-def _consumer(world: World, record: ConsumerRecord) -> Consumer:
+def _consumer(world: Simulator, record: ConsumerRecord) -> ConsumerReplica:
     return world.engine.streams[record.stream].consumers[record.name]
 
 
-def check_drained(world: World, record: ConsumerRecord) -> None:
+def check_drained(world: Simulator, record: ConsumerRecord) -> None:
     """Did a consumer see all there is for it?"""
     if record.policy != "explicit" or not record.simple_start:
         return

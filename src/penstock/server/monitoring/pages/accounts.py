@@ -9,7 +9,7 @@ import msgspec
 from penstock.errors import MisuseError
 from penstock.protocol.durations import format_time
 from penstock.server.monitoring.pages.connz import account_of
-from penstock.server.monitoring.pages.page_options import Options, Page, Query, flag, header
+from penstock.server.monitoring.pages.page_options import Page, PageOptions, Query, flag, header
 from penstock.server.monitoring.pages.subsz import index_stats
 from penstock.server.monitoring.pages.varz import traffic
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.server.server import Server
 
 
-class AccountzOptions(Options, frozen=True, kw_only=True):
+class AccountzOptions(PageOptions, frozen=True, kw_only=True):
     """Options of accountz: without an account the names, with one its detail."""
 
     account: str = ""
@@ -27,7 +27,7 @@ class AccountzOptions(Options, frozen=True, kw_only=True):
         return cls(account=query.get("acc", ""))
 
 
-class AccountStatzOptions(Options, frozen=True, kw_only=True):
+class AccountStatzOptions(PageOptions, frozen=True, kw_only=True):
     """Options of accstatz: which accounts; those without connections only when asked for."""
 
     accounts: list[str] = []

@@ -12,8 +12,8 @@ from penstock.protocol.durations import format_time
 from penstock.protocol.subjects import overlaps
 from penstock.server.auth.authenticator import GLOBAL_ACCOUNT
 from penstock.server.monitoring.pages.page_options import (
-    Options,
     Page,
+    PageOptions,
     Query,
     Steps,
     duration,
@@ -27,11 +27,11 @@ from penstock.server.monitoring.pages.page_options import (
     uptime,
 )  # fmt: skip
 from penstock.server.monitoring.pages.users import token_of
-from penstock.server.monitoring.server_counters import ClosedSession, Traffic
+from penstock.server.monitoring.server_counters import ClosedSession, TrafficCounters
 from penstock.server.session import Session
 
 if TYPE_CHECKING:
-    from penstock.kernels.wire.sinks import Subscription
+    from penstock.kernels.wire.sinks import SinkSubscription
     from penstock.server.server import Server
 
 OPEN, CLOSED, ALL = 0, 1, 2
@@ -39,7 +39,7 @@ _STATES = {"": OPEN, "open": OPEN, "closed": CLOSED, "any": ALL, "all": ALL}
 Some = Session | ClosedSession
 
 
-class ConnzOptions(Options, frozen=True, kw_only=True):
+class ConnzOptions(PageOptions, frozen=True, kw_only=True):
     """Options of connz; in a query `subs=detail` is `subscriptions_detail`."""
 
     sort: str = ""
@@ -145,8 +145,8 @@ def _user(one: Some) -> str:
     return one.identity.user if one.identity is not None else ""
 
 
-def _traffic(one: Some) -> Traffic:
-    return one.traffic if isinstance(one, ClosedSession) else Traffic.of(one.sink)
+def _traffic(one: Some) -> TrafficCounters:
+    return one.traffic if isinstance(one, ClosedSession) else TrafficCounters.of(one.sink)
 
 
 def _num_subscriptions(one: Some) -> int:
@@ -235,7 +235,7 @@ def _add_subscriptions(entry: Page, session: Session, options: ConnzOptions) -> 
         entry["subscriptions_list"] = [text(one.subject) for one in subscriptions]
 
 
-def describe(subscription: Subscription, cid: int, account: str = "") -> Page:
+def describe(subscription: SinkSubscription, cid: int, account: str = "") -> Page:
     """A subscription in detail.
 
     Args:

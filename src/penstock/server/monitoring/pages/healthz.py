@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.server.monitoring.pages.page_options import Options, Page, Query, Refused, flag
+from penstock.server.monitoring.pages.page_options import Page, PageOptions, Query, RefusedQuery, flag
 
 if TYPE_CHECKING:
     from penstock.jetstream.containment import Problem
     from penstock.server.server import Server
 
 
-class HealthzOptions(Options, frozen=True, kw_only=True, rename=lambda name: name.replace("_", "-")):
+class HealthzOptions(PageOptions, frozen=True, kw_only=True, rename=lambda name: name.replace("_", "-")):
     """Options of healthz. The three `js_` ones narrow what is looked at; a server alone has no meta layer."""
 
     js_enabled: bool = False
@@ -118,12 +118,12 @@ def _missing(server: Server, options: HealthzOptions) -> _Fault | None:
     return None
 
 
-def _bad(text: str) -> Refused:
-    return Refused(text, 400, {"status": "error", "error": text})
+def _bad(text: str) -> RefusedQuery:
+    return RefusedQuery(text, 400, {"status": "error", "error": text})
 
 
-def _unhealthy(options: HealthzOptions, status: int, *faults: _Fault) -> Refused:
+def _unhealthy(options: HealthzOptions, status: int, *faults: _Fault) -> RefusedQuery:
     first = faults[0].error
     if options.details:
-        return Refused(first, status, {"status": "error", "errors": list(faults)})
-    return Refused(first, status, {"status": "unavailable", "error": first})
+        return RefusedQuery(first, status, {"status": "error", "errors": list(faults)})
+    return RefusedQuery(first, status, {"status": "unavailable", "error": first})

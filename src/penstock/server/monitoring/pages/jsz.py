@@ -10,8 +10,8 @@ from penstock.errors import MisuseError
 from penstock.jetstream.limits import CONSUMERS_PER_STREAM
 from penstock.protocol.durations import format_time
 from penstock.server.monitoring.pages.page_options import (
-    Options,
     Page,
+    PageOptions,
     Query,
     Steps,
     flag,
@@ -23,13 +23,13 @@ from penstock.server.monitoring.pages.page_options import (
 from penstock.server.server_identity import API_LEVEL
 
 if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import Consumer
-    from penstock.jetstream.engine import JetStream
-    from penstock.jetstream.stream.stream_replica import Stream
+    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+    from penstock.jetstream.engine import JetStreamEngine
+    from penstock.jetstream.stream.stream_replica import StreamReplica
     from penstock.server.server import Server
 
 
-class JszOptions(Options, frozen=True, kw_only=True):
+class JszOptions(PageOptions, frozen=True, kw_only=True):
     """Options of jsz. `leader_only`, `stream_leader_only` and `raft` change nothing on a server alone."""
 
     account: str = ""
@@ -107,7 +107,7 @@ def account_jsz(server: Server, options: JszOptions) -> Steps:
     return account_detail(server, options.account, engine, options)
 
 
-def account_detail(server: Server, name: str, engine: JetStream, options: JszOptions) -> Steps:
+def account_detail(server: Server, name: str, engine: JetStreamEngine, options: JszOptions) -> Steps:
     info = engine.capacity.info()
     limits = info.limits
     detail: Page = {
@@ -134,7 +134,9 @@ def account_detail(server: Server, name: str, engine: JetStream, options: JszOpt
     return detail
 
 
-def _stream_detail(server: Server, engine: JetStream, stream: Stream, options: JszOptions) -> Steps:
+def _stream_detail(
+    server: Server, engine: JetStreamEngine, stream: StreamReplica, options: JszOptions
+) -> Steps:
     detail: Page = {
         "name": stream.name,
         "created": format_time(stream.created),
@@ -160,7 +162,7 @@ def _stream_detail(server: Server, engine: JetStream, stream: Stream, options: J
     return detail
 
 
-def _consumer_detail(consumer: Consumer, now: int, options: JszOptions) -> object:
+def _consumer_detail(consumer: ConsumerReplica, now: int, options: JszOptions) -> object:
     """Its info, with the configuration as it is stored: without the versions that answers of the API add."""
     info = msgspec.structs.replace(consumer.info(now), config=consumer.config)
     if options.config:

@@ -28,16 +28,16 @@ _TRUE = frozenset(("1", "t", "true"))
 _FALSE = frozenset(("", "0", "f", "false"))
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a page may be asked for; fields are named as in system requests."""
 
     @classmethod
-    def from_query(cls, query: Query) -> Options:
+    def from_query(cls, query: Query) -> PageOptions:
         """Reads a URL's query. Raises MisuseError for a value of the wrong kind."""
         return cls()
 
 
-class Refused(MisuseError):
+class RefusedQuery(MisuseError):
     """The page can't be made of these options.
 
     status -- HTTP status; page -- the body that says so, None for plain text.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.protocol.durations import format_time
-from penstock.server.monitoring.pages.page_options import Options, Page, Query, flag, header
+from penstock.server.monitoring.pages.page_options import Page, PageOptions, Query, flag, header
 
 if TYPE_CHECKING:
     from penstock.server.server import Server
 
 
-class RemotesOptions(Options, frozen=True, kw_only=True):
+class RemotesOptions(PageOptions, frozen=True, kw_only=True):
     """All three pages' options: they choose among what isn't there."""
 
     subscriptions: bool = False

@@ -13,8 +13,8 @@ from penstock.errors import MisuseError
 from penstock.protocol.subjects import is_valid_subject, matches
 from penstock.server.monitoring.pages.connz import account_of, describe
 from penstock.server.monitoring.pages.page_options import (
-    Options,
     Page,
+    PageOptions,
     Query,
     Steps,
     flag,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.server.server import Server
 
 
-class SubszOptions(Options, frozen=True, kw_only=True):
+class SubszOptions(PageOptions, frozen=True, kw_only=True):
     """Options of subsz; `test` keeps the subscriptions that a message on this subject would reach."""
 
     offset: int = 0

@@ -7,29 +7,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.server.monitoring.pages import accounts, connz, healthz, jsz, remote_servers, subsz
 from penstock.server.monitoring.pages import varz as general
-from penstock.server.monitoring.pages.page_options import Options, Page, Steps
+from penstock.server.monitoring.pages.page_options import Page, PageOptions, Steps
 
 if TYPE_CHECKING:
     from penstock.server.server import Server
 
 
-class Entry(NamedTuple):
+class PageEntry(NamedTuple):
     """A page: its options, and the function that makes it (or begins to)."""
 
-    options: type[Options]
+    options: type[PageOptions]
     make: Callable[[Server, Any], Page | Steps]
 
 
-PAGES: dict[str, Entry] = {
-    "connz": Entry(connz.ConnzOptions, connz.connz),
-    "subsz": Entry(subsz.SubszOptions, subsz.subsz),
-    "accountz": Entry(accounts.AccountzOptions, accounts.accountz),
-    "accstatz": Entry(accounts.AccountStatzOptions, accounts.accstatz),
-    "jsz": Entry(jsz.JszOptions, jsz.jsz),
-    "healthz": Entry(healthz.HealthzOptions, healthz.healthz),
-    "leafz": Entry(remote_servers.RemotesOptions, remote_servers.leafz),
-    "routez": Entry(remote_servers.RemotesOptions, remote_servers.routez),
-    "gatewayz": Entry(remote_servers.RemotesOptions, remote_servers.gatewayz),
+PAGES: dict[str, PageEntry] = {
+    "connz": PageEntry(connz.ConnzOptions, connz.connz),
+    "subsz": PageEntry(subsz.SubszOptions, subsz.subsz),
+    "accountz": PageEntry(accounts.AccountzOptions, accounts.accountz),
+    "accstatz": PageEntry(accounts.AccountStatzOptions, accounts.accstatz),
+    "jsz": PageEntry(jsz.JszOptions, jsz.jsz),
+    "healthz": PageEntry(healthz.HealthzOptions, healthz.healthz),
+    "leafz": PageEntry(remote_servers.RemotesOptions, remote_servers.leafz),
+    "routez": PageEntry(remote_servers.RemotesOptions, remote_servers.routez),
+    "gatewayz": PageEntry(remote_servers.RemotesOptions, remote_servers.gatewayz),
 }
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from penstock.protocol.durations import format_time
 from penstock.server.config.option_checks import host_and_port
 from penstock.server.monitoring.pages.jsz import jetstream_config, jetstream_limits, jetstream_stats
-from penstock.server.monitoring.pages.page_options import Options, Page, Query, uptime
-from penstock.server.monitoring.server_counters import Traffic
+from penstock.server.monitoring.pages.page_options import Page, PageOptions, Query, uptime
+from penstock.server.monitoring.server_counters import TrafficCounters
 from penstock.server.server_identity import PROTOCOL, RUNTIME, VERSION
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 
 
-class VarzOptions(Options, frozen=True, kw_only=True):
+class VarzOptions(PageOptions, frozen=True, kw_only=True):
     """varz has no options."""
 
     @classmethod
@@ -28,7 +28,7 @@ class VarzOptions(Options, frozen=True, kw_only=True):
         return cls()
 
 
-def traffic(server: Server, account: str = "") -> Traffic:
+def traffic(server: Server, account: str = "") -> TrafficCounters:
     """All messages of the server since it started, or those of one account."""
     totals = server.totals if not account else server.totals.of_account(account)
     sums = [totals.in_msgs, totals.in_bytes, totals.out_msgs, totals.out_bytes]
@@ -39,7 +39,7 @@ def traffic(server: Server, account: str = "") -> Traffic:
             sums[1] += sink.in_bytes
             sums[2] += sink.out_msgs
             sums[3] += sink.out_bytes
-    return Traffic(*sums)
+    return TrafficCounters(*sums)
 
 
 def num_subscriptions(server: Server) -> int:
@@ -115,7 +115,7 @@ def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> P
     return {name: value for name, value in page.items() if value is not None}
 
 
-def _messages(sums: Traffic) -> Page:
+def _messages(sums: TrafficCounters) -> Page:
     """All of them are clients' ones, since there are no routes, gateways and leaf nodes."""
     return {
         "in_msgs": sums.in_msgs,
