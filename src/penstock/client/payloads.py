@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from penstock.errors import MisuseError
-from penstock.kernels.ingest.batch_frames import encode_appends, encode_column
+from penstock.kernels.wire.batch_frames import encode_appends, encode_column
 from penstock.kernels.wire.buffers import OutBuffer
 
 CHUNK = 4096  # payloads of an iterable that are taken at once

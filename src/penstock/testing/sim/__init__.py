@@ -9,7 +9,7 @@ fresh seeds too, because seeds that never change find nothing new, and every see
 runner.py runs a seed: it draws actions (workload.py), does them in a world (simulator.py: engine, store,
 clock and the clients' ends) and lets the models look (streams.py, consumers.py: what must be true of each).
 Batches have publishers (batchwork.py), their models (atomic_checks.py, fast_checks.py) and a book of them all
-(batch_frames.py); dead_letter_checks.py follows dead letters, feature_checks.py and what it names what
+(batch_publishers.py); dead_letter_checks.py follows dead letters, feature_checks.py and what it names what
 special configurations promise. sim_executor.py has the threads that aren't there, secrets.py the keys that
 aren't secret.
 """

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernels.ingest.batch_frames import encode_appends, encode_column
+from penstock.kernels.wire.batch_frames import encode_appends, encode_column
 from penstock.kernels.wire.buffers import OutBuffer
 from penstock.kernels.wire.encoders import encode_pub
 from tests.reference.batch_frames import appends

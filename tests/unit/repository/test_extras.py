@@ -19,13 +19,13 @@ from penstock.errors import MissingExtraError
 from penstock.extras import EXTRAS, need
 from tests.support.processes import ENVIRONMENT
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OPTIONAL = PROJECT["optional-dependencies"]
 IMPORT_NAMES = {"pynacl": "nacl", "prometheus-client": "prometheus_client"}
 TIMEOUT_S = 60.0
 # What publishing, subscribing and JetStream requests take; kernels of the server are none of them.
-CLIENT_KERNELS = {"batches", "buffers", "encoders", "frames"}
+CLIENT_KERNELS = {"batch_frames", "buffers", "encoders", "frames"}
 
 
 @pytest.fixture
@@ -82,9 +82,11 @@ def test_the_client_is_imported_with_msgspec_and_the_wire_kernels_only(alone: di
     )
     ended = run(code, alone)
     assert ended.returncode == 0, ended.stderr
-    names = [name.split(".") for name in ended.stdout.split()]
-    assert {name[1] for name in names} == {"client", "errors", "kernels", "protocol"}
-    assert {name[-1] for name in names if name[1] == "kernels"} - {"kernels"} == CLIENT_KERNELS
+    names = ended.stdout.split()
+    assert {name.split(".")[1] for name in names} == {"client", "errors", "kernels", "protocol"}
+    loaded = {name for name in names if name.startswith("penstock.kernels.")}
+    wire = "penstock.kernels.wire"
+    assert loaded == {wire, *(f"{wire}.{name}" for name in CLIENT_KERNELS)}
 
 
 @pytest.mark.parametrize(
