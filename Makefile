@@ -27,7 +27,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz scan sim faults sim-bugs churn spark-kills kernel debug-kernels errors clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz scan sim faults sim-bugs churn spark-kills kernel debug-kernels wheel errors clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,7 +56,7 @@ $(STAMPS)/bytecode: $(PYTHON_SOURCES) $(STAMPS)/dev
 	$(BIN)/python -m compileall -q src
 	@touch $@
 
-$(STAMPS)/demo $(STAMPS)/fuzz: $(STAMPS)/%: pyproject.toml $(STAMPS)/dev
+$(STAMPS)/demo $(STAMPS)/fuzz $(STAMPS)/wheel: $(STAMPS)/%: pyproject.toml $(STAMPS)/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(PINNED) --group $*
 	@touch $@
 
@@ -123,6 +123,9 @@ kernel:  ## build the kernels named in K=a,b (all when empty) in place
 debug-kernels: $(STAMPS)/dev  ## all kernels with bounds checks and assertions (make clean goes back)
 	@mkdir -p build
 	PENSTOCK_DEBUG_KERNELS=1 flock build/.kernel.lock $(BIN)/python setup.py -q build_ext --inplace --force
+
+wheel: $(STAMPS)/wheel  ## a manylinux wheel for each Python found, tested without a compiler (ARGS='--only 3.12')
+	$(BIN)/python tools/wheels.py $(ARGS)
 
 errors: setup  ## protocol/error_codes.py from schemas/errors.json
 	$(BIN)/python tools/generate_errors.py

@@ -12,11 +12,13 @@ from py_compile import PycInvalidationMode
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 DEBUG = os.environ.get("PENSTOCK_DEBUG_KERNELS") == "1"
 QUIET = ["-Wno-unused-variable", "-Wno-unused-function"]  # of the C that Cython writes
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 ONLY = set(filter(None, os.environ.get("PENSTOCK_KERNELS", "").split(",")))
 
 
@@ -32,6 +34,15 @@ def kernels() -> list[Extension]:
         for source in sources
         if not ONLY or source.stem in ONLY
     ]
+
+
+class BuildInParallel(build_ext):
+    """Compiles on all cores unless `--parallel` says otherwise; setuptools uses one."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        if self.parallel is None:
+            self.parallel = CORES
 
 
 class BuildWithBytecode(build_py):
@@ -52,20 +63,22 @@ class BuildWithBytecode(build_py):
             )
 
 
-setup(
-    cmdclass={"build_py": BuildWithBytecode},
-    ext_modules=cythonize(
-        kernels(),
-        language_level=3,
-        annotate=False,
-        build_dir="build/cython",
-        compiler_directives={
-            "boundscheck": DEBUG,
-            "wraparound": False,  # kernels never index from the end, in either build
-            "cdivision": not DEBUG,
-            "initializedcheck": DEBUG,
-            "embedsignature": True,
-            "freethreading_compatible": False,
-        },
-    ),
-)
+if __name__ == "__main__":  # where processes are spawned, those that run Cython import this file
+    setup(
+        cmdclass={"build_ext": BuildInParallel, "build_py": BuildWithBytecode},
+        ext_modules=cythonize(
+            kernels(),
+            language_level=3,
+            annotate=False,
+            nthreads=CORES,
+            build_dir="build/cython",
+            compiler_directives={
+                "boundscheck": DEBUG,
+                "wraparound": False,  # kernels never index from the end, in either build
+                "cdivision": not DEBUG,
+                "initializedcheck": DEBUG,
+                "embedsignature": True,
+                "freethreading_compatible": False,
+            },
+        ),
+    )
