@@ -28,6 +28,7 @@ def requirements() -> list[Requirement]:
     project = PROJECT["project"]
     texts = [*PROJECT["build-system"]["requires"], *project["dependencies"]]
     texts += [text for extra in project["optional-dependencies"].values() for text in extra]
+    texts += [text for group in ("fuzz", "wheel") for text in PROJECT["dependency-groups"][group]]
     return [found for found in map(Requirement, texts) if found.name != project["name"]]
 
 
