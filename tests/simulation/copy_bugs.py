@@ -114,7 +114,10 @@ def removed_sources_not_noted(patch: pytest.MonkeyPatch) -> None:
 
 def work_queue_held_by_the_gone(patch: pytest.MonkeyPatch) -> None:
     """A work queue keeps what the consumer of a lost source held back, until the next restart."""
-    patch.setattr(StreamReplica, "is_to_be_reviewed", lambda stream, **_: False)
+    is_to_be_reviewed = StreamReplica.is_to_be_reviewed
+    patch.setattr(
+        StreamReplica, "is_to_be_reviewed", lambda stream, **_: is_to_be_reviewed(stream, held_back=False)
+    )
 
 
 COPY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [

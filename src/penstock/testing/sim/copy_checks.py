@@ -65,6 +65,7 @@ class Copies(Feature):
         self._last_seq = 0  # of the stream, at the last look
         self._ids_unseen: set[bytes] = set()  # message ids of copies that came and went between two looks
         self._placed = 0  # a mirror was purged up to there, which its origin may not have come to
+        self._to_be_found: Mapping[int, Held] = {}  # what nothing had removed when a crash came
         self._configure()
 
     # --- new messages
@@ -326,6 +327,7 @@ class Copies(Feature):
     def crashed(self) -> None:
         self._note_purges()
         self._note_stood()
+        self._to_be_found = self.record.live if self._shows_everything() else {}
 
     def _note_stood(self) -> None:
         stream = self._world.engine.streams.get(self.record.name)
@@ -334,14 +336,19 @@ class Copies(Feature):
         for one in stream.source_states:
             self._stood.setdefault(key_of(one.source), {})[stream.log.last_seq] = (one.seq, one.ident)
 
-    def _still_known(self, kept: Mapping[str, Position]) -> dict[str, Position]:
-        """Sources that the server goes on with behind the copies which are left, after a power loss without
-        syncs. The copies that say so may have expired or made room since, and an origin that lost its own end
-        gives their sequences to other messages; the target does not take those, as on the official server.
+    def _still_known(self, kept: Mapping[str, Position], *, is_lossy: bool) -> dict[str, Position]:
+        """Sources that the server goes on with behind the copies which are left and those that had to last.
 
-        It may know no more than it did when the stream ended where it ends now.
+        The copies that say so may have gone since: they expired, made room, or a request removed them, and
+        the disk kept that though it failed before the answer. After a power loss without syncs, an origin
+        that lost its own end gives their sequences to other messages; the target does not take those, as on
+        the official server.
+
+        The server may know no more than it did when the stream ended where it ends now. Unless such a power
+        loss took them, it may know nothing from copies that only the crash took.
         """
         last_seq, stream = self.record.last_seq, self._world.engine.streams.get(self.record.name)
+        lost = {} if is_lossy else self._lost()
         known = {}
         for source_state in (
             stream.source_states if stream is not None and stream.config.mirror is None else ()
@@ -351,9 +358,19 @@ class Copies(Feature):
             at = min((seq for seq in stood if seq >= last_seq), default=max(stood, default=0))
             most, stood_ident = stood.get(at, (0, ""))
             seq, kept_ident = kept.get(key, (0, ident))
-            if stood_ident == kept_ident == ident and seq < source_state.seq <= most:
+            taken = any(seq < one <= source_state.seq for one in lost.get((key, ident), ()))
+            if stood_ident == kept_ident == ident and seq < source_state.seq <= most and not taken:
                 known[key] = (source_state.seq, ident)
         return known
+
+    def _lost(self) -> dict[tuple[str, str], list[int]]:
+        """Sequences, by source and incarnation, of copies that the crash took."""
+        lost: dict[tuple[str, str], list[int]] = {}
+        for seq, held in self._to_be_found.items():
+            about = source_in(held)
+            if about is not None and self.record.live.get(seq) != held:
+                lost.setdefault((about.key, about.ident), []).append(about.seq)
+        return lost
 
     def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
         """After a crash: the record took over what was found."""
@@ -368,8 +385,7 @@ class Copies(Feature):
             # The last one counts: of an origin that lost messages with the power, it may be a lower sequence.
             if about is not None and (is_lossy or held.seq > record.base.last_seq):
                 kept[about.key] = (about.seq, about.ident)
-        if is_lossy:
-            kept |= self._still_known(kept)
+        kept |= self._still_known(kept, is_lossy=is_lossy)
         for stood in self._stood.values():
             for seq in [one for one in stood if one > record.last_seq]:
                 del stood[seq]
