@@ -253,6 +253,31 @@ def test_refused_messages_replace_none_that_were_acked(
     store.close()
 
 
+def test_a_full_disk_keeps_schedules_until_what_they_make_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each leaves the stream with the message that it makes; its block makes no room for that."""
+    store = FileStore(tmp_path, block_size=300)
+    js = EngineHarness(store.account("$G"))
+    js.create("A", "a.>", allow_msg_schedules=True)
+    at = f"@at {format_time(js.now + 10 * SECOND)}"
+    for n in range(8):
+        block = headers.build([("Nats-Schedule", at), ("Nats-Schedule-Target", f"a.made.{n}")])
+        assert "error" not in js.request(f"a.{n}", b"." * 200, block)
+    full = FullDisk(monkeypatch)
+    full.room = 0
+    for _ in range(3):  # tries again, without more luck
+        js.wait_until(js.now + 11 * SECOND)
+    store.abandon()
+    full.room = None
+    store = FileStore(tmp_path, block_size=300)
+    js = EngineHarness(store.account("$G"), now=js.now)
+    js.wait_until(js.now + SECOND)
+    made = js.engine.streams["A"].log.subjects()
+    assert made == {b"a.made.%d" % n: 1 for n in range(8)}
+    store.close()
+
+
 def test_a_purge_makes_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FileStore(tmp_path, block_size=2000)
     js = EngineHarness(store.account("$G"))

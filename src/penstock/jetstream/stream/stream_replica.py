@@ -28,7 +28,7 @@ from penstock.jetstream.stream import publish_checks, purge, retention, ttl
 from penstock.jetstream.stream.atomic_batches import AtomicBatches, bytes_of
 from penstock.jetstream.stream.dedupe import recover_ids
 from penstock.jetstream.stream.fast_batches import FastIngestBatches, FastOutcome, is_fast
-from penstock.jetstream.stream.message_schedules import RETRY_NS, MessageSchedules
+from penstock.jetstream.stream.message_schedules import RETRY_NS, MessageSchedules, ScheduledMessage
 from penstock.jetstream.stream.source_positions import SourcePositions
 from penstock.jetstream.stream.source_state import SourceState
 from penstock.jetstream.stream.staged import Checked, StagedMessage
@@ -464,18 +464,27 @@ class StreamReplica:
             return 0
         ts = max(now, self.log.last_ts)
         made = self.schedules.take_due(now, max(0, work) // SCHEDULE_WORK + 1)
-        for produced in made:
-            mapper = self.sink.mapper
-            subject = mapper.map(produced.subject) if mapper is not None else produced.subject
-            ttl_ns, header = publish_checks.own_ttl(self, produced.header)
-            decision = publish_checks.Decision(
-                header,
-                ttl_ns=ttl_ns,
-                rollup=publish_checks.ROLLUP_SUBJECT if headers.value_of(header, headers.ROLLUP) else "",
-                purged_schedule=b"" if produced.next_due else produced.scheduler,
-            )
-            self.store_decided(subject, decision, produced.payload, ts)
+        # Schedules, and what their messages replace, were acked: a full disk keeps them until those are
+        # written. What is too old goes for good, and makes room.
+        self.log.storing = True
+        try:
+            for produced in made:
+                self._store_scheduled(produced, ts)
+        finally:
+            self.log.storing = False
         return len(made) * SCHEDULE_WORK
+
+    def _store_scheduled(self, produced: ScheduledMessage, ts: int) -> None:
+        mapper = self.sink.mapper
+        subject = mapper.map(produced.subject) if mapper is not None else produced.subject
+        ttl_ns, header = publish_checks.own_ttl(self, produced.header)
+        decision = publish_checks.Decision(
+            header,
+            ttl_ns=ttl_ns,
+            rollup=publish_checks.ROLLUP_SUBJECT if headers.value_of(header, headers.ROLLUP) else "",
+            purged_schedule=b"" if produced.next_due else produced.scheduler,
+        )
+        self.store_decided(subject, decision, produced.payload, ts)
 
     def _leave_marker(self, subject: bytes) -> None:
         """The last message of the subject expired: a marker says so to the stream's readers.
