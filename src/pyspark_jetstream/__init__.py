@@ -1,7 +1,7 @@
-"""Registers format `jetstream` with Spark without a call: Spark imports every top-level module named
-`pyspark_*` when a session starts and takes its `DefaultSource`.
+"""Registers format `jetstream` through Spark's discovery.
 
-Nothing else may be in here: an error in any such module turns discovery off for all of them.
+When a session starts, Spark imports every top-level module named `pyspark_*` and registers its
+`DefaultSource`. Keep this module minimal: an error in any such module disables discovery for all of them.
 """
 
 from penstock.spark.source import JetStreamSource as DefaultSource

@@ -4,7 +4,7 @@
     register(spark)
     spark.read.format("jetstream").option("stream", "ORDERS").load()
 
-Import-light: pyspark and pyarrow are imported when something of them is used.
+Importing the package does not import pyspark or pyarrow; they load on first use of a name.
 """
 
 from __future__ import annotations

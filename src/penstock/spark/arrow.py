@@ -1,7 +1,7 @@
-"""Kernel buffers as Arrow record batches, without a copy.
+"""Zero-copy Arrow record batches over the kernel's column buffers.
 
-The kernel's columns have no nulls; what differs between a user's schema and ours (field order, nullability)
-is only in the Arrow types, which come from Spark's own `to_arrow_schema`, as Spark compares them exactly.
+The kernel's columns have no nulls. A user's schema may differ from the source's in field order and
+nullability. Arrow types come from Spark's own `to_arrow_schema`, because Spark compares them exactly.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ if TYPE_CHECKING:
     from penstock.kernels.spark.columns import ColumnBuffer
 
 Buffers = Mapping[str, Sequence["ColumnBuffer"]]
-# Payloads into a column, and which rows to keep (None: all).
+# Decodes payloads into a column. The second result is a mask of rows to keep; None keeps all.
 Decode = Callable[[pa.BinaryArray], tuple[pa.Array, pa.Array | None]]
 
 
 def record_batch(
     schema: pa.Schema, rows: int, buffers: Buffers, *, stream: str, decode: Decode | None = None
 ) -> pa.RecordBatch:
-    """The batch of `schema`, whose fields are any of stream, subject, seq, time, headers, data. `decode`
-    makes column data of the payloads, and may leave rows out."""
+    """Build a record batch of `schema`.
+
+    schema: fields are any of stream, subject, seq, time, headers, data. decode: turns payloads into the
+    `data` column and may drop rows.
+    """
     keep = None
     arrays = []
     for field in schema:
@@ -54,7 +57,7 @@ def _headers(
     value_offsets: pa.Buffer,
     values: pa.Buffer,
 ) -> pa.Array:
-    """map<string, list<string>> from the inside out."""
+    """Assemble map<string, list<string>>, innermost arrays first."""
     entries = name_offsets.size // 4 - 1
     items = value_offsets.size // 4 - 1
     value_array = pa.Array.from_buffers(kind.item_type.value_type, items, [None, value_offsets, values])

@@ -1,16 +1,16 @@
-"""Bringing a task's rows into a stream by atomic batches (ADR-50) that carry their own marker.
+"""Writes a task's rows by atomic batches (ADR-50), each of which carries a progress marker.
 
-Each batch holds up to `atomicRows` rows and, as its last message, the task's marker: which micro-batch it
-belongs to and how many of its rows are in the stream by then. The marker is published under the condition
-that the marker before it is still the last one. So a batch is in the stream with its marker or not at all;
-two tries of one task can't both write it, however late the older one is; and a task that is run again reads
-the marker and goes on behind it. None of that depends on a duplicate window.
+A batch holds up to `atomicRows` rows and, as its last message, the task's marker: the micro-batch number and
+the count of its rows stored so far. The marker is published with the expected last sequence of the previous
+marker. Therefore the stream stores a batch together with its marker or not at all; of two attempts of one
+task only one can store a batch, however late the older attempt runs; and a restarted task reads the marker
+and continues after it. None of this depends on the duplicate window.
 
-Where the stream takes rollups, the task's last marker rolls up those before it. Only the last one: for a
-roll-up the server looks at every message of its batch by itself, at ten times the cost.
+If the stream allows rollups, the task's last marker rolls up the earlier ones. Only the last one does: the
+server checks every message of a batch with a rollup separately, at ten times the cost.
 
-Invariants: rows of one micro-batch and partition are in the stream as a prefix; `epoch` never goes back.
-Rejected: a marker per micro-batch alone (a micro-batch has more rows than an atomic batch may have).
+Invariants: the stored rows of one micro-batch and partition are a prefix; `epoch` never decreases.
+Rejected: one marker per micro-batch (a micro-batch may have more rows than an atomic batch may hold).
 """
 
 from __future__ import annotations
@@ -25,43 +25,49 @@ from penstock.protocol import api
 from penstock.protocol import headers as names
 from penstock.protocol.batch import batch_exception
 from penstock.spark.delivery import Written
-from penstock.spark.last_message import last_message
 from penstock.spark.reconnecting import ReconnectingConnection
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.task_identity import Marker, TaskIdentity
 from penstock.spark.wire import BlockingConnection
 
-OUT_MAX = 1 << 40  # a whole batch goes out at once
+OUT_MAX = 1 << 40  # no limit: a batch is sent in one write
 
 
 class AtomicDelivery:
-    """`start` says how many rows are there already; then `send` and `finish` as those of Delivery."""
+    """Atomic delivery. Call `start` first, then `send` and `finish` as for SinkDelivery."""
 
     def __init__(
-        self, options: SinkOptions, link: ReconnectingConnection, identity: TaskIdentity, *, rollup: bool
+        self,
+        options: SinkOptions,
+        connection: ReconnectingConnection,
+        identity: TaskIdentity,
+        *,
+        rollup: bool,
     ) -> None:
         assert options.marker_subject is not None
         self.options = options
-        self.link = link
+        self.connection = connection
         self.identity = identity
-        self.rollup = rollup  # the stream takes rollups: one marker is left of a task
+        self.rollup = rollup  # the stream allows rollups: only the task's last marker remains
         self.subject = f"{options.marker_subject}.{identity.query}.{identity.partition}"
-        self.done = 0  # rows in the stream
-        self.skipped = 0  # of them, those an earlier try wrote
+        self.done = 0  # rows stored in the stream
+        self.skipped = 0  # of these, rows stored by an earlier attempt
         self._marker_seq = 0
         self._last_seq = 0
-        self._kept: deque[tuple[Rows, int]] = deque()  # rows, and where to go on in them
-        self._waiting = 0
+        self._uncommitted: deque[tuple[Rows, int]] = deque()  # rows, index of the first uncommitted one
+        self._uncommitted_rows = 0
 
     def start(self) -> int:
-        """Reads the marker; returns how many rows of this task are stored. Raises MisuseError when a later
-        micro-batch was written."""
-        self.link.ask(self._read_marker)
+        """Read the marker and return how many rows of this task are stored.
+
+        Raises MisuseError if a later micro-batch was already written.
+        """
+        self.connection.call(self._read_marker)
         self.skipped = self.done
         return self.done
 
     def _read_marker(self, connection: BlockingConnection) -> None:
-        found = last_message(connection, self.options.stream, self.subject)
+        found = connection.last_message(self.options.stream, self.subject)
         self.done, self._marker_seq = 0, 0
         if found is not None:
             marker = Marker.decode(found.data, self.subject)
@@ -70,29 +76,34 @@ class AtomicDelivery:
             self.done = marker.next if marker.epoch == self.identity.epoch else 0
 
     def send(self, rows: Rows) -> None:
-        """Rows that follow those there are. Raises JetStreamApiError for a batch the server refuses,
-        MaxPayloadError, and the last connection error after `retrySeconds` without progress."""
-        self._kept.append((rows, 0))
-        self._waiting += len(rows)
-        while self._waiting > self.options.atomic_rows:  # one batch at least is left to be the last
+        """Queue the next rows and commit every full batch.
+
+        Raises JetStreamApiError if the server rejects a batch, MaxPayloadError, and the last connection
+        error after `retrySeconds` without progress.
+        """
+        self._uncommitted.append((rows, 0))
+        self._uncommitted_rows += len(rows)
+        while self._uncommitted_rows > self.options.atomic_rows:  # `finish` needs a last batch
             self._commit(self.options.atomic_rows)
 
     def finish(self) -> Written:
-        if self._waiting:
-            self._commit(self._waiting, last=True)
+        """Commit the remaining rows as the task's last batch. Raises what `send` raises."""
+        if self._uncommitted_rows:
+            self._commit(self._uncommitted_rows, last=True)
         return Written(self.done - self.skipped, self.skipped, self._last_seq)
 
     def _commit(self, count: int, *, last: bool = False) -> None:
-        """One batch of the next `count` rows; the `last` one of the task."""
+        """Commit the next `count` rows as one batch. last: it is the task's last batch."""
         target = self.done + count
         while self.done < target:
-            with self.link.trying(self.done):
-                connection = self.link.connection()
+            with self.connection.trying(self.done):
+                connection = self.connection.current()
                 before = self.done
                 try:
                     self._try(connection, count, last=last)
                 except errors.WrongLastSequenceError:
-                    # Another try of this task, or this one before its connection broke, was faster.
+                    # Another attempt of this task stored the batch, or this one did before its connection
+                    # broke and the ack was lost. The marker tells which rows are stored.
                     self._read_marker(connection)
                     if self.done not in (before, target):
                         raise errors.JetStreamError(
@@ -107,7 +118,7 @@ class AtomicDelivery:
         head = f"{names.BATCH_ID}: {batch_id}\r\n{names.EXPECTED_STREAM}: {self.options.stream}\r\n".encode()
         numbered = f"{names.BATCH_SEQUENCE}: ".encode()
         seq, left = 1, count
-        for rows, at in self._kept:
+        for rows, at in self._uncommitted:
             take = min(left, len(rows) - at)
             wrote = rows.encode(
                 out, at, take, number=seq, fixed=head, numbered=numbered, out_max=OUT_MAX,
@@ -136,10 +147,10 @@ class AtomicDelivery:
         self.done += count
 
     def _drop(self, count: int) -> None:
-        self._waiting -= count
+        self._uncommitted_rows -= count
         while count:
-            rows, at = self._kept.popleft()
+            rows, at = self._uncommitted.popleft()
             take = min(count, len(rows) - at)
             count -= take
             if at + take < len(rows):
-                self._kept.appendleft((rows, at + take))
+                self._uncommitted.appendleft((rows, at + take))

@@ -1,9 +1,8 @@
-"""Options of format `jetstream`: the connection, and what parses all of them. Checked once, frozen,
-picklable.
+"""Connection options of format `jetstream`, and the parser shared by source and sink options.
 
-Invariants: every option a user gives is known (a typo is an error that names the nearest option, never a
-silent default); what is contradictory is refused before anything connects; secrets stay out of `repr`.
-Option names are case-insensitive, as everywhere in Spark.
+Options are validated once, frozen and picklable. Invariants: an unknown option is an error that names the
+nearest known one, never a silent default; contradictory options are rejected before connecting; secrets are
+not part of `repr`. Option names are case-insensitive, as everywhere in Spark.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ DEFAULT_PORT = 4222
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """One server to try. tls: the address asked for it."""
+    """Address of one server. tls: the URL scheme was `tls://`."""
 
     host: str
     port: int
@@ -44,7 +43,7 @@ class ServerAddress:
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """How to reach a server; all an executor needs to connect."""
+    """Everything an executor needs to connect."""
 
     servers: tuple[ServerAddress, ...]
     """Option `servers`: comma-separated `nats://[user[:password]@]host[:port]`, `tls://…` or `host[:port]`.
@@ -60,9 +59,9 @@ class ConnectionOptions:
     nkey: str | None = None
     """Option `nkey`: path, on every executor, of a file with the seed of a user's nkey."""
     tls: bool = False
-    """Option `tls`: insist on TLS. A server that requires it gets it anyway. Default false."""
+    """Option `tls`: require TLS. A server that requires TLS gets it regardless. Default false."""
     tls_ca: str | None = None
-    """Option `tlsCa`: PEM file of the authorities to trust, on every executor. Default: the machine's."""
+    """Option `tlsCa`: PEM file of trusted CAs, on every executor. Default: the system's."""
     tls_cert: str | None = None
     """Option `tlsCert`: PEM file of the client certificate."""
     tls_key: str | None = None
@@ -74,14 +73,17 @@ class ConnectionOptions:
     request_timeout_s: float = 10.0
     """Option `requestTimeoutSeconds`: for one answer of the JetStream API. Default 10."""
     retry_s: float = 60.0
-    """Option `retrySeconds`: how long a task goes on reconnecting without receiving anything. Default 60."""
+    """Option `retrySeconds`: how long a task retries without progress before it fails. Default 60."""
 
     def proof(self) -> Proof | None:
-        """What is signed with, read now; None without `credentials` and `nkey`. Raises CredentialsError."""
+        """Read the signing key and JWT from their file; None without `credentials` and `nkey`.
+
+        Raises CredentialsError.
+        """
         path = self.credentials or self.nkey
         if path is None:
             return None
-        from penstock.protocol.proofs import from_credentials, from_seed  # most sources have none
+        from penstock.protocol.proofs import from_credentials, from_seed  # rarely needed
 
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -91,13 +93,14 @@ class ConnectionOptions:
             raise CredentialsError(f"option {name!r}: {path}: {error}") from error
 
     def tls_context(self) -> ssl.SSLContext:
+        """TLS context made from the options `tlsCa`, `tlsCert` and `tlsKey`."""
         context = ssl.create_default_context(cafile=self.tls_ca)
         if self.tls_cert is not None:
             context.load_cert_chain(self.tls_cert, self.tls_key)
         return context
 
 
-# The order of these names is the one of the error that lists them.
+# The error for an unknown option lists the names in this order.
 CONNECTION_OPTIONS = (
     "servers",
     "user",
@@ -118,7 +121,7 @@ CONNECTION_OPTIONS = (
 
 
 class OptionParser:
-    """Reads one set of options, those of the connection among them. A format names its own in `known`."""
+    """Parser for one set of options. Subclasses list theirs, including connection options, in `known`."""
 
     known: ClassVar[tuple[str, ...]] = CONNECTION_OPTIONS
     aliases: ClassVar[Mapping[str, str]] = {}
@@ -181,7 +184,7 @@ class OptionParser:
         return self.items(name)
 
     def subject(self, name: str, text: str) -> str:
-        """`text`, a subject without wildcards that option `name` gave."""
+        """Validate the subject in option `name`; wildcards are not allowed."""
         return check_subject(name, text, wildcards=False)
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -213,7 +216,10 @@ class OptionParser:
 
 
 def parse_server(text: str) -> ServerAddress:
-    """`nats://user:password@host:port`, `tls://token@host`, `host:port` or `host`; ConfigError otherwise."""
+    """Parse `nats://user:password@host:port`, `tls://token@host`, `host:port` or `host`.
+
+    Raises ConfigError.
+    """
     parts = urlsplit(text if "://" in text else f"nats://{text}")
     try:
         port = parts.port or DEFAULT_PORT
@@ -231,6 +237,7 @@ def parse_server(text: str) -> ServerAddress:
 
 
 def check_subject(option: str, text: str, *, wildcards: bool) -> str:
+    """Return `text` if it is a valid subject, or filter with `wildcards`. Raises ConfigError."""
     tokens = text.split(".")
     bad = any(not token or any(c.isspace() or c == "\0" for c in token) for token in tokens)
     bad = bad or ">" in tokens[:-1] or (not wildcards and bool({"*", ">"} & set(tokens)))

@@ -1,15 +1,15 @@
-"""Payloads into columns, in the executor, by Arrow: text, JSON, Avro, Arrow batches.
+"""Decode payloads into Arrow columns in the executor: text, JSON, Avro, Arrow IPC.
 
-JSON goes through pyarrow's reader, a batch at a time. Each payload is wrapped as `{"r":payload}` and the
-lines are read as one text. A payload can't change how many rows come out unseen: each line holds at least one
-document, and what is unfinished in one line can't go on in the next, since after the wrapper's `}` no JSON
-goes on with `{`. So as many rows as payloads are the right rows; anything else, and any error, makes fewer
-payloads be read together, until those at fault are read one by one.
+JSON payloads are parsed by pyarrow's reader in batches. Each payload is wrapped as `{"r":payload}` on a line
+of its own. A malformed payload cannot change the number of rows undetected: each line holds at least one
+document, and an unfinished document cannot continue on the next line because no JSON continues with `{` after
+the wrapper's `}`. If the number of rows equals the number of payloads, the rows are correct. Otherwise, or on
+any error, the batch is divided until the malformed payloads are decoded singly.
 
-Invariants: one element out for one payload in, in order; an empty payload (a marker of a deletion) and JSON's
-null are null; a payload that can't be read never fails its neighbours (but in mode FAILFAST the query).
+Invariants: one element per payload, in order; an empty payload (a delete marker) and JSON `null` are null; a
+malformed payload does not affect other rows (mode FAILFAST fails the query instead).
 
-Rejected: a JSON parser of our own; Python's json for every row (a tenth of the rate).
+Rejected: our own JSON parser; Python's json module for every row (a tenth of the throughput).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from penstock import errors
 from penstock.extras import need
 from penstock.spark.source_options import PayloadOptions
 
-# So few payloads are read one by one rather than divided further.
-ROWS_ALONE = 16
+# Batches of at most this many payloads are decoded singly instead of divided further.
+SINGLE_ROWS_MAX = 16
 _ROW_AT_FAULT = re.compile(r"in row (\d+)")
 _TEXT_SHOWN = 200
 
-# A column, and which rows to keep (None: all).
+# A column and a mask of rows to keep; None keeps all.
 Decoded = tuple[pa.Array, pa.Array | None]
 
 
@@ -45,9 +45,9 @@ class MalformedPayloadError(errors.PenstockError):
 
 
 def decoder_for(options: PayloadOptions, kind: pa.DataType) -> Decoder | None:
-    """What makes a column of type `kind` of payloads; None when they are left as they are.
+    """The decoder that produces a column of type `kind`; None for raw payloads.
 
-    Raises ConfigError when that format can't make such a column.
+    Raises ConfigError if the payload format cannot produce that type.
     """
     if options.kind == "string":
         return StringDecoder(options, kind)
@@ -61,7 +61,7 @@ def decoder_for(options: PayloadOptions, kind: pa.DataType) -> Decoder | None:
 
 
 class Decoder(ABC):
-    """Binary arrays into arrays of `kind`. Keeps to option `mode`."""
+    """Decodes binary arrays into arrays of type `kind`, and applies option `mode`."""
 
     def __init__(self, options: PayloadOptions, kind: pa.DataType) -> None:
         self.options = options
@@ -69,10 +69,10 @@ class Decoder(ABC):
 
     @abstractmethod
     def decode(self, raw: pa.BinaryArray) -> tuple[pa.Array, list[int]]:
-        """The column, and the rows whose payloads can't be read (null in it)."""
+        """Return the column and the indices of malformed payloads, which are null in it."""
 
     def __call__(self, raw: pa.BinaryArray) -> Decoded:
-        """Raises MalformedPayloadError in mode FAILFAST."""
+        """Decode and apply option `mode`. Raises MalformedPayloadError in mode FAILFAST."""
         column, bad = self.decode(raw)
         if not bad or self.options.mode == "PERMISSIVE":
             return column, None
@@ -90,7 +90,7 @@ class Decoder(ABC):
 
 
 class StringDecoder(Decoder):
-    """UTF-8. What is none has U+FFFD in the places that are not."""
+    """UTF-8 text. Invalid bytes become U+FFFD."""
 
     def decode(self, raw: pa.BinaryArray) -> tuple[pa.Array, list[int]]:
         try:
@@ -102,7 +102,7 @@ class StringDecoder(Decoder):
 
 
 class StructDecoder(Decoder):
-    """A struct a payload, with the text of those that can't be read in the schema's corrupt field."""
+    """One struct per payload. Malformed payloads go as text into the schema's corrupt-record field."""
 
     def __init__(self, options: PayloadOptions, kind: pa.DataType) -> None:
         super().__init__(options, kind)
@@ -118,7 +118,10 @@ class StructDecoder(Decoder):
         self.values_kind = pa.struct([f for f in self.fields if f.name != options.corrupt_column])
 
     def finish(self, values: pa.StructArray, raw: pa.BinaryArray, bad: list[int]) -> pa.Array:
-        """`values` (of values_kind, null where malformed) as `kind`: malformed ones are structs of nulls."""
+        """Convert `values` (type values_kind, null where malformed) to `kind`.
+
+        Malformed rows become structs whose fields are null.
+        """
         count = len(raw)
         nulls = values.is_null()
         corrupt = pa.nulls(count, pa.string())
@@ -137,8 +140,10 @@ class StructDecoder(Decoder):
 
 
 class JsonDecoder(StructDecoder):
-    """JSON objects, as Spark's from_json reads them: unknown fields are left out, absent ones null, a field
-    that is a string takes any value's text."""
+    """JSON objects with the semantics of Spark's from_json.
+
+    Unknown fields are ignored, missing fields are null, and a string field takes any value as text.
+    """
 
     def __init__(self, options: PayloadOptions, kind: pa.DataType) -> None:
         super().__init__(options, kind)
@@ -153,26 +158,29 @@ class JsonDecoder(StructDecoder):
         at, window = 0, len(raw)
         while at < len(raw):
             part = filled[at : at + window]
-            together, fault = self.together(part)
-            if together is None and len(part) > ROWS_ALONE:
-                window = max(ROWS_ALONE, fault or len(part) // 4)
+            together, fault = self.decode_batch(part)
+            if together is None and len(part) > SINGLE_ROWS_MAX:
+                window = max(SINGLE_ROWS_MAX, fault or len(part) // 4)
                 continue
-            chunks.append(self.one_by_one(part, at, bad) if together is None else together)
+            chunks.append(self.decode_singly(part, at, bad) if together is None else together)
             at += len(part)
             window *= 4
         values = chunks[1] if len(chunks) == 2 else pa.concat_arrays(chunks)
         return self.finish(values, raw, bad), bad
 
-    def together(self, raw: pa.BinaryArray) -> tuple[pa.StructArray | None, int]:
-        """All of them by pyarrow's reader; None when one can't be read so, and which (0: not known)."""
+    def decode_batch(self, raw: pa.BinaryArray) -> tuple[pa.StructArray | None, int]:
+        """Decode all payloads with pyarrow's reader.
+
+        Returns (array, 0), or (None, index of the offending row, 0 if unknown) if that fails.
+        """
         if not self.values_kind.num_fields:
-            return None, 0  # without a field the reader counts no rows
+            return None, 0  # the reader reports no rows for a struct without fields
         lines = pc.binary_join_element_wise(b'{"r":', raw, b"}\n", b"")
         _, offsets, data = lines.buffers()
         ends = memoryview(offsets).cast("i")
         start, end = ends[lines.offset], ends[lines.offset + len(lines)]
         try:
-            raw.cast(pa.string())  # pyarrow's reader lets through what is no UTF-8
+            raw.cast(pa.string())  # pyarrow's reader accepts invalid UTF-8
             table = pyarrow.json.read_json(
                 pa.BufferReader(data.slice(start, end - start)),
                 read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=end - start + 1),
@@ -187,14 +195,17 @@ class JsonDecoder(StructDecoder):
             found = _ROW_AT_FAULT.search(str(error))
             return None, int(found[1]) if found else 0
 
-    def one_by_one(self, raw: pa.BinaryArray, first: int, bad: list[int]) -> pa.StructArray:
-        """By Python. `first` is the number of the first one; those that can't be read are added to `bad`."""
+    def decode_singly(self, raw: pa.BinaryArray, first: int, bad: list[int]) -> pa.StructArray:
+        """Decode each payload with Python's json.
+
+        first: index of the first payload. bad: receives the indices of malformed payloads.
+        """
         rows = []
         for i, payload in enumerate(raw.to_pylist()):
             row = None
             try:
                 row = _coerce(json.loads(payload, parse_float=Decimal), self.values_kind)
-                pa.array([row], self.values_kind)  # refuses numbers out of their type's range
+                pa.array([row], self.values_kind)  # rejects numbers out of range
             except (ValueError, ArithmeticError, RecursionError, pa.ArrowException):
                 row = None
                 bad.append(first + i)
@@ -203,7 +214,7 @@ class JsonDecoder(StructDecoder):
 
 
 class ArrowDecoder(Decoder):
-    """Arrow IPC streams: the rows of a payload's batches as an array of structs."""
+    """Arrow IPC streams. The rows of a payload's batches become an array of structs."""
 
     def __init__(self, options: PayloadOptions, kind: pa.DataType) -> None:
         super().__init__(options, kind)
@@ -241,7 +252,10 @@ class ArrowDecoder(Decoder):
 
 
 class AvroDecoder(StructDecoder):
-    """Avro records without a container, by fastavro: a Python object a row, so slower than the others."""
+    """Avro records without a container, read by fastavro.
+
+    Slower than the other decoders: fastavro makes a Python object per row.
+    """
 
     def __init__(self, options: PayloadOptions, kind: pa.DataType) -> None:
         super().__init__(options, kind)
@@ -255,7 +269,7 @@ class AvroDecoder(StructDecoder):
                 try:
                     row = self.read(payload)
                     pa.array([row], self.values_kind)
-                except Exception:  # noqa: BLE001  a reader of bytes of any kind fails in any way
+                except Exception:  # noqa: BLE001  fastavro raises many types for malformed input
                     row = None
                     bad.append(i)
             rows.append(row)
@@ -290,7 +304,10 @@ def _is_text(value: bytes) -> bool:
 
 
 def _parse_kind(kind: pa.DataType) -> pa.DataType:
-    """The type pyarrow's reader makes, of which `_conform` makes `kind`. ConfigError when it can't."""
+    """The type to request from pyarrow's reader so that `_conform` can produce `kind`.
+
+    Raises ConfigError if the reader has no such type.
+    """
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, _parse_kind(f.type)) for f in kind])
     if pa.types.is_list(kind):
@@ -313,7 +330,7 @@ def _parse_kind(kind: pa.DataType) -> pa.DataType:
 
 
 def _conform(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """What the reader made, as the type Spark expects: names of list items, dates, nullability."""
+    """Convert the reader's array to the type Spark expects: list item names, dates, nullability."""
     if array.type.equals(kind, check_metadata=True):
         return array
     if pa.types.is_struct(kind):
@@ -326,7 +343,7 @@ def _conform(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _coerce(value: Any, kind: pa.DataType) -> Any:
-    """A value of Python's json as one that pyarrow takes for `kind`; ValueError when it is another kind."""
+    """Convert a value from Python's json to one pyarrow accepts for `kind`. Raises ValueError."""
     if value is None:
         return None
     if pa.types.is_struct(kind) and isinstance(value, dict):

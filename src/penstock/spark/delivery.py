@@ -1,15 +1,15 @@
-"""Bringing a task's rows into a stream: by publishes with a window of acks, or by fast ingest.
+"""Writes a task's rows to a stream, by publishes with a window of acks or by fast ingest.
 
-Both number the rows they are given, keep them until they are acked, and after a lost connection begin anew at
-the first row that is not. What arrives twice that way is dropped by the server, which knows the rows' message
-ids (`exactlyOnce`); a row counts as written only when its ack has come.
+Both number the rows, keep each row until it is acked, and after a lost connection resume at the first unacked
+row. The server drops rows that arrive twice by their message ids (`exactlyOnce`). A row counts as written
+only after its ack.
 
-- `publish`: every row is a publish with a reply subject, up to `ackWindow` (and 16 MiB) of them under way.
+- `publish`: every row is a publish with a reply subject, with up to `ackWindow` rows and 16 MiB in flight.
   Works with every server and stream.
-- `fast`: one fast batch (ADR-50) a connection, gap mode fail, flow control by the server. Its acks say up to
-  which row all is stored, so there are few of them.
+- `fast`: one fast batch (ADR-50) per connection, in gap mode fail, with flow control by the server. A flow
+  ack is cumulative, so there are few of them.
 
-Rejected: one request per row; reading acks on a second thread (they fit the socket's buffer).
+Rejected: one request per row; reading acks on a second thread (they fit into the socket's buffer).
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ from penstock.spark.wire import BlockingConnection
 
 ACK_SID = b"3"
 SEND_BYTES = 1 << 20
-UNDER_WAY_BYTES = 16 << 20
+IN_FLIGHT_BYTES_MAX = 16 << 20
 OUTSTANDING_ACKS = 2
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a task wrote. duplicates: rows the stream already had, of an earlier try."""
+    """Result of a task. rows: rows in the stream. duplicates: rows stored by an earlier attempt. last_seq:
+    stream sequence of the last row."""
 
     rows: int
     duplicates: int
@@ -56,55 +57,59 @@ class Written:
 
 
 class SinkDelivery(ABC):
-    """`send` takes rows, and may keep them; once `finish` returns all of them are in the stream."""
+    """Delivers rows in order. `send` may buffer; when `finish` returns, every row is stored."""
 
-    def __init__(self, options: SinkOptions, link: ReconnectingConnection) -> None:
+    def __init__(self, options: SinkOptions, connection: ReconnectingConnection) -> None:
         self.options = options
-        self.link = link
+        self.connection = connection
         self.out = OutBuffer()
-        self.total = 0  # rows taken; they are numbered from 0
-        self.next = 0  # the number of the next row to send
-        self._kept: deque[tuple[int, Rows]] = deque()  # number of the first row, rows
-        self._on: BlockingConnection | None = None  # the connection that is prepared
+        self.total = 0  # rows accepted; they are numbered from 0
+        self.next = 0  # number of the next row to send
+        self._unacked: deque[tuple[int, Rows]] = deque()  # number of the first row, rows
+        self._prepared: BlockingConnection | None = None  # the connection `begin` was called for
 
     @property
     @abstractmethod
     def base(self) -> int:
-        """All rows below this number are acked."""
+        """Every row below this number is acked."""
 
     @abstractmethod
     def begin(self, connection: BlockingConnection) -> None:
-        """Prepares a new connection; `next` is `base`."""
+        """Prepare a new connection. `next` equals `base`."""
 
     @abstractmethod
     def step(self, connection: BlockingConnection) -> None:
-        """Sends what may be sent, else waits for an answer."""
+        """Send rows if the window allows it, else wait for an answer."""
 
     @abstractmethod
     def finish(self) -> Written:
-        """Waits until all is acked. Raises what `send` raises."""
+        """Wait until every row is acked. Raises what `send` raises."""
 
     def send(self, rows: Rows) -> None:
-        """Raises JetStreamApiError for a refused row, MaxPayloadError, NoStreamError, and the last connection
-        error after `retrySeconds` without progress."""
+        """Queue rows and return when they are sent, not necessarily acked.
+
+        Raises JetStreamApiError for a rejected row, MaxPayloadError, NoStreamError, and the last connection
+        error after `retrySeconds` without progress.
+        """
         if not len(rows):
             return
-        self._kept.append((self.total, rows))
+        self._unacked.append((self.total, rows))
         self.total += len(rows)
         self.run(lambda: self.next >= self.total)
 
     def run(self, done: Callable[[], bool]) -> None:
+        """Call `step` until `done` returns true; reconnect and resume at `base` when needed."""
         while not done():
-            with self.link.trying(self.base):
-                connection = self.link.connection()
-                if connection is not self._on:
+            with self.connection.trying(self.base):
+                connection = self.connection.current()
+                if connection is not self._prepared:
                     self.out.clear()
                     self.next = self.base
                     self.begin(connection)
-                    self._on = connection
+                    self._prepared = connection
                 self.step(connection)
-            while self._kept and self._kept[0][0] + len(self._kept[0][1]) <= self.base:
-                self._kept.popleft()
+            while self._unacked and self._unacked[0][0] + len(self._unacked[0][1]) <= self.base:
+                self._unacked.popleft()
 
     def encode(
         self,
@@ -116,10 +121,12 @@ class SinkDelivery(ABC):
         end: bytes,
         fixed: bytes,
     ) -> int:
-        """Rows from `next` on into `out`; returns how many. Raises MaxPayloadError when the next one is too
-        large for the server."""
+        """Encode up to `count` rows from `next` on into `out` and return how many.
+
+        Raises MaxPayloadError if the next row exceeds the server's limit.
+        """
         wrote = 0
-        for first, rows in self._kept:
+        for first, rows in self._unacked:
             at = self.next + wrote - first
             if at >= len(rows):
                 continue
@@ -138,7 +145,7 @@ class SinkDelivery(ABC):
         return wrote
 
     def expect_stream(self) -> bytes:
-        """The header line that keeps rows out of other streams."""
+        """Header line that makes the server reject rows whose subject belongs to another stream."""
         return f"Nats-Expected-Stream: {self.options.stream}\r\n".encode()
 
 
@@ -147,12 +154,14 @@ def _inbox(options: ConnectionOptions) -> str:
 
 
 class PublishDelivery(SinkDelivery):
-    def __init__(self, options: SinkOptions, link: ReconnectingConnection) -> None:
-        super().__init__(options, link)
+    """One publish per row, with a window of acks."""
+
+    def __init__(self, options: SinkOptions, connection: ReconnectingConnection) -> None:
+        super().__init__(options, connection)
         self._acks = AckWindow(ACK_SID, options.stream.encode(), options.window)
         self._reply = b""
-        self._flights: deque[tuple[int, int]] = deque()  # number behind the last row, bytes
-        self._flying = 0
+        self._in_flight: deque[tuple[int, int]] = deque()  # number after the last row, bytes
+        self._in_flight_bytes = 0
 
     @property
     def base(self) -> int:
@@ -161,20 +170,20 @@ class PublishDelivery(SinkDelivery):
     def begin(self, connection: BlockingConnection) -> None:
         inbox = _inbox(self.options.connection)
         self._reply = f"{inbox}.".encode()
-        self._flights.clear()
-        self._flying = 0
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
         connection.send(b"SUB %s.* %s\r\n" % (inbox.encode(), ACK_SID))
 
     def step(self, connection: BlockingConnection) -> None:
         room = self._acks.size - (self.next - self._acks.base)
-        if self.next < self.total and room and self._flying < UNDER_WAY_BYTES:
+        if self.next < self.total and room and self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
             fixed = self.expect_stream()
             wrote = self.encode(connection, room, reply=self._reply, number=self.next, end=b"", fixed=fixed)
             size = self.out.size
             self.next += wrote
             self._acks.sent(max(0, self.next - self._acks.end))
-            self._flights.append((self.next, size))
-            self._flying += size
+            self._in_flight.append((self.next, size))
+            self._in_flight_bytes += size
             connection.send(self.out.take())
         else:
             self._receive(connection)
@@ -190,11 +199,11 @@ class PublishDelivery(SinkDelivery):
                 raise connection.broken()
             else:
                 self._take_other()
-        while self._flights and self._flights[0][0] <= self._acks.base:
-            self._flying -= self._flights.popleft()[1]
+        while self._in_flight and self._in_flight[0][0] <= self._acks.base:
+            self._in_flight_bytes -= self._in_flight.popleft()[1]
 
     def _take_other(self) -> None:
-        """An answer the kernel does not know."""
+        """Handle an answer other than a plain pub ack."""
         acks, stream = self._acks, self.options.stream
         if acks.header.startswith(b"NATS/1.0 503"):
             raise errors.NoStreamError(self._subject_of(acks.number))
@@ -207,7 +216,7 @@ class PublishDelivery(SinkDelivery):
         acks.acknowledge(acks.number, ack.duplicate, ack.seq)
 
     def _subject_of(self, number: int) -> str:
-        for first, rows in self._kept:
+        for first, rows in self._unacked:
             if first <= number < first + len(rows):
                 return rows.subject(number - first).decode("utf-8", "replace")
         return "of an earlier row"
@@ -218,8 +227,10 @@ class PublishDelivery(SinkDelivery):
 
 
 class FastDelivery(SinkDelivery):
-    def __init__(self, options: SinkOptions, link: ReconnectingConnection) -> None:
-        super().__init__(options, link)
+    """Fast ingest (ADR-50), one batch per connection."""
+
+    def __init__(self, options: SinkOptions, connection: ReconnectingConnection) -> None:
+        super().__init__(options, connection)
         self._base = 0
         self._last_seq = 0
         self._first = 0  # number of the row with batch sequence 1
@@ -252,7 +263,7 @@ class FastDelivery(SinkDelivery):
             self._send_rows(connection)
         elif self._ending and self.next == self.total and flow.room and flow.sent:
             seq = flow.take()
-            self.next += 1  # nothing more to send; the end-of-batch message is no row
+            self.next += 1  # past `total`: the end-of-batch message is sent once and is not a row
             self._send_end(connection, seq)
         else:
             self._receive(connection)
@@ -308,16 +319,20 @@ class FastDelivery(SinkDelivery):
         self._base = max(self._base, min(self._first + self._flow.acked, self.total))
 
     def _on_end(self, connection: BlockingConnection) -> None:
-        """The server ended the batch, by itself or as it was asked: what it did not take is sent in a new
-        one, unless it refused a row."""
+        """Handle the end of the batch, requested or not.
+
+        Rows the server did not store are sent in a new batch, unless it rejected a row.
+        """
         if self._refusal is not None:
             raise self._refusal
         if self._base < self.total or not self._ending:
             raise errors.DisconnectedError(f"{connection.address}: the server ended the batch early")
 
     def _is_finished(self) -> bool:
-        """All rows are stored, and the batch is ended, or gone with its connection, or was never begun."""
-        return self._base >= self.total and (self._flow.is_over or not self._flow.sent or not self.link.is_up)
+        """Whether every row is stored and no batch is open on the connection."""
+        return self._base >= self.total and (
+            self._flow.is_over or not self._flow.sent or not self.connection.is_up
+        )
 
     def finish(self) -> Written:
         self._ending = True

@@ -1,4 +1,4 @@
-"""The driver's questions to the server: what the streams hold, and where a read begins and ends in them."""
+"""Server requests made by Spark's driver: stream bounds, and the start and end of a read."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ T = TypeVar("T")
 
 _NAMES_SHOWN = 10
 
-# What a server that was restarted, or another one of its cluster, may answer in a moment.
-_PASSING = (*CONNECTION_LOST, errors.JetStreamNotEnabledError)
+# Errors that may disappear when the server has restarted or another server of the cluster takes over.
+_TRANSIENT = (*CONNECTION_LOST, errors.JetStreamNotEnabledError)
 
 
 class Driver:
-    """Its connection is made when first used, made anew when it was lost between two triggers, and left
-    behind when pickled.
+    """The driver's connection: opened on first use, reopened when lost, and not pickled.
 
-    A server that has answered before is waited for, `retrySeconds` long, as the tasks do: a query outlives
-    its restart. One that never did is an error at once: a wrong address is no outage.
+    If a server answered before, transient errors are retried for `retrySeconds`, as tasks do, so that a query
+    survives a server restart. If none ever answered, the error is raised at once: a wrong address is not an
+    outage.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -40,8 +40,11 @@ class Driver:
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "_connection": None, "_was_answered": False}
 
-    def ask(self, question: Callable[[BlockingConnection], T]) -> T:
-        """Questions only read, so one that met a dead connection is asked again on a new one."""
+    def call(self, request: Callable[[BlockingConnection], T]) -> T:
+        """Call `request` with a connection and return its result.
+
+        Requests must be read-only or idempotent: they are retried on a new connection when one is lost.
+        """
         from penstock.spark.wire import BlockingConnection
 
         retry_policy = RetryPolicy(self.options.connection.retry_s, 0)
@@ -49,14 +52,14 @@ class Driver:
             try:
                 if self._connection is None:
                     self._connection = BlockingConnection.open(self.options.connection)
-                answer = question(self._connection)
+                answer = request(self._connection)
                 self._was_answered = True
                 return answer
-            except _PASSING as error:
+            except _TRANSIENT as error:
                 self.close()
                 if not self._was_answered:
                     raise
-                retry_policy.bear(error, 0)
+                retry_policy.backoff(error, 0)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -64,43 +67,43 @@ class Driver:
             self._connection = None
 
     def bounds(self) -> dict[str, StreamBounds]:
-        """The first and last sequence of each stream.
+        """The bounds of each stream, by name.
 
-        Raises:
-            StreamNotFoundError: it lists the streams that exist. Also what `BlockingConnection.api` raises.
+        Raises StreamNotFoundError, whose text lists the streams that exist, and what
+        `BlockingConnection.api` raises.
         """
         from penstock.spark.range_sessions import stream_bounds
 
         found = {}
         for name in self.options.streams:
             try:
-                found[name] = self.ask(partial(stream_bounds, stream=name))
+                found[name] = self.call(partial(stream_bounds, stream=name))
             except errors.StreamNotFoundError as error:
                 raise errors.StreamNotFoundError(
                     error.code,
                     error.err_code,
-                    f"stream {name!r}: {error.description}; {self._what_there_is()}",
+                    f"stream {name!r}: {error.description}; {self._available_streams()}",
                 ) from error
         return found
 
-    def _what_there_is(self) -> str:
+    def _available_streams(self) -> str:
         prefix = self.options.connection.api_prefix
         hint = f"check options 'stream' and 'servers', and 'domain' (asked: {prefix})"
         try:
-            names = self.ask(lambda c: c.api(api.StreamNamesResponse, "STREAM.NAMES")).streams
+            names = self.call(lambda c: c.api(api.StreamNamesResponse, "STREAM.NAMES")).streams
         except errors.PenstockError:
-            return hint  # that is another right, and not what was asked
+            return hint  # listing streams takes another permission; report the original error
         shown = ", ".join(sorted(names)[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
         return f"there are {shown}; {hint}" if names else f"there are none; {hint}"
 
     def start_of(self, bounds: StreamBounds) -> int:
-        """Where a read that has no checkpoint begins."""
+        """The first sequence of a read without a checkpoint."""
         position = self.options.starting.of(bounds.name)
         at = resolve(position, bounds.first_seq, bounds.last_seq, partial(self.sequence_at, bounds.name))
         return max(at, bounds.first_seq)
 
     def end_of(self, bounds: StreamBounds) -> int:
-        """The first sequence a batch read does not read."""
+        """The end of a batch read, exclusive."""
         position = self.options.ending.of(bounds.name)
         at = resolve(position, bounds.first_seq, bounds.last_seq, partial(self.sequence_at, bounds.name))
         return min(at, bounds.last_seq + 1)
@@ -109,4 +112,4 @@ class Driver:
         """The first sequence of `stream` stored at or after a time (RFC3339)."""
         from penstock.spark.range_sessions import sequence_at_time
 
-        return self.ask(lambda c: sequence_at_time(c, stream, when))
+        return self.call(lambda c: sequence_at_time(c, stream, when))

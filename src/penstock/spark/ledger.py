@@ -1,21 +1,21 @@
-"""What a task finds out about an earlier try of itself: where it began to write, and what it stored.
+"""Finds the rows that an earlier attempt of a task stored, beyond the duplicate window.
 
-A server drops duplicates within the stream's duplicate window, two minutes as a rule. A query that is
-started again after a longer outage repeats its last micro-batch beyond that. So each task notes, before its
-first row, at which sequence of the stream it begins, in a key-value bucket under
-`<query>.<stream>.<partition>`; the note is written only if nobody wrote one meanwhile. A task that finds a
-note of its own micro-batch was run before: it reads the ids of what the stream holds from there on, and
-leaves those rows out.
+A server drops duplicates within the stream's duplicate window, two minutes by default. A query restarted
+after a longer outage repeats its last micro-batch outside of it. Therefore each task records, before its
+first row, the stream sequence at which it begins, in a key-value bucket under
+`<query>.<stream>.<partition>`. The entry is written with the expected last sequence of the subject
+(compare-and-set). A task that finds an entry of its own micro-batch has run before: it reads the message ids
+stored from that sequence on and skips those rows.
 
-Two tries at the same time both find the note or make it, read what is there, and what they still send twice
-arrives within the window.
+Two concurrent attempts both find or write the entry and read the same ids. What they then send twice arrives
+within the duplicate window.
 
-What the stream held when the task first looked at it is all the ledger has to know: a note may say too low a
-sequence, only not one behind the task's first row; and what another try stores from then on is within the
-window.
+The entry may name a sequence that is too low, never one after the task's first row: it is taken from the
+stream's state before that row. What another attempt stores later is covered by the duplicate window.
 
-Invariants: a note's micro-batch never goes back; there is one key for a partition, so the bucket stays small.
-What it can't see is what the stream no longer holds: messages consumed off a work queue, or expired.
+Invariants: the micro-batch of an entry never decreases; there is one key per partition, so the bucket stays
+small. The ledger cannot see messages that the stream no longer holds, such as expired ones or those consumed
+from a work queue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from penstock import errors
 from penstock.protocol import api
 from penstock.protocol import headers as names
 from penstock.spark.arrow import Buffers
-from penstock.spark.last_message import last_message
 from penstock.spark.offsets import SequenceRange
 from penstock.spark.range_sessions import bounds_of
 from penstock.spark.reader import RangeReader
@@ -41,18 +40,21 @@ TRIES = 5
 
 
 class Ledger:
-    """`info`: of the stream that is written to, from before the task's first row."""
+    """The ledger of one task.
+
+    info: stream info of the target, requested before the task's first row.
+    """
 
     def __init__(
         self,
         options: SinkOptions,
-        link: ReconnectingConnection,
+        connection: ReconnectingConnection,
         identity: TaskIdentity,
         info: api.StreamInfoResponse,
     ) -> None:
         assert options.ledger is not None
         self.options = options
-        self.link = link
+        self.connection = connection
         self.identity = identity
         self.bounds = bounds_of(options.stream, info)
         self.num_replicas = max(1, info.config.num_replicas)
@@ -60,52 +62,53 @@ class Ledger:
         self.subject = f"$KV.{options.ledger}.{identity.query}.{options.stream}.{identity.partition}"
 
     def stored_ids(self) -> frozenset[bytes]:
-        """Notes where this task begins; ids of what an earlier try of it stored, empty on the first one.
+        """Record where this task begins. Returns the message ids an earlier attempt stored, if any.
 
-        Raises MisuseError when a later micro-batch was written, and what the connection raises."""
-        began = self.link.ask(self._begin)
+        Raises MisuseError if a later micro-batch was written, and what the connection raises.
+        """
+        began = self.connection.call(self._begin)
         if began is None:
             return frozenset()
         bounds = self.bounds
         if began.created != bounds.created:
-            return frozenset()  # the stream was made anew: nothing of ours is in it
+            return frozenset()  # the stream was recreated: it holds none of our rows
         start = max(began.next, bounds.first_seq)
         return self._ids(SequenceRange(bounds.name, bounds.created, start, bounds.last_seq + 1))
 
     def _begin(self, connection: BlockingConnection) -> Marker | None:
-        """The note of an earlier try, or None after writing one."""
+        """The entry of an earlier attempt, or None after writing one."""
         for _ in range(TRIES):
             try:
-                found = last_message(connection, self.bucket, self.subject)
+                found = connection.last_message(self.bucket, self.subject)
             except errors.StreamNotFoundError:
-                self._make_bucket(connection)
+                self._create_bucket(connection)
                 continue
             seq = 0
             if found is not None:
-                note = Marker.decode(found.data, self.subject)
-                self.identity.check(note.epoch, f"its entry {self.subject!r} in the ledger")
-                if note.epoch == self.identity.epoch:
-                    return note
+                marker = Marker.decode(found.data, self.subject)
+                self.identity.check(marker.epoch, f"its entry {self.subject!r} in the ledger")
+                if marker.epoch == self.identity.epoch:
+                    return marker
                 seq = found.seq
-            note = Marker(self.identity.epoch, self.bounds.last_seq + 1, self.bounds.created)
-            if self._write(connection, note, seq):
+            marker = Marker(self.identity.epoch, self.bounds.last_seq + 1, self.bounds.created)
+            if self._write(connection, marker, seq):
                 return None
         raise errors.JetStreamError(
             f"the ledger's entry {self.subject!r} was changed by others {TRIES} times while this task wrote "
             "it: is one checkpoint used by two queries?"
         )
 
-    def _write(self, connection: BlockingConnection, note: Marker, expected: int) -> bool:
-        """False when somebody else wrote meanwhile."""
+    def _write(self, connection: BlockingConnection, marker: Marker, expected: int) -> bool:
+        """Write the entry if its last sequence is `expected`; False if another writer was faster."""
         block = f"NATS/1.0\r\n{names.EXPECTED_LAST_SUBJECT_SEQUENCE}: {expected}\r\n\r\n".encode()
-        answer = connection.request(self.subject, note.encode(), header=block)
+        answer = connection.request(self.subject, marker.encode(), header=block)
         try:
             api.decode_response(api.PubAck, answer, request=self.subject)
         except errors.WrongLastSequenceError:
             return False
         return True
 
-    def _make_bucket(self, connection: BlockingConnection) -> None:
+    def _create_bucket(self, connection: BlockingConnection) -> None:
         config = api.StreamConfig(
             name=self.bucket,
             subjects=[f"$KV.{self.options.ledger}.>"],
@@ -118,7 +121,7 @@ class Ledger:
         try:
             connection.api(api.StreamCreateResponse, f"STREAM.CREATE.{self.bucket}", config)
         except errors.AlreadyExistsError:
-            pass  # another task was faster
+            pass  # another task created it
         except (errors.PermissionsError, errors.JetStreamApiError) as error:
             raise errors.ConfigError(
                 f"the ledger {self.options.ledger!r} is not there and can't be made ({error}): create this "
@@ -127,7 +130,7 @@ class Ledger:
             ) from error
 
     def _ids(self, span: SequenceRange) -> frozenset[bytes]:
-        """The message ids in `span`: those of this task, all when the user makes them."""
+        """The message ids stored in `span`: this task's, or all of them with option `messageId`."""
         if span.end <= span.start:
             return frozenset()
         options = SourceOptions(connection=self.options.connection, streams=(span.stream,))
@@ -141,7 +144,7 @@ class Ledger:
 
 
 def _message_ids(rows: int, buffers: Buffers) -> list[bytes]:
-    """The values of Nats-Msg-Id in the kernel's buffers of a batch's headers."""
+    """The Nats-Msg-Id values in a batch's header buffers."""
     _, name_offsets, header_names, list_offsets, value_offsets, values = (
         pa.py_buffer(b) for b in buffers["headers"]
     )

@@ -1,11 +1,11 @@
-"""Where a query is in its streams: the offset Spark keeps in the checkpoint, and what it takes to move on.
+"""Offsets of a streaming query, as stored in Spark's checkpoint, and range planning.
 
 An offset is `{"v": 1, "streams": {"ORDERS": {"next": 123, "created": "2026-…Z"}}}`: per stream the next
-sequence to read and when the stream was created. Sequences, not counts: an offset means the same messages
-however often a query restarts, whoever deleted or filtered what in between. The creation time tells a stream
-from another one that was later made under the same name, whose sequences mean other messages.
+sequence to read and the stream's creation time. Offsets are sequences, not counts, so they denote the same
+messages after restarts, deletions and filter changes. The creation time distinguishes a stream from a later
+one of the same name, whose sequences denote other messages.
 
-Invariants: an end offset is never before its start for the same stream (`created` alike), unless the stream
+Invariants: an end offset is never before its start for the same stream (equal `created`), unless the stream
 itself went backwards and failOnDataLoss is off; ranges cover [start, end) exactly once, without overlap.
 """
 
@@ -22,12 +22,12 @@ OFFSET_VERSION = 1
 
 
 class DataLossError(JetStreamError):
-    """Messages that the query still had to read are gone, and failOnDataLoss is on."""
+    """Messages were removed before the query read them, and failOnDataLoss is on."""
 
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """`next`: the first sequence not yet read. `created`: the stream's creation time."""
+    """next: the first sequence not yet read. created: the stream's creation time (RFC3339)."""
 
     next: int
     created: str
@@ -35,19 +35,19 @@ class StreamPosition:
 
 @dataclass(frozen=True)
 class StreamBounds:
-    """What a stream holds now. Empty streams have first_seq == last_seq + 1."""
+    """First and last sequence of a stream. Empty streams have first_seq == last_seq + 1."""
 
     name: str
     created: str
     first_seq: int
     last_seq: int
     record_bytes: float = 1.0
-    """Mean size of its messages as stored."""
+    """Mean stored size of a message, bytes."""
 
 
 @dataclass(frozen=True)
 class SequenceRange:
-    """The sequences [start, end) of one stream: what one task reads."""
+    """The sequences [start, end) of one stream; one task reads one range."""
 
     stream: str
     created: str
@@ -59,6 +59,7 @@ Offset = dict[str, StreamPosition]
 
 
 def encode_offset(offset: Mapping[str, StreamPosition]) -> dict[str, Any]:
+    """The offset as JSON objects for Spark's checkpoint."""
     return {
         "v": OFFSET_VERSION,
         "streams": {name: {"next": p.next, "created": p.created} for name, p in sorted(offset.items())},
@@ -66,7 +67,7 @@ def encode_offset(offset: Mapping[str, StreamPosition]) -> dict[str, Any]:
 
 
 def decode_offset(raw: Mapping[str, Any]) -> Offset:
-    """ConfigError when it is not an offset of this source or of a later version."""
+    """Parse an offset from the checkpoint. Raises ConfigError for another format or version."""
     version = raw.get("v")
     if version != OFFSET_VERSION:
         raise ConfigError(
@@ -82,11 +83,11 @@ def decode_offset(raw: Mapping[str, Any]) -> Offset:
 
 
 def resume_at(bounds: StreamBounds, position: StreamPosition | None, *, fail_on_data_loss: bool) -> int:
-    """The sequence to go on at; a stream the offset does not know is read from its first message.
+    """The sequence at which to resume. A stream without a position is read from its first message.
 
-    Raises DataLossError when messages between the position and now are gone: the stream was made anew, was
-    purged or trimmed past the position, or ends before it. Without fail_on_data_loss: the nearest sequence
-    from which on everything is still to come.
+    Raises DataLossError if messages after the position are gone: the stream was recreated, was purged or
+    trimmed past the position, or ends before it. Without fail_on_data_loss, returns the nearest sequence from
+    which no message is missing.
     """
     if position is None:
         return bounds.first_seq
@@ -112,11 +113,12 @@ def resume_at(bounds: StreamBounds, position: StreamPosition | None, *, fail_on_
 def cap(
     available: Mapping[str, tuple[int, int]], limit: int | None, sizes: Mapping[str, float] | None = None
 ) -> dict[str, int]:
-    """Per stream the end of the next micro-batch, given (start, end) of what there is.
+    """The end of the next micro-batch per stream.
 
-    At most `limit` (None: no limit) sequences in all, or bytes with the `sizes` of the streams' messages,
-    shared evenly; what one stream does not use goes to the others; the largest backlog comes last and gets
-    at least one. A span of sequences bounds its rows from above.
+    available: (start, end) per stream. limit: sequences in total, None for no limit; with `sizes` (mean
+    message size per stream) it is bytes. The limit is shared evenly, and the share that one stream does not
+    use goes to the others. The stream with the largest backlog comes last and gets at least one sequence.
+    The number of sequences is an upper bound for the number of rows.
     """
     if limit is None:
         return {name: end for name, (_, end) in available.items()}
@@ -127,7 +129,7 @@ def cap(
         size = 1.0 if sizes is None else max(1.0, sizes[name])
         share = int(left // (len(by_size) - i) // size)
         if i == len(by_size) - 1 and left == limit:
-            share = max(1, share)  # a message larger than the limit goes alone
+            share = max(1, share)  # make progress even if one message exceeds the limit
         take = min(end - start, share)
         ends[name] = start + take
         left -= max(take, 0) * size
@@ -135,8 +137,10 @@ def cap(
 
 
 def split(span: SequenceRange, *, parts_min: int, records_max: int) -> list[SequenceRange]:
-    """`span` cut into contiguous ranges of nearly equal length: at least parts_min (when there are as many
-    sequences), none longer than records_max."""
+    """Split `span` into contiguous ranges of nearly equal length.
+
+    parts_min: least number of ranges, if there are that many sequences. records_max: longest range.
+    """
     length = span.end - span.start
     if length <= 0:
         return []

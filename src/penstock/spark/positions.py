@@ -1,10 +1,9 @@
-"""Where a read begins and ends in each of its streams, as the options say it.
+"""Start and end positions of a read, parsed from the options.
 
-A position is `earliest`, `latest`, a stream sequence, or a time. Like Kafka's offsets, an end is the first
-one not read; only the option `endingSequence` names the last one that is.
+A position is `earliest`, `latest`, a stream sequence, or a time. As with Kafka's offsets, an end is
+exclusive; only option `endingSequence` is inclusive.
 
-Rejected: Kafka's default of `latest` for streaming (a first run that silently skips what is stored surprises
-people).
+Rejected: Kafka's default of `latest` for streaming (a first run would silently skip stored messages).
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from penstock.errors import ConfigError
 
 SEQUENCE_MAX = (1 << 63) - 1
 
-# Kafka's numbers for the ends of a partition, in its JSON of offsets.
+# Kafka's encoding of latest and earliest in JSON offsets.
 _KAFKA_LATEST, _KAFKA_EARLIEST = -1, -2
 
 
 @dataclass(frozen=True)
 class Position:
-    """A place in a stream. `sequence` and `time` (RFC3339, UTC) are set for positions of that kind."""
+    """A position in a stream. `sequence` or `time` (RFC3339, UTC) is set if `kind` says so."""
 
     kind: Literal["earliest", "latest", "sequence", "time"]
     sequence: int = 0
@@ -38,7 +37,7 @@ LATEST = Position("latest")
 
 @dataclass(frozen=True)
 class Positions:
-    """One position for all streams, and those of streams that have one of their own."""
+    """A default position, and overrides for single streams."""
 
     default: Position
     by_stream: tuple[tuple[str, Position], ...] = ()
@@ -53,10 +52,10 @@ class Positions:
 def parse_positions(
     option: str, text: str, default: Position, streams: tuple[str, ...], *, times: bool = False
 ) -> Positions:
-    """What `option` says for `streams`: one position, or a JSON object {"ORDERS": position, …}; streams it
-    leaves out have the `default`. With `times`, numbers are milliseconds since the epoch, not sequences.
+    """Parse the value of `option`: one position, or a JSON object {"ORDERS": position, …}.
 
-    Raises ConfigError when it can't be read or names a stream that is not read.
+    Streams missing in the object get `default`. With `times`, numbers are milliseconds since the epoch, not
+    sequences. Raises ConfigError for a malformed value or a stream that is not read.
     """
     read = _time if times else _position
     if not text.strip().startswith("{"):
@@ -99,7 +98,7 @@ def _time(option: str, value: Any) -> Position:
 
 
 def parse_time(text: str, option: str = "startingTime") -> str:
-    """A time as RFC3339 in UTC, which the server understands; ConfigError when it is none."""
+    """Convert ISO 8601 or epoch milliseconds to RFC3339 in UTC. Raises ConfigError."""
     text = text.strip()
     try:
         if text.lstrip("-").isdigit():
@@ -114,15 +113,17 @@ def parse_time(text: str, option: str = "startingTime") -> str:
 
 
 def format_time(when: datetime) -> str:
-    """RFC3339 in UTC; a time without a zone is UTC."""
+    """RFC3339 in UTC. A time without a zone is taken as UTC."""
     when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
     return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def resolve(position: Position, first_seq: int, last_seq: int, sequence_at: Callable[[str], int]) -> int:
-    """The sequence a position means in a stream that holds [first_seq, last_seq]. `sequence_at`: the first
-    sequence stored at or after a time. What is before the first message is not brought back: a start there
-    means the first message."""
+    """The sequence of a position in a stream that holds [first_seq, last_seq].
+
+    sequence_at: returns the first sequence stored at or after a time. A given sequence is returned as it is,
+    even before the first message; callers clamp it.
+    """
     match position.kind:
         case "earliest":
             return first_seq
@@ -135,7 +136,7 @@ def resolve(position: Position, first_seq: int, last_seq: int, sequence_at: Call
 
 
 def only_one(values: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    """The one of these options that is given; ConfigError when two are."""
+    """The one of the options `names` that is given, or None. Raises ConfigError for more than one."""
     given = [name for name in names if name in values]
     if len(given) > 1:
         raise ConfigError(f"options {' and '.join(given)} contradict each other: give one of them")

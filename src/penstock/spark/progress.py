@@ -1,9 +1,9 @@
-"""How far a streaming query is, read from the progress Spark reports.
+"""Progress of a streaming query: what the source reports, and how to read it.
 
-Spark lets a Python source put nothing of its own into a progress but its offsets. The latest one carries,
-beside the streams' ends, `lag` (messages stored and not yet taken, per stream) and `incoming_per_s` (what
-was stored since the last report), so that `query.lastProgress` shows them as they are; `source_progress`
-reads the rest."""
+Spark lets a Python source report nothing but offsets. Therefore the latest offset carries, besides the ends
+of the streams, `lag` (messages stored and not yet read, per stream) and `incoming_per_s` (messages stored per
+second since the last report). Both show in `query.lastProgress`; `source_progress` parses all of it.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from penstock.spark.offsets import Offset, StreamBounds, StreamPosition, decode_
 
 
 class LagReport:
-    """Makes the latest offset of a progress: where the streams end, how far that is ahead of what was
-    taken."""
+    """Builds the latest offset of a progress report: the ends of the streams and the lag."""
 
     def __init__(self) -> None:
         self._end: Offset = {}
         self._before: tuple[float, dict[str, StreamBounds]] | None = None
 
     def taken(self, end: Offset) -> None:
-        """The micro-batch that is being planned ends here."""
+        """Record the end offset of the micro-batch being planned."""
         self._end = end
 
     def latest(self, bounds: dict[str, StreamBounds], now_s: float) -> dict[str, Any]:
-        """`now_s`: a clock that only goes forward."""
+        """The latest offset with `lag` and `incoming_per_s`. now_s: monotonic clock, seconds."""
         ends = {name: StreamPosition(b.last_seq + 1, b.created) for name, b in bounds.items()}
         report = encode_offset(ends)
         report["lag"] = {
@@ -48,19 +47,19 @@ class LagReport:
 
 @dataclass(frozen=True)
 class SourceProgress:
-    """One jetstream source in one micro-batch."""
+    """Progress of one jetstream source in one micro-batch."""
 
     streams: tuple[str, ...]
     rows: int
     """Rows read."""
     sequences: int
-    """Sequences passed. The same stream made anew counts from its first one."""
+    """Sequences passed. A recreated stream counts from sequence 1."""
     lag: Mapping[str, int]
     """Per stream: sequences stored and not yet read after this micro-batch."""
     rows_per_s: float
-    """Rows read a second while the micro-batch ran."""
+    """Rows read per second while the micro-batch ran."""
     incoming_per_s: float
-    """Messages stored a second, in all streams, between this report and the one before."""
+    """Messages stored per second, in all streams, since the previous report."""
 
     @property
     def skipped(self) -> int:
@@ -69,8 +68,11 @@ class SourceProgress:
 
 
 def source_progress(progress: Any) -> list[SourceProgress]:
-    """The jetstream sources of `query.lastProgress`, one of `query.recentProgress`, or of the event a
-    StreamingQueryListener gets (`event.progress`). Empty before the first micro-batch (None)."""
+    """Progress of the jetstream sources of a query.
+
+    progress: `query.lastProgress`, an element of `query.recentProgress`, or a StreamingQueryListener's
+    `event.progress`. Returns an empty list for None, the value before the first micro-batch.
+    """
     if progress is None:
         return []
     text = progress.json if hasattr(progress, "json") else json.dumps(progress)
@@ -102,5 +104,5 @@ def _passed(begin: Offset, stream: str, until: int, created: str) -> int:
 
 
 def _json(value: Any) -> Any:
-    """Offsets are JSON in JSON, as text or as what it says."""
+    """Decode an offset, which Spark reports either as JSON text or as an object."""
     return json.loads(value) if isinstance(value, str) else value

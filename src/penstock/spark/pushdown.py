@@ -1,14 +1,14 @@
-"""Filters of a query that the server can apply: what Spark offers becomes sequences, times and subjects.
+"""Filter pushdown: translates Spark's filters to sequences, times and subjects.
 
-`seq` bounds the range that is planned; `subject` (equal, in, starts with) becomes filters of the consumer;
-`time` becomes the sequences stored between two times; `stream` picks among the streams.
+`seq` bounds the planned range; `subject` (equals, in, starts with) becomes consumer filters; `time` becomes
+the sequences stored between two times; `stream` selects streams.
 
-Invariants: what is pushed never loses a row that the filter keeps. A filter is taken off Spark only where
-what is pushed means exactly the same; times are cut to microseconds on the way into a column, so Spark checks
-those again.
+Invariants: pushing a filter never loses a row that the filter keeps. A filter is reported as fully handled
+only if the pushed form is equivalent. Times are truncated to microseconds in the column, so Spark evaluates
+time filters again.
 
-Rejected: pushing partly overlapping wildcards (the consumer's filters may not overlap); pushing into
-streaming queries (Spark offers nothing there: use the options).
+Rejected: pushing partly overlapping wildcards (a consumer's filters must not overlap); pushing into
+streaming queries (Spark offers no filters there; use the options).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
 from penstock.protocol.subjects import is_subset, is_valid_subject, overlaps
 from penstock.spark.positions import SEQUENCE_MAX, format_time
 
-# A consumer with more filters costs its server more than the rows it saves us.
+# More filters cost the server more than the rows they save.
 SUBJECTS_MAX = 256
 
 _NEVER_NULL = ("subject", "seq", "time", "stream", "headers")
@@ -42,28 +42,28 @@ _NEVER_NULL = ("subject", "seq", "time", "stream", "headers")
 
 @dataclass
 class Pushed:
-    """What is left to read. `subjects` and `streams`: None is all, an empty tuple is none."""
+    """The part of the streams left to read. subjects, streams: None means all, () means none."""
 
     subjects_max: int = SUBJECTS_MAX
     start: int = 0
     end: int = SEQUENCE_MAX
     after: str | None = None
-    """Messages stored before this time are not wanted (RFC3339)."""
+    """Lower bound of the store time, inclusive (RFC3339)."""
     before: str | None = None
-    """Nor are those stored at or after this one."""
+    """Upper bound of the store time, exclusive (RFC3339)."""
     subjects: tuple[str, ...] | None = None
     streams: tuple[str, ...] | None = None
 
     def wants(self, stream: str) -> bool:
-        """Is there anything left to read of `stream`?"""
+        """Whether anything of `stream` is left to read."""
         return self.subjects != () and (self.streams is None or stream in self.streams)
 
     def take(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Narrows this down by `filters`; returns those that Spark must still apply."""
+        """Apply `filters` and return those that Spark must still evaluate."""
         return [given for given in filters if not self._take(given)]
 
     def _take(self, given: Filter) -> bool:
-        """True when what is pushed is exactly this filter."""
+        """Apply one filter. True if the pushed form is equivalent to it."""
         path: tuple[str, ...] = getattr(given, "attribute", ())
         column = path[0] if len(path) == 1 else None
         if isinstance(given, IsNotNull):
@@ -85,7 +85,7 @@ class Pushed:
         if values is not None:
             numbers = [v for v in values if isinstance(v, int)]
             self._bound(min(numbers, default=1), max(numbers, default=0) + 1)
-            return len(numbers) == 1  # of several, those in between come too
+            return len(numbers) == 1  # several values become one range, which includes those in between
         value = getattr(given, "value", None)
         if not isinstance(value, int):
             return False
@@ -113,7 +113,7 @@ class Pushed:
         if isinstance(given, (GreaterThan, GreaterThanOrEqual, EqualTo, EqualNullSafe)):
             self.after = max(filter(None, (self.after, format_time(value))))
         if isinstance(given, (LessThan, LessThanOrEqual, EqualTo, EqualNullSafe)):
-            # A message of the same microsecond is later by nanoseconds.
+            # A message within the same microsecond may be later by nanoseconds.
             text = format_time(value + timedelta(microseconds=1))
             self.before = min(filter(None, (self.before, text)))
         return False
@@ -130,7 +130,7 @@ class Pushed:
         return self._narrow([f"{tokens}.>"]) and not rest
 
     def _narrow(self, wanted: list[str]) -> bool:
-        """Only subjects of `wanted`, too; False (and nothing done) when filters can't say so."""
+        """Intersect the subjects with `wanted`; False, without a change, if filters cannot express that."""
         found: list[str] = []
         for one in wanted:
             for other in self.subjects if self.subjects is not None else (">",):
@@ -147,7 +147,7 @@ class Pushed:
 
 
 def _values(given: Filter) -> list[Any] | None:
-    """The values one of which the column must have; None for other filters."""
+    """The accepted values of an equality or IN filter; None for other filters."""
     if isinstance(given, In):
         return list(given.value)
     if isinstance(given, (EqualTo, EqualNullSafe)):

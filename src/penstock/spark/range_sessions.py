@@ -1,18 +1,19 @@
-"""One connection's part of reading a range: by a pull consumer, or by direct gets.
+"""Reads (part of) a range over one connection, by a pull consumer or by direct gets.
 
-Consumer (the default): ephemeral, in the server's memory, without acks, starting at the first sequence not
-yet seen; pull requests, two outstanding, so that the server never waits for us. Direct: batches of direct
-gets, for streams that allow them; needs no right to make consumers, works on work queues, one filter at most.
+Consumer (the default): an ephemeral memory consumer without acks that starts at the first sequence not yet
+read. Two pull requests are outstanding, so that the server never waits for the client. Direct: batches of
+direct gets, for streams that allow them. It needs no permission to create consumers and works on work queues,
+with at most one filter.
 
 Invariants:
-- What ends a session early is an exception; a session that returns has read its range to the end. Hints that
-  the end is near (`num_pending` 0, 404, a heartbeat in place of messages) are checked against the stream
-  itself, through its leader: a direct get may be answered by a replica that lags behind.
-- The consumer is deleted at the end; where that can't be (killed task), the server drops it after
+- A session that ends early raises; a session that returns has read its range to the end. Hints that the end
+  is reached (`num_pending` 0, 404, a heartbeat instead of messages) are verified with a request to the
+  stream's leader, because a lagging replica may answer a direct get.
+- The consumer is deleted at the end. If the task is killed, the server removes it after
   INACTIVE_THRESHOLD_NS without a pull.
 
-Rejected: a push consumer (the server would have to be slowed down by flow control), a durable one (tasks die
-and repeat; there is nothing to keep), one request per message.
+Rejected: a push consumer (it needs flow control), a durable one (there is no state to keep between tasks),
+one request per message.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ WORK_QUEUE_WANTS_ACKS = 10084
 
 
 def stream_bounds(connection: BlockingConnection, stream: str) -> StreamBounds:
-    """What `stream` holds now. Raises StreamNotFoundError and what `BlockingConnection.api` raises."""
+    """The current bounds of `stream`. Raises StreamNotFoundError and what `BlockingConnection.api` raises."""
     return bounds_of(stream, connection.api(api.StreamInfoResponse, f"STREAM.INFO.{stream}"))
 
 
 def bounds_of(stream: str, info: api.StreamInfoResponse) -> StreamBounds:
+    """The bounds in a stream info response."""
     last = info.state.last_seq
     first = max(1, info.state.first_seq) if info.state.messages else last + 1
     size = info.state.bytes / info.state.messages if info.state.messages else 1.0
@@ -56,9 +58,10 @@ def bounds_of(stream: str, info: api.StreamInfoResponse) -> StreamBounds:
 
 
 def sequence_at_time(connection: BlockingConnection, stream: str, when: str) -> int:
-    """The first sequence stored at or after `when` (RFC3339); last_seq + 1 when there is none.
+    """The first sequence stored at or after `when` (RFC3339); last_seq + 1 if there is none.
 
-    A consumer that starts at a time knows where it starts; this works with every server version.
+    Creates a consumer that starts at that time and reads its start sequence, which works with every server
+    version.
     """
     config = api.ConsumerConfig(
         name=_consumer_name(),
@@ -76,14 +79,14 @@ def sequence_at_time(connection: BlockingConnection, stream: str, when: str) -> 
 
 @dataclass
 class PullWindow:
-    """A pull request under way: how many messages it may still bring."""
+    """A pull request in flight. left: messages it may still deliver."""
 
     number: int
     left: int
 
 
 class RangeSession(ABC):
-    """Reads what is left of a range: `batches` until its end, an exception before it."""
+    """Reads the rest of a range. `batches` returns at its end and raises before it."""
 
     def __init__(
         self,
@@ -97,7 +100,7 @@ class RangeSession(ABC):
         self.builder = builder
         self.connection = connection
         self.inbox = f"_INBOX.{secrets.token_hex(11)}"
-        # Must hold the largest message, or the server can never answer a request.
+        # Must hold the largest message, else the server can never answer a request.
         self.request_bytes = max(options.batch_bytes, 2 * connection.info.max_payload)
 
     @abstractmethod
@@ -105,36 +108,40 @@ class RangeSession(ABC):
         """Batches of at least one row."""
 
     @abstractmethod
-    def keep_asking(self) -> None:
-        """Called whenever everything that came is used up, and before a batch is handed over."""
+    def send_requests(self) -> None:
+        """Keep enough requests in flight.
+
+        Called whenever all received data is consumed and before a batch is yielded.
+        """
 
     @abstractmethod
     def is_at_end(self) -> bool:
-        """Called when everything that came is used up: is there reason to believe that it was all?"""
+        """Whether the range may be read completely. Called when all received data is consumed."""
 
     @abstractmethod
     def handle_status(self, status: int, text: str, number: bytes) -> bool:
-        """A status message for request `number`; True when it gives reason to believe that all is read."""
+        """Handle a status for request `number`. True if the range may be read completely."""
 
     def subscribe(self) -> None:
+        """Subscribe to the inbox for deliveries."""
         self.builder.restart(self.builder.next_seq, self.span.end)
         self.connection.send(b"SUB %s.* %s\r\n" % (self.inbox.encode(), DATA_SID))
 
     def receive(self) -> Iterator[Batch]:
-        """The one loop: kernel events until the range's end."""
+        """Event loop over the kernel's events until the end of the range."""
         builder, connection = self.builder, self.connection
         while True:
             event = builder.feed(connection.parser)
             if event == Event.EVENT_NEED_MORE:
                 if self.is_at_end() and self.is_exhausted():
                     break
-                self.keep_asking()
+                self.send_requests()
                 if not connection.receive(QUIET_S):
                     raise errors.ConsumerGoneError(
                         f"stream {self.span.stream!r}: neither a message nor a heartbeat within {QUIET_S:g} s"
                     )
             elif event == Event.EVENT_FULL:
-                self.keep_asking()
+                self.send_requests()
                 yield builder.take()
             elif event == Event.EVENT_END:
                 break
@@ -154,14 +161,15 @@ class RangeSession(ABC):
                 raise connection.broken()
             else:
                 assert event == Event.EVENT_MESSAGE  # a late answer to a request that timed out
-        yield from self.rest()
+        yield from self.flush()
 
-    def rest(self) -> Iterator[Batch]:
+    def flush(self) -> Iterator[Batch]:
+        """The last, partly filled batch, if any."""
         if self.builder.rows:
             yield self.builder.take()
 
     def is_stream_there(self) -> bool:
-        """False when the range is gone with its stream and failOnDataLoss is off."""
+        """False if no message of the range is left. Raises DataLossError (failOnDataLoss)."""
         bounds = stream_bounds(self.connection, self.span.stream)
         lost = None
         if bounds.created != self.span.created:
@@ -177,7 +185,7 @@ class RangeSession(ABC):
         return bounds.created == self.span.created and bounds.last_seq >= self.builder.next_seq
 
     def is_exhausted(self) -> bool:
-        """Is there no matching message left in the range? Asks the stream itself."""
+        """Whether no matching message is left in the range, according to the stream's leader."""
         for subject in self.options.subjects or (">",):
             found = self.next_message(subject)
             if found is not None and found < self.builder.end_seq:
@@ -185,7 +193,7 @@ class RangeSession(ABC):
         return True
 
     def next_message(self, subject: str) -> int | None:
-        """The first sequence from where we are whose subject matches, None when there is none."""
+        """The first matching sequence at or after the current one; None if there is none."""
         request = api.MsgGetRequest(seq=self.builder.next_seq, next_by_subj=subject)
         try:
             answer = self.connection.api(api.MsgGetResponse, f"STREAM.MSG.GET.{self.span.stream}", request)
@@ -195,7 +203,7 @@ class RangeSession(ABC):
 
 
 class ConsumerSession(RangeSession):
-    """By a pull consumer."""
+    """Reads through an ephemeral pull consumer."""
 
     def __init__(
         self,
@@ -216,11 +224,11 @@ class ConsumerSession(RangeSession):
 
     def batches(self) -> Iterator[Batch]:
         if not self.is_stream_there():
-            yield from self.rest()
+            yield from self.flush()
             return
         try:
             if self.start_consumer() == 0 and self.is_exhausted():
-                yield from self.rest()
+                yield from self.flush()
                 return
             self.subscribe()
             yield from self.receive()
@@ -232,7 +240,7 @@ class ConsumerSession(RangeSession):
         return self.builder.delivered > 0 and self.builder.pending == 0
 
     def start_consumer(self) -> int:
-        """Returns how many messages match from the first one on."""
+        """Create the consumer and return how many messages match."""
         filters = self.options.subjects
         config = api.ConsumerConfig(
             name=self.consumer,
@@ -249,8 +257,8 @@ class ConsumerSession(RangeSession):
         info = _create_consumer(self.connection, self.span.stream, config)
         return info.num_pending
 
-    def keep_asking(self) -> None:
-        """Two pulls are outstanding, unless one already asks for everything that is left."""
+    def send_requests(self) -> None:
+        """Keep two pulls outstanding, unless one already covers the rest of the range."""
         self.count_arrivals()
         missing = self.builder.end_seq - self.builder.next_seq - sum(pull.left for pull in self.pulls)
         while len(self.pulls) < PULLS_OUTSTANDING and missing > 0:
@@ -274,7 +282,7 @@ class ConsumerSession(RangeSession):
         self.pulls.append(PullWindow(self.pull_number, batch))
 
     def handle_status(self, status: int, text: str, number: bytes) -> bool:
-        """What a status line means for the read."""
+        """Handle a pull status: heartbeat, end of a pull, limits. Raises ConsumerGoneError, PullError."""
         if status == 100:
             return True
         if status in (404, 408) or (status == 409 and text.startswith(("Batch Completed", "Message Size"))):
@@ -290,7 +298,7 @@ class ConsumerSession(RangeSession):
         raise errors.PullError(status, text)
 
     def end_pull(self, number: bytes) -> None:
-        # Deliveries come in the order of the pulls, so what arrived before this status belongs to the front.
+        # The server serves pulls in order, so earlier deliveries belong to the oldest pull.
         self.count_arrivals()
         self.pulls = deque(pull for pull in self.pulls if str(pull.number).encode() != number)
 
@@ -305,7 +313,7 @@ class ConsumerSession(RangeSession):
                 self.pulls.popleft()
 
     def lower_batch(self, text: str) -> None:
-        """409 Exceeded MaxRequestBatch of N: the account allows less than we asked for."""
+        """Lower the batch size after `409 Exceeded MaxRequestBatch of N`. Raises PullError otherwise."""
         what, _, limit = text.rpartition(" ")
         if (
             what == "Exceeded MaxRequestBatch of"
@@ -320,19 +328,19 @@ class ConsumerSession(RangeSession):
 
 
 class DirectSession(RangeSession):
-    """By batches of direct gets, one at a time: where the next one starts is known when one has ended."""
+    """Reads by batches of direct gets, one at a time: a batch starts where the previous one ended."""
 
     request_number = 0
     is_waiting = False
 
     def batches(self) -> Iterator[Batch]:
         if not self.is_stream_there():
-            yield from self.rest()
+            yield from self.flush()
             return
         self.subscribe()
         yield from self.receive()
 
-    def keep_asking(self) -> None:
+    def send_requests(self) -> None:
         if self.is_waiting:
             return
         self.is_waiting = True
@@ -351,10 +359,10 @@ class DirectSession(RangeSession):
         self.connection.send(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply.encode(), len(body), body))
 
     def is_at_end(self) -> bool:
-        return False  # the status that ends a batch says so
+        return False  # the final status of a batch tells
 
     def handle_status(self, status: int, text: str, number: bytes) -> bool:
-        """204 EOB ends a batch; 404 says that nothing follows."""
+        """Handle 204 (end of batch), 404 (no further message) and errors."""
         self.is_waiting = False
         if status == 204:
             return self.builder.pending == 0

@@ -1,11 +1,12 @@
-"""Reads one range of a stream's sequences over the wire, as column buffers.
+"""Reads one range of a stream's sequences into column buffers.
 
-The kernel turns what arrives into columns; a session (range_sessions.py) asks for it on one connection; the
-reader makes a new session when one is lost.
+The kernel builds columns from the received messages. A session (range_sessions.py) requests messages on one
+connection. The reader opens a new session when one is lost.
 
-Invariant: every live message of [start, end) that a filter matches comes out exactly once, in order. A
-missing delivery ends the session (the kernel sees the consumer's own count jump); the next one goes on at
-the first sequence not seen. Without progress for `retrySeconds` the task fails with the cause.
+Invariant: every live message of [start, end) that a filter matches is returned exactly once, in order. A
+missing delivery ends the session (the kernel detects a gap in the consumer sequence), and the next session
+resumes at the first sequence not read. Without progress for `retrySeconds` the task fails with the last
+error.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from penstock import errors
 from penstock.kernels.spark.columns import ColumnBuilder
 from penstock.spark.offsets import DataLossError, SequenceRange
 from penstock.spark.range_sessions import DATA_SID, Batch, ConsumerSession, DirectSession, RangeSession
-from penstock.spark.reconnecting import RetryPolicy, is_passing
+from penstock.spark.reconnecting import RetryPolicy, is_transient
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.wire import BlockingConnection
 
 _log = logging.getLogger(__name__)
 
-# What a new consumer may cure, beside what a new connection may.
+# Errors that a new consumer may resolve, in addition to transient ones.
 _CONSUMER_LOST = (errors.ConsumerGoneError, errors.ConsumerNotFoundError)
 
 
 class RangeReader:
-    """Reads `span` of a stream. `columns` are those the kernel builds; `batches` may be iterated once."""
+    """Reads `span`. columns: those the kernel builds. `batches` may be iterated once."""
 
     def __init__(self, options: SourceOptions, span: SequenceRange, columns: Sequence[str]) -> None:
         self.options = options
@@ -41,15 +42,15 @@ class RangeReader:
             bytes_max=options.batch_bytes,
         )
         self.builder.restart(span.start, span.end)
-        # Payloads nobody wants need not cross the wire. With headers wanted they must: the server's
-        # Nats-Msg-Size would show up among the publisher's own.
+        # Skip payloads that are not read. Not if headers are: a headers-only consumer adds Nats-Msg-Size,
+        # which would appear among the publisher's headers.
         self.headers_only = "data" not in columns and "headers" not in columns
 
     def batches(self) -> Iterator[Batch]:
-        """Batches of at least one row until the range is read.
+        """Yield batches of at least one row until the range is read.
 
-        Raises DataLossError (failOnDataLoss), StreamNotFoundError, AuthorizationError, PermissionsError at
-        once, and the last connection error after `retrySeconds` without progress.
+        Raises DataLossError (failOnDataLoss), StreamNotFoundError, AuthorizationError and PermissionsError
+        at once, and the last connection error after `retrySeconds` without progress.
         """
         retry_policy = RetryPolicy(self.options.connection.retry_s, self.builder.next_seq)
         rows = 0
@@ -62,12 +63,12 @@ class RangeReader:
                 self.account(rows)
                 return
             except errors.PenstockError as error:
-                if not is_passing(error) and not isinstance(error, _CONSUMER_LOST):
+                if not is_transient(error) and not isinstance(error, _CONSUMER_LOST):
                     raise
-                retry_policy.bear(error, self.builder.next_seq)
+                retry_policy.backoff(error, self.builder.next_seq)
 
     def account(self, rows: int) -> None:
-        """What is missing of the range is said, or fails the task (failOnDataLoss strict)."""
+        """Log sequences without a row. Raises DataLossError if failOnDataLoss is strict."""
         span = self.span
         missing = span.end - span.start - rows
         if not missing:
@@ -85,6 +86,7 @@ class RangeReader:
         _log.info(text)
 
     def session(self, connection: BlockingConnection) -> RangeSession:
+        """A session for the rest of the range, by option `access`."""
         if self.options.access == "direct":
             return DirectSession(self.options, self.span, self.builder, connection)
         return ConsumerSession(

@@ -1,7 +1,7 @@
-"""A connection that is made anew when it was lost, and how long one goes on trying.
+"""A connection that reconnects, and the retry policy for transient errors.
 
-Invariant: without progress for `retrySeconds` the last error is raised; what is wrong for good (no stream, no
-permission, a refused row) is raised at once.
+Invariant: without progress for `retrySeconds` the last error is raised. Permanent errors (no stream, no
+permission, a rejected row) are raised at once.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ CONNECTION_LOST = (
 )
 
 
-def is_passing(error: Exception) -> bool:
-    """May another try do better? 503 is a stream without a leader, 429 one that has too much to do."""
+def is_transient(error: Exception) -> bool:
+    """Whether a retry may succeed. 503: the stream has no leader; 429: the server is overloaded."""
     return isinstance(error, CONNECTION_LOST) or (
         isinstance(error, errors.JetStreamApiError) and error.code in (429, 503)
     )
 
 
 class RetryPolicy:
-    """How long errors that may pass are borne: `retry_s` without progress, which is any number that grows as
-    work gets done; `progress` is where it stands."""
+    """Retry budget for transient errors: `retry_s` seconds without progress.
+
+    progress: a number that grows as work is done.
+    """
 
     def __init__(self, retry_s: float, progress: int) -> None:
         self._retry_s = retry_s
@@ -47,8 +49,11 @@ class RetryPolicy:
         self._progress_s = time.monotonic()
         self._pause_s = PAUSE_FIRST_S
 
-    def bear(self, error: Exception, progress: int) -> None:
-        """Pauses, longer from time to time; raises the error when nothing has moved for too long."""
+    def backoff(self, error: Exception, progress: int) -> None:
+        """Sleep before the next attempt, with exponential backoff.
+
+        Raises `error` if there was no progress for `retry_s`.
+        """
         now = time.monotonic()
         if progress > self._seen:
             self._seen, self._progress_s, self._pause_s = progress, now, PAUSE_FIRST_S
@@ -59,43 +64,48 @@ class RetryPolicy:
 
 
 class ReconnectingConnection:
-    """One connection at a time."""
+    """At most one open connection, reopened on demand."""
 
     def __init__(self, options: ConnectionOptions) -> None:
         self.options = options
-        self._patience = RetryPolicy(options.retry_s, -1)
+        self._retry_policy = RetryPolicy(options.retry_s, -1)
         self._connection: BlockingConnection | None = None
 
     @property
     def is_up(self) -> bool:
+        """Whether a connection is open."""
         return self._connection is not None
 
-    def connection(self) -> BlockingConnection:
-        """The connection there is, or a new one. Raises NoServersError, AuthorizationError."""
+    def current(self) -> BlockingConnection:
+        """The open connection, or a new one. Raises NoServersError, AuthorizationError."""
         if self._connection is None:
             self._connection = BlockingConnection.open(self.options)
         return self._connection
 
     @contextmanager
     def trying(self, progress: int, retry_policy: RetryPolicy | None = None) -> Iterator[None]:
-        """Around one step of work: swallows an error that may pass, after a pause; the connection is gone
-        then. Raises it when nothing has moved for too long, and all others."""
+        """Context for one step of work.
+
+        On a transient error: closes the connection, backs off and suppresses the error, so that the caller
+        can repeat the step. Raises it when the retry budget is used up. Other errors propagate.
+        """
         try:
             yield
         except errors.PenstockError as error:
-            if not is_passing(error):
+            if not is_transient(error):
                 raise
             self.drop()
-            (retry_policy or self._patience).bear(error, progress)
+            (retry_policy or self._retry_policy).backoff(error, progress)
 
-    def ask(self, question: Callable[[BlockingConnection], T]) -> T:
-        """A question that may be asked again, on a new connection when it has to be."""
+    def call(self, request: Callable[[BlockingConnection], T]) -> T:
+        """Call an idempotent `request` with a connection; retry on a new one after transient errors."""
         retry_policy = RetryPolicy(self.options.retry_s, -1)
         while True:
             with self.trying(0, retry_policy):
-                return question(self.connection())
+                return request(self.current())
 
     def drop(self) -> None:
+        """Close the connection, if any."""
         if self._connection is not None:
             with contextlib.suppress(OSError):
                 self._connection.close()

@@ -1,4 +1,4 @@
-"""Columns of the source: their types, those the options ask for, those a user's schema names."""
+"""Columns of the source: their types, selection by options, validation of a user's schema."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ TYPES: dict[str, DataType] = {
 
 
 def schema_of(options: SourceOptions) -> StructType | str:
-    """As text where Spark must read the fields of the payload. Raises ConfigError when they are not given."""
+    """The source's schema; as DDL text if Spark must parse the payload's fields.
+
+    Raises ConfigError if the payload's fields are not given.
+    """
     names = options.columns or [name for name in TYPES if name != "headers" or options.include_headers]
     if "data" not in names or options.payload.kind == "raw":
         return StructType([StructField(name, TYPES[name], nullable=False) for name in names])
@@ -59,13 +62,13 @@ def _data_type(payload: PayloadOptions) -> str:
 
 
 def check_schema(schema: StructType, payload: PayloadOptions) -> StructType:
-    """The schema itself; ConfigError for a column the source has not, or of another type."""
+    """Return `schema` if valid. Raises ConfigError for an unknown column or a wrong type."""
     for field in schema.fields:
         kind = TYPES.get(field.name)
         if kind is None:
             known = ", ".join(TYPES)
             raise ConfigError(f"the jetstream source has no column {field.name!r}; it has {known}")
-        # simpleString leaves nullability out, which may differ
+        # simpleString omits nullability, which may differ
         is_text, given_text = kind.simpleString(), field.dataType.simpleString()
         if field.name == "data" and payload.kind != "raw":
             _check_data(given_text, payload)

@@ -1,13 +1,13 @@
 """Writing to format `jetstream`: `df.write` and `df.writeStream`.
 
-A Spark task brings its partition's rows into the stream by one of three deliveries; what makes each of them
-exactly once is said in delivery.py, atomic_delivery.py and ledger.py, and for users in docs/spark-sink.md. In
-short: a task's rows have ids or markers made of the query, the micro-batch, the partition and the row, which
-are the same when Spark runs the task again.
+A Spark task writes its partition's rows by one of three deliveries. delivery.py, atomic_delivery.py and
+ledger.py describe how each achieves exactly-once, docs/spark-sink.md describes it for users. In short: rows
+have ids, or batches have markers, made of query, micro-batch, partition and row, which are the same when
+Spark runs the task again.
 
-Where this code runs: writers are made on the driver for each micro-batch, pickled, and used in executor
-processes; `commit` runs in yet another process. They share nothing but what is in the pickle, and there is
-nothing to do at commit: a row is in the stream for good when its task ends.
+Processes: writers are created on the driver for each micro-batch, pickled, and used in executor processes;
+`commit` runs in yet another process. They share only the pickled state. Commit does nothing: a row is stored
+when its task ends.
 """
 
 from __future__ import annotations
@@ -37,16 +37,14 @@ log = logging.getLogger("penstock.spark")
 
 @dataclass
 class TaskWritten(WriterCommitMessage):
-    """What a task tells the driver."""
+    """Commit message of a task to the driver."""
 
     written: Written
 
 
-def checked_stream(options: SinkOptions, link: ReconnectingConnection) -> api.StreamInfoResponse:
-    """What the stream is and holds; ConfigError when it does not fit the options, StreamNotFoundError."""
-    info = link.ask(
-        lambda connection: connection.api(api.StreamInfoResponse, f"STREAM.INFO.{options.stream}")
-    )
+def checked_stream(options: SinkOptions, connection: ReconnectingConnection) -> api.StreamInfoResponse:
+    """The stream's info. Raises ConfigError if it does not fit the options, StreamNotFoundError."""
+    info = connection.call(lambda c: c.api(api.StreamInfoResponse, f"STREAM.INFO.{options.stream}"))
     config = info.config
     if options.delivery == "atomic" and not config.allow_atomic:
         raise errors.ConfigError(f"option 'delivery' is atomic: stream {options.stream!r} needs allow_atomic")
@@ -65,20 +63,21 @@ def checked_stream(options: SinkOptions, link: ReconnectingConnection) -> api.St
 
 
 def write_rows(options: SinkOptions, identity: TaskIdentity, batches: Iterable[pa.RecordBatch]) -> Written:
-    """Brings the rows of a task into the stream; those an earlier try of it brought are left out.
+    """Write the rows of a task; rows stored by an earlier attempt are skipped.
 
-    Raises ConfigError and MisuseError for rows that can't be messages, JetStreamApiError when the server
-    refuses one, NoStreamError, MaxPayloadError, and the last connection error after `retrySeconds`."""
-    with ReconnectingConnection(options.connection) as link:
-        info = checked_stream(options, link)
+    Raises ConfigError and MisuseError for rows that cannot be messages, JetStreamApiError if the server
+    rejects one, NoStreamError, MaxPayloadError, and the last connection error after `retrySeconds`.
+    """
+    with ReconnectingConnection(options.connection) as connection:
+        info = checked_stream(options, connection)
         if options.delivery == "atomic":
-            return _write_atomic(options, identity, batches, link, rollup=info.config.allow_rollup_hdrs)
+            return _write_atomic(options, identity, batches, connection, rollup=info.config.allow_rollup_hdrs)
         delivery: SinkDelivery = (FastDelivery if options.delivery == "fast" else PublishDelivery)(
-            options, link
+            options, connection
         )
         stored: frozenset[bytes] = frozenset()
         if options.exactly_once and options.ledger is not None:
-            stored = Ledger(options, link, identity, info).stored_ids()
+            stored = Ledger(options, connection, identity, info).stored_ids()
         return _write_ids(options, identity, batches, delivery, stored)
 
 
@@ -86,11 +85,11 @@ def _write_atomic(
     options: SinkOptions,
     identity: TaskIdentity,
     batches: Iterable[pa.RecordBatch],
-    link: ReconnectingConnection,
+    connection: ReconnectingConnection,
     *,
     rollup: bool,
 ) -> Written:
-    delivery = AtomicDelivery(options, link, identity, rollup=rollup)
+    delivery = AtomicDelivery(options, connection, identity, rollup=rollup)
     there = delivery.start()
     row, layout = 0, None
     for batch in batches:
@@ -136,8 +135,8 @@ def _write_ids(
     return Written(written.rows, written.duplicates + skipped, written.last_seq)
 
 
-class _Writing:
-    """What batch and streaming writers have in common."""
+class _WriterBase:
+    """Common base of batch and streaming writers."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
@@ -152,21 +151,21 @@ class _Writing:
         log.info("%s rows to stream %s, %s of them were there already", rows, self.options.stream, again)
 
 
-class JetStreamWriter(_Writing, DataSourceArrowWriter):
+class JetStreamWriter(_WriterBase, DataSourceArrowWriter):
     """Batch writes, mode append."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self.report(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was written stays: a stream has no way to take it back, and a run again leaves it out."""
+        """Nothing to do: stored rows cannot be withdrawn, and the next run skips them."""
 
 
-class JetStreamStreamWriter(_Writing, DataSourceStreamArrowWriter):
+class JetStreamStreamWriter(_WriterBase, DataSourceStreamArrowWriter):
     """Streaming writes, output modes append and complete."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self.report(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Spark runs the micro-batch again; what was written is left out then."""
+        """Nothing to do: Spark repeats the micro-batch, which skips stored rows."""

@@ -1,10 +1,10 @@
-"""Options of writing to format `jetstream`: parsed and checked once, frozen, picklable.
+"""Options of writing to format `jetstream`: validated once, frozen, picklable.
 
-What a row becomes is said by columns and templates. A template is a text with column names in braces,
-`orders.{customer}.{id}`; `{{` and `}}` are braces. Without them: the column `data` (or `value`) is the
-payload, `subject` the subject, `headers` the headers.
+Columns and templates define the message of a row. A template is text with column names in braces, such as
+`orders.{customer}.{id}`; `{{` and `}}` are literal braces. Without templates, column `data` (or `value`) is
+the payload, `subject` the subject and `headers` the headers.
 
-How rows are made to arrive exactly once is said by `delivery`, see delivery.py.
+Option `delivery` selects how rows are delivered exactly once, see delivery.py.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LEDGER_DEFAULT = "penstock_spark_sink"
 _BUCKET_CHARS = frozenset(string.ascii_letters + string.digits + "-_")
 _ID_CHARS = frozenset(string.ascii_letters + string.digits + "-_")
 
-# Options of `writeStream` that Spark hands on to the format as well.
+# Options of `writeStream` that Spark also passes to the format.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 
-# What the sink writes itself; a user's header of that name would contradict it.
+# Headers that the sink sets itself; users may not set them.
 _OWN_HEADERS = frozenset(
     {
         "nats-msg-id",
@@ -41,14 +41,14 @@ _OWN_HEADERS = frozenset(
 
 @dataclass(frozen=True)
 class SubjectTemplate:
-    """Literal texts and column names, in turn: len(texts) == len(columns) + 1."""
+    """Alternating literal texts and column names: len(texts) == len(columns) + 1."""
 
     texts: tuple[str, ...]
     columns: tuple[str, ...]
 
     @classmethod
     def parse(cls, option: str, text: str) -> SubjectTemplate:
-        """Raises ConfigError for unbalanced braces and for anything but a name in them."""
+        """Parse a template. Raises ConfigError for unbalanced braces or anything but a name in them."""
         texts, columns, literal = [], [], ""
         try:
             parts = list(string.Formatter().parse(text))
@@ -70,12 +70,12 @@ class SubjectTemplate:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Where rows go, what they become, and what is done so that none is lost or doubled."""
+    """Validated options of a write: target, message layout, delivery."""
 
     connection: ConnectionOptions
     stream: str
-    """Option `stream` (or the argument of `save`): the stream that takes the rows. Required: a row whose
-    subject belongs to another stream is refused, not lost."""
+    """Option `stream` (or the argument of `save`): the target stream. Required: the server rejects a row
+    whose subject belongs to another stream."""
     subject: SubjectTemplate | None = None
     """Option `subject`: a subject, or a template of one. Default: the column `subject`."""
     data_column: str | None = None
@@ -84,34 +84,37 @@ class SinkOptions:
     """Option `headers`: lines of `Name: template`. A column `headers` (map<string,string>,
     map<string,array<string>> or Kafka's array<struct<key,value>>) adds to them."""
     message_id: SubjectTemplate | None = None
-    """Option `messageId`: a template of the rows' own unique ids, which then tell duplicates apart. Default:
-    made of query, micro-batch, partition, row and content."""
+    """Option `messageId`: a template of unique row ids, used for deduplication. Default: made of query,
+    micro-batch, partition, row and content."""
     delivery: str = "publish"
     """Option `delivery`: `publish`, `fast` (fast ingest; the stream needs allow_batched) or `atomic` (atomic
     batches; the stream needs allow_atomic). Default publish."""
     exactly_once: bool = True
     """Option `exactlyOnce`: false writes without ids and markers, at least once. Default true."""
     ledger: str | None = LEDGER_DEFAULT
-    """Option `ledger`: the key-value bucket that remembers where each task of a query began to write, so that
-    a task that is run again after the stream's duplicate window finds what it had stored. Made when it is not
-    there. `none`: rely on the duplicate window alone. Default penstock_spark_sink."""
+    """Option `ledger`: the key-value bucket that records where each task of a query began to write, so that
+    a task repeated after the stream's duplicate window finds the rows it stored. Created if missing. `none`:
+    rely on the duplicate window alone. Default penstock_spark_sink."""
     marker_subject: str | None = None
-    """Option `markerSubject`, for `delivery` atomic: a subject of the stream under which each task keeps one
-    marker message, `<markerSubject>.<query>.<partition>`. Required there."""
+    """Option `markerSubject`, required for `delivery` atomic: a subject of the stream under which each task
+    stores its marker message, `<markerSubject>.<query>.<partition>`."""
     atomic_rows: int = 500
-    """Option `atomicRows`: rows of one atomic batch; its marker comes on top. Default 500, at most 999."""
+    """Option `atomicRows`: rows per atomic batch, not counting its marker. Default 500, at most 999."""
     window: int = 8192
-    """Option `ackWindow`: rows that may be under way unacked. Default 8192."""
+    """Option `ackWindow`: rows that may be in flight, unacked. Default 8192."""
     flow: int = 2000
-    """Option `flow`, for `delivery` fast: rows per ack at most. Default 2000."""
+    """Option `flow`, for `delivery` fast: most rows per ack. Default 2000."""
     write_id: str | None = None
-    """Option `writeId`: names a batch write, so that running it again stores nothing twice. Default: a name
-    Spark makes for each run. Streaming queries have their checkpoint's id."""
+    """Option `writeId`: identifies a batch write, so that repeating it stores nothing twice. Default: an id
+    that Spark makes for each run. Streaming queries use the query id in their checkpoint."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
-        """Raises ConfigError: an unknown name (with the nearest known one), a value that can't be read or is
-        out of bounds, a contradiction, no stream."""
+        """Parse Spark's options.
+
+        Raises ConfigError for an unknown name (names the nearest one), a malformed or out-of-range value,
+        contradictory options, or a missing stream.
+        """
         ours = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
         return _SinkOptionParser(ours).sink()
 

@@ -1,8 +1,8 @@
-"""Record batches as rows to publish: subjects, header lines, payloads and ids as Arrow text columns.
+"""Converts record batches to rows to publish: subjects, header lines, payloads and ids as Arrow columns.
 
-Everything is done by Arrow's compute functions on whole columns; no Python object per row. What can't be a
-message (no subject, a subject with blanks or wildcards, a header value of two lines) is refused before
-anything of its batch is sent, and the error names the row.
+Arrow's compute functions process whole columns; there is no Python object per row. Invalid messages (no
+subject, a subject with spaces or wildcards, a multi-line header value) are rejected before anything of their
+batch is sent, and the error names the row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BAD_NAME = r"[\x00-\x20:\x7f]|^$"
 
 @dataclass(frozen=True)
 class Columns:
-    """The rows of a batch. headers: complete lines, each with its line end; None when no row has any."""
+    """The rows of a batch. headers: complete header lines with line ends; None if no row has any."""
 
     subjects: pa.Array
     payloads: pa.Array
@@ -60,7 +60,7 @@ def _text_column(array: pa.Array) -> TextColumn:
 
 
 class Layout:
-    """How batches of one schema become rows. Raises ConfigError when columns are missing or of no use."""
+    """Maps batches of one schema to rows. Raises ConfigError for missing or unsuitable columns."""
 
     def __init__(self, options: SinkOptions, schema: pa.Schema) -> None:
         self.options = options
@@ -90,7 +90,7 @@ class Layout:
         return name
 
     def columns(self, batch: pa.RecordBatch, first_row: int) -> Columns:
-        """The batch's rows. Raises MisuseError, with the row's number, for what can't be a message."""
+        """The rows of a batch. Raises MisuseError, with the row's number, for an invalid message."""
         options = self.options
         if options.subject is not None:
             subjects = _filled(options.subject, batch, "subject", first_row)
@@ -125,7 +125,7 @@ def _joined(*parts: pa.Array | str) -> pa.Array:
 
 
 def _filled(template: SubjectTemplate, batch: pa.RecordBatch, what: str, first_row: int) -> pa.Array:
-    """The template's texts; MisuseError for a row in which one of its columns is null."""
+    """Expand the template per row. Raises MisuseError if one of its columns is null in a row."""
     if not template.columns:
         return pa.repeat(pa.scalar(template.texts[0], pa.string()), batch.num_rows)
     parts: list[pa.Array | str] = [template.texts[0]]
@@ -137,7 +137,7 @@ def _filled(template: SubjectTemplate, batch: pa.RecordBatch, what: str, first_r
 
 
 def _texts(array: pa.Array, name: str) -> pa.Array:
-    """A string or binary column as it is, others as text."""
+    """Return string and binary columns unchanged, cast others to text. Raises ConfigError."""
     if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
         return array
     try:
@@ -163,7 +163,7 @@ def _refusal(array: pa.Array, row: int, what: str, first_row: int) -> MisuseErro
 
 
 def header_column(column: pa.Array) -> pa.Array:
-    """A column of header maps as one text of header lines a row; a row without any has an empty text."""
+    """Convert a column of header maps to one text of header lines per row, empty for none."""
     kind = column.type
     if pa.types.is_map(kind):
         entries = pa.ListArray.from_arrays(
@@ -195,7 +195,7 @@ def header_column(column: pa.Array) -> pa.Array:
 
 
 def _counts(rows: pa.Array, count: int) -> pa.Array:
-    """Offsets of the lines of each row, from the rising row numbers of the lines."""
+    """Arrow list offsets per row, from the ascending row numbers of the lines."""
     import numpy as np
 
     offsets = np.zeros(count + 1, dtype=np.int32)

@@ -1,22 +1,20 @@
 """The PySpark data source `jetstream`: batch and streaming reads of JetStream streams.
 
-Columns: subject string, seq bigint, time timestamp, [headers map<string, array<string>> when asked,]
-data binary (or what option `payload` makes of it), stream string. Option `columns` or a narrower schema
-given by the user prunes: what is not in it is not built, and payloads that nobody wants do not cross the
-wire.
+Columns: subject string, seq bigint, time timestamp, headers map<string, array<string>> (with option
+`includeHeaders`), data binary (or decoded by option `payload`), stream string. Option `columns` or a narrower
+user schema prunes columns: they are not built, and unneeded payloads are not sent by the server.
 
-Where this code runs (measured, not documented by Spark): a DataSource is pickled from process to process and
-its readers are made anew in each; offsets and partitions are asked in one long-lived driver-side process;
-`read()` runs in executor processes. Hence nothing here connects before it must, connections never travel in
-a pickle, and `stop()` is not relied upon: consumers expire by themselves. And what a read does not need (the
-sink, Arrow's functions: 0.1 s of CPU) is imported late: each query's driver side is a Python process begun
-from nothing.
+Processes (measured, not documented by Spark): a DataSource is pickled from process to process and creates its
+readers in each; one long-lived driver-side process plans offsets and partitions; `read()` runs in executor
+processes. Therefore connections are opened lazily and never pickled, and nothing relies on `stop()`:
+consumers expire. Modules that a read does not need (the sink, Arrow's compute functions: 0.1 s of CPU) are
+imported late, because the driver side of each query is a fresh Python process.
 
-Invariants: a batch read covers the sequences planned on the driver, whatever arrives meanwhile; a micro-batch
-is fully determined by its two offsets, so Spark may run it again after a failure and get the same rows.
+Invariants: a batch read covers the sequences planned on the driver, regardless of later messages; a
+micro-batch is fully determined by its two offsets, so Spark can repeat it after a failure with the same rows.
 
-Filters are pushed down (pushdown.py) only where the source was made known by `register`, or option
-`pushFilters` says so: Spark refuses every batch read of a source that offers it while the setting
+Filters are pushed down (pushdown.py) only if the source was registered by `register` or option `pushFilters`
+is set: Spark rejects every batch read of a source that supports pushdown while the setting
 spark.sql.python.filterPushdown.enabled is false, its default.
 """
 
@@ -74,7 +72,7 @@ PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 
 
 class RangePartition(InputPartition):
-    """One task's work."""
+    """Input partition: the range one task reads."""
 
     def __init__(self, span: SequenceRange) -> None:
         super().__init__(span)
@@ -85,10 +83,11 @@ class JetStreamSource(DataSource):
     """`spark.read.format("jetstream")` and `spark.readStream.format("jetstream")`; options: SourceOptions."""
 
     pushes = False
-    """Are filters pushed down when option `pushFilters` says nothing?"""
+    """Default of option `pushFilters`."""
 
     @property
     def parsed(self) -> SourceOptions:
+        """The validated options. Raises ConfigError."""
         return SourceOptions.parse(dict(self.options))
 
     @classmethod
@@ -132,24 +131,24 @@ class JetStreamSource(DataSource):
 
 
 class PushingJetStreamSource(JetStreamSource):
-    """The source where the session's setting allows filters to be pushed down."""
+    """The source for sessions whose setting enables filter pushdown."""
 
     pushes = True
 
 
 def register(spark: SparkSession) -> None:
-    """Makes format `jetstream` known to a session, with filters pushed down: sets
-    spark.sql.python.filterPushdown.enabled in it.
+    """Register format `jetstream` with a session and enable filter pushdown in it
+    (spark.sql.python.filterPushdown.enabled).
 
-    Not needed where `pyspark_jetstream` is importable and no other package of that kind is broken (Spark then
-    gives up discovery altogether); filters are then pushed with option `pushFilters` and that setting.
+    Optional if Spark discovers `pyspark_jetstream`; discovery fails as a whole if any `pyspark_*` package is
+    broken. Without this call, filters are pushed down only with option `pushFilters` and that setting.
     """
     spark.conf.set(PUSHDOWN_SETTING, "true")
     spark.dataSource.register(PushingJetStreamSource)
 
 
 def read_range(options: SourceOptions, schema: StructType, span: SequenceRange) -> Iterator[pa.RecordBatch]:
-    """The rows of `span` as record batches of exactly `schema`."""
+    """Read `span` as record batches of exactly `schema`."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from penstock.spark.arrow import record_batch
@@ -164,6 +163,7 @@ def read_range(options: SourceOptions, schema: StructType, span: SequenceRange) 
 
 
 def plan(options: SourceOptions, spans: Sequence[SequenceRange]) -> list[InputPartition]:
+    """Split ranges into input partitions by options `minPartitions` and `recordsPerPartition`."""
     busy = [span for span in spans if span.end > span.start]
     parts_min = -(-options.min_partitions // len(busy)) if busy else 1
     return [
@@ -174,7 +174,7 @@ def plan(options: SourceOptions, spans: Sequence[SequenceRange]) -> list[InputPa
 
 
 class JetStreamReader(DataSourceReader):
-    """Batch: everything stored when the query is planned, within the options' start and end."""
+    """Batch reader: the messages stored when the query is planned, within the options' bounds."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if LATEST in options.starting.all():
@@ -189,17 +189,18 @@ class JetStreamReader(DataSourceReader):
             spans = [self.span(driver, bounds) for bounds in driver.bounds().values()]
         finally:
             driver.close()
-        # Spark takes an empty list for one partition without a range; an empty range says it plainly.
+        # Spark treats an empty list as one partition without a range, so return an explicit empty range.
         return plan(self.options, spans) or [RangePartition(replace(spans[0], end=spans[0].start))]
 
     def span(self, driver: Driver, bounds: StreamBounds) -> SequenceRange:
+        """The range to read of one stream, narrowed by options and pushed filters."""
         start, end = driver.start_of(bounds), driver.end_of(bounds)
         pushed = self.pushed
         if pushed is not None:
             start, end = max(start, pushed.start), min(end, pushed.end)
             if not pushed.wants(bounds.name):
                 end = start
-            # Worth a question each only where there is something left to be saved.
+            # Each lookup is a request to the server; skip it if the range is already empty.
             if pushed.after is not None and start < end:
                 start = max(start, driver.sequence_at(bounds.name, pushed.after))
             if pushed.before is not None and start < end:
@@ -214,11 +215,10 @@ class JetStreamReader(DataSourceReader):
 
 
 class PushingReader(JetStreamReader):
-    """With filters applied by the server. A class of its own, as Spark asks whether there is such a
-    method."""
+    """Batch reader with filter pushdown. A separate class because Spark tests for the method."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Those that Spark must still apply."""
+        """Accept filters; return those that Spark must still evaluate."""
         options = self.options
         self.pushed = Pushed(
             subjects=options.subjects or None,
@@ -231,8 +231,8 @@ class PushingReader(JetStreamReader):
 
 
 class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Streaming: offsets are sequences, admission by `maxRecordsPerTrigger`, AvailableNow reads up to what is
-    stored when the query starts."""
+    """Streaming reader. Offsets are sequences; `maxRecordsPerTrigger` and its like limit micro-batches;
+    AvailableNow reads what is stored when the query starts."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
@@ -249,8 +249,10 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What Spark hands back to latestOffset, unless a trigger takes everything (ReadAllAvailable). It can
-        say one limit only; the others are taken from the options."""
+        """The limit Spark passes to latestOffset, unless the trigger reads everything (ReadAllAvailable).
+
+        It can hold one limit only; latestOffset reads the others from the options.
+        """
         options = self.options
         if options.max_records_per_trigger is not None:
             return ReadMaxRows(options.max_records_per_trigger)
@@ -264,7 +266,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._frozen = self._driver.bounds()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Raises DataLossError when what is still to be read is gone (failOnDataLoss)."""
+        """The end of the next micro-batch. Raises DataLossError if unread messages are gone."""
         position = decode_offset(start)
         bounds = self._driver.bounds()
         available: dict[str, tuple[int, int]] = {}
@@ -288,7 +290,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return {name: StreamPosition(ends[name], b.created) for name, b in bounds.items()}
 
     def _is_waiting(self, available: dict[str, tuple[int, int]], limit: ReadLimit) -> bool:
-        """For `minRecordsPerTrigger`, since not longer than `maxTriggerDelay`? Never with AvailableNow."""
+        """Whether to wait for `minRecordsPerTrigger`, at most `maxTriggerDelay`. Never with AvailableNow."""
         least = limit.min_rows if isinstance(limit, ReadMinRows) else self.options.min_records_per_trigger
         new = sum(end - at for at, end in available.values())
         now_s = time.monotonic()
@@ -303,12 +305,12 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return False
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """What `lastProgress` shows as the latest offset: the streams' ends, and how far they are ahead."""
+        """The latest offset in `lastProgress`: the ends of the streams and the lag."""
         return self._report.latest(self._driver.bounds(), time.monotonic())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Planned from the offsets alone, plus the streams' first messages: a batch replayed after a failure
-        gets the same rows, or a DataLossError."""
+        """Plan from the offsets and the streams' first sequences only, so that a repeated micro-batch has the
+        same rows, or raises DataLossError."""
         begin, finish = decode_offset(start), decode_offset(end)
         if begin == finish:
             return []
@@ -333,7 +335,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return read_range(self.options, self.schema, partition.span)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: offsets live in Spark's checkpoint, and nothing is acked."""
+        """Nothing to do: Spark's checkpoint holds the offsets, and nothing is acked."""
 
     def stop(self) -> None:
         self._driver.close()
@@ -343,7 +345,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return resume_at(now, known, fail_on_data_loss=self.options.fail_on_data_loss)
 
     def _last_seq(self, now: StreamBounds) -> int:
-        """AvailableNow sees nothing that came after it began."""
+        """The last sequence to read; with AvailableNow, that of the query's start."""
         if self._frozen is None:
             return now.last_seq
         frozen = self._frozen.get(now.name)

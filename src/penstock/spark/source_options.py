@@ -1,6 +1,6 @@
-"""Options of reading with format `jetstream`. docs/spark.md has them in one table.
+"""Options of reading with format `jetstream`. docs/spark.md lists them in one table.
 
-Names are those of Spark's Kafka source wherever one means the same; its own spelling is taken too.
+Names follow Spark's Kafka source where the meaning is the same; its spelling is accepted as an alias.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @dataclass(frozen=True)
 class PayloadOptions:
-    """What becomes of payloads."""
+    """How payloads are decoded."""
 
     kind: str = "raw"
     """Option `payload`: `raw` (binary, the default), `string`, `json`, `avro` or `arrow`."""
@@ -45,18 +45,18 @@ class PayloadOptions:
     """Option `payloadSchema`: the fields of `json`, `avro` and `arrow`, as DDL ("id bigint, name string")
     or as Spark's JSON of a schema. Not needed where `.schema(…)` gives column `data` its type."""
     mode: str = "PERMISSIVE"
-    """Option `mode`, as of Spark's JSON reader: what a payload that can't be read does. PERMISSIVE: null
-    fields; DROPMALFORMED: no row; FAILFAST: the query fails. Default PERMISSIVE."""
+    """Option `mode`, as of Spark's JSON reader: handling of malformed payloads. PERMISSIVE: null fields;
+    DROPMALFORMED: no row; FAILFAST: the query fails. Default PERMISSIVE."""
     corrupt_column: str = "_corrupt_record"
-    """Option `columnNameOfCorruptRecord`: the field of the payload's schema (a string) that takes the text
-    of a payload that can't be read; only when the schema has it. Default _corrupt_record."""
+    """Option `columnNameOfCorruptRecord`: a string field of the payload's schema that receives the text of a
+    malformed payload, if the schema has it. Default _corrupt_record."""
     avro_schema: str | None = None
     """Option `avroSchema`: the schema the payloads were written with, as JSON."""
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What to read, from where to where, and in which portions."""
+    """Validated options of a read: streams, bounds, batch sizes."""
 
     connection: ConnectionOptions
     streams: tuple[str, ...]
@@ -70,56 +70,56 @@ class SourceOptions:
     """Options `endingOffsets` (`endingPosition`), `endingSequence`, `endingTime` (`endingTimestamp`),
     `endingOffsetsByTimestamp`; batch only. Default latest."""
     min_partitions: int = 1
-    """Option `minPartitions`: cut into at least this many ranges (of one sequence or more). Default 1."""
+    """Option `minPartitions`: least number of partitions (of one sequence or more). Default 1."""
     records_per_partition: int = 250_000
-    """Option `recordsPerPartition`: sequences in one range at most. Default 250000."""
+    """Option `recordsPerPartition`: most sequences per partition. Default 250000."""
     max_records_per_trigger: int | None = None
-    """Option `maxRecordsPerTrigger`: sequences in one micro-batch at most. Default: all there are."""
+    """Option `maxRecordsPerTrigger`: most sequences per micro-batch. Default: no limit."""
     max_bytes_per_trigger: int | None = None
-    """Option `maxBytesPerTrigger`: about so many bytes in one micro-batch at most, by the mean size of a
-    stream's messages; at least one message. Default: all there are."""
+    """Option `maxBytesPerTrigger`: approximate limit of bytes per micro-batch, estimated from the mean
+    message size of a stream; at least one message. Default: no limit."""
     min_records_per_trigger: int = 1
-    """Option `minRecordsPerTrigger`: wait for so many sequences, `maxTriggerDelay` long. Default 1."""
+    """Option `minRecordsPerTrigger`: wait for so many sequences, at most `maxTriggerDelay`. Default 1."""
     max_trigger_delay_s: float = 900.0
-    """Option `maxTriggerDelay`: as 500ms, 10s, 15m or 1h. Default 15m."""
+    """Option `maxTriggerDelay`, such as 500ms, 10s, 15m or 1h. Default 15m."""
     fail_on_data_loss: bool = True
-    """Option `failOnDataLoss`: fail when messages the query still had to read are gone from a stream's
-    beginning, or with the stream. Default true."""
+    """Option `failOnDataLoss`: fail if unread messages were removed from the beginning of a stream, or the
+    stream was deleted. Default true."""
     fail_on_gaps: bool = False
-    """Option `failOnDataLoss` is `strict`: fail also when single sequences are gone from within."""
+    """Option `failOnDataLoss` is `strict`: also fail if single sequences are missing."""
     include_headers: bool = False
     """Option `includeHeaders`: a column `headers map<string, array<string>>`. Default false."""
     columns: tuple[str, ...] = ()
-    """Option `columns`: only these, comma-separated, in this order; what isn't named is neither sent by the
-    server (payloads) nor built. Default: all, `headers` only with `includeHeaders`."""
+    """Option `columns`: comma-separated columns, in this order. Others are not built, and the server does not
+    send unneeded payloads. Default: all, `headers` only with `includeHeaders`."""
     push_filters: bool | None = None
-    """Option `pushFilters`: let the server filter what Spark would. Needs the setting
-    spark.sql.python.filterPushdown.enabled, which `penstock.spark.register` sets. Default: when registered
-    so."""
+    """Option `pushFilters`: push filters down to the server. Needs the setting
+    spark.sql.python.filterPushdown.enabled, which `penstock.spark.register` sets. Default: true after
+    `register`, else false."""
     payload: PayloadOptions = PayloadOptions()
     batch_rows: int = 32_768
-    """Option `batchRows`: rows of an Arrow batch at most. Default 32768."""
+    """Option `batchRows`: most rows per Arrow batch. Default 32768."""
     batch_bytes: int = 16 * 1024 * 1024
-    """Option `batchBytes`: an Arrow batch is cut at this size; one message more may go in. Default 16 MiB."""
+    """Option `batchBytes`: size of an Arrow batch, exceeded by at most one message. Default 16 MiB."""
     pull_records: int = 10_000
-    """Option `pullRecords`: messages one request asks for. Default 10000."""
+    """Option `pullRecords`: messages per request. Default 10000."""
     access: str = "consumer"
-    """Option `access`: `consumer` (an ephemeral one without acks, per task), or `direct` (direct gets: the
-    stream needs allow_direct, no consumers are made, at most one subject filter). Default consumer."""
+    """Option `access`: `consumer` (one ephemeral consumer without acks per task) or `direct` (direct gets: no
+    consumers, the stream needs allow_direct, at most one subject filter). Default consumer."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
-        """The options as Spark hands them over.
+        """Parse Spark's options.
 
-        Raises ConfigError: an unknown name (with the nearest known one), a value that can't be read or is out
-        of bounds, a contradiction, no stream.
+        Raises ConfigError for an unknown name (names the nearest one), a malformed or out-of-range value,
+        contradictory options, or a missing stream.
         """
         return SourceOptionParser(given).source()
 
 
 _STARTS = ("startingOffsets", "startingSequence", "startingTime", "startingOffsetsByTimestamp")
 _ENDS = ("endingOffsets", "endingSequence", "endingTime", "endingOffsetsByTimestamp")
-# The order of these names is the one of the error that lists them.
+# The error for an unknown option lists the names in this order.
 _SOURCE_OPTIONS = (
     "stream",
     "subject",
@@ -155,7 +155,7 @@ class SourceOptionParser(OptionParser):
         "startingtimestamp": "startingTime",
         "endingposition": "endingOffsets",
         "endingtimestamp": "endingTime",
-        # As the Kafka source calls them.
+        # Names of the Kafka source.
         "subscribe": "stream",
         "maxoffsetspertrigger": "maxRecordsPerTrigger",
         "minoffsetspertrigger": "minRecordsPerTrigger",
@@ -247,7 +247,7 @@ class SourceOptionParser(OptionParser):
         )
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """The one of `choices` that is given, however it is spelled."""
+        """The option's value among `choices`, compared without case. Raises ConfigError."""
         given = self.values.get(name, default).strip()
         for choice in choices:
             if choice.lower() == given.lower():

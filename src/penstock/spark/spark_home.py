@@ -1,20 +1,19 @@
-"""A SPARK_HOME whose Python processes import compiled modules.
+"""A SPARK_HOME whose Python processes import precompiled modules.
 
-A pip-installed pyspark is there twice: in site-packages, compiled, and as `python/lib/pyspark.zip`, which
-holds no bytecode. Spark puts the archive in front, so every Python process it begins compiles some 350
-modules anew: 1 to 1.5 s of CPU, for the first worker of each kind, and for every streaming query that reads a
-Python source (its driver side is such a process). Without the archive the same modules come from
-site-packages.
+A pip-installed pyspark exists twice: compiled in site-packages, and as `python/lib/pyspark.zip` without
+bytecode. Spark puts the archive first on sys.path, so every Python process it starts compiles some 350
+modules: 1 to 1.5 s of CPU for the first worker of each kind and for every streaming query that reads a Python
+source (its driver side is such a process). Without the archive the modules come from site-packages.
 
-So a folder is made in the cache directory that links to all of the installation but its `python`, and
-SPARK_HOME names it. Nothing of the installation is changed.
+This module creates a directory in the cache that links to everything in the installation except `python`,
+and sets SPARK_HOME to it. The installation is not changed.
 
-Invariants: only for a pyspark that this interpreter imports, and workers that are this interpreter; who has
-set SPARK_HOME, or another interpreter for the workers, keeps it. The folder is made beside and renamed into
-place, so processes may race.
+Invariants: applies only to a pyspark that this interpreter imports and to workers that run this interpreter;
+a SPARK_HOME or another worker interpreter set by the user is kept. The directory is built under a temporary
+name and renamed, so concurrent processes are safe.
 
-Rejected: bytecode in the archive (it is not ours to write to); another order of the workers' sys.path (only a
-sitecustomize could do that, and there may be one).
+Rejected: adding bytecode to the archive (it belongs to the installation); reordering the workers' sys.path
+(needs a sitecustomize, and one may exist already).
 """
 
 from __future__ import annotations
@@ -33,12 +32,13 @@ ARCHIVE = Path("python", "lib", "pyspark.zip")
 
 
 def ensure_compiled_spark(cache: Path | None = None) -> Path | None:
-    """Sees to it that the Python processes of a session on this machine start a second sooner, and returns
-    the SPARK_HOME that does it, which is also set in the environment, as is PYSPARK_PYTHON. Call it before
-    the session is made. None, and nothing is changed, where SPARK_HOME is set already, PYSPARK_PYTHON is
-    another interpreter than this one, or pyspark was not installed by pip.
+    """Make the Python processes of a local session start about a second sooner.
 
-    cache: where the folder may be made; default $XDG_CACHE_HOME/penstock or ~/.cache/penstock.
+    Sets SPARK_HOME and PYSPARK_PYTHON in the environment and returns the SPARK_HOME. Call before creating the
+    session. Returns None and changes nothing if SPARK_HOME is set, PYSPARK_PYTHON is another interpreter, or
+    pyspark was not installed by pip.
+
+    cache: parent of the directory; default $XDG_CACHE_HOME/penstock or ~/.cache/penstock.
     """
     installed = _installed()
     if os.environ.get("SPARK_HOME") or not _workers_are_like_this() or installed is None:
@@ -55,7 +55,7 @@ def _workers_are_like_this() -> bool:
 
 
 def _installed() -> Path | None:
-    """The folder of a pip-installed pyspark."""
+    """Directory of a pip-installed pyspark; None if there is none."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.origin:
         return None
@@ -64,7 +64,7 @@ def _installed() -> Path | None:
 
 
 def linked_home(installed: Path, cache: Path) -> Path:
-    """A folder in `cache` of links to everything in `installed` but `python`; made when it is not there."""
+    """Directory in `cache` with links to everything in `installed` except `python`; created if missing."""
     wanted = {entry.name: entry for entry in installed.iterdir() if entry.name != ARCHIVE.parts[0]}
     facts = "\n".join([str(installed), *sorted(wanted)])
     home = cache / f"spark-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
@@ -77,7 +77,7 @@ def linked_home(installed: Path, cache: Path) -> Path:
     made.chmod(0o755)
     try:
         made.rename(home)
-    except OSError:  # another process was faster
+    except OSError:  # another process created it
         shutil.rmtree(made)
         if not home.is_dir():
             raise

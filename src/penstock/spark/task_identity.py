@@ -1,4 +1,4 @@
-"""Which part of which query a task writes, and the small record that says how far it got."""
+"""Identity of a writing task, and the marker that records its progress."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ _NOT_A_TOKEN = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Marker(msgspec.Struct, forbid_unknown_fields=False):
-    """epoch: number of the micro-batch, 0 for batch writes. next: a position within it (a row, a sequence).
-    created: of the stream the position is in, where it is one of a stream."""
+    """Progress record, stored as JSON.
+
+    epoch: micro-batch number, 0 for batch writes. next: next row of the task, or next stream sequence.
+    created: creation time of the stream if `next` is a sequence, else "".
+    """
 
     epoch: int
     next: int
     created: str = ""
 
     def encode(self) -> bytes:
+        """The marker as JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, payload: bytes, where: str) -> Marker:
+        """Parse a marker found on subject `where`. Raises ConfigError if it is not one."""
         try:
             return msgspec.json.decode(payload, type=cls)
         except msgspec.DecodeError as error:
@@ -36,7 +41,7 @@ class Marker(msgspec.Struct, forbid_unknown_fields=False):
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """The same whenever Spark runs the same part of the same micro-batch again."""
+    """Query, micro-batch and partition of a task; equal for every attempt of the same task."""
 
     query: str
     epoch: int
@@ -44,7 +49,10 @@ class TaskIdentity:
 
     @classmethod
     def of_task(cls, write_id: str | None) -> TaskIdentity:
-        """Of the Spark task this runs in. write_id: what the user named a batch write."""
+        """Identity of the running Spark task. write_id: option `writeId` of a batch write.
+
+        Raises MisuseError outside of a task, or if Spark provides no query id.
+        """
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -61,11 +69,11 @@ class TaskIdentity:
 
     @property
     def id_prefix(self) -> bytes:
-        """What all message ids of the task begin with."""
+        """Prefix of all message ids of the task."""
         return f"{self.query}:{self.epoch}:{self.partition}:".encode()
 
     def check(self, epoch: int, record: str) -> None:
-        """Raises MisuseError when a later micro-batch of the query was written: this task is an old one."""
+        """Raises MisuseError if `epoch` is later than this task's: the task is out of date."""
         if epoch > self.epoch:
             raise MisuseError(
                 f"{self}: {record} is of micro-batch {epoch}. This task is out of date; or the checkpoint "

@@ -1,12 +1,11 @@
-"""A small blocking NATS connection for Spark's driver and executor processes.
+"""A blocking NATS connection for Spark's driver and executor processes.
 
-Spark's Python workers are plain synchronous processes that live for one task after another: a socket with a
-timeout fits them, an event loop would only be in the way. Frames are cut by the same kernel as everywhere.
+Spark's Python workers are synchronous processes that run one task after another, so a socket with timeouts
+fits better than an event loop. Frames are parsed by the kernel that the client and the server use.
 
-Invariants: nothing connects before it is used (Spark pickles readers from process to process); every wait has
-a deadline; PINGs are answered whenever the connection is read; an exception of this module says which server
-was asked for what. A connection that raised DisconnectedError is closed and not used again: whoever owns it
-makes a new one.
+Invariants: every wait has a deadline; PINGs are answered whenever the connection is read; errors name the
+server and the request. A connection that raised DisconnectedError is closed and must not be used again; its
+owner opens a new one.
 
 Rejected: the asyncio client on a private loop (three thread hops and a Python object per message).
 """
@@ -30,6 +29,7 @@ from penstock.protocol import api
 from penstock.spark.connection_options import ConnectionOptions, ServerAddress
 
 if TYPE_CHECKING:
+    from penstock.protocol.api import StoredMessageBody
     from penstock.protocol.proofs import Proof
 
 T = TypeVar("T")
@@ -37,17 +37,17 @@ T = TypeVar("T")
 READ_BYTES = 512 * 1024
 SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 FRAME_BYTES_MAX = 1 << 29  # a server's max_payload is at most 64 MiB; this only bounds a broken peer
-INFO_BYTES_MAX = 1 << 20  # INFO lists a cluster's addresses
+INFO_BYTES_MAX = 1 << 20  # INFO lists the cluster's URLs
 REQUEST_SID = b"1"
 
-# Another server may do better.
+# Errors after which the next server is tried.
 _CONNECT_FAILURES = (OSError, errors.DisconnectedError, errors.RequestTimeoutError, errors.ProtocolError)
 
 _AUTHORIZATION_ERRORS = ("authorization", "authentication", "account authentication", "user authentication")
 
 
 class HandshakeInfo(msgspec.Struct, kw_only=True):
-    """What the source needs of a server's INFO."""
+    """The fields of a server's INFO that Spark's side needs."""
 
     server_name: str = ""
     version: str = ""
@@ -61,7 +61,7 @@ class HandshakeInfo(msgspec.Struct, kw_only=True):
 
 
 class BlockingConnection:
-    """One connection to one server, made by `BlockingConnection.open`. Close it, or use it in a `with`."""
+    """A connection to one server, created by `BlockingConnection.open`. Close it, or use it in `with`."""
 
     def __init__(self, address: ServerAddress, sock: socket.socket, options: ConnectionOptions) -> None:
         self.address = address
@@ -75,10 +75,10 @@ class BlockingConnection:
 
     @classmethod
     def open(cls, options: ConnectionOptions) -> BlockingConnection:
-        """Connects to the first server that answers, in random order so that tasks spread over a cluster.
+        """Connect to the first reachable server, in random order to spread tasks over a cluster.
 
-        Raises AuthorizationError when a server refuses the credentials, NoServersError (with every server's
-        answer) when none could be reached.
+        Raises AuthorizationError if a server rejects the credentials, NoServersError (with the error of each
+        server) if none is reachable.
         """
         attempts: list[tuple[str, str]] = []
         for address in random.sample(options.servers, len(options.servers)):
@@ -161,7 +161,7 @@ class BlockingConnection:
     # --- frames -------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        """Writes all of `data`. Raises DisconnectedError."""
+        """Write all of `data`. Raises DisconnectedError."""
         try:
             self._sock.settimeout(self.options.request_timeout_s)
             self._sock.sendall(data)
@@ -169,9 +169,9 @@ class BlockingConnection:
             raise self._lost(f"could not write: {error}") from error
 
     def receive(self, timeout_s: float) -> bool:
-        """Reads what has come into the parser; False when nothing came in `timeout_s`.
+        """Read available bytes into the parser; False if none arrived within `timeout_s`.
 
-        Raises DisconnectedError when the server closed the connection.
+        Raises DisconnectedError if the connection is lost.
         """
         if timeout_s <= 0:
             return False
@@ -189,7 +189,7 @@ class BlockingConnection:
         return True
 
     def handle_control(self, op: int, body: bytes) -> None:
-        """PING, PONG, INFO, +OK and -ERR. Raises what an -ERR means."""
+        """Handle PING, PONG, INFO, +OK and -ERR. Raises the exception for an -ERR."""
         if op == Op.OP_PING:
             self.send(b"PONG\r\n")
         elif op == Op.OP_PONG:
@@ -200,12 +200,12 @@ class BlockingConnection:
             raise self._refusal(body.decode(errors="replace").strip().strip("'"))
 
     def broken(self) -> errors.ProtocolError:
-        """The error of a parser that stopped; the connection is closed."""
+        """Close the connection after a parse error and return the exception to raise."""
         self.close()
         return errors.ProtocolError(f"{self.address} sent no NATS frame (parse error {self.parser.error})")
 
     def _next_frame(self, deadline: float) -> PyFrame:
-        """Raises RequestTimeoutError at the deadline, ProtocolError, DisconnectedError."""
+        """The next frame. Raises RequestTimeoutError at the deadline, ProtocolError, DisconnectedError."""
         while True:
             frame = self.parser.next_frame()
             if frame is not None:
@@ -244,10 +244,10 @@ class BlockingConnection:
     def request(
         self, subject: str, payload: bytes, timeout_s: float | None = None, *, header: bytes = b""
     ) -> bytes:
-        """The payload of the first answer. header: a whole block, with its version line and its end.
+        """Send a request and return the payload of the first answer.
 
-        Messages of other subscriptions that come meanwhile are dropped: only call it when none of them is
-        wanted any more, or not yet.
+        header: a complete header block, including version line and end. Messages of other subscriptions that
+        arrive meanwhile are dropped, so do not call this while a subscription is being read.
 
         Raises NoRespondersError, RequestTimeoutError, DisconnectedError, PermissionsError.
         """
@@ -274,9 +274,10 @@ class BlockingConnection:
         return frame.payload or b""
 
     def api(self, kind: type[T], endpoint: str, body: Any = None) -> T:
-        """A request to the JetStream API: `endpoint` as in STREAM.INFO.ORDERS, the answer as a `kind`.
+        """Send a JetStream API request and return the answer decoded as `kind`.
 
-        Raises JetStreamApiError (or a subclass) when the server refuses, and what `request` raises.
+        endpoint: such as STREAM.INFO.ORDERS, below the API prefix. Raises JetStreamApiError (or a subclass)
+        if the server reports an error, JetStreamNotEnabledError, and what `request` raises.
         """
         subject = f"{self.options.api_prefix}.{endpoint}"
         try:
@@ -286,7 +287,19 @@ class BlockingConnection:
             raise errors.JetStreamNotEnabledError(503, 10076, why, request=subject) from error
         return api.decode_response(kind, answer, request=subject)
 
+    def last_message(self, stream: str, subject: str) -> StoredMessageBody | None:
+        """The last message of `subject`, read from the stream's leader; None if there is none.
+
+        Raises StreamNotFoundError and what `api` raises.
+        """
+        request = api.MsgGetRequest(last_by_subj=subject)
+        try:
+            return self.api(api.MsgGetResponse, f"STREAM.MSG.GET.{stream}", request).message
+        except errors.MessageNotFoundError:
+            return None
+
     def close(self) -> None:
+        """Close the socket. Idempotent."""
         with contextlib.suppress(OSError):
             self._sock.close()
 

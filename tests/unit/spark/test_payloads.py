@@ -79,7 +79,7 @@ def test_one_payload_is_read_alike_together_and_alone(monkeypatch: pytest.Monkey
         b'{\n  "id": 5\n}',
     ]
     together = decode(rows)
-    monkeypatch.setattr(JsonDecoder, "together", lambda self, raw: (None, 0))
+    monkeypatch.setattr(JsonDecoder, "decode_batch", lambda self, raw: (None, 0))
     assert decode(rows) == together
 
 

@@ -1,13 +1,13 @@
-"""Pipelines between streams and Spark that most people need, ready to run and to copy.
+"""Common pipelines between streams and Spark, to run as they are or to copy.
 
     archive(spark, "ORDERS", "/data/orders", servers)     a stream into Parquet, verified, incremental
     archived(spark, "/data/orders")                       that archive as a table
     table(spark, "ORDERS", "/data/orders", servers)       archive and stream as one table
     replay(spark, "/data/orders", "ORDERS2", servers)     an archive into a stream
-    analyse(...), redrive(...)                            a stream of dead letters
+    analyse(...), redrive(...)                            inspect and republish dead letters
     statistics(...)                                       rates, subjects, gaps, latencies
-    enrich(...)                                           two kinds of messages joined into a third
+    enrich(...)                                           join two kinds of messages into a third stream
 
-Each may be run again after any failure, shows its progress when given a rich console, and returns what it
-did, which `report.py` draws as an HTML page. `penstock pipeline ...` is the same from the command line.
+Each can be repeated after any failure, shows its progress on a rich console if given one, and returns a
+summary that `report.py` renders as an HTML page. `penstock pipeline ...` runs them from the command line.
 """

@@ -1,12 +1,12 @@
-"""A stream into partitioned Parquet: incremental, verified, safe to run again.
+"""Archives a stream to partitioned Parquet: incremental, verified, repeatable.
 
-A run goes on behind the last range of the manifest. Each range of sequences is read once, written as Parquet
-by day, and read back: number, bytes and hash of what came out of the stream must equal those of the files.
-Only then its entry is written, so that a run that fails anywhere leaves an archive of whole, verified ranges.
-With `purge`, messages that are archived are then removed from the stream.
+A run continues after the last range in the manifest. Each range of sequences is read once, written as Parquet
+partitioned by day, and read back: count, bytes and hash of the messages read must equal those of the files.
+The manifest entry is written only then, so a run that fails leaves an archive of complete, verified ranges.
+With `purge`, archived messages are then removed from the stream.
 
-Rejected: a streaming query into Parquet (its file sink knows no ranges, so nothing can be verified or joined
-to the stream without a gap); Delta (delta-spark has no release for the Spark versions this package takes).
+Rejected: a streaming query to Parquet (its file sink has no ranges, so nothing can be verified or joined to
+the stream without a gap); Delta (delta-spark has no release for the supported Spark versions).
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ RANGE_RECORDS = 1_000_000
 
 @dataclass(frozen=True)
 class Archived:
-    """What a run did. `entries`: the ranges it added. purged: messages it removed from the stream."""
+    """Result of a run.
+
+    entries: ranges added. strays: incomplete ranges of failed runs that were removed. purged: messages
+    removed from the stream.
+    """
 
     stream: str
     path: str
@@ -44,10 +48,12 @@ class Archived:
 
     @property
     def rows(self) -> int:
+        """Messages archived by this run."""
         return sum(entry.totals.rows for entry in self.entries)
 
     @property
     def bytes(self) -> int:
+        """Payload bytes archived by this run."""
         return sum(entry.totals.bytes for entry in self.entries)
 
 
@@ -62,14 +68,14 @@ def archive(
     force: bool = False,
     console: Console | None = None,
 ) -> Archived:
-    """Archives what `stream` holds behind the archive's end, up to its last message of now.
+    """Archive the messages of `stream` after the archive's end, up to its current last message.
 
-    path: a folder Spark can write. options: of the connection, as for format `jetstream`. range_records:
-    sequences of one range. purge: remove from the stream what is archived; refused while a consumer has not
-    acked it, unless `force`.
+    path: a directory Spark can write. options: connection options of format `jetstream`. range_records:
+    sequences per range. purge: remove archived messages from the stream; rejected while a consumer has not
+    acked them, unless `force`. console: for progress.
 
-    Raises JetStreamError when the stream lost messages that are not archived, was made anew, or what was read
-    is not what the files hold; MisuseError when a purge is refused.
+    Raises JetStreamError if the stream lost messages that are not archived, was recreated, or the files
+    differ from what was read; MisuseError if a purge is rejected.
     """
     if range_records < 1:
         raise MisuseError(f"range_records is {range_records}; it must be 1 or more")
@@ -95,7 +101,7 @@ def archive(
                 start = until
         purged = 0
         if purge and (known or added):
-            purged = driver.ask(lambda c: _purge(c, stream, [*known, *added][-1].end, force=force))
+            purged = driver.call(lambda c: _purge(c, stream, [*known, *added][-1].end, force=force))
     finally:
         driver.close()
     return Archived(stream, manifest.path, tuple(added), strays, purged)
@@ -138,7 +144,7 @@ def _archive_range(
     observation = Observation()
     observed = frame.observe(observation, *_totals()).withColumn("day", f.to_date("time"))
     observed.write.mode("overwrite").partitionBy("day").parquet(folder)
-    read = _told(observation.get)
+    read = _observed(observation.get)
     if read.rows:
         written = totals_of(spark.read.parquet(folder))
         if written != read:
@@ -160,17 +166,17 @@ def _totals() -> list[Column]:
 
 
 def totals_of(frame: DataFrame) -> RangeTotals:
-    """Number, bytes and hash of the messages in a table with the archive's columns."""
+    """Count, bytes and hash of the messages in a table with the archive's columns."""
     row = frame.agg(*_totals()).collect()[0]
     return RangeTotals(row.rows, row.bytes, row.hash)
 
 
-def _told(found: Mapping[str, int]) -> RangeTotals:
+def _observed(found: Mapping[str, int]) -> RangeTotals:
     return RangeTotals(found["rows"], found["bytes"], found["hash"])
 
 
 def _purge(connection: BlockingConnection, stream: str, end: int, *, force: bool) -> int:
-    """Removes what lies before sequence `end`; MisuseError when a consumer still needs it."""
+    """Purge messages before sequence `end`. Raises MisuseError if a consumer has not acked them."""
     if not force:
         behind = [
             f"{consumer.name} (acked up to {consumer.ack_floor.stream_seq})"

@@ -1,8 +1,8 @@
-"""A stream of dead letters (consumer metadata `penstock.dead_letter`): what is in it, and back with it.
+"""Inspects and republishes dead letters (consumer metadata `penstock.dead_letter`).
 
-Letters say in their headers where they came from and why. To re-drive one is to publish its payload and its
-own headers to its original subject again; the message id `redrive:<stream>:<sequence>` keeps a run that is
-repeated from doing it twice.
+The headers of a dead letter hold its origin and the reason. Re-driving publishes its payload and original
+headers to its original subject. The message id `redrive:<stream>:<sequence>` prevents duplicates when a run
+is repeated.
 """
 
 from __future__ import annotations
@@ -39,15 +39,18 @@ _FACTS = {
 
 @dataclass(frozen=True)
 class Redriven:
-    """letters: published again, by the stream they went to. removed: letters deleted afterwards."""
+    """letters: count of republished letters by target stream. removed: letters deleted afterwards."""
 
     letters: Mapping[str, int]
     removed: int
 
 
 def letters(spark: SparkSession, stream: str, options: Mapping[str, str] | None = None) -> DataFrame:
-    """The letters as a table: seq, time, origin (a stream), consumer, origin_subject, origin_seq, deliveries,
-    reason, headers, data. Messages that are no letters are left out."""
+    """Dead letters as a table, without other messages.
+
+    Columns: seq, time, origin (a stream), consumer, origin_subject, origin_seq, deliveries, reason, headers,
+    data.
+    """
     from pyspark.sql import functions as f
 
     register(spark)
@@ -84,11 +87,11 @@ def redrive(
     remove: bool = False,
     console: Console | None = None,
 ) -> Redriven:
-    """Publishes letters to their original subjects again, in the order they were written.
+    """Publish letters to their original subjects, in stream order.
 
-    options: of the connection. where: a condition in SQL over the columns of `letters`. remove: delete the
-    letters that were published. Raises what writing to format `jetstream` raises, as when an original stream
-    is gone.
+    options: connection options. where: SQL condition over the columns of `letters`. remove: delete the
+    republished letters. Raises what writing to format `jetstream` raises, for example if an original stream
+    no longer exists.
     """
     from pyspark.sql import functions as f
 
@@ -126,14 +129,14 @@ def redrive(
 
 def _remove(options: ConnectionOptions, stream: str, sequences: list[int]) -> int:
     removed = 0
-    with ReconnectingConnection(options) as link:
+    with ReconnectingConnection(options) as connection:
         for seq in sequences:
-            link.ask(partial(_delete, stream=stream, seq=seq))
+            connection.call(partial(_delete, stream=stream, seq=seq))
             removed += 1
     return removed
 
 
 def _delete(connection: BlockingConnection, stream: str, seq: int) -> None:
-    with contextlib.suppress(MessageNotFoundError):  # an answer that was lost
+    with contextlib.suppress(MessageNotFoundError):  # deleted by an earlier attempt whose answer was lost
         request = api.MsgDeleteRequest(seq=seq, no_erase=True)
         connection.api(api.SuccessResponse, f"STREAM.MSG.DELETE.{stream}", request)

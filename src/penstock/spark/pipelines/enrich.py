@@ -1,12 +1,11 @@
-"""Two kinds of messages of a stream joined into a third stream as they come: departures with arrivals, orders
-with payments.
+"""Joins two kinds of messages of a stream into a third stream, such as orders with payments.
 
-A stream-stream join that keeps each side until its partner came or the watermark says none will: messages
-may come in any order and up to `late` behind the newest one. What comes later still finds no partner and is
-counted. A left message that has no partner when the watermark has passed it goes out alone (`outer`).
+A stream-stream join keeps each message until its partner arrives or the watermark passes. Messages may arrive
+in any order and up to `late` behind the newest one; later ones are not joined but counted. With `outer`, a
+left message without a partner is written alone once the watermark has passed it.
 
-The pairs go into a stream exactly once (docs/spark-sink.md). Copy this function where the join is another
-one: it is Spark's ordinary API throughout.
+Pairs are written exactly once (docs/spark-sink.md). For other joins copy this function: it uses only Spark's
+ordinary API.
 """
 
 from __future__ import annotations
@@ -24,8 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JoinSide:
-    """The messages whose subjects match `subject` (a filter): JSON documents with a `key` field, the same on
-    both sides, and a `time` field (ISO 8601)."""
+    """One side of the join: JSON documents with a join key and a time (ISO 8601).
+
+    subject: subject filter. key, time: names of the fields.
+    """
 
     subject: str
     key: str
@@ -34,8 +35,8 @@ class JoinSide:
 
 @dataclass(frozen=True)
 class Enriched:
-    """batches: micro-batches that ran. read: messages of both sides. late: those behind the watermark, which
-    could not be joined."""
+    """Result of a run. batches: micro-batches. read: messages of both sides. late: messages behind the
+    watermark, which were not joined."""
 
     batches: int
     read: int
@@ -56,13 +57,13 @@ def enrich(
     late: str = "1 hour",
     outer: bool = False,
 ) -> Enriched:
-    """Joins what is stored in `stream` and not yet read, and returns; run it again for what came since.
+    """Join the stored, unread messages of `stream` and return. Run it again for later messages.
 
-    options: of the connection. subject: a template over the column `key` for the pairs' subjects in stream
-    `into`. within: how far a pair's times may be apart. late: how long to wait for messages out of order, of
+    options: connection options. subject: template over column `key` for the subjects of pairs in stream
+    `into`. within: largest time difference of a pair. late: how long to wait for out-of-order messages of
     either side. A pair is `{"left": <document>, "right": <document or null>}`.
 
-    Raises MisuseError when both sides have the same filter, and what reading and writing raise.
+    Raises MisuseError if both sides have the same filter, and what reading and writing raise.
     """
     if left.subject == right.subject:
         raise MisuseError(f"both sides are {left.subject!r}: a message would be its own partner")
@@ -94,7 +95,7 @@ def enrich(
 def _side(
     spark: SparkSession, stream: str, given: Mapping[str, str], side: JoinSide, late: str, name: str
 ) -> DataFrame:
-    """Columns <name>_key, <name>_at, <name>_data; a document without its key or time is nobody's partner."""
+    """Columns <name>_key, <name>_at, <name>_data. Without a key or time a document joins nothing."""
     from pyspark.sql import functions as f
 
     ours = {"stream": stream, "subject": side.subject, "payload": "string"}

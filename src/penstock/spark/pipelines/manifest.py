@@ -1,10 +1,10 @@
-"""What an archive holds: one small JSON file for each range of sequences, written when its data is verified.
+"""Manifest of an archive: one JSON file per range of sequences, written after its data is verified.
 
     <archive>/data/range=00000000000000000001-00000000000001000000/day=2026-01-31/part-….parquet
     <archive>/manifest/00000000000000000001.json
 
-Invariants: entries follow each other without gap or overlap, and are of one stream (by its creation time);
-data without an entry is what a failed run left, and is not part of the archive.
+Invariants: entries are contiguous, do not overlap, and belong to one stream (by its creation time). Data
+without an entry is left over from a failed run and is not part of the archive.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ VERSION = 1
 
 
 class RangeTotals(msgspec.Struct, frozen=True):
-    """hash: exclusive or of a 64-bit hash of each message (sequence, subject, time, payload). bytes: of
-    payloads."""
+    """rows: messages. bytes: payload bytes. hash: XOR of a 64-bit hash of each message (sequence, subject,
+    time, payload)."""
 
     rows: int
     bytes: int
@@ -35,7 +35,7 @@ class RangeTotals(msgspec.Struct, frozen=True):
 
 
 class ManifestEntry(msgspec.Struct, frozen=True):
-    """The sequences [start, end) of a stream, of which `totals.rows` held a message when they were read."""
+    """An archived range: the sequences [start, end) of a stream and the totals of its messages."""
 
     stream: str
     created: str
@@ -45,19 +45,22 @@ class ManifestEntry(msgspec.Struct, frozen=True):
     version: int = VERSION
 
     def is_of(self, bounds: StreamBounds) -> bool:
-        """Is it of the stream that is there now?"""
+        """Whether the entry belongs to this stream, not to an earlier one of the same name."""
         return (self.stream, self.created) == (bounds.name, bounds.created)
 
     def is_cut_off(self, bounds: StreamBounds) -> bool:
-        """Did the stream lose messages that came behind this entry?"""
+        """Whether the stream lost messages that follow this entry."""
         return bounds.first_seq > self.end and bounds.last_seq >= self.end
 
     @property
     def folder(self) -> str:
+        """Name of the range's data directory."""
         return f"range={self.start:020d}-{self.end - 1:020d}"
 
 
 class Manifest:
+    """Reads and writes the manifest of the archive at `path`."""
+
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = path.rstrip("/")
         self.data = f"{self.path}/data"
@@ -65,7 +68,7 @@ class Manifest:
         self._data_folder = Folder(spark, self.data)
 
     def entries(self) -> list[ManifestEntry]:
-        """In order. Raises ConfigError when they are no archive's, or of a later version."""
+        """Entries in order. Raises ConfigError if malformed, not contiguous, or of another version."""
         found = []
         for name in self._files.names():
             if not name.endswith(".json") or name.startswith("."):
@@ -83,10 +86,11 @@ class Manifest:
         return found
 
     def add(self, entry: ManifestEntry) -> None:
+        """Append an entry; its data must be verified."""
         self._files.write(f"{entry.start:020d}.json", msgspec.json.encode(entry))
 
     def remove_strays(self, entries: Sequence[ManifestEntry]) -> int:
-        """Data no entry speaks of, left by a run that failed. Returns how many ranges were removed."""
+        """Remove ranges without an entry, left over from failed runs. Returns how many."""
         known = {entry.folder for entry in entries}
         strays = [
             name for name in self._data_folder.names() if name.startswith("range=") and name not in known
@@ -97,7 +101,7 @@ class Manifest:
 
 
 def check_chain(entries: Sequence[ManifestEntry], path: str) -> None:
-    """Raises ConfigError when entries leave something out, overlap, or are of several streams."""
+    """Raises ConfigError if entries have gaps, overlap, or belong to several streams."""
     for before, after in pairwise(entries):
         if after.start != before.end or (after.stream, after.created) != (before.stream, before.created):
             raise ConfigError(

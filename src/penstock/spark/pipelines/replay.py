@@ -1,7 +1,7 @@
-"""An archive as a table, together with its stream, or back into a stream.
+"""Reads an archive as a table, alone or together with its stream, or writes it back to a stream.
 
-The boundary between cold and hot is the archive's end: sequences below it come from Parquet, the others from
-the stream, so nothing is there twice and nothing is left out, whatever the stream still holds below it.
+The archive's end is the boundary between cold and hot data: sequences below it are read from Parquet, others
+from the stream. Therefore no message is duplicated or missing, whatever the stream still holds below it.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ ORIGIN_TIME = "Penstock-Origin-Time"
 
 @dataclass(frozen=True)
 class Replayed:
-    """rows: read from the archive and now in the stream, those that were there before included."""
+    """Result of a run. rows: messages read from the archive and stored, now or by an earlier run."""
 
     stream: str
     rows: int
 
 
 def archived(spark: SparkSession, path: str) -> DataFrame:
-    """The archive as a table: subject, seq, time, headers, data, stream. Raises MisuseError when there is
-    none."""
+    """The archive as a table: subject, seq, time, headers, data, stream.
+
+    Raises MisuseError if there is no archive at `path`.
+    """
     manifest = Manifest(spark, path)
     return _cold(spark, manifest, _entries(manifest))
 
@@ -63,9 +65,9 @@ def _cold(spark: SparkSession, manifest: Manifest, entries: list[ManifestEntry])
 
 
 def table(spark: SparkSession, stream: str, path: str, options: Mapping[str, str] | None = None) -> DataFrame:
-    """Archive and stream as one table, without gap or overlap; the columns of `archived`.
+    """Archive and stream as one table without gap or overlap, with the columns of `archived`.
 
-    Raises JetStreamError when the stream lost messages that are not archived, or is not the one archived.
+    Raises JetStreamError if the stream lost messages that are not archived, or is not the archived one.
     """
     register(spark)
     manifest = Manifest(spark, path)
@@ -103,15 +105,14 @@ def replay(
     where: str | None = None,
     parallel: bool = False,
 ) -> Replayed:
-    """Writes an archive into `stream`, in the order of its sequences, each message once however often it is
-    run.
+    """Write an archive to `stream` in sequence order. Repeated runs store each message once.
 
-    options: of the sink (format `jetstream`). subject: a template over the archive's columns; default: the
-    messages' own subjects. where: a condition in SQL over subject, seq, time, headers, data. parallel: more
-    than one task writes, and the order is that of the sequences within each alone.
+    options: sink options of format `jetstream`. subject: template over the archive's columns; default: the
+    original subjects. where: SQL condition over subject, seq, time, headers, data. parallel: write with
+    several tasks; order is then kept only within each task.
 
-    Messages keep their payloads and headers, but those that begin with Nats-, and say where they came from:
-    Penstock-Origin, Penstock-Origin-Time.
+    Messages keep payloads and headers except those that begin with Nats-. The headers Penstock-Origin and
+    Penstock-Origin-Time are added.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
@@ -122,11 +123,11 @@ def replay(
         frame = frame.where(where)
     origin = f.concat_ws(":", "stream", f.col("seq").cast("string"))
     own = f.map_filter("headers", lambda name, _: ~f.lower(name).startswith("nats-"))
-    told = f.create_map(
+    origin_headers = f.create_map(
         f.lit(ORIGIN), f.array(origin), f.lit(ORIGIN_TIME), f.array(f.date_format("time", _RFC3339))
     )
     rows = frame.select(
-        "subject", "seq", "data", origin.alias("origin"), f.map_concat(own, told).alias("headers")
+        "subject", "seq", "data", origin.alias("origin"), f.map_concat(own, origin_headers).alias("headers")
     )
     ordered = rows.repartitionByRange("seq") if parallel else rows.coalesce(1)
     counted = Observation()

@@ -1,6 +1,6 @@
-"""An HTML page about what a pipeline did: facts, tables, charts; one file without anything to load.
+"""HTML reports of pipeline runs: facts, tables and charts in one self-contained file.
 
-Charts are drawn by matplotlib (`pip install 'penstock-nats[pipelines]'`) and put into the page as SVG.
+matplotlib (`pip install 'penstock-nats[pipelines]'`) draws the charts, which are embedded as SVG.
 """
 
 from __future__ import annotations
@@ -36,16 +36,20 @@ BLUE = "#1f6feb"
 
 
 class PipelineReport:
+    """Builder for a report. Methods append a part and return self."""
+
     def __init__(self, title: str) -> None:
         self.title = title
         self._parts: list[str] = []
 
     def facts(self, facts: Mapping[str, object]) -> PipelineReport:
+        """Append a two-column table of names and values."""
         rows = "".join(f"<tr><th>{_text(name)}</th>{_cell(value)}</tr>" for name, value in facts.items())
         self._parts.append(f"<table>{rows}</table>")
         return self
 
     def table(self, title: str, frame: pd.DataFrame) -> PipelineReport:
+        """Append a table."""
         head = "".join(f"<th>{_text(name)}</th>" for name in frame.columns)
         rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in frame.itertuples(index=False))
         empty = "" if len(frame) else "<p>none</p>"
@@ -53,7 +57,7 @@ class PipelineReport:
         return self
 
     def bars(self, title: str, labels: Sequence[str], values: Sequence[float], unit: str) -> PipelineReport:
-        """Horizontal bars, the first on top."""
+        """Append a horizontal bar chart, first bar on top."""
         figure = _figure(max(1.5, 0.32 * len(labels) + 0.8))
         axes = figure.subplots()
         axes.barh(range(len(labels)), values, color=BLUE)
@@ -63,6 +67,7 @@ class PipelineReport:
         return self._chart(title, figure)
 
     def line(self, title: str, x: Sequence[Any], y: Sequence[float], unit: str) -> PipelineReport:
+        """Append a line chart over time."""
         figure = _figure(3.2)
         axes = figure.subplots()
         axes.plot(x, y, color=BLUE, linewidth=1.4)
@@ -82,7 +87,7 @@ class PipelineReport:
         return self
 
     def write(self, path: Path) -> Path:
-        """The page; its folder is made when it is not there."""
+        """Write the page, create its directory if missing, and return `path`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         page = _PAGE.format(title=_text(self.title), body="\n".join(self._parts), now=now)

@@ -1,4 +1,4 @@
-"""What goes through a stream: rates by time, top subjects, gaps in its sequences, latencies."""
+"""Statistics of a stream: rates over time, top subjects, sequence gaps, latencies."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from penstock.spark.source import register
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-GAP_SPAN = 100_000  # sequences looked at together when gaps are counted
+GAP_SPAN = 100_000  # sequences per span when gaps are counted
 PERCENTILES = (0.5, 0.9, 0.99, 0.999)
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Tables: rates (start, messages, bytes), subjects (subject, messages, bytes, first, last), gaps (first
-    and last sequence of a span, how many of its sequences hold no message), latencies (p50 ... p999, ms) when
-    asked; totals is one row (messages, bytes, first_seq, last_seq, first, last)."""
+    """Tables of statistics.
+
+    totals: one row (messages, bytes, first_seq, last_seq, first, last). rates: start, messages, bytes.
+    subjects: subject, messages, bytes, first, last. gaps: first_seq, last_seq, missing, per span with missing
+    sequences. latencies: messages, p50 ... p999 in milliseconds; None if not requested.
+    """
 
     totals: DataFrame
     rates: DataFrame
@@ -37,9 +40,12 @@ def statistics(
     top: int = 20,
     latency_header: str | None = None,
 ) -> Statistics:
-    """options: of the source, so also subject, startingTime and so on. window: width of the rates, as Spark
-    writes it. latency_header: a header with the time a message was sent, ISO 8601 or milliseconds since the
-    epoch; what lies between it and the time it was stored is its latency."""
+    """Compute statistics of `stream`.
+
+    options: source options, such as subject and startingTime. window: interval of the rates in Spark's
+    notation. top: number of subjects. latency_header: header with the send time, ISO 8601 or milliseconds
+    since the epoch; latency is the store time minus the send time.
+    """
     from pyspark.sql import functions as f
 
     register(spark)
@@ -54,7 +60,7 @@ def statistics(
 
 
 def _gaps(frame: DataFrame) -> DataFrame:
-    """Spans that lack sequences, but those before the first and behind the last message."""
+    """Spans with missing sequences, not counting those before the first or after the last message."""
     from pyspark.sql import functions as f
 
     span = f.floor(f.col("seq") / GAP_SPAN).alias("span")

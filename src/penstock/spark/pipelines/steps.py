@@ -1,4 +1,4 @@
-"""Progress of long work on a console, or silence."""
+"""Progress bar for long-running work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """A bar of `total` units; without a console nothing is shown."""
+    """Context manager for a progress bar of `total` units. Shows nothing without a console."""
 
     def __init__(self, console: Console | None, title: str, total: int) -> None:
         self._console = console
@@ -35,6 +35,7 @@ class Steps:
         return self
 
     def advance(self, units: int) -> None:
+        """Advance the bar by `units`."""
         if self._bar is not None:
             self._bar.advance(self._task, units)
 

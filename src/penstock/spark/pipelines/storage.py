@@ -1,6 +1,6 @@
-"""Small text files beside an archive, wherever Spark can write: a local folder, HDFS, an object store.
+"""Access to small files through Spark's Hadoop file systems: local directory, HDFS, object store.
 
-Rejected: Python's own files (an archive in an object store would need another library and other credentials
+Rejected: Python's file API (an archive in an object store would need another library and other credentials
 than Spark's).
 """
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Folder:
-    """One folder, made when something is written into it."""
+    """A directory, created on the first write."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._jvm: Any = spark._jvm
@@ -25,12 +25,13 @@ class Folder:
         return self._jvm.org.apache.hadoop.fs.Path(self._root, name)
 
     def names(self) -> list[str]:
-        """Of the files and folders in it, sorted; none when it is not there."""
+        """Sorted names of its files and directories; empty if it does not exist."""
         if not self._files.exists(self._root):
             return []
         return sorted(status.getPath().getName() for status in self._files.listStatus(self._root))
 
     def read(self, name: str) -> bytes:
+        """Content of a file."""
         stream = self._files.open(self._path(name))
         try:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
@@ -38,7 +39,7 @@ class Folder:
             stream.close()
 
     def write(self, name: str, content: bytes) -> None:
-        """The file as a whole or not at all: written under another name, then renamed."""
+        """Write a file atomically: to a temporary name, then rename. Raises OSError."""
         beside = self._path(f".{name}.tmp")
         stream = self._files.create(beside, True)
         try:
@@ -50,5 +51,5 @@ class Folder:
             raise OSError(f"{self.path}/{name} could not be written")
 
     def remove(self, name: str) -> None:
-        """The file, or the folder with all that is in it."""
+        """Delete a file, or a directory recursively."""
         self._files.delete(self._path(name), True)
