@@ -27,7 +27,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz scan sim faults sim-bugs churn spark-kills kernel debug-kernels wheel errors clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz scan sim faults sim-bugs churn spark-kills kernel debug-kernels wheel errors features clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,7 @@ check-cython: setup
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint src/penstock/kernels
 check-generated: setup
 	$(BIN)/python tools/generate_errors.py --check
+	$(BIN)/python tools/feature_table.py --check
 
 format: setup  ## format the code
 	$(BIN)/ruff check --fix --quiet
@@ -129,6 +130,9 @@ wheel: $(STAMPS)/wheel  ## a manylinux wheel for each Python found, tested witho
 
 errors: setup  ## protocol/error_codes.py from schemas/errors.json
 	$(BIN)/python tools/generate_errors.py
+
+features: setup  ## docs/features.md from docs/features.toml and the markers of tests
+	$(BIN)/python tools/feature_table.py
 
 clean:  ## remove what was built; .venv stays
 	rm -rf build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

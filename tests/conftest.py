@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,6 +45,26 @@ def noted_faults() -> Iterator[list[BaseException]]:
         yield noted
     for error in noted:
         raise AssertionError("the product contained an exception that no test expects") from error
+
+
+FEATURES = {
+    f"{area}.{name}"
+    for area, entries in tomllib.loads(
+        (Path(__file__).resolve().parents[1] / "docs/features.toml").read_text()
+    ).items()
+    for name in entries
+}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Refuses a feature that the table does not have: its test would be missing in docs/features.md."""
+    for marker in item.iter_markers("feature"):
+        for name in marker.args:
+            if name not in FEATURES:
+                raise pytest.UsageError(
+                    f"{item.nodeid} names the feature {name!r}, which docs/features.toml does not have:"
+                    " correct the id, or add the feature"
+                )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,6 +22,8 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from penstock.testing import server as penstock_server
 from tests.support.nats_servers import KINDS, running_server
 
+pytestmark = pytest.mark.feature("connectivity.third-party-clients")
+
 WAIT_S = 5.0
 
 
@@ -268,6 +270,13 @@ async def test_many_publishes_in_flight_are_all_acked_in_order(nc: Client) -> No
 # -- key-value and object store
 
 
+@pytest.mark.feature(
+    "key-value.buckets",
+    "key-value.operations",
+    "key-value.create-update",
+    "key-value.history",
+    "key-value.keys",
+)
 async def test_key_value_put_get_update_delete_and_history(nc: Client) -> None:
     js = nc.jetstream()
     kv = await js.create_key_value(bucket="kv", history=5)
@@ -294,6 +303,7 @@ async def test_key_value_put_get_update_delete_and_history(nc: Client) -> None:
     assert await js.delete_key_value("kv")
 
 
+@pytest.mark.feature("key-value.watch")
 async def test_key_value_watch(nc: Client) -> None:
     js = nc.jetstream()
     kv = await js.create_key_value(bucket="watched")
@@ -309,6 +319,7 @@ async def test_key_value_watch(nc: Client) -> None:
     await watcher.stop()
 
 
+@pytest.mark.feature("object-store.put-get", "object-store.operations")
 async def test_object_store_put_get_list_and_delete(nc: Client) -> None:
     js = nc.jetstream()
     store = await js.create_object_store("objects")

@@ -1,4 +1,4 @@
-"""`max_connections` of accounts (row 187): logins, logins again, closes and reloads, on both servers."""
+"""`max_connections` of accounts: logins, logins again, closes and reloads, on both servers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from tests.support.nats_servers import KINDS
 from tests.support.processes import Served, served
 from tests.support.rawnats import RawNats
+
+pytestmark = pytest.mark.feature("security.accounts", "core.limits")
 
 EXCEEDED = "-ERR 'maximum account active connections exceeded'"
 

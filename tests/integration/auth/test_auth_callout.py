@@ -1,4 +1,4 @@
-"""Auth callout (row 186): a service decides who a client is, on ours and on the official server."""
+"""Auth callout: a service decides who a client is, on ours and on the official server."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from tests.support.keys import key, now_s
 from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
 from tests.support.wire import Wire
+
+pytestmark = pytest.mark.feature("security.auth-callout")
 
 ISSUER = key("account", "callout")
 CONF = f"""

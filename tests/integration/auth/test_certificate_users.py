@@ -1,4 +1,4 @@
-"""`verify_and_map` (row 183): the same certificates are the same users on ours and on the official server."""
+"""`verify_and_map`: the same certificates are the same users on ours and on the official server."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import trustme
 from tests.support.certificates import client_certificate
 from tests.support.conf_servers import running_conf
 from tests.support.nats_servers import KINDS
+
+pytestmark = pytest.mark.feature("security.tls-users")
 
 JOE = (("C", "US"), ("O", "acme"), ("CN", "joe"))
 ANN = (("DC", "org"), ("DC", "acme"), ("OU", "b"), ("CN", "ann"))

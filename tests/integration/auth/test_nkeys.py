@@ -1,4 +1,4 @@
-"""Users with nkeys (row 184): the same configuration and the same keys on ours and on the official server."""
+"""Users with nkeys: the same configuration and the same keys on ours and on the official server."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from tests.support.keys import key, nkey_login, signature
 from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
 from tests.support.wire import Wire
+
+pytestmark = pytest.mark.feature("security.nkeys")
 
 JOE, ANN, WEB = (key("user", name).public for name in ("joe", "ann", "web"))
 CONF = f"""
@@ -85,8 +87,9 @@ def test_a_connection_of_another_type_is_refused(port: int) -> None:
     assert refused(port, lambda nonce: signature("web", nonce), nkey=WEB)
 
 
+@pytest.mark.feature("monitoring.user-info")
 def test_clients_learn_who_they_are(port: int) -> None:
-    """Row 194: `$SYS.REQ.USER.INFO`."""
+    """`$SYS.REQ.USER.INFO`."""
     joe = nkey_login(port, "joe")
     permitted = nkey_login(port, "ann")
     data = permitted.request("$SYS.REQ.USER.INFO")["data"]

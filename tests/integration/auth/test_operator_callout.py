@@ -1,4 +1,4 @@
-"""Auth callout (row 186) of accounts known by their tokens: the same on ours and on the official server."""
+"""Auth callout of accounts known by their tokens: the same on ours and on the official server."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from tests.integration.auth.test_operators import conf
 from tests.support.conf_servers import answers, received
 from tests.support.keys import account_token, key, token_login, user_token
 from tests.support.rawnats import RawNats
+
+pytestmark = pytest.mark.feature("security.auth-callout", "security.operators")
 
 CALLOUT, APP, CLOSED = (key("account", name) for name in ("CALLOUT", "APP", "CLOSED"))
 SIGNING, SCOPED = key("account", "CALLOUT signing"), key("account", "APP scoped")

@@ -1,4 +1,4 @@
-"""Accounts known by tokens share subjects (row 185): exports, imports, activations, on both servers."""
+"""Accounts known by tokens share subjects: exports, imports, activations, on both servers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from tests.support.conf_servers import received, running_conf
 from tests.support.keys import account_token, key, now_s, token_login, user_token
 from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
+
+pytestmark = pytest.mark.feature("security.operators", "security.accounts")
 
 FROM = key("account", "FROM")
 

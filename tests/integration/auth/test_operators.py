@@ -1,4 +1,4 @@
-"""Trusted operators (row 185): the same tokens on ours and on the official server."""
+"""Trusted operators: the same tokens on ours and on the official server."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ from tests.support.keys import (
 from tests.support.nats_servers import KINDS, find_official_server, free_port
 from tests.support.rawnats import RawNats
 from tests.support.wire import Wire
+
+pytestmark = pytest.mark.feature("security.operators")
 
 A, SIGNING, SCOPED = (key("account", name).public for name in ("A", "A signing", "A scoped"))
 JOE = key("user", "joe").public
@@ -263,8 +265,9 @@ def test_accounts_are_apart(port: int) -> None:
     other.close()
 
 
+@pytest.mark.feature("monitoring.user-info")
 def test_who_am_i(port: int) -> None:
-    """Row 194: `$SYS.REQ.USER.INFO` of a user with a token."""
+    """`$SYS.REQ.USER.INFO` of a user with a token."""
     token = user_token(
         "A", "joe", head={"expires": now_s() + 100, "name": "Joe"}, pub=PermissionClaim(allow=(">",))
     )
@@ -281,9 +284,10 @@ def test_who_am_i(port: int) -> None:
     joe.close()
 
 
+@pytest.mark.feature("monitoring.http")
 @pytest.mark.parametrize("kind", KINDS)
 def test_monitoring_shows_tokens_and_who_signed_them(kind: str, tmp_path: Path) -> None:
-    """Row 202: connz with `auth`, accountz."""
+    """`/connz` with `auth`, and `/accountz`."""
     http_port = free_port()
 
     def page(path: str) -> dict[str, Any]:

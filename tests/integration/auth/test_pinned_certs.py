@@ -1,4 +1,4 @@
-"""row 196. `pinned_certs`: which client certificates are let in, on both servers."""
+"""`pinned_certs`: which client certificates are accepted, on both servers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from tests.support.certificates import Certificates, make_certificates
 from tests.support.conf_servers import running_as_configured, write_conf
 from tests.support.nats_servers import KINDS, free_port
 from tests.support.wire import Wire
+
+pytestmark = pytest.mark.feature("security.pinned-certs")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Directories of account tokens (row 185): the same requests of the system account on both servers."""
+"""Directories of account tokens: the same requests of the system account on both servers."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from tests.support.keys import (
 )
 from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
+
+pytestmark = pytest.mark.feature("security.resolver")
 
 A = key("account", "A").public
 

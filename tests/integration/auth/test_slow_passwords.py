@@ -1,4 +1,4 @@
-"""bcrypt hashes are computed beside the event loop: who waits for one keeps nobody else waiting (row 182)."""
+"""bcrypt hashes are computed beside the event loop: a login that waits for one delays no other client."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
 from tests.support.reloads import reload
 from tests.support.wire import Wire
+
+pytestmark = pytest.mark.feature("security.passwords")
 
 Factory = Callable[..., EmbeddedServer]
 SLOW = "$2a$slow"

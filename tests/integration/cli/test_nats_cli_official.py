@@ -17,6 +17,8 @@ from tests.support.nats_servers import KINDS, AnyServer, running_server
 from tests.support.rawnats import RawNats
 from tests.support.transfers import contents, stored
 
+pytestmark = pytest.mark.feature("cli.nats", "stream.backup-restore")
+
 # Messages of a stream, and the bytes of each: nothing, less than a chunk, more than the window of 8 MiB.
 SIZES = {"EMPTY": (0, 0), "SMALL": (3, 10), "LARGE": (300, 60_000)}
 

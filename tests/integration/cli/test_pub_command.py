@@ -12,6 +12,8 @@ import penstock.client
 from penstock.cli.main import main
 from penstock.client import Stream
 
+pytestmark = pytest.mark.feature("cli.pub")
+
 KINDS = ["penstock", pytest.param("official", marks=pytest.mark.official)]
 
 
@@ -43,9 +45,10 @@ async def stream(url: str) -> None:
         await (await nc.jetstream().stream("S")).purge()
 
 
+@pytest.mark.feature("atomic.start", "atomic.commit-eob", "fast-ingest.final-ack")
 @pytest.mark.parametrize("batch", ["none", "atomic", "fast"])
 async def test_each_line_is_a_message(url: str, batch: str) -> None:
-    """Row 99, row 106, row 138: also an empty one, and a last one without its end."""
+    """Also an empty line, and a last line without its end."""
     ran = run(url, "s.a", "--batch", batch, stdin=b"one\n\nthree\nfour")
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert ran.stdout.startswith(b"published 4 messages to s.a")
@@ -71,8 +74,8 @@ async def test_a_file_goes_into_one_fast_batch_with_progress(url: str, tmp_path:
         assert (await nc.jetstream().stream_info("S")).state.messages == 20_000
 
 
+@pytest.mark.feature("atomic.allow-atomic", "atomic.max-messages", "fast-ingest.allow-batched")
 async def test_what_the_server_refuses_is_said(url: str) -> None:
-    """Row 100, row 108, row 123."""
     ran = run(url, "n", "x", "--batch", "atomic")
     assert (ran.returncode, ran.stdout) == (1, b"")
     assert b"penstock pub: " in ran.stderr and b"disabled" in ran.stderr

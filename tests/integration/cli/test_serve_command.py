@@ -21,6 +21,8 @@ import penstock
 from tests.support.rawnats import RawNats
 from tests.support.wire import Wire, wait_until
 
+pytestmark = pytest.mark.feature("cli.serve", "operations.signals")
+
 TIMEOUT_S = 20.0
 LISTENING = re.compile(r"\[INF\] Listening for client connections on (\S+):(\d+)\n")
 
@@ -239,16 +241,16 @@ def test_what_can_not_be_used_is_told_in_one_line(arguments: tuple[str, ...], to
     assert len(ended.stderr.splitlines()) == 1
 
 
+@pytest.mark.feature("operations.configuration")
 def test_a_bad_configuration_file_is_told_with_its_place(tmp_path: Path) -> None:
-    """row 202"""
     config = tmp_path / "nats.conf"
     config.write_text("port: 4222\nfoo: bar\n")
     ended = run("-c", str(config))
     assert (ended.returncode, ended.stderr) == (1, f'nats-server: {config}:2:1: unknown field "foo"\n')
 
 
+@pytest.mark.feature("operations.configuration")
 def test_a_configuration_can_be_tested_without_starting(tmp_path: Path) -> None:
-    """row 202"""
     config = tmp_path / "nats.conf"
     config.write_text("port: 4222\n")
     ended = run("-t", "-c", str(config))

@@ -10,6 +10,8 @@ from penstock.cli.store import store as store_command
 from tests.support.nats_servers import PenstockServer
 from tests.support.rawnats import RawNats
 
+pytestmark = pytest.mark.feature("cli.store")
+
 COUNT = 50
 PAYLOAD = 400_000  # so that 50 messages take three blocks
 

@@ -19,6 +19,8 @@ from penstock.errors import (
     WrongLastSequenceError,
 )
 
+pytestmark = pytest.mark.feature("client.fast-publisher")
+
 pa = pytest.importorskip("pyarrow")
 
 
@@ -30,8 +32,8 @@ async def payloads(stream: Stream) -> list[bytes]:
 # --- atomic ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("atomic.start", "atomic.append", "atomic.commit")
 async def test_an_atomic_batch_is_stored_as_a_whole(js: JetStream, stream: Stream) -> None:
-    """Rows 99, 103, 105."""
     async with js.atomic_batch() as batch:
         await batch.add("s.street", b"Main St")
         await batch.add("s.city", b"Springfield", ack=True)
@@ -41,8 +43,8 @@ async def test_an_atomic_batch_is_stored_as_a_whole(js: JetStream, stream: Strea
     assert await payloads(stream) == [b"Main St", b"Springfield", b"12345"]
 
 
+@pytest.mark.feature("atomic.commit-eob")
 async def test_an_atomic_batch_ends_without_another_message(js: JetStream, stream: Stream) -> None:
-    """Row 106."""
     async with js.atomic_batch(ack_every=2) as batch:
         for n in range(5):
             await batch.add("s.a", b"%d" % n)
@@ -70,10 +72,10 @@ async def test_forgetting_to_commit_is_an_error(js: JetStream, stream: Stream) -
             await batch.add("s.a", b"1")
 
 
+@pytest.mark.feature("atomic.checks-at-commit")
 async def test_an_expectation_that_does_not_hold_refuses_the_whole_batch(
     js: JetStream, stream: Stream
 ) -> None:
-    """Row 111."""
     await js.publish("s.a", b"before")
     async with js.atomic_batch() as batch:
         await batch.add("s.b", b"1")
@@ -82,6 +84,12 @@ async def test_an_expectation_that_does_not_hold_refuses_the_whole_batch(
     assert await payloads(stream) == [b"before"]
 
 
+@pytest.mark.feature(
+    "atomic.expected-last-seq",
+    "atomic.expected-subject-seq",
+    "atomic.expected-msg-id",
+    "atomic.deduplication",
+)
 @pytest.mark.parametrize(
     ("first", "second", "text"),
     [
@@ -94,7 +102,6 @@ async def test_an_expectation_that_does_not_hold_refuses_the_whole_batch(
 async def test_what_no_server_would_take_costs_no_batch(
     js: JetStream, stream: Stream, first: dict[str, Any], second: dict[str, Any], text: str
 ) -> None:
-    """Rows 112 to 115."""
     async with js.atomic_batch() as batch:
         await batch.add("s.a", b"1", **first)
         with pytest.raises(MisuseError, match=text):
@@ -103,8 +110,8 @@ async def test_what_no_server_would_take_costs_no_batch(
     assert ack.count == 2
 
 
+@pytest.mark.feature("atomic.deduplication")
 async def test_a_duplicate_in_the_window_refuses_the_batch(js: JetStream, stream: Stream) -> None:
-    """Row 115."""
     await js.publish("s.a", b"before", msg_id="x")
     async with js.atomic_batch() as batch:
         await batch.add("s.b", b"1", msg_id="x")
@@ -122,9 +129,9 @@ async def first_message(js: JetStream, kind: str, subject: str) -> None:
             await fast.add(payload=b"1")
 
 
+@pytest.mark.feature("atomic.allow-atomic", "fast-ingest.allow-batched")
 @pytest.mark.parametrize("kind", ["atomic", "fast"])
 async def test_a_stream_without_batches_says_so(js: JetStream, kind: str) -> None:
-    """Rows 100, 123."""
     await js.create_stream("PLAIN", subjects=["plain.>"])
     try:
         with pytest.raises(BatchNotEnabledError):
@@ -142,12 +149,14 @@ async def test_a_subject_without_a_stream_says_so(js: JetStream, kind: str) -> N
 # --- fast ingest -----------------------------------------------------------------------------------
 
 
+@pytest.mark.feature(
+    "fast-ingest.flow-ack", "fast-ingest.flow", "fast-ingest.ack-window", "fast-ingest.final-ack"
+)
 @pytest.mark.parametrize("gap", ["fail", "ok"])
 @pytest.mark.parametrize("outstanding", [1, 2, 3])
 async def test_a_fast_batch_stores_everything_in_order(
     js: JetStream, stream: Stream, gap: Any, outstanding: int
 ) -> None:
-    """Rows 126, 128, 135, 138."""
     async with js.fast_ingest("s.f", gap=gap, outstanding_acks=outstanding) as batch:
         seen = [await batch.add(payload=b"%d" % n) for n in range(1000)]
         ack = await batch.commit(payload=b"last")
@@ -159,8 +168,8 @@ async def test_a_fast_batch_stores_everything_in_order(
     assert (await stream.get_message(500)).data == b"499"
 
 
+@pytest.mark.feature("fast-ingest.final-ack")
 async def test_a_fast_batch_ends_without_another_message(js: JetStream, stream: Stream) -> None:
-    """Row 138."""
     async with js.fast_ingest("s.f") as batch:
         for n in range(10):
             await batch.add(f"s.{n}", b"x")
@@ -168,8 +177,8 @@ async def test_a_fast_batch_ends_without_another_message(js: JetStream, stream: 
     assert (ack.seq, ack.count) == (10, 10)
 
 
+@pytest.mark.feature("fast-ingest.single-message")
 async def test_a_fast_batch_of_one_message(js: JetStream, stream: Stream) -> None:
-    """Row 139."""
     async with js.fast_ingest() as batch:
         ack = await batch.commit("s.one", b"x")
     assert (ack.seq, ack.count) == (1, 1)
@@ -179,6 +188,7 @@ COUNT = 20_000
 LISTED = [b"payload %d" % n for n in range(COUNT)]
 
 
+@pytest.mark.feature("fast-ingest.any-size")
 @pytest.mark.parametrize(
     "given",
     [
@@ -192,7 +202,6 @@ LISTED = [b"payload %d" % n for n in range(COUNT)]
     ],
 )
 async def test_many_payloads_at_once(js: JetStream, stream: Stream, given: Any) -> None:
-    """Row 133."""
     async with js.fast_ingest("s.f", flow=500) as batch:
         await batch.add_many(given)
         ack = await batch.commit_eob()
@@ -215,10 +224,10 @@ async def test_a_payload_that_is_too_large_costs_no_batch_sequence(js: JetStream
     assert await payloads(stream) == [b"1", b"2", b"4"]
 
 
+@pytest.mark.feature("fast-ingest.message-errors")
 async def test_with_gap_ok_a_refused_message_is_told_and_the_rest_goes_on(
     js: JetStream, stream: Stream
 ) -> None:
-    """Row 131."""
     errors: list[tuple[int, JetStreamApiError]] = []
     async with js.fast_ingest(
         "s.f", gap="ok", on_error=lambda seq, error: errors.append((seq, error))
@@ -232,16 +241,16 @@ async def test_with_gap_ok_a_refused_message_is_told_and_the_rest_goes_on(
     assert await payloads(stream) == [b"1", b"3"]
 
 
+@pytest.mark.feature("fast-ingest.message-errors")
 async def test_with_gap_ok_a_batch_of_one_refused_message_says_why(js: JetStream, stream: Stream) -> None:
-    """Row 131."""
     async with js.fast_ingest("s.f", gap="ok") as batch:
         with pytest.raises(BatchEndedError, match="after 0 of 1 messages: wrong last sequence"):
             await batch.commit(payload=b"1", expected_last_sequence=77)
     assert await payloads(stream) == []
 
 
+@pytest.mark.feature("fast-ingest.message-errors")
 async def test_with_gap_fail_a_refused_message_ends_the_batch(js: JetStream, stream: Stream) -> None:
-    """Row 131."""
     async with js.fast_ingest("s.f", flow=1, outstanding_acks=1) as batch:
         await batch.add(payload=b"1")
         await batch.add(payload=b"2", expected_last_sequence=77)
@@ -257,10 +266,11 @@ async def test_a_first_message_that_is_refused_raises_its_error(js: JetStream, s
             await batch.add(payload=b"1", expected_last_sequence=77)
 
 
+@pytest.mark.feature("fast-ingest.gap-ok", "fast-ingest.gap-fail")
 async def test_a_lost_message_ends_a_fail_batch_and_is_told_to_an_ok_batch(
     js: JetStream, stream: Stream
 ) -> None:
-    """Rows 129, 130: the client skips a sequence on purpose."""
+    """The client skips a sequence on purpose."""
     async with js.fast_ingest("s.f", gap="ok") as batch:
         await batch.add(payload=b"1")
         batch._flow.take()
@@ -278,10 +288,11 @@ async def test_a_lost_message_ends_a_fail_batch_and_is_told_to_an_ok_batch(
     assert await payloads(stream) == [b"1", b"3", b"1"]
 
 
+@pytest.mark.feature("fast-ingest.inbox")
 async def test_a_batch_has_an_inbox_of_its_own_and_leaves_it_at_the_end(
     js: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 136: one subscription below its id; once it failed nobody has to send it anything."""
+    """One subscription below its id, which ends when the batch fails."""
     subjects: list[str] = []
     subscribe = js.session.subscribe
 
@@ -299,10 +310,11 @@ async def test_a_batch_has_an_inbox_of_its_own_and_leaves_it_at_the_end(
     assert len(subjects) == 1
 
 
+@pytest.mark.feature("fast-ingest.gap-ok", "fast-ingest.ping")
 async def test_a_commit_that_was_lost_is_sent_again(
     js: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows 129, 132: a ping finds the gap, and the commit takes another sequence."""
+    """A ping finds the gap, and the commit takes another sequence."""
     async with js.fast_ingest("s.f", gap="ok", timeout=1.0) as batch:
         await batch.add(payload=b"1")
         send, lost = batch._send, []
@@ -318,8 +330,9 @@ async def test_a_commit_that_was_lost_is_sent_again(
     assert await payloads(stream) == [b"1", b"2"]
 
 
+@pytest.mark.feature("fast-ingest.flow")
 async def test_eight_publishers_at_once(url: str, js: JetStream, stream: Stream) -> None:
-    """Row 128: all of them get their turn."""
+    """All of them get their turn."""
 
     async def publish(n: int) -> int:
         async with penstock.client.connect(url) as client, client.jetstream().fast_ingest(f"s.{n}") as batch:

@@ -22,6 +22,8 @@ from penstock.errors import (
 )
 from tests.support.nats_servers import free_port, running_server
 
+pytestmark = pytest.mark.feature("client.connection")
+
 
 async def test_a_message_arrives_byte_for_byte(client: Client) -> None:
     subscription = await client.subscribe("byte.*")
@@ -145,7 +147,6 @@ async def test_draining_a_subscription_loses_nothing(client: Client) -> None:
 
 
 async def test_draining_the_client_loses_nothing_and_closes(url: str) -> None:
-    """row 22"""
     async with penstock.client.connect(url) as other:
         answers = await other.subscribe("drain.answers")
         await other.flush()
@@ -188,8 +189,8 @@ async def test_a_closed_client_says_so(url: str) -> None:
             await call
 
 
+@pytest.mark.feature("client.slow-consumer-buffer")
 async def test_a_slow_subscription_drops_counts_and_tells(url: str) -> None:
-    """row 11"""
     told: list[Exception] = []
     async with penstock.client.connect(url, on_error=lambda _, error: told.append(error)) as client:
         subscription = await client.subscribe("fast", max_pending_messages=10)
@@ -266,7 +267,6 @@ async def test_no_server_is_told_with_every_attempt() -> None:
 
 
 async def test_the_second_server_is_used_when_the_first_is_down(url: str) -> None:
-    """row 22"""
     servers = [f"nats://127.0.0.1:{free_port()}", url]
     async with penstock.client.connect(servers, randomize=False) as client:
         assert client.connected_url == url

@@ -1,4 +1,4 @@
-"""The client's keys, tokens and credentials files (rows 184 and 185), against both servers."""
+"""The client's keys, tokens and credentials files, against both servers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from tests.integration.auth.test_operators import TOKENS, A, conf
 from tests.support.conf_servers import running_conf
 from tests.support.keys import key, now_s, user_token
 from tests.support.nats_servers import KINDS
+
+pytestmark = pytest.mark.feature("client.credentials", "security.nkeys", "security.operators")
 
 JOE = key("user", "joe")
 NKEYS = f"authorization {{ users: [ {{ nkey: {JOE.public} }} ] }}"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.feature("client.jetstream-context")
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 OUTPUT = {
     "client_atomic_user.py": """\

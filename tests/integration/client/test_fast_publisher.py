@@ -15,14 +15,16 @@ from penstock.errors import (
     WrongLastSequenceError,
 )
 
+pytestmark = pytest.mark.feature("client.fast-publisher")
+
 
 async def payloads(stream: Stream) -> list[bytes]:
     state = (await stream.info()).state
     return [(await stream.get_message(seq)).data for seq in range(1, state.last_seq + 1)]
 
 
+@pytest.mark.feature("fast-ingest.ack-window")
 async def test_publishes_go_into_a_fast_batch_and_are_all_acked(js: JetStream, stream: Stream) -> None:
-    """Row 135."""
     async with js.publisher(window=20, fast=True) as publisher:
         pending = [await publisher.publish(f"s.{n % 3}", b"%d" % n) for n in range(500)]
         assert publisher.pending <= 20
@@ -46,8 +48,8 @@ async def test_a_publish_that_is_awaited_ends_its_batch_and_the_next_one_begins_
     assert await payloads(stream) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.feature("fast-ingest.message-errors")
 async def test_a_refused_publish_fails_alone(js: JetStream, stream: Stream) -> None:
-    """Row 131."""
     publisher = js.publisher(fast=True)
 
     async def publish_ten() -> None:
@@ -117,8 +119,9 @@ async def test_tasks_may_share_a_publisher(js: JetStream, stream: Stream) -> Non
     assert (await stream.info()).state.messages == 200
 
 
+@pytest.mark.feature("atomic.start", "atomic.append")
 async def test_many_messages_of_an_atomic_batch_are_added_at_once(js: JetStream, stream: Stream) -> None:
-    """Row 99, row 103: lists, columns and single messages in one batch."""
+    """Lists, columns and single messages in one batch."""
     pa = pytest.importorskip("pyarrow")
     async with js.atomic_batch() as batch:
         await batch.add_many([b"%d" % n for n in range(300)], "s.a")
@@ -130,8 +133,8 @@ async def test_many_messages_of_an_atomic_batch_are_added_at_once(js: JetStream,
     assert await payloads(stream) == [b"%d" % n for n in range(305)]
 
 
+@pytest.mark.feature("atomic.commit-eob")
 async def test_an_atomic_batch_may_end_behind_many(js: JetStream, stream: Stream) -> None:
-    """Row 106."""
     async with js.atomic_batch(ack_first=False) as batch:
         await batch.add_many([b"1", b"2", b"3"], "s.a")
         assert (await batch.commit_eob()).count == 3

@@ -28,6 +28,8 @@ from penstock.errors import (
 )
 from tests.support.nats_servers import until
 
+pytestmark = pytest.mark.feature("client.jetstream-context")
+
 
 async def fill(js: JetStream, count: int, subject: str = "s.a") -> None:
     async with js.publisher() as publisher:
@@ -51,6 +53,7 @@ async def until_acked(consumer: Consumer) -> None:
 # --- streams ------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("client.stream", "client.info")
 async def test_a_stream_is_created_changed_listed_and_deleted(js: JetStream) -> None:
     stream = await js.create_stream(
         "LIFE", subjects=["life.>"], max_age=timedelta(hours=1), storage=StorageType.MEMORY, max_msgs=10
@@ -99,6 +102,7 @@ async def test_settings_that_do_not_exist_are_refused_with_a_hint(js: JetStream)
         await js.create_stream(subjects=["x"])
 
 
+@pytest.mark.feature("client.stream")
 async def test_messages_are_read_deleted_and_purged(js: JetStream, stream: Stream) -> None:
     before = datetime.now(UTC)
     for number in range(1, 7):
@@ -126,6 +130,7 @@ async def test_messages_are_read_deleted_and_purged(js: JetStream, stream: Strea
         await stream.purge(seq=1, keep=1)
 
 
+@pytest.mark.feature("client.direct-get")
 async def test_many_messages_are_read_without_a_consumer(
     js: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +156,7 @@ async def test_many_messages_are_read_without_a_consumer(
 # --- publishing ---------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("client.publish")
 async def test_acks_tell_stream_and_sequence_and_duplicates_are_recognised(
     js: JetStream, stream: Stream
 ) -> None:
@@ -160,6 +166,7 @@ async def test_acks_tell_stream_and_sequence_and_duplicates_are_recognised(
     assert (again.seq, again.duplicate) == (1, True)
 
 
+@pytest.mark.feature("client.publish")
 async def test_expectations_are_checked(js: JetStream, stream: Stream) -> None:
     await js.publish("s.a", expected_last_subject_sequence=0, msg_id="m1")
     await js.publish("s.b", expected_last_sequence=1, expected_stream="S", expected_last_msg_id="m1")
@@ -174,6 +181,7 @@ async def test_expectations_are_checked(js: JetStream, stream: Stream) -> None:
     assert (await stream.info()).state.messages == 2
 
 
+@pytest.mark.feature("client.publish")
 async def test_a_publish_nobody_stores_is_told_after_its_retries(js: JetStream, client: Client) -> None:
     started = client.loop.time()
     with pytest.raises(NoStreamError, match=r"nobody\.stores"):
@@ -181,6 +189,7 @@ async def test_a_publish_nobody_stores_is_told_after_its_retries(js: JetStream, 
     assert client.loop.time() - started >= 0.5  # two retries, a quarter second apart (ADR-22)
 
 
+@pytest.mark.feature("client.publish")
 async def test_a_publish_waits_out_a_stream_that_comes_a_little_later(js: JetStream) -> None:
     publish = asyncio.ensure_future(js.publish("late.a", b"x"))
     await asyncio.sleep(0.05)
@@ -199,6 +208,7 @@ async def test_an_answer_that_is_no_ack_is_not_taken_for_one(js: JetStream, clie
         await js.publish("fake.stream")
 
 
+@pytest.mark.feature("client.publish")
 async def test_the_publisher_stores_everything_in_order(js: JetStream, stream: Stream) -> None:
     async with js.publisher(window=100) as publisher:
         pending = [await publisher.publish("s.a", b"%d" % number) for number in range(1, 2001)]
@@ -265,6 +275,7 @@ async def test_leaving_a_publisher_by_an_exception_leaves_nothing_waiting(
 # --- consumers ----------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("client.info")
 async def test_a_consumer_is_created_changed_listed_and_deleted(js: JetStream, stream: Stream) -> None:
     consumer = await stream.create_consumer("C", filter_subject="s.a", ack_wait=timedelta(seconds=7))
     config = consumer.cached_info.config
@@ -296,6 +307,7 @@ async def test_a_consumer_is_created_changed_listed_and_deleted(js: JetStream, s
     assert not ephemeral.cached_info.config.durable_name
 
 
+@pytest.mark.feature("client.fetch", "client.next")
 async def test_fetch_brings_what_is_there_and_acks_count(js: JetStream, stream: Stream) -> None:
     await fill(js, 10)
     consumer = await stream.create_consumer("C")
@@ -341,6 +353,7 @@ async def test_nak_brings_a_message_again_and_term_does_not(js: JetStream, strea
     assert (info.num_ack_pending, info.ack_floor.stream_seq) == (0, 3)
 
 
+@pytest.mark.feature("client.fetch-bytes")
 async def test_fetch_by_bytes_stops_at_the_limit(js: JetStream, stream: Stream) -> None:
     for _ in range(10):
         await js.publish("s.a", bytes(1000))
@@ -350,6 +363,7 @@ async def test_fetch_by_bytes_stops_at_the_limit(js: JetStream, stream: Stream) 
     assert await consumer.fetch_bytes(100, expires=5) == []  # not even one fits
 
 
+@pytest.mark.feature("client.fetch", "client.next")
 async def test_fetch_waits_for_messages_that_come_later(js: JetStream, stream: Stream) -> None:
     consumer = await stream.create_consumer("C")
     fetch = asyncio.ensure_future(consumer.fetch(2, expires=10, heartbeat=0.5))
@@ -377,6 +391,7 @@ async def test_fetch_refuses_options_that_make_no_sense(js: JetStream, stream: S
         await consumer.fetch(11)
 
 
+@pytest.mark.feature("client.statuses")
 async def test_a_consumer_that_is_gone_ends_a_fetch(js: JetStream, stream: Stream) -> None:
     consumer = await stream.create_consumer("C")
     fetch = asyncio.ensure_future(consumer.fetch(1, expires=30))
@@ -392,6 +407,7 @@ async def test_a_consumer_that_is_gone_ends_a_fetch(js: JetStream, stream: Strea
         await consumer.fetch(1)
 
 
+@pytest.mark.feature("client.consume")
 @pytest.mark.parametrize(
     "options",
     [
@@ -423,6 +439,7 @@ async def test_consume_brings_every_message_once_and_in_order(
     assert (await consumer.info()).ack_floor.stream_seq == 500
 
 
+@pytest.mark.feature("client.consume-stop")
 async def test_consume_with_a_callback_and_drain_sees_what_arrived(js: JetStream, stream: Stream) -> None:
     consumer = await stream.create_consumer("C")
     await fill(js, 50)
@@ -442,6 +459,7 @@ async def test_consume_with_a_callback_and_drain_sees_what_arrived(js: JetStream
         consume.__aiter__()
 
 
+@pytest.mark.feature("client.statuses")
 async def test_consume_ends_when_the_consumer_is_deleted(js: JetStream, stream: Stream) -> None:
     consumer = await stream.create_consumer("C")
     await fill(js, 3)
@@ -454,6 +472,7 @@ async def test_consume_ends_when_the_consumer_is_deleted(js: JetStream, stream: 
     assert got == [1, 2, 3]
 
 
+@pytest.mark.feature("client.statuses")
 async def test_consume_tells_refusals_as_warnings_and_goes_on(
     js: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -488,6 +507,7 @@ async def test_two_consumes_on_one_consumer_share_its_messages(js: JetStream, st
     assert sorted(got[0] + got[1]) == list(range(1, 1001))
 
 
+@pytest.mark.feature("client.consume-stop")
 async def test_draining_the_client_finishes_consumes_and_publishers(
     url: str, js: JetStream, stream: Stream
 ) -> None:
@@ -518,6 +538,7 @@ async def test_draining_the_client_finishes_consumes_and_publishers(
 # --- ordered ------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("client.ordered")
 async def test_an_ordered_consumer_reads_everything_in_order(js: JetStream, stream: Stream) -> None:
     await fill(js, 1000)
     ordered = stream.ordered_consumer()
@@ -554,6 +575,7 @@ async def test_an_ordered_consumer_goes_on_where_it_stopped(js: JetStream, strea
     assert await stream.consumer_names() == []
 
 
+@pytest.mark.feature("client.ordered")
 async def test_an_ordered_consumer_survives_the_loss_of_its_consumer(
     js: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -602,6 +624,7 @@ async def test_ack_wait_of_a_plain_number_is_seconds_on_the_server(js: JetStream
     assert b'"ack_wait":30000000000,' in raw[4]
 
 
+@pytest.mark.feature("client.direct-get")
 async def test_direct_gets_of_a_stream_that_does_not_allow_them_say_that(js: JetStream) -> None:
     stream = await js.create_stream("CLOSED", subjects=["closed"], storage="memory", allow_direct=False)
     with pytest.raises(DirectGetNotAllowedError, match="allow_direct=True"):

@@ -1,4 +1,4 @@
-"""The client and priority groups (row 98), on both servers."""
+"""The client and priority groups, on both servers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 import penstock.client
 from penstock.client import Consumer, JetStream, PriorityOptions
 from penstock.errors import ConsumerNotFoundError, JetStreamApiError, PullError
+
+pytestmark = pytest.mark.feature("client.priority-groups", "consumer.priority-groups")
 
 IN_G = PriorityOptions(group="g")
 A_MINUTE = timedelta(seconds=60)

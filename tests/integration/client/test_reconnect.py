@@ -19,6 +19,8 @@ from penstock.errors import (
 )
 from tests.support.nats_servers import KINDS, AnyServer, make_server, until
 
+pytestmark = pytest.mark.feature("client.connection")
+
 FAST = {"reconnect_wait": 0.02, "reconnect_wait_max": 0.1}
 
 
@@ -39,7 +41,6 @@ async def start(server: AnyServer) -> None:
 
 
 async def test_subscriptions_come_back_and_buffered_publishes_arrive(server: AnyServer) -> None:
-    """row 22"""
     events: list[str] = []
 
     async def on_reconnected(_: Client) -> None:

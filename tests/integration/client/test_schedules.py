@@ -14,6 +14,8 @@ from penstock.errors import JetStreamApiError, MisuseError, NoStreamError
 from penstock.protocol.api import StreamConfig
 from tests.support.nats_servers import until
 
+pytestmark = pytest.mark.feature("client.schedules", "stream.schedules")
+
 
 @pytest.fixture
 async def js(url: str) -> AsyncIterator[JetStream]:

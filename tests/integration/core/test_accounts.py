@@ -13,6 +13,8 @@ from penstock.server.config.directives import load
 from tests.support.conf_servers import answers, login, official_verdict, received
 from tests.support.rawnats import RawNats
 
+pytestmark = pytest.mark.feature("security.accounts")
+
 CONF = """
 accounts {
     A {

@@ -15,6 +15,8 @@ from tests.support.conf_servers import running_conf
 from tests.support.nats_servers import KINDS, free_port
 from tests.support.wire import Wire
 
+pytestmark = pytest.mark.feature("connectivity.advertise")
+
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("told", "port"), [("nats.example:7", 7), ("nats.example", 0), ("[::1]:9", 9)])

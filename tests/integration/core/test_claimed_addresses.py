@@ -19,6 +19,8 @@ from tests.support.processes import Served, served
 from tests.support.rawnats import RawNats
 from tests.support.websocket_peer import Peer
 
+pytestmark = pytest.mark.feature("connectivity.websocket")
+
 CLAIM = "X-Forwarded-For: 10.1.2.3"
 WEBSOCKET = "http: 127.0.0.1:-1\nwebsocket { host: 127.0.0.1, port: -1, no_tls: true }\n"
 

@@ -15,6 +15,8 @@ from penstock.testing import server as penstock_server
 from tests.support.nats_servers import running_server
 from tests.support.wire import Wire, send_slowly
 
+pytestmark = pytest.mark.feature("core.protocol")
+
 CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true}\r\n'
 VERBOSE = CONNECT.replace(b'"verbose":false', b'"verbose":true')
 PEDANTIC = CONNECT.replace(b'"pedantic":false', b'"pedantic":true')

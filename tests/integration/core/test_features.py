@@ -1,4 +1,4 @@
-"""Core NATS, feature by feature (rows 1 to 23 of the feature table): on the official server and on ours."""
+"""Core NATS, feature by feature: on the official server and on ours."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ def got(client: RawNats, publisher: RawNats, *subjects: str) -> list[str]:
     return received(client)
 
 
+@pytest.mark.feature("core.publish-subscribe")
 def test_a_later_subscriber_gets_nothing_of_before(client: RawNats, other: RawNats) -> None:
-    """row 1: at most once"""
+    """At most once."""
     other.publish("news", b"early")
     other.flush()
     client.subscribe("news", 1)
@@ -73,8 +74,9 @@ def test_a_later_subscriber_gets_nothing_of_before(client: RawNats, other: RawNa
     assert got(client, other, "news") == ["news 1"]
 
 
+@pytest.mark.feature("core.messages")
 def test_subject_body_headers_and_reply_arrive_as_they_were_sent(client: RawNats, other: RawNats) -> None:
-    """row 2: byte for byte"""
+    """Byte for byte."""
     head = b"NATS/1.0\r\nA: b\r\nA:  c \r\n\r\n"
     body = bytes(range(256))
     client.subscribe("m", 1)
@@ -84,8 +86,8 @@ def test_subject_body_headers_and_reply_arrive_as_they_were_sent(client: RawNats
     assert (message.subject, message.reply, message.header, message.payload) == (b"m", b"back", head, body)
 
 
+@pytest.mark.feature("core.subjects")
 def test_subjects_differ_in_case_and_may_not_be_malformed(client: RawNats, other: RawNats) -> None:
-    """row 3"""
     client.subscribe("a.B", 1)
     client.flush()
     assert got(client, other, "a.b", "A.B", "a.B") == ["a.B 1"]
@@ -93,8 +95,8 @@ def test_subjects_differ_in_case_and_may_not_be_malformed(client: RawNats, other
         assert answers(client, f"SUB {subject} 9") == ["-ERR 'Invalid Subject'"]
 
 
+@pytest.mark.feature("core.wildcard-token")
 def test_a_star_stands_for_one_whole_token(client: RawNats, other: RawNats) -> None:
-    """row 4"""
     client.subscribe("time.*.east", 1)
     client.subscribe("fo*", 2)
     client.flush()
@@ -102,16 +104,16 @@ def test_a_star_stands_for_one_whole_token(client: RawNats, other: RawNats) -> N
     assert got(client, other, *sent) == ["fo* 2", "time.us.east 1"]
 
 
+@pytest.mark.feature("core.wildcard-tail")
 def test_a_greater_sign_stands_for_one_or_more_last_tokens(client: RawNats, other: RawNats) -> None:
-    """row 5"""
     client.subscribe("time.us.>", 1)
     client.flush()
     sent = ("time.us", "time.us.east", "time.us.east.atlanta", "time.eu.x")
     assert got(client, other, *sent) == ["time.us.east 1", "time.us.east.atlanta 1"]
 
 
+@pytest.mark.feature("core.reserved-subjects")
 def test_subjects_of_servers_are_closed_to_clients_and_the_api_is_below_a_dollar(client: RawNats) -> None:
-    """row 6"""
     client.send(b"PUB $NRG.x 0\r\n\r\n")
     assert answers(client, "PUB $GR.x 0\r\n") == [
         "-ERR 'Permissions Violation for Publish to \"$NRG.x\"'",
@@ -120,8 +122,8 @@ def test_subjects_of_servers_are_closed_to_clients_and_the_api_is_below_a_dollar
     assert client.request("$JS.API.INFO")["type"] == "io.nats.jetstream.api.v1.account_info_response"
 
 
+@pytest.mark.feature("core.request-reply")
 def test_a_request_is_answered_at_its_inbox(client: RawNats, other: RawNats) -> None:
-    """row 7"""
     other.subscribe("ask", 1)
     other.flush()
     client.subscribe("_INBOX.x", 2)
@@ -131,8 +133,9 @@ def test_a_request_is_answered_at_its_inbox(client: RawNats, other: RawNats) -> 
     assert client.message().payload == b"!"
 
 
+@pytest.mark.feature("core.scatter-gather")
 def test_every_responder_answers(client: RawNats, port: int) -> None:
-    """row 8: scatter and gather"""
+    """Scatter and gather."""
     responders = [RawNats(port) for _ in range(3)]
     for responder in responders:
         responder.subscribe("ask.all", 1)
@@ -146,8 +149,8 @@ def test_every_responder_answers(client: RawNats, port: int) -> None:
         responder.close()
 
 
+@pytest.mark.feature("core.no-responders")
 def test_a_request_that_nobody_hears_is_told_so(client: RawNats) -> None:
-    """row 9"""
     client.subscribe("_INBOX.z", 1)
     client.publish("nobody.here", b"?", "_INBOX.z")
     message = client.message()
@@ -155,9 +158,9 @@ def test_a_request_that_nobody_hears_is_told_so(client: RawNats) -> None:
     assert message.payload == b""
 
 
+@pytest.mark.feature("core.slow-consumers")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_receiver_that_does_not_read_is_closed_and_counted(kind: str, tmp_path: Path) -> None:
-    """row 10"""
     conf = 'max_pending: 2MB\nno_fast_producer_stall: true\nhttp: "127.0.0.1:-1"\n'
     with served(kind, tmp_path, conf) as server:
         with socket.socket() as slow:
@@ -177,8 +180,8 @@ def test_a_receiver_that_does_not_read_is_closed_and_counted(kind: str, tmp_path
         client.close()
 
 
+@pytest.mark.feature("core.queue-groups")
 def test_each_message_reaches_one_member_of_a_queue_group(client: RawNats, other: RawNats) -> None:
-    """row 12"""
     for sid in (1, 2, 3):
         client.send(b"SUB work crew %d\r\n" % sid)
     client.subscribe("work", 9)
@@ -190,9 +193,9 @@ def test_each_message_reaches_one_member_of_a_queue_group(client: RawNats, other
     assert min(members) > 40
 
 
+@pytest.mark.feature("core.queue-permissions")
 @pytest.mark.parametrize("kind", KINDS)
 def test_queue_names_have_tokens_that_permissions_see(kind: str, tmp_path: Path) -> None:
-    """row 13"""
     conf = 'authorization { users: [ {user: a, password: a, permissions: {subscribe: ["foo v1.*"]}} ] }'
     with running_conf(kind, conf, tmp_path) as port:
         client = login(port, "a")
@@ -203,6 +206,7 @@ def test_queue_names_have_tokens_that_permissions_see(kind: str, tmp_path: Path)
         client.close()
 
 
+@pytest.mark.feature("core.queue-affinity", "core.any-server")
 @pytest.mark.parametrize(
     ("conf", "told"),
     [
@@ -211,15 +215,16 @@ def test_queue_names_have_tokens_that_permissions_see(kind: str, tmp_path: Path)
     ],
 )
 def test_a_server_that_stands_alone_says_so(conf: str, told: str) -> None:
-    """row 14, row 17: groups prefer near members, and clients connect to any node, once there are others."""
+    """There are no cluster members for queue groups to prefer or clients to connect to."""
     with pytest.raises(ConfigError) as caught:
         options_of(parse(conf, "t.conf", environ={}))
     assert told in str(caught.value)
 
 
+@pytest.mark.feature("core.lame-duck")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_that_is_going_is_not_ended_by_another_signal(kind: str, tmp_path: Path) -> None:
-    """row 16: SIGTERM does not cut lame duck mode short, SIGINT does"""
+    """SIGTERM does not cut lame duck mode short, SIGINT does."""
     with served(kind, tmp_path, 'lame_duck_grace_period: "20s"\nlame_duck_duration: "30s"\n') as server:
         client = RawNats(server.port, protocol=1)
         client.flush()
@@ -243,8 +248,9 @@ def is_refused(port: int) -> bool:
         return True
 
 
+@pytest.mark.feature("core.topology-updates")
 def test_clients_are_told_of_addresses_that_change(tmp_path: Path) -> None:
-    """row 15: by INFO, to those of protocol 1. (The official server tells its members' addresses this way,
+    """By INFO, to those of protocol 1. (The official server tells its members' addresses this way,
     and an advertised one only to who comes later.)"""
     with served("penstock", tmp_path, 'client_advertise: "one.example:4222"\n') as server:
         client = RawNats(server.port, protocol=1)
@@ -259,9 +265,10 @@ def test_clients_are_told_of_addresses_that_change(tmp_path: Path) -> None:
         client.close()
 
 
+@pytest.mark.feature("core.lame-duck")
 @pytest.mark.parametrize("kind", KINDS)
 def test_clients_are_told_before_a_server_goes(kind: str, tmp_path: Path) -> None:
-    """row 16: INFO with `ldm`, and nobody new is let in"""
+    """INFO has `ldm`, and new clients are refused."""
     with served(kind, tmp_path, 'lame_duck_grace_period: "5s"\nlame_duck_duration: "30s"\n') as server:
         client = RawNats(server.port, protocol=1)
         client.flush()
@@ -273,15 +280,16 @@ def test_clients_are_told_before_a_server_goes(kind: str, tmp_path: Path) -> Non
         client.close()
 
 
+@pytest.mark.feature("core.subject-mapping", "core.mapping-once")
 def test_mappings_move_tokens_and_are_applied_once(client: RawNats, other: RawNats) -> None:
-    """row 18, row 19"""
     client.subscribe(">", 1)
     client.flush()
     assert got(client, other, "orders.eu.new", "first") == ["orders.new.eu 1", "second 1"]
 
 
+@pytest.mark.feature("core.partitions")
 def test_a_key_has_one_partition(client: RawNats, other: RawNats) -> None:
-    """row 20: FNV-1a of the token, modulo the number of partitions"""
+    """FNV-1a of the token, modulo the number of partitions."""
     client.subscribe("part.*", 1)
     client.flush()
     keys = [f"k{number}" for number in range(40)]
@@ -300,8 +308,9 @@ def fnv1a(text: str) -> int:
     return found
 
 
+@pytest.mark.feature("core.weighted-mapping")
 def test_weights_share_messages_out_and_may_not_exceed_all(client: RawNats, other: RawNats) -> None:
-    """row 21: 98 and 2 percent of 10,000, within one percent"""
+    """98 and 2 percent of 10,000, within one percent."""
     client.subscribe("canary.*", 1)
     client.flush()
     counts: Counter[str] = Counter()
@@ -313,8 +322,9 @@ def test_weights_share_messages_out_and_may_not_exceed_all(client: RawNats, othe
         options_of(parse("mappings { a: [ {destination: b, weight: 60}, {destination: c, weight: 50} ] }"))
 
 
+@pytest.mark.feature("core.max-payload")
 def test_a_payload_above_the_limit_closes_the_connection(port: int) -> None:
-    """row 23: what INFO says is allowed"""
+    """What INFO says is allowed."""
     client = RawNats(port)
     assert client.info["max_payload"] == 1024
     client.send(b"PUB x 1024\r\n" + bytes(1024) + b"\r\n")

@@ -12,6 +12,8 @@ from penstock.testing import EmbeddedServer
 from penstock.testing import server as penstock_server
 from tests.support.wire import Wire, send_slowly
 
+pytestmark = pytest.mark.feature("core.hostile-input")
+
 FRAMES = [
     b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n',
     b"PING\r\n",

@@ -1,4 +1,4 @@
-"""rows 187 and 188: services and streams across accounts, the same on ours and on the official server."""
+"""Services and streams across accounts, the same on ours and on the official server."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.conf_servers import login
 from tests.support.rawnats import RawMessage, RawNats
+
+pytestmark = pytest.mark.feature("security.accounts", "security.permissions")
 
 CONF = """
 system_account: S

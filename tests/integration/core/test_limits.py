@@ -15,6 +15,8 @@ from tests.support.conf_servers import running_conf
 from tests.support.nats_servers import KINDS
 from tests.support.wire import Wire, wait_until
 
+pytestmark = pytest.mark.feature("core.limits")
+
 Factory = Callable[..., EmbeddedServer]
 SECOND_NS = 1_000_000_000
 

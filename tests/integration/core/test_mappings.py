@@ -16,6 +16,8 @@ from tests.support.conf_servers import official_verdict, official_with
 from tests.support.nats_servers import KINDS, OfficialServer, PenstockServer
 from tests.support.rawnats import RawNats
 
+pytestmark = pytest.mark.feature("core.subject-mapping")
+
 FUNCTIONS = [
     "wildcard(1)",
     "partition(10,1)",

@@ -18,6 +18,8 @@ from penstock.server.config.directives import load
 from tests.support.conf_servers import login
 from tests.support.rawnats import RawMessage, RawNats
 
+pytestmark = pytest.mark.feature("core.message-tracing")
+
 CONF = """
 system_account: S
 accounts {

@@ -16,6 +16,8 @@ from tests.support.conf_servers import answers, login, received, running_conf
 from tests.support.rawnats import RawNats
 from tests.support.reloads import reload
 
+pytestmark = pytest.mark.feature("security.permissions")
+
 Factory = Callable[..., EmbeddedServer]
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4, prefix=b"2a")).decode()
 CONF = f"""

@@ -1,4 +1,4 @@
-"""row 196. `proxy_protocol`: who a client is that comes through a proxy, on both servers."""
+"""`proxy_protocol`: who a client is that comes through a proxy, on both servers."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from tests.support.certificates import Certificates, make_certificates
 from tests.support.conf_servers import running_as_configured
 from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
+
+pytestmark = pytest.mark.feature("connectivity.proxy-protocol")
 
 CONF = """
     proxy_protocol: true

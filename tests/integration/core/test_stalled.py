@@ -25,7 +25,7 @@ FILES_NEEDED = 2 * STALLED + 500
 ENDS_WITHIN_S = 60.0
 READ_BYTES = 1 << 16
 
-pytestmark = pytest.mark.parametrize("kind", KINDS)
+pytestmark = [pytest.mark.parametrize("kind", KINDS), pytest.mark.feature("core.hostile-input")]
 
 
 @contextmanager

@@ -20,6 +20,8 @@ from penstock.server.monitoring.pages.page_options import in_pieces
 from penstock.server.server import Server
 from tests.support.certificates import Certificates, make_certificates
 
+pytestmark = pytest.mark.feature("connectivity.tls")
+
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 WAIT_S = 10.0
 

@@ -1,4 +1,4 @@
-"""row 184. `proxies` and `proxy_required`: clients that a proxy vouches for, on both servers."""
+"""`proxies` and `proxy_required`: clients that a proxy vouches for, on both servers."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from tests.support.keys import key, signature
 from tests.support.nats_servers import KINDS, free_port
 from tests.support.rawnats import RawNats
 from tests.support.wire import Wire
+
+pytestmark = pytest.mark.feature("security.trusted-proxies")
 
 PROXY, OTHER, STRANGER = (key("server", name) for name in ("proxy", "other", "stranger"))
 JOE = key("user", "joe").public

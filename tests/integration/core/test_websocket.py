@@ -31,6 +31,8 @@ from penstock.server.monitoring.pages.varz import VarzOptions, varz
 from penstock.server.server import Server
 from tests.support.certificates import make_certificates
 
+pytestmark = pytest.mark.feature("connectivity.websocket")
+
 WAIT_S = 10.0
 KEY = base64.b64encode(b"the sample nonce").decode()
 DEFLATE_RATIO_MAX = 1032  # the format makes no more of a byte

@@ -12,6 +12,8 @@ from tests.support.nats_servers import KINDS
 from tests.support.processes import served
 from tests.support.websocket_peer import MASK, Peer
 
+pytestmark = pytest.mark.feature("connectivity.websocket")
+
 
 def conf(*lines: str, head: str = "") -> str:
     return f"{head}\nwebsocket {{ port: -1, no_tls: true\n" + "\n".join(lines) + "\n}\n"

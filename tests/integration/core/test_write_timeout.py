@@ -1,4 +1,4 @@
-"""row 23. `write_timeout`: what becomes of a receiver that takes some of what waits for it, but not all."""
+"""`write_timeout`: what becomes of a receiver that takes some of what waits for it, but not all."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from tests.integration.core.test_stalled import slow_consumers, slow_reasons
 from tests.support.conf_servers import running_conf
 from tests.support.nats_servers import KINDS, free_port
 from tests.support.rawnats import RawNats
+
+pytestmark = pytest.mark.feature("core.write-deadline", "core.slow-consumers")
 
 CONF = """
     write_deadline: "400ms", max_pending: 512MB, no_fast_producer_stall: true

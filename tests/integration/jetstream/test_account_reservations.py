@@ -1,4 +1,4 @@
-"""Accounts' JetStream limits are reserved up front (row 189), on both servers."""
+"""Accounts' JetStream limits are reserved up front, on both servers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from tests.support.nats_servers import KINDS
 from tests.support.processes import ENVIRONMENT, command_of, served
 from tests.support.rawnats import RawNats
+
+pytestmark = pytest.mark.feature("security.account-limits")
 
 
 def conf(directory: Path, **limits: str) -> str:

@@ -1,4 +1,4 @@
-"""row 189: JetStream limits by tiers of replicas, in the tokens of accounts; ours and the official server."""
+"""JetStream limits by tiers of replicas, in the tokens of accounts; ours and the official server."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tests.support.conf_servers import running_conf
 from tests.support.keys import account_token, key, token_login, user_token
 from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
+
+pytestmark = pytest.mark.feature("security.account-limits")
 
 R1 = JetStreamLimits(
     mem_storage=4000, disk_storage=2**20, streams=2, consumer=3, max_ack_pending=7, disk_max_stream_bytes=5000

@@ -1,4 +1,4 @@
-"""row 196: advisories and metrics of JetStream, held against the official server's: kinds and fields."""
+"""Advisories and metrics of JetStream, compared with the official server's: kinds and fields."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.nats_servers import KINDS, running_server
 from tests.support.rawnats import RawNats
+
+pytestmark = pytest.mark.feature("monitoring.advisories")
 
 # What the official server says of the same deeds; `client` and `server` describe themselves.
 EXPECTED = {
@@ -24,7 +26,7 @@ COMMON = {"type", "id", "timestamp"}
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_advisories_have_the_official_kinds_and_fields(kind: str, tmp_path: Path) -> None:
-    """row 196: stream and consumer actions, API audit, a sampled ack, a message given up"""
+    """Stream and consumer actions, API audit, a sampled ack, a message given up."""
     with running_server(kind, tmp_path) as server:
         listener, client = RawNats(server.port), RawNats(server.port)
         listener.subscribe("$JS.EVENT.>", 1)

@@ -16,6 +16,7 @@ import pytest
 from tests.support.nats_servers import find_official_server
 
 pytestmark = [
+    pytest.mark.feature("stream.api-errors"),
     pytest.mark.official,
     pytest.mark.skipif(find_official_server() is None, reason="no official nats-server"),
 ]

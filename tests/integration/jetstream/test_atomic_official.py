@@ -180,6 +180,26 @@ RENAMED = [
 ]
 
 
+@pytest.mark.feature(
+    "atomic.start",
+    "atomic.allow-atomic",
+    "atomic.id-length",
+    "atomic.sequence",
+    "atomic.append",
+    "atomic.gaps",
+    "atomic.commit",
+    "atomic.commit-eob",
+    "atomic.commit-value",
+    "atomic.max-messages",
+    "atomic.checks-at-commit",
+    "atomic.expected-last-seq",
+    "atomic.expected-subject-seq",
+    "atomic.expected-msg-id",
+    "atomic.deduplication",
+    "atomic.api-level",
+    "atomic.persist-mode",
+    "atomic.level",
+)
 @pytest.mark.parametrize(
     "steps",
     [
@@ -196,16 +216,16 @@ RENAMED = [
     ],
 )
 async def test_both_servers_answer_the_same(urls: dict[str, str], steps: list[Step]) -> None:
-    """Row 99, row 100, row 101, row 102, row 103, row 104, row 105, row 106, row 107, row 108, row 111,
-    row 112, row 113, row 114, row 115, row 116, row 117, row 120."""
     official, penstock = [await play(url, steps) for url in urls.values()]
     for step, one, other in zip(steps, official, penstock, strict=True):
         assert other == one, step
 
 
+@pytest.mark.feature(
+    "atomic.gaps", "atomic.max-messages", "atomic.inflight", "atomic.api-level", "atomic.advisory"
+)
 @pytest.mark.parametrize("case", ["incomplete", "unsupported", "large", "inflight"])
 async def test_both_servers_tell_why_a_batch_was_abandoned(urls: dict[str, str], case: str) -> None:
-    """Row 104, row 108, row 109, row 116, row 118."""
     said = [await abandoned(url, case) for url in urls.values()]
     assert said[0] == said[1]
 

@@ -65,8 +65,9 @@ class Fast:
                 return json.loads(answer.data)
 
 
+@pytest.mark.feature("atomic.inflight", "fast-ingest.inflight")
 async def test_a_batch_too_many_is_refused_and_told_apart_from_the_other_kind(client: Client) -> None:
-    """Row 109, row 137: as many atomic ones as fast ones, each with its own number."""
+    """As many atomic ones as fast ones, each with its own number."""
     async with Fast(client) as fast:
         for batch_id in "ab":
             assert (await fast.ask(batch_id, 1, 0))["type"] == "ack"
@@ -81,16 +82,17 @@ async def test_a_batch_too_many_is_refused_and_told_apart_from_the_other_kind(cl
         assert await put(client, "c", 1) is None
 
 
+@pytest.mark.feature("atomic.max-messages")
 async def test_a_batch_has_so_many_messages(client: Client) -> None:
-    """Row 108."""
     for seq in (1, 2, 3):
         assert await put(client, "b", seq) is None
     refused = (await put(client, "b", 4, "1"))["error"]
     assert refused["err_code"] == 10199 and refused["description"].endswith(": 3")
 
 
+@pytest.mark.feature("atomic.timeout", "fast-ingest.timeout")
 async def test_silent_batches_end_without_an_answer(client: Client) -> None:
-    """Row 110 with its advisory, row 134."""
+    """The end of an atomic batch has an advisory."""
     advisories = await client.subscribe(ADVISORY)
     async with Fast(client) as fast:
         assert (await fast.ask("quiet", 1, 0))["type"] == "ack"

@@ -1,4 +1,4 @@
-"""The rows of the feature table about acks and redelivery, one test each, on both servers."""
+"""Acks and redelivery: one test for each feature, on both servers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def talk(url: str) -> AsyncIterator[ConsumerTalk]:
         yield talk
 
 
+@pytest.mark.feature("consumer.ack-policy")
 async def test_acks_may_be_for_one_for_all_before_or_not_wanted(talk: ConsumerTalk) -> None:
-    """row 73"""
     await talk.fill(100)
     await talk.consumer("all", ack_policy="all")
     await talk.consumer("one")
@@ -46,8 +46,8 @@ async def test_acks_may_be_for_one_for_all_before_or_not_wanted(talk: ConsumerTa
     assert (info["ack_floor"]["stream_seq"], info["num_ack_pending"]) == (7, 0)
 
 
+@pytest.mark.feature("consumer.ack")
 async def test_an_ack_is_empty_or_says_so_to_a_subject_of_either_version(talk: ConsumerTalk) -> None:
-    """row 74"""
     await talk.fill(5)
     await talk.consumer("c")
     messages = await talk.pull("c", b"5")
@@ -62,8 +62,9 @@ async def test_an_ack_is_empty_or_says_so_to_a_subject_of_either_version(talk: C
     await talk.until_info("c", num_ack_pending=0)
 
 
+@pytest.mark.feature("consumer.nak")
 async def test_a_message_given_back_comes_again_at_once_or_later(talk: ConsumerTalk) -> None:
-    """row 75, with its advisory"""
+    """Also the advisory."""
     await talk.fill(3)
     await talk.consumer("c")
     told = await talk.advisories("ADVISORY.CONSUMER.MSG_NAKED")
@@ -83,8 +84,8 @@ async def test_a_message_given_back_comes_again_at_once_or_later(talk: ConsumerT
         assert loop.time() - started >= 0.19
 
 
+@pytest.mark.feature("consumer.in-progress")
 async def test_work_in_progress_puts_the_redelivery_off(talk: ConsumerTalk) -> None:
-    """row 76"""
     await talk.fill(1)
     await talk.consumer("c", ack_wait=300 * MS)
     [message] = await talk.pull("c")
@@ -97,8 +98,8 @@ async def test_work_in_progress_puts_the_redelivery_off(talk: ConsumerTalk) -> N
     assert deliveries(again) == 2
 
 
+@pytest.mark.feature("consumer.ack-next")
 async def test_an_ack_may_ask_for_what_is_next(talk: ConsumerTalk) -> None:
-    """row 77"""
     await talk.fill(7)
     await talk.consumer("c")
     [message] = await talk.pull("c")
@@ -114,8 +115,8 @@ async def test_an_ack_may_ask_for_what_is_next(talk: ConsumerTalk) -> None:
     await talk.until_info("c", num_ack_pending=3)  # 3, 4 and 6 were never acked
 
 
+@pytest.mark.feature("consumer.term")
 async def test_a_terminated_message_never_comes_again(talk: ConsumerTalk) -> None:
-    """row 78"""
     await talk.fill(1)
     await talk.consumer("c", ack_wait=100 * MS)
     told = await talk.advisories("ADVISORY.CONSUMER.MSG_TERMINATED")
@@ -128,8 +129,9 @@ async def test_a_terminated_message_never_comes_again(talk: ConsumerTalk) -> Non
     assert status(end) == "408 Request Timeout"
 
 
+@pytest.mark.feature("consumer.ack-sync", "consumer.exactly-once")
 async def test_an_ack_with_a_reply_is_confirmed(talk: ConsumerTalk) -> None:
-    """row 79, row 97: what was published twice is stored once, and what is confirmed never comes again"""
+    """What was published twice is stored once, and what is confirmed never comes again."""
     for _ in range(2):
         await talk.pub("a", Nats_Msg_Id="one")
     assert (await talk.state())["messages"] == 1
@@ -143,8 +145,8 @@ async def test_an_ack_with_a_reply_is_confirmed(talk: ConsumerTalk) -> None:
     assert status(end) == "408 Request Timeout"
 
 
+@pytest.mark.feature("consumer.ack-wait")
 async def test_what_is_not_acked_in_time_comes_again(talk: ConsumerTalk) -> None:
-    """row 80"""
     assert (await talk.consumer("default"))["config"]["ack_wait"] == 30 * SECOND
     await talk.fill(1)
     await talk.consumer("c", ack_wait=100 * MS)
@@ -155,8 +157,9 @@ async def test_what_is_not_acked_in_time_comes_again(talk: ConsumerTalk) -> None
     assert (info["num_redelivered"], info["delivered"]) == (1, {**info["delivered"], "consumer_seq": 2})
 
 
+@pytest.mark.feature("consumer.backoff")
 async def test_redeliveries_wait_as_the_backoff_says(talk: ConsumerTalk) -> None:
-    """row 81: 10116"""
+    """Error 10116."""
     assert code(await talk.consumer("x", backoff=[MS, MS], max_deliver=1)) == 10116
     made = await talk.consumer("c", backoff=[100 * MS, 400 * MS], max_deliver=3, ack_wait=9 * SECOND)
     assert made["config"]["ack_wait"] == 100 * MS
@@ -169,8 +172,8 @@ async def test_redeliveries_wait_as_the_backoff_says(talk: ConsumerTalk) -> None
     assert 0.38 < times[2] - times[1] < 1.0
 
 
+@pytest.mark.feature("consumer.max-deliver")
 async def test_a_message_is_given_up_after_max_deliver(talk: ConsumerTalk) -> None:
-    """row 82"""
     await talk.fill(1)
     await talk.consumer("c", max_deliver=2, ack_wait=100 * MS)
     told = await talk.advisories("ADVISORY.CONSUMER.MAX_DELIVERIES")
@@ -185,8 +188,8 @@ async def test_a_message_is_given_up_after_max_deliver(talk: ConsumerTalk) -> No
     assert (await talk.state())["messages"] == 1
 
 
+@pytest.mark.feature("consumer.max-ack-pending")
 async def test_delivery_stops_at_max_ack_pending(talk: ConsumerTalk) -> None:
-    """row 83"""
     assert (await talk.consumer("default"))["config"]["max_ack_pending"] == 1000
     await talk.fill(5)
     await talk.consumer("c", max_ack_pending=2)

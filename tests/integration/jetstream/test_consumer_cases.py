@@ -1,6 +1,6 @@
-"""One test a row of the feature table about consumers, with its error codes, on both servers.
+"""Consumers: one test for each feature, with its error codes, on both servers.
 
-Those about acks and what comes again: test_consumer_ack_cases.py.
+Acks and redelivery are in test_consumer_ack_cases.py.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ async def talk(url: str) -> AsyncIterator[ConsumerTalk]:
         yield talk
 
 
+@pytest.mark.feature("consumer.pull")
 async def test_a_pull_ends_when_it_has_enough_or_its_time_is_over(talk: ConsumerTalk) -> None:
-    """row 66: batch, expires, max_bytes, no_wait, idle_heartbeat"""
+    """Batch, expires, max_bytes, no_wait, idle_heartbeat."""
     await talk.consumer("c")
     await talk.fill(5)
     assert sequences(await talk.pull("c")) == [1]
@@ -54,8 +55,8 @@ async def test_a_pull_ends_when_it_has_enough_or_its_time_is_over(talk: Consumer
     assert status(end) == "409 Message Size Exceeds MaxBytes"
 
 
+@pytest.mark.feature("consumer.push")
 async def test_a_push_consumer_delivers_while_somebody_listens(talk: ConsumerTalk) -> None:
-    """row 67"""
     await talk.fill(4)
     await talk.consumer("alone", deliver_subject=f"to.{talk.name}")
     await asyncio.sleep(QUIET_S)
@@ -81,8 +82,9 @@ async def test_a_push_consumer_delivers_while_somebody_listens(talk: ConsumerTal
     await quiet(apart)
 
 
+@pytest.mark.feature("consumer.durable-ephemeral", "consumer.inactive-threshold")
 async def test_a_consumer_without_a_durable_name_goes_when_nobody_uses_it(talk: ConsumerTalk) -> None:
-    """row 68, row 69: 10153"""
+    """Error 10153."""
     body = {"stream_name": talk.name, "config": {"ack_policy": "explicit"}}
     made = await talk.api(f"CONSUMER.CREATE.{talk.name}", body)
     assert made["config"]["inactive_threshold"] == 5 * SECOND
@@ -103,8 +105,9 @@ async def test_a_consumer_without_a_durable_name_goes_when_nobody_uses_it(talk: 
     assert (taken["config"]["inactive_threshold"], taken["config"]["max_ack_pending"]) == (SECOND, 10)
 
 
+@pytest.mark.feature("consumer.create-update")
 async def test_consumers_are_created_updated_or_either(talk: ConsumerTalk) -> None:
-    """row 70: 10148, 10149, 10012"""
+    """Errors 10148, 10149 and 10012."""
 
     async def act(action: str, **config: Any) -> Any:
         body = {"stream_name": talk.name, "action": action, "config": {"name": "c", "durable_name": "c"}}
@@ -120,8 +123,9 @@ async def test_consumers_are_created_updated_or_either(talk: ConsumerTalk) -> No
     assert code(await act("", ack_policy="all")) == 10012
 
 
+@pytest.mark.feature("stream.replay", "consumer.deliver-policy")
 async def test_six_places_to_start_at(talk: ConsumerTalk) -> None:
-    """Rows 62 and 71: 10094."""
+    """Error 10094."""
     for token in ("a", "b", "a", "b"):
         await talk.pub(token)
     middle = (await talk.api(f"STREAM.MSG.GET.{talk.name}", {"seq": 3}))["message"]["time"]
@@ -146,8 +150,9 @@ async def test_six_places_to_start_at(talk: ConsumerTalk) -> None:
     assert code(await talk.consumer("x", deliver_policy="all", opt_start_seq=3)) == 10094
 
 
+@pytest.mark.feature("consumer.start-once")
 async def test_where_to_start_is_said_once(talk: ConsumerTalk) -> None:
-    """row 72: whoever comes back goes on after the ack floor"""
+    """A client that returns continues after the ack floor."""
     await talk.fill(4)
     config = {"durable_name": "c", "deliver_policy": "by_start_sequence", "opt_start_seq": 2}
     await talk.consumer("c", **config, ack_wait=300 * MS)
@@ -159,8 +164,9 @@ async def test_where_to_start_is_said_once(talk: ConsumerTalk) -> None:
     assert sorted(sequences(messages)) == [3, 4]
 
 
+@pytest.mark.feature("consumer.filters")
 async def test_a_consumer_takes_the_subjects_it_names(talk: ConsumerTalk) -> None:
-    """row 84: 10136, 10138, 10139"""
+    """Errors 10136, 10138 and 10139."""
     a, b = f"{talk.name}.a", f"{talk.name}.b"
     for token in ("a", "b", "c", "b"):
         await talk.pub(token)
@@ -177,8 +183,8 @@ async def test_a_consumer_takes_the_subjects_it_names(talk: ConsumerTalk) -> Non
     assert updated["config"]["filter_subject"] == f"{talk.name}.c"
 
 
+@pytest.mark.feature("consumer.replay-policy")
 async def test_replay_keeps_the_time_between_messages(talk: ConsumerTalk) -> None:
-    """row 85"""
     for pause_s in (0.0, 0.3, 0.1):
         await asyncio.sleep(pause_s)
         await talk.pub("a")
@@ -193,8 +199,9 @@ async def test_replay_keeps_the_time_between_messages(talk: ConsumerTalk) -> Non
         assert least_s <= loop.time() - started < most_s
 
 
+@pytest.mark.feature("consumer.rate-limit")
 async def test_a_rate_limit_slows_a_push_consumer(talk: ConsumerTalk) -> None:
-    """row 86: 10086"""
+    """Error 10086."""
     assert code(await talk.consumer("x", rate_limit_bps=1000)) == 10086
     await talk.update(max_msg_size=2000)  # so much may leave at once
     for _ in range(40):
@@ -208,16 +215,17 @@ async def test_a_rate_limit_slows_a_push_consumer(talk: ConsumerTalk) -> None:
     assert 0.4 < loop.time() - started < 2.0
 
 
+@pytest.mark.feature("consumer.headers-only")
 async def test_a_consumer_may_want_headers_only(talk: ConsumerTalk) -> None:
-    """row 87"""
     await talk.pub("a", b"12345", Color="red")
     await talk.consumer("c", headers_only=True)
     [message] = await talk.pull("c")
     assert (message.data, headers_of(message)) == (b"", {"Color": "red", "Nats-Msg-Size": "5"})
 
 
+@pytest.mark.feature("consumer.idle-heartbeat")
 async def test_a_quiet_push_consumer_shows_that_it_lives(talk: ConsumerTalk) -> None:
-    """row 88: 10083"""
+    """Error 10083."""
     assert code(await talk.consumer("x", deliver_subject="d", idle_heartbeat=99 * MS)) == 10083
     await talk.fill(2)
     listening = await talk.client.subscribe(f"hb.{talk.name}")
@@ -228,8 +236,9 @@ async def test_a_quiet_push_consumer_shows_that_it_lives(talk: ConsumerTalk) -> 
     assert headers_of(beat)["Nats-Last-Consumer"] == headers_of(beat)["Nats-Last-Stream"] == "2"
 
 
+@pytest.mark.feature("consumer.flow-control")
 async def test_flow_control_waits_for_its_answer(talk: ConsumerTalk) -> None:
-    """row 89: 10108"""
+    """Error 10108."""
     assert code(await talk.consumer("x", deliver_subject="d", flow_control=True)) == 10108
     for _ in range(20):
         await talk.pub("a", b"x" * 100_000)  # the first question comes after 1 MiB
@@ -252,8 +261,8 @@ async def test_flow_control_waits_for_its_answer(talk: ConsumerTalk) -> None:
     assert asked[0].startswith(f"$JS.FC.{talk.name}.c.")
 
 
+@pytest.mark.feature("consumer.max-waiting")
 async def test_no_more_pulls_wait_than_allowed(talk: ConsumerTalk) -> None:
-    """row 90"""
     assert (await talk.consumer("default"))["config"]["max_waiting"] == 512
     await talk.consumer("c", max_waiting=1)
     inboxes = [talk.client.new_inbox() for _ in range(3)]
@@ -267,8 +276,8 @@ async def test_no_more_pulls_wait_than_allowed(talk: ConsumerTalk) -> None:
     assert (await talk.info("c"))["num_waiting"] == 1
 
 
+@pytest.mark.feature("consumer.max-request")
 async def test_a_pull_asks_for_no_more_than_the_consumer_allows(talk: ConsumerTalk) -> None:
-    """row 91"""
     await talk.consumer("c", max_batch=2, max_expires=SECOND, max_bytes=100)
     for body, expected in (
         ({"batch": 3}, "409 Exceeded MaxRequestBatch of 2"),
@@ -279,8 +288,8 @@ async def test_a_pull_asks_for_no_more_than_the_consumer_allows(talk: ConsumerTa
         assert status(end) == expected
 
 
+@pytest.mark.feature("consumer.sampling")
 async def test_acks_are_sampled(talk: ConsumerTalk) -> None:
-    """row 92"""
     assert code(await talk.consumer("x", sample_freq="often")) == 10095
     await talk.fill(1)
     await talk.consumer("c", sample_freq="100%")
@@ -293,17 +302,19 @@ async def test_acks_are_sampled(talk: ConsumerTalk) -> None:
     assert metric["ack_time"] > 0
 
 
+@pytest.mark.feature("consumer.replicas-memory")
 async def test_a_consumer_may_live_in_memory_and_not_on_more_servers_than_its_stream(
     talk: ConsumerTalk,
 ) -> None:
-    """row 93: 10126"""
+    """Error 10126."""
     made = await talk.consumer("c", mem_storage=True, num_replicas=1)
     assert (made["config"]["mem_storage"], made["config"]["num_replicas"]) == (True, 1)
     assert code(await talk.consumer("x", num_replicas=3)) in (10126, 10074)
 
 
+@pytest.mark.feature("consumer.api")
 async def test_consumers_are_listed_and_told_about_and_deleted(talk: ConsumerTalk) -> None:
-    """row 94: 10014"""
+    """Error 10014."""
     await talk.fill(3)
     for name in ("b", "a"):
         await talk.consumer(name)
@@ -320,8 +331,8 @@ async def test_consumers_are_listed_and_told_about_and_deleted(talk: ConsumerTal
     assert code(await talk.info("a")) == code(await talk.api(f"CONSUMER.DELETE.{talk.name}.a")) == 10014
 
 
+@pytest.mark.feature("consumer.shared-pull")
 async def test_clients_of_one_durable_share_its_messages(url: str, talk: ConsumerTalk) -> None:
-    """row 95"""
     await talk.fill(40)
     await talk.consumer("c", durable_name="c")
     client = await nats.connect(url, allow_reconnect=False)
@@ -333,8 +344,9 @@ async def test_clients_of_one_durable_share_its_messages(url: str, talk: Consume
     await client.close()
 
 
+@pytest.mark.feature("consumer.ordered")
 async def test_an_ordered_consumer_goes_on_after_a_gap(url: str, talk: ConsumerTalk) -> None:
-    """row 96: whoever loses its consumer makes another, from the next message on"""
+    """A client that loses its consumer makes another, which starts at the next message."""
     await talk.fill(20)
     js = talk.client.jetstream()
     subscription = await js.subscribe(f"{talk.name}.>", ordered_consumer=True, idle_heartbeat=0.2)
@@ -349,8 +361,9 @@ async def test_an_ordered_consumer_goes_on_after_a_gap(url: str, talk: ConsumerT
     assert (await talk.api(f"CONSUMER.NAMES.{talk.name}"))["consumers"] != first
 
 
+@pytest.mark.feature("consumer.priority-groups")
 async def test_priority_groups_decide_who_is_served(talk: ConsumerTalk) -> None:
-    """row 98: 10159, 10160, 10161, 10162, 10196, 10178, 423"""
+    """Errors 10159, 10160, 10161, 10162, 10196 and 10178; status 423."""
     groups = {"priority_groups": ["g"]}
     for config, expected in (
         ({"priority_policy": "overflow"}, 10159),
@@ -394,8 +407,9 @@ async def test_priority_groups_decide_who_is_served(talk: ConsumerTalk) -> None:
     await quiet(waiting[0])
 
 
+@pytest.mark.feature("consumer.pause", "consumer.reset")
 async def test_a_consumer_is_paused_and_set_back(talk: ConsumerTalk) -> None:
-    """row 98: pause, resume, reset, 10204"""
+    """Error 10204 for a reset that is refused."""
     await talk.fill(4)
     await talk.consumer("c")
     told = await talk.advisories("ADVISORY.CONSUMER.PAUSE")

@@ -11,6 +11,8 @@ import pytest
 from tests.support.nats_servers import KINDS, running_server
 from tests.support.rawnats import RawMessage, RawNats
 
+pytestmark = pytest.mark.feature("consumer.api", "consumer.create-update")
+
 SECOND = 1_000_000_000
 MS = 1_000_000
 NAMES = "consumer{} name can not contain '.', '*', '>', '\\', '/'"

@@ -21,6 +21,8 @@ from penstock.testing.embedded import EmbeddedServer
 from tests.support.nats_servers import until
 from tests.support.rawnats import RawNats
 
+pytestmark = pytest.mark.feature("connectivity.third-party-clients")
+
 WAIT_S = 5.0
 
 
@@ -62,6 +64,7 @@ async def test_fetching_more_than_there_is_gives_what_there_is(js: JetStreamCont
         await pull.fetch(1, timeout=0.1)
 
 
+@pytest.mark.feature("consumer.shared-pull")
 async def test_many_pulls_share_a_consumer(client: Client, js: JetStreamContext) -> None:
     pulls = [await js.pull_subscribe("s.>", durable="d") for _ in range(4)]
     waiting = [asyncio.create_task(pull.fetch(25, timeout=WAIT_S)) for pull in pulls]
@@ -89,6 +92,7 @@ async def test_push_with_a_callback_acks_by_itself(js: JetStreamContext) -> None
     assert got == [b"%d" % i for i in range(100)]
 
 
+@pytest.mark.feature("consumer.ordered")
 async def test_an_ordered_consumer_gets_everything_in_order(js: JetStreamContext) -> None:
     subscription = await js.subscribe("s.>", ordered_consumer=True)
     got = [(await subscription.next_msg(timeout=WAIT_S)).data for _ in range(100)]
@@ -97,6 +101,7 @@ async def test_an_ordered_consumer_gets_everything_in_order(js: JetStreamContext
     assert (await subscription.next_msg(timeout=WAIT_S)).data == b"new"
 
 
+@pytest.mark.feature("consumer.flow-control", "consumer.idle-heartbeat")
 async def test_flow_control_and_heartbeats_carry_a_long_delivery(js: JetStreamContext) -> None:
     body = os.urandom(200_000)
     for _ in range(40):
@@ -115,6 +120,7 @@ async def test_members_of_a_queue_share_a_durable(js: JetStreamContext) -> None:
     assert all(member.pending_msgs > 10 for member in members)
 
 
+@pytest.mark.feature("key-value.watch")
 async def test_kv_watch_sees_the_present_and_then_the_changes(client: Client) -> None:
     kv = await client.jetstream().create_key_value(bucket="b", history=3)
     for key in ("one", "two", "one"):
@@ -132,6 +138,7 @@ async def test_kv_watch_sees_the_present_and_then_the_changes(client: Client) ->
     assert await kv.keys() == ["one"]
 
 
+@pytest.mark.feature("key-value.watch")
 async def test_watching_an_empty_bucket_says_so(client: Client) -> None:
     kv = await client.jetstream().create_key_value(bucket="empty")
     watcher = await kv.watchall()
@@ -139,6 +146,7 @@ async def test_watching_an_empty_bucket_says_so(client: Client) -> None:
     await watcher.stop()
 
 
+@pytest.mark.feature("object-store.put-get", "consumer.ordered")
 async def test_an_object_is_read_back_through_an_ordered_consumer(client: Client) -> None:
     store = await client.jetstream().create_object_store("o")
     body = os.urandom(1_000_000)
@@ -160,6 +168,7 @@ async def test_messages_and_statuses_come_on_the_inbox_under_their_own_subjects(
     assert messages[25].headers["Status"] == "404"
 
 
+@pytest.mark.feature("consumer.recovery")
 async def test_a_consumer_goes_on_at_its_floor_after_a_restart(
     nats_server_factory: Callable[..., EmbeddedServer], tmp_path: Path
 ) -> None:

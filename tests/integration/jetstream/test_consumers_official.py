@@ -15,6 +15,7 @@ from tests.support.dialogue import MS, Dialogue, say_the_same
 from tests.support.nats_servers import find_official_server
 
 pytestmark = [
+    pytest.mark.feature("consumer.api", "consumer.pull", "consumer.push"),
     pytest.mark.official,
     pytest.mark.skipif(find_official_server() is None, reason="no official nats-server"),
 ]

@@ -12,6 +12,8 @@ from tests.support.nats_servers import AnyServer, until
 from tests.support.origins import Streams, streams_on
 from tests.support.talk import code, text
 
+pytestmark = pytest.mark.feature("sourcing.durable-consumer")
+
 CONSUMER = {"name": "c", "deliver_subject": "to.s"}
 
 

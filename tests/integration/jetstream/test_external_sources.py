@@ -1,4 +1,4 @@
-"""row 172: mirrors and sources of another account, by what it exports, on both servers."""
+"""Mirrors and sources of another account, by what it exports, on both servers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from tests.support.conf_servers import running_conf
 from tests.support.nats_servers import KINDS, until
 from tests.support.origins import Streams, streams_on
+
+pytestmark = pytest.mark.feature("sourcing.external")
 
 CONF = """
 accounts {

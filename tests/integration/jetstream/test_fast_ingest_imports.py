@@ -29,12 +29,20 @@ accounts {{
 """
 
 
+@pytest.mark.feature(
+    "fast-ingest.flow-ack",
+    "fast-ingest.operations",
+    "fast-ingest.flow",
+    "fast-ingest.gap-ok",
+    "fast-ingest.gap-fail",
+    "fast-ingest.final-ack",
+)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("export", "imported"), [("", ""), (", response_type: Stream", ""), ("", ", share: true")]
 )
 async def test_a_fast_batch_crosses_an_import(kind: str, export: str, imported: str, tmp_path: Path) -> None:
-    """Rows 126 to 130 and 138: flow acks and the final one find their way back, one prefix a batch."""
+    """Flow acks and the final one find their way back, one prefix a batch."""
     with running_conf(kind, CONF.format(export=export, imported=imported), tmp_path / "server") as port:
         address = f"127.0.0.1:{port}"
         async with (

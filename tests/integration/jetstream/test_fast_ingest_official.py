@@ -127,10 +127,24 @@ async def clients(urls: dict[str, str]) -> AsyncIterator[dict[str, Client]]:
         }
 
 
+@pytest.mark.feature(
+    "fast-ingest.reply-subject",
+    "fast-ingest.allow-batched",
+    "fast-ingest.id-length",
+    "fast-ingest.unknown-batch",
+    "fast-ingest.flow-ack",
+    "fast-ingest.operations",
+    "fast-ingest.flow",
+    "fast-ingest.gap-ok",
+    "fast-ingest.gap-fail",
+    "fast-ingest.message-errors",
+    "fast-ingest.ping",
+    "fast-ingest.final-ack",
+    "fast-ingest.single-message",
+)
 @pytest.mark.parametrize("gap", ["fail", "ok"])
 @pytest.mark.parametrize("name", BOTH_MODES)
 async def test_both_servers_say_the_same(clients: dict[str, Client], name: str, gap: str) -> None:
-    """Rows 122 to 132, 138 and 139."""
     found = await asyncio.gather(
         *(dialogue(client, kind, BOTH_MODES[name], gap, 500) for kind, client in clients.items())
     )

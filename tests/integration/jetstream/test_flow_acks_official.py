@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.dialogue import MS, Dialogue, Streams, describe, say_the_same
 
-pytestmark = pytest.mark.official
+pytestmark = [pytest.mark.official, pytest.mark.feature("consumer.ack-flow-control")]
 
 SECOND = 1000 * MS
 FLOW = {"ack_policy": "flow_control", "deliver_subject": "d"}

@@ -1,4 +1,4 @@
-"""rows 187 and 189: JetStream of another account, and the limits of accounts, on both servers."""
+"""JetStream of another account, and the limits of accounts, on both servers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from nats.js.api import ConsumerConfig
 import penstock
 from tests.support.conf_servers import login
 from tests.support.transfers import stored
+
+pytestmark = pytest.mark.feature("security.accounts", "security.account-limits")
 
 CONF = """
 accounts {

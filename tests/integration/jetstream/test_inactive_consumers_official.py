@@ -15,6 +15,8 @@ import pytest
 from tests.support.nats_servers import KINDS, running_server
 from tests.support.rawnats import RawNats
 
+pytestmark = pytest.mark.feature("consumer.inactive-threshold")
+
 MS = 1_000_000
 DELETED = b"$JS.EVENT.ADVISORY.CONSUMER.DELETED.S."
 

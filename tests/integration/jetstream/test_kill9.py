@@ -25,6 +25,8 @@ from penstock.kernels.log.stream_log import DEFAULT_BLOCK_SIZE
 from tests.support.killed_server import Served, stored_messages
 from tests.support.rawnats import RawNats
 
+pytestmark = pytest.mark.feature("stream.recovery")
+
 KILLS = 20
 WINDOW = 400
 STREAM, CONSUMER = "KILL", "worker"

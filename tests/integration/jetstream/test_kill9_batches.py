@@ -23,6 +23,8 @@ import pytest
 from tests.support.killed_server import Served, stored_messages
 from tests.support.rawnats import RawNats
 
+pytestmark = pytest.mark.feature("stream.recovery", "atomic.crash", "consumer.dead-letters")
+
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "5"))
 ATOMIC_MAX = 40  # messages of an atomic batch
 FAST_LENGTH, FAST_WINDOW = 3000, 400

@@ -1,4 +1,4 @@
-"""row 196. `jetstream { limits }`: what it refuses and what it makes of defaults, on both servers."""
+"""`jetstream { limits }`: what it refuses and what it makes of defaults, on both servers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 from tests.support.conf_servers import running_as_configured, running_conf
 from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
+
+pytestmark = pytest.mark.feature("operations.jetstream-limits")
 
 CONF = """jetstream { limits {
     duplicate_window: "1m", max_ack_pending: 50, max_request_batch: 5, default_max_consumers: 3

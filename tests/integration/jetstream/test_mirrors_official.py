@@ -1,4 +1,4 @@
-"""Mirrors, on both servers: rows 54, 55, 119, 140, 169, 171 and 173 of the feature table."""
+"""Mirrors, on both servers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tests.support.nats_servers import AnyServer, until
 from tests.support.origins import Streams, streams_on
 from tests.support.talk import code, text
 
+pytestmark = pytest.mark.feature("sourcing.mirror")
+
 SECOND = 1_000_000_000
 
 
@@ -23,7 +25,6 @@ async def streams(url: str) -> AsyncIterator[Streams]:
 
 
 async def test_a_mirror_has_its_origins_messages_under_their_sequences_and_times(streams: Streams) -> None:
-    """row 169"""
     await streams.make("O", "o.>")
     for n in range(6):
         await streams.pub(f"o.{n % 2}", b"%d" % n, Own="h")
@@ -148,8 +149,15 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
 ]
 
 
+@pytest.mark.feature(
+    "stream.first-seq",
+    "atomic.mirrors-sources",
+    "fast-ingest.settings",
+    "sourcing.filters-transforms",
+    "sourcing.external",
+)
 async def test_what_a_mirror_can_not_be_is_refused_by_name(streams: Streams) -> None:
-    """rows 55, 119, 140, 169, 171 and 172: the errors of mirrors"""
+    """The errors of mirrors."""
     await streams.make("O", "o.>", allow_direct=True, max_msg_size=100)
     await streams.make("BACK", mirror={"name": "C"})
     for config, number, words in REFUSED:
@@ -157,8 +165,9 @@ async def test_what_a_mirror_can_not_be_is_refused_by_name(streams: Streams) -> 
         assert (code(refused), text(refused)) == (number, words), config
 
 
+@pytest.mark.feature("sourcing.filters-transforms")
 async def test_a_mirror_starts_where_it_is_told_to(streams: Streams) -> None:
-    """row 171: opt_start_seq, opt_start_time, filter_subject and subject_transforms of a mirror"""
+    """By `opt_start_seq` or `opt_start_time`, with `filter_subject` and `subject_transforms`."""
     await streams.make("O", "o.>")
     for n in range(1, 9):
         await streams.pub(f"o.{n}", b"%d" % n)
@@ -184,7 +193,6 @@ async def test_a_mirror_starts_where_it_is_told_to(streams: Streams) -> None:
 
 
 async def test_a_mirror_follows_a_purge_and_keeps_what_it_has(streams: Streams) -> None:
-    """row 169"""
     await streams.make("O", "o")
     for n in range(4):
         await streams.pub("o", b"%d" % n)
@@ -200,7 +208,7 @@ async def test_a_mirror_follows_a_purge_and_keeps_what_it_has(streams: Streams) 
 
 
 async def test_a_mirror_may_be_purged_and_limited_but_not_published_to(streams: Streams) -> None:
-    """row 169: it has no subjects of its own"""
+    """It has no subjects of its own."""
     await streams.make("O", "o.>")
     await streams.make("M", mirror={"name": "O"}, max_msgs_per_subject=1)
     for n in range(4):
@@ -216,8 +224,9 @@ async def test_a_mirror_may_be_purged_and_limited_but_not_published_to(streams: 
     assert await streams.state("M") == (1, 5, 5)
 
 
+@pytest.mark.feature("atomic.mirrors-sources")
 async def test_headers_of_batches_and_expectations_stay_behind(streams: Streams) -> None:
-    """row 119: what speaks of the origin's own state is left out of a mirror's messages"""
+    """What speaks of the origin's own state is left out of a mirror's messages."""
     await streams.make("O", "o", allow_atomic=True)
     await streams.client.request(
         "o", b"1", headers={"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1"}, timeout=5
@@ -235,7 +244,6 @@ async def test_headers_of_batches_and_expectations_stay_behind(streams: Streams)
 
 
 async def test_rollups_and_ttls_reach_a_mirror_that_allows_them(streams: Streams) -> None:
-    """row 169"""
     await streams.make("O", "o.>", allow_rollup_hdrs=True, allow_msg_ttl=True)
     await streams.make("PLAIN", mirror={"name": "O"})
     await streams.make("SAME", mirror={"name": "O"}, allow_rollup_hdrs=True, allow_msg_ttl=True)
@@ -256,8 +264,8 @@ async def test_rollups_and_ttls_reach_a_mirror_that_allows_them(streams: Streams
     assert (await streams.state("PLAIN"))[0] == 4
 
 
+@pytest.mark.feature("sourcing.catch-up")
 async def test_a_missing_origin_is_said_and_waited_for(streams: Streams) -> None:
-    """row 173"""
     await streams.make("M", mirror={"name": "O"})
 
     async def told() -> bool:
@@ -269,7 +277,7 @@ async def test_a_missing_origin_is_said_and_waited_for(streams: Streams) -> None
 
 
 async def test_a_mirror_changes_only_by_ending(streams: Streams) -> None:
-    """row 169: 10055; a mirror whose origin is left out of an update goes on as an ordinary stream"""
+    """Error 10055; a mirror whose origin is left out of an update goes on as an ordinary stream."""
     await streams.make("O", "o", duplicate_window=100 * SECOND)
     await streams.pub("o", b"1", Nats_Msg_Id="i")
     await streams.make("M", mirror={"name": "O"})
@@ -287,8 +295,9 @@ async def test_a_mirror_changes_only_by_ending(streams: Streams) -> None:
     assert [one.payload for one in await streams.all("M")] == [b"1", b"own"]
 
 
+@pytest.mark.feature("stream.mirror-direct")
 async def test_a_mirror_answers_direct_gets_for_an_origin_that_is_gone(streams: Streams) -> None:
-    """row 54: mirror_direct follows the origin's allow_direct, and answers with the mirror's name"""
+    """`mirror_direct` follows the origin's `allow_direct`; answers have the mirror's name."""
     await streams.make("O", "o.>", allow_direct=True)
     made = await streams.make("M", mirror={"name": "O"})
     assert (made["config"]["mirror_direct"], made["config"]["allow_direct"]) == (True, False)
@@ -306,8 +315,9 @@ async def test_a_mirror_answers_direct_gets_for_an_origin_that_is_gone(streams: 
         await streams.client.request("$JS.API.DIRECT.GET.M.o.1", b"", timeout=5)
 
 
+@pytest.mark.feature("sourcing.catch-up")
 async def test_a_mirror_goes_on_after_a_restart(server: AnyServer, streams: Streams) -> None:
-    """row 173: it resumes from its last sequence"""
+    """It resumes from its last sequence."""
     await streams.make("O", "o")
     await streams.make("M", mirror={"name": "O"})
     for n in range(5):

@@ -1,4 +1,4 @@
-"""row 196. What waits in a stream or in the API's queue, and what is above the limits, on both servers."""
+"""What waits in a stream or in the API's queue, and what is above the limits, on both servers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from tests.support.conf_servers import running_as_configured
 from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
+
+pytestmark = pytest.mark.feature("stream.request-queues")
 
 ROUNDS = 300
 TOO_MANY = {"code": 429, "err_code": 10167, "description": "too many requests"}

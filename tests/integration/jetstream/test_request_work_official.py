@@ -12,6 +12,8 @@ from tests.support.conf_servers import running_as_configured
 from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
 
+pytestmark = pytest.mark.feature("stream.long-requests")
+
 COUNT = 4000
 
 

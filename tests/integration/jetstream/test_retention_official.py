@@ -1,6 +1,6 @@
 """Interest and work-queue streams: the same dialogue with both servers, the same messages left.
 
-Rows 26, 27 and 28. Left out is where penstock is stricter or tidier on purpose: a filtered
+Left out is where penstock is stricter or tidier on purpose: a filtered
 consumer of a shared work queue can't be updated to take everything (the official server lets it); what no
 consumer takes leaves a stream that turns to interest at once, and what a deleted consumer had given up goes
 with it (there both wait for the next restart).
@@ -20,6 +20,7 @@ from tests.support.dialogue import MS, Answer, Dialogue, comparable
 from tests.support.nats_servers import find_official_server
 
 pytestmark = [
+    pytest.mark.feature("stream.work-queue", "stream.interest", "stream.limits-always"),
     pytest.mark.official,
     pytest.mark.skipif(find_official_server() is None, reason="no official nats-server"),
 ]
@@ -61,7 +62,7 @@ class Retaining(Dialogue):
 
 
 async def work_queue_rules(say: Retaining) -> None:
-    """row 26: 10084, 10098, 10099, 10100, 10101"""
+    """Errors 10084, 10098, 10099, 10100 and 10101."""
     await say.begin("workqueue")
     s = say.stream
     explicit = {"ack_policy": "explicit"}
@@ -96,7 +97,7 @@ async def unfiltered_work_queue(say: Retaining) -> None:
 
 
 async def work_queue_acks(say: Retaining) -> None:
-    """row 26: every way to ack; what is none"""
+    """Every way to ack; what is none."""
     await say.begin("workqueue")
     await say.send(*"abcdefghij")
     await say.left()
@@ -119,7 +120,7 @@ async def work_queue_acks(say: Retaining) -> None:
 
 
 async def work_queue_max_deliver(say: Retaining) -> None:
-    """row 26, row 82: what is given up stays until it is acked"""
+    """What is given up stays until it is acked."""
     await say.begin("workqueue")
     await say.send("a", "b")
     await say.create("w", ack_policy="explicit", max_deliver=1, ack_wait=100 * MS)
@@ -151,7 +152,7 @@ async def work_queue_partitions(say: Retaining) -> None:
 
 
 async def interest(say: Retaining) -> None:
-    """row 27: stored while somebody is interested, removed when everybody acked"""
+    """Messages are stored while a consumer is interested and removed when all have acked."""
     await say.begin("interest")
     await say.send("a", "b")
     await say.send("a", Nats_Msg_Id="one")
@@ -186,7 +187,7 @@ async def interest(say: Retaining) -> None:
 
 
 async def interest_filters(say: Retaining) -> None:
-    """row 27: filters that change; subjects that nobody takes"""
+    """Filters that change; subjects that no consumer takes."""
     await say.begin("interest")
     s = say.stream
     await say.create("f", ack_policy="explicit", filter_subjects=[f"{s}.a", f"{s}.b.*"])
@@ -202,7 +203,6 @@ async def interest_filters(say: Retaining) -> None:
 
 
 async def interest_given_up(say: Retaining) -> None:
-    """row 27, row 82"""
     await say.begin("interest")
     await say.create("a", ack_policy="explicit", max_deliver=1, ack_wait=100 * MS)
     await say.create("b", ack_policy="explicit")
@@ -218,7 +218,6 @@ async def interest_given_up(say: Retaining) -> None:
 
 
 async def limits_apply(say: Retaining) -> None:
-    """row 28, row 30"""
     await say.begin("interest", max_msgs=3, discard="new", max_msgs_per_subject=2)
     await say.send("a", "a", "a", "a")
     await say.create("c", ack_policy="explicit")
@@ -233,7 +232,6 @@ async def limits_apply(say: Retaining) -> None:
 
 
 async def old_ones_go(say: Retaining) -> None:
-    """row 28, row 29"""
     await say.begin("workqueue", max_msgs=3)
     await say.create("c", ack_policy="explicit")
     await say.send("a", "b", "c", "d", "e")
@@ -246,7 +244,7 @@ async def old_ones_go(say: Retaining) -> None:
 
 
 async def other_retention(say: Retaining) -> None:
-    """row 27: limits and interest may be exchanged, work queues stay what they are (10052)"""
+    """Limits and interest may be exchanged, work queues stay what they are (10052)."""
     await say.begin("limits")
     config = {"name": say.stream, "subjects": [f"{say.stream}.>"]}
     await say.send("a", "b", "c", "d")
@@ -295,8 +293,6 @@ async def hold(url: str, part: Callable[[Retaining], Awaitable[None]]) -> AsyncI
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
 async def test_both_servers_keep_the_same(urls: dict[str, str], part: Callable[[Retaining], Any]) -> None:
-    """rows 26, 27, 28"""
-
     async def lines(url: str) -> list[tuple[str, Answer]]:
         return [line async for line in hold(url, part)]
 

@@ -1,4 +1,4 @@
-"""Sources, on both servers: rows 119, 170, 171 and 173 of the feature table."""
+"""Sources, on both servers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tests.support.nats_servers import AnyServer, until
 from tests.support.origins import Streams, streams_on
 from tests.support.talk import code, text
 
+pytestmark = pytest.mark.feature("sourcing.sources")
+
 SECOND = 1_000_000_000
 
 
@@ -23,7 +25,7 @@ async def streams(url: str) -> AsyncIterator[Streams]:
 
 
 async def test_many_streams_and_local_publishes_come_together(streams: Streams) -> None:
-    """row 170: N to 1 plus local writes; `Nats-Stream-Source` says where each message is from"""
+    """N to 1 plus local writes; `Nats-Stream-Source` says where each message is from."""
     await streams.make("A", "a.>")
     await streams.make("B", "b.>")
     made = await streams.make("S", "s", sources=[{"name": "A"}, {"name": "B", "filter_subject": "b.*"}])
@@ -54,8 +56,8 @@ async def test_many_streams_and_local_publishes_come_together(streams: Streams) 
     )
 
 
+@pytest.mark.feature("sourcing.filters-transforms")
 async def test_one_origin_may_be_sourced_by_several_filters_and_transforms(streams: Streams) -> None:
-    """row 171"""
     await streams.make("O", "o.*")
     for n in range(1, 5):
         await streams.pub(f"o.{n}", b"%d" % n)
@@ -79,8 +81,8 @@ async def test_one_origin_may_be_sourced_by_several_filters_and_transforms(strea
     }
 
 
+@pytest.mark.feature("sourcing.filters-transforms")
 async def test_a_source_starts_where_it_is_told_to(streams: Streams) -> None:
-    """row 171"""
     await streams.make("O", "o")
     for n in range(1, 7):
         await streams.pub("o", b"%d" % n)
@@ -152,8 +154,9 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
 ]
 
 
+@pytest.mark.feature("sourcing.filters-transforms", "sourcing.external")
 async def test_what_a_source_can_not_be_is_refused_by_name(streams: Streams) -> None:
-    """rows 170, 171 and 172: the errors of sources"""
+    """The errors of sources."""
     await streams.make("O", "o.>", max_msg_size=100)
     await streams.make("BACK", sources=[{"name": "C"}])
     for config, number, words in REFUSED:
@@ -164,8 +167,8 @@ async def test_what_a_source_can_not_be_is_refused_by_name(streams: Streams) -> 
     await streams.make("D", "d", sources=[{"name": "EASY"}])
 
 
+@pytest.mark.feature("atomic.mirrors-sources")
 async def test_headers_of_batches_expectations_and_earlier_origins_stay_behind(streams: Streams) -> None:
-    """row 119"""
     await streams.make("O", "o", allow_atomic=True)
     last = {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1", "Nats-Batch-Commit": "1"}
     await streams.client.request("o", b"1", headers=last, timeout=5)
@@ -180,7 +183,7 @@ async def test_headers_of_batches_expectations_and_earlier_origins_stay_behind(s
 
 
 async def test_duplicates_of_several_origins_are_stored_once(streams: Streams) -> None:
-    """row 170: message ids hold across sources"""
+    """Message ids hold across sources."""
     await streams.make("A", "a")
     await streams.make("B", "b")
     await streams.make("S", "s", sources=[{"name": "A"}, {"name": "B"}], duplicate_window=100 * SECOND)
@@ -195,7 +198,7 @@ async def test_duplicates_of_several_origins_are_stored_once(streams: Streams) -
 
 
 async def test_counters_add_up_over_sources(streams: Streams) -> None:
-    """row 170: sums of several origins make one"""
+    """Sums of several origins make one."""
     for name in ("A", "B"):
         await streams.make(name, f"{name}.*", allow_msg_counter=True)
     transforms = {name: [{"src": f"{name}.*", "dest": "sum.{{wildcard(1)}}"}] for name in ("A", "B")}
@@ -214,7 +217,7 @@ async def test_counters_add_up_over_sources(streams: Streams) -> None:
 
 
 async def test_sources_may_change_and_come_back(streams: Streams) -> None:
-    """row 170: an origin that is left out and named again goes on where it stopped"""
+    """An origin that is left out and named again goes on where it stopped."""
     await streams.make("A", "a")
     await streams.make("B", "b")
     await streams.make("S", "s", sources=[{"name": "A"}])
@@ -232,8 +235,9 @@ async def test_sources_may_change_and_come_back(streams: Streams) -> None:
     assert [one.payload for one in await streams.all("S")] == [b"a1", b"b1", b"own", b"a2"]
 
 
+@pytest.mark.feature("sourcing.catch-up")
 async def test_an_origin_that_is_made_again_is_read_from_its_beginning(streams: Streams) -> None:
-    """row 173: its identity tells it from the one before"""
+    """Its identity tells it from the one before."""
     await streams.make("O", "o")
     await streams.make("S", sources=[{"name": "O"}])
     for n in range(3):
@@ -250,8 +254,9 @@ async def test_an_origin_that_is_made_again_is_read_from_its_beginning(streams: 
     assert len(identities) == 2
 
 
+@pytest.mark.feature("sourcing.catch-up")
 async def test_positions_outlive_messages_and_restarts(server: AnyServer, streams: Streams) -> None:
-    """row 173: what was sourced once does not come again, though the messages that say so are gone"""
+    """What was sourced once does not come again, though the messages that say so are gone."""
     await streams.make("O", "o.*")
     await streams.make(
         "KEPT", sources=[{"name": "O", "filter_subject": "o.1"}, {"name": "O", "filter_subject": "o.2"}]
@@ -273,8 +278,9 @@ async def test_positions_outlive_messages_and_restarts(server: AnyServer, stream
     assert sorted(one.payload for one in await streams.all("KEPT")) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.feature("sourcing.work-queue")
 async def test_what_was_sourced_leaves_a_work_queue(server: AnyServer, streams: Streams) -> None:
-    """row 174: the origin's message goes once it is stored, and not before"""
+    """The origin's message goes once it is stored, and not before."""
     await streams.make("WQ", "wq.*", retention="workqueue")
     await streams.make("INT", "int.*", retention="interest")
     await streams.pub("wq.0", b"before")
@@ -333,8 +339,8 @@ async def test_what_was_sourced_leaves_a_work_queue(server: AnyServer, streams: 
     await until(forgotten)
 
 
+@pytest.mark.feature("sourcing.work-queue")
 async def test_a_work_queue_keeps_what_a_source_starts_behind(streams: Streams) -> None:
-    """row 174"""
     await streams.make("WQ", "wq", retention="workqueue")
     for n in range(4):
         await streams.pub("wq", b"%d" % n)
@@ -352,8 +358,8 @@ async def test_a_work_queue_keeps_what_a_source_starts_behind(streams: Streams) 
     assert (config["deliver_policy"], config["opt_start_seq"]) == ("by_start_sequence", 3)
 
 
+@pytest.mark.feature("sourcing.catch-up")
 async def test_a_full_stream_takes_more_when_it_has_room_again(streams: Streams) -> None:
-    """row 173"""
     await streams.make("O", "o")
     await streams.make("S", sources=[{"name": "O"}], discard="new", max_msgs=2)
     for n in range(4):

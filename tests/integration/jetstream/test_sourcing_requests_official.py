@@ -19,7 +19,7 @@ from tests.support.conf_servers import running_conf
 from tests.support.dialogue import Answer, comparable
 from tests.support.nats_servers import KINDS, free_port
 
-pytestmark = pytest.mark.official
+pytestmark = [pytest.mark.official, pytest.mark.feature("sourcing.external")]
 
 STREAMS = {"L": "limits", "W": "workqueue", "I": "interest"}
 REQUEST = {

@@ -1,4 +1,4 @@
-"""Rows 25, 30, 37, 38. What messages count towards `bytes` in each storage: both servers say the same."""
+"""What messages count towards `bytes` in each storage: both servers say the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.support.nats_servers import until
 from tests.support.same_answers import Step, answer_the_same, api, make, play, pub
 
-pytestmark = pytest.mark.official
+pytestmark = [pytest.mark.official, pytest.mark.feature("stream.size-accounting", "stream.storage")]
 
 STORAGES = ["file", "memory"]
 INFO = api("STREAM.INFO.S")

@@ -12,6 +12,8 @@ from penstock.testing import EmbeddedServer, server
 from tests.support.nats_servers import KINDS, running_server
 from tests.support.rawnats import RawNats
 
+pytestmark = pytest.mark.feature("stream.compression", "stream.encryption")
+
 TEXT = b"a text that is easily compressed and never to be read " * 40
 
 

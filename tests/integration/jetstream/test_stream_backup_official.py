@@ -1,8 +1,8 @@
-"""row 64, row 204: a stream backed up from one server and restored into the other is the same stream.
+"""A stream backed up from one server and restored into the other is the same stream.
 
 All four directions hold the same messages (sequence, subject, header, payload, time), the same holes, and
 consumers that go on where they were.
-"""
+."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.support.rawnats import RawNats
 from tests.support.transfers import Backup, back_up, contents, restore, stored
 
 pytestmark = [
+    pytest.mark.feature("stream.backup-restore"),
     pytest.mark.official,
     pytest.mark.skipif(find_official_server() is None, reason="no official nats-server"),
 ]
@@ -89,7 +90,6 @@ def facts(nats: RawNats) -> dict[str, Any]:
 @pytest.mark.parametrize("target", KINDS)
 @pytest.mark.parametrize("source", KINDS)
 def test_a_backup_of_one_server_restores_into_the_other(source: str, target: str, tmp_path: Path) -> None:
-    """row 64, row 204"""
     with running_server(source, tmp_path / "from") as server:
         nats = RawNats(server.port)
         fill(nats)
@@ -145,7 +145,6 @@ def test_no_chunk_leaves_before_the_receiver_subscribed(kind: str, tmp_path: Pat
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_backup_without_consumers_has_none(kind: str, tmp_path: Path) -> None:
-    """row 64"""
     with running_server(kind, tmp_path / "from") as server:
         nats = RawNats(server.port)
         fill(nats)
@@ -158,7 +157,7 @@ def test_a_backup_without_consumers_has_none(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_whole_archive_leaves_no_stream(kind: str, tmp_path: Path) -> None:
-    """row 64: what differs is the text, but never the code."""
+    """Error texts differ between the servers, codes do not."""
     with running_server(kind, tmp_path / "from") as server:
         nats = RawNats(server.port)
         fill(nats)
@@ -181,7 +180,6 @@ def test_what_is_no_whole_archive_leaves_no_stream(kind: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_requests_that_can_not_be_served_are_refused_alike(kind: str, tmp_path: Path) -> None:
-    """row 64"""
     with running_server(kind, tmp_path / "from") as server:
         nats = RawNats(server.port)
         assert "error" not in nats.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})

@@ -1,4 +1,4 @@
-"""One test a row of the feature table about streams, with its error codes, on both servers."""
+"""Streams: one test for each feature, with its error codes, on both servers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ async def talk(url: str) -> AsyncIterator[Talk]:
     await client.close()
 
 
+@pytest.mark.feature("stream.api")
 async def test_streams_are_made_changed_listed_and_deleted(talk: Talk) -> None:
-    """row 24: 10058, 10059, 10056, 10025, 10038"""
+    """Errors 10058, 10059, 10056, 10025 and 10038."""
     made = await talk.create(max_msgs=5)
     assert made["did_create"] and made["config"]["max_msgs"] == 5
     assert code(await talk.create(max_msgs=5)) == 0
@@ -53,8 +54,9 @@ async def test_streams_are_made_changed_listed_and_deleted(talk: Talk) -> None:
     assert code(await talk.api(f"STREAM.INFO.{talk.name}")) == 10059
 
 
+@pytest.mark.feature("stream.limits", "stream.discard-old", "stream.max-msgs-per-subject")
 async def test_limits_remove_the_oldest_first(talk: Talk) -> None:
-    """row 25, row 29, row 33: max_msgs, max_bytes, max_msgs_per_subject"""
+    """`max_msgs`, `max_bytes` and `max_msgs_per_subject`."""
     await talk.create(max_msgs=4, max_msgs_per_subject=2)
     acks = [await talk.pub(token) for token in ("a", "a", "a", "b", "c", "d", "e")]
     assert [ack["seq"] for ack in acks] == [1, 2, 3, 4, 5, 6, 7]
@@ -65,8 +67,9 @@ async def test_limits_remove_the_oldest_first(talk: Talk) -> None:
     assert ((await talk.state())["first_seq"], (await talk.state())["messages"]) == (6, 2)
 
 
+@pytest.mark.feature("stream.work-queue")
 async def test_a_work_queue_removes_what_was_acked(talk: Talk) -> None:
-    """row 26: 10084, 10098, 10099, 10100, 10101"""
+    """Errors 10084, 10098, 10099, 10100 and 10101."""
     await talk.create(retention="workqueue")
     s = talk.name
     assert code(await talk.consumer("x", ack_policy="none")) == 10084
@@ -84,8 +87,8 @@ async def test_a_work_queue_removes_what_was_acked(talk: Talk) -> None:
     assert (state["messages"], state["first_seq"], state["last_seq"]) == (1, 1, 2)
 
 
+@pytest.mark.feature("stream.interest")
 async def test_an_interest_stream_keeps_what_somebody_waits_for(talk: Talk) -> None:
-    """row 27"""
     await talk.create(retention="interest")
     assert (await talk.pub("a"))["seq"] == 1
     assert (await talk.state())["messages"] == 0
@@ -97,16 +100,17 @@ async def test_an_interest_stream_keeps_what_somebody_waits_for(talk: Talk) -> N
         assert (await talk.state())["messages"] == left
 
 
+@pytest.mark.feature("stream.limits-always")
 async def test_limits_apply_to_work_queues_and_interest(talk: Talk) -> None:
-    """row 28"""
     await talk.create(retention="workqueue", max_msgs=2)
     for token in "abc":
         await talk.pub(token)
     assert (await talk.state())["first_seq"] == 2
 
 
+@pytest.mark.feature("stream.discard-new", "stream.discard-new-per-subject")
 async def test_discard_new_refuses_what_has_no_room(talk: Talk) -> None:
-    """row 30, row 31: 10077, 10052"""
+    """Errors 10077 and 10052."""
     await talk.create(discard="new", max_msgs=1)
     assert code(await talk.pub("a")) == 0
     full = await talk.pub("b")
@@ -122,8 +126,9 @@ async def test_discard_new_refuses_what_has_no_room(talk: Talk) -> None:
     assert code(await talk.pub("c")) == 0
 
 
+@pytest.mark.feature("stream.max-age")
 async def test_messages_expire_without_traffic(talk: Talk) -> None:
-    """row 32: 10052 below 100 ms"""
+    """Error 10052 below 100 ms."""
     assert code(await talk.create(max_age=99 * MS)) == 10052
     made = await talk.create(max_age=100 * MS)
     assert made["config"]["duplicate_window"] == 100 * MS
@@ -136,8 +141,9 @@ async def test_messages_expire_without_traffic(talk: Talk) -> None:
     assert ((await talk.state())["first_seq"], (await talk.state())["last_seq"]) == (2, 1)
 
 
+@pytest.mark.feature("stream.max-msg-size")
 async def test_messages_have_a_largest_size(talk: Talk) -> None:
-    """row 34: 10054, headers counted; 10025 for a size of more than 32 bits"""
+    """Error 10054, headers counted; 10025 for a size of more than 32 bits."""
     assert code(await talk.create(max_msg_size=2**31)) == 10025
     await talk.create(max_msg_size=30)
     assert code(await talk.pub("a", b"x" * 30)) == 0
@@ -145,8 +151,9 @@ async def test_messages_have_a_largest_size(talk: Talk) -> None:
     assert code(await talk.pub("a", b"x" * 20, A="b")) == 10054
 
 
+@pytest.mark.feature("stream.max-consumers")
 async def test_streams_bound_their_consumers(talk: Talk) -> None:
-    """row 35: 10026; consumer_limits: 10121, 10153, 10069"""
+    """Error 10026; consumer_limits: 10121, 10153, 10069."""
     limits = {"max_ack_pending": 10, "inactive_threshold": 5 * SECOND}
     await talk.create(max_consumers=1, consumer_limits=limits)
     assert code(await talk.consumer("a", max_ack_pending=11)) == 10121
@@ -158,8 +165,9 @@ async def test_streams_bound_their_consumers(talk: Talk) -> None:
     assert (code(smaller), text(smaller)) == (10069, "change to limits violates consumers: a")
 
 
+@pytest.mark.feature("stream.subjects")
 async def test_a_stream_takes_the_subject_of_its_name_and_shares_none(talk: Talk) -> None:
-    """row 36: 10065, 10052"""
+    """Errors 10065 and 10052."""
     s = talk.name
     made = await talk.api(f"STREAM.CREATE.{s}", {"name": s})
     assert made["config"]["subjects"] == [s]
@@ -173,15 +181,17 @@ async def test_a_stream_takes_the_subject_of_its_name_and_shares_none(talk: Talk
         await talk.pub("c")
 
 
+@pytest.mark.feature("stream.storage")
 async def test_storage_can_not_be_changed(talk: Talk) -> None:
-    """row 37: 10052"""
+    """Error 10052."""
     await talk.create(storage="memory")
     assert code(await talk.pub("a")) == 0
     assert code(await talk.update(storage="file")) == 10052
 
 
+@pytest.mark.feature("stream.size-accounting")
 async def test_a_record_takes_what_the_specification_says(talk: Talk) -> None:
-    """row 38: `hello` on a subject of four characters takes 39 bytes"""
+    """`hello` on a subject of four characters takes 39 bytes."""
     subject = f"s{next(numbers):03}"
     await talk.create(subjects=[subject])
     await talk.client.request(subject, b"hello", timeout=5)
@@ -190,31 +200,33 @@ async def test_a_record_takes_what_the_specification_says(talk: Talk) -> None:
     assert (await talk.state())["bytes"] == 39 + 39 + 4 + len(b"NATS/1.0\r\nA: b\r\n\r\n")
 
 
+@pytest.mark.feature("stream.replicas")
 async def test_replicas_need_a_cluster(talk: Talk) -> None:
-    """row 39: 10074, 10052 above 5, 10133 below 0"""
+    """Errors 10074, 10052 above 5, 10133 below 0."""
     for replicas, expected in ((3, 10074), (5, 10074), (6, 10052), (-1, 10133), (1, 0), (0, 0)):
         assert code(await talk.create(num_replicas=replicas)) == expected
     assert code(await talk.update(num_replicas=3)) == 10074
 
 
+@pytest.mark.feature("stream.no-ack")
 async def test_a_stream_without_acks_answers_nobody(talk: Talk) -> None:
-    """row 40"""
     await talk.create(no_ack=True)
     with pytest.raises(nats.errors.TimeoutError):
         await talk.client.request(f"{talk.name}.a", b"x", timeout=0.1)
     assert (await talk.state())["messages"] == 1
 
 
+@pytest.mark.feature("stream.publish-ack")
 async def test_a_publish_is_answered_with_stream_and_sequence(talk: Talk) -> None:
-    """row 41"""
     await talk.create()
     assert await talk.pub("a") == {"stream": talk.name, "seq": 1}
     await talk.client.publish(f"{talk.name}.a", b"plain")
     assert await talk.pub("a") == {"stream": talk.name, "seq": 3}
 
 
+@pytest.mark.feature("stream.deduplication", "stream.duplicate-window")
 async def test_a_message_id_counts_once_in_its_window(talk: Talk) -> None:
-    """row 42, row 43: two minutes, or as configured; 10052 above max_age, 10157 when pedantic"""
+    """Two minutes, or as configured; 10052 above max_age, 10157 when pedantic."""
     assert (await talk.create())["config"]["duplicate_window"] == 120 * SECOND
     assert await talk.pub("a", Nats_Msg_Id="1") == {"stream": talk.name, "seq": 1}
     again = await talk.pub("b", b"other", Nats_Msg_Id="1")
@@ -227,8 +239,9 @@ async def test_a_message_id_counts_once_in_its_window(talk: Talk) -> None:
     assert code(await talk.update(max_age=SECOND, pedantic=True)) == 10157
 
 
+@pytest.mark.feature("stream.expected-headers")
 async def test_expectations_are_held_against_the_stream(talk: Talk) -> None:
-    """row 44: 10060, 10070, 10071, 10193"""
+    """Errors 10060, 10070, 10071 and 10193."""
     await talk.create()
     await talk.pub("a", Nats_Msg_Id="m")
     assert code(await talk.pub("a", Nats_Expected_Stream="other")) == 10060
@@ -243,8 +256,8 @@ async def test_expectations_are_held_against_the_stream(talk: Talk) -> None:
     assert code(await talk.pub("a", Nats_Expected_Last_Sequence="2", Nats_Expected_Stream=talk.name)) == 0
 
 
+@pytest.mark.feature("stream.ordering")
 async def test_of_publishes_that_expect_the_same_exactly_one_wins(talk: Talk) -> None:
-    """row 45"""
     await talk.create()
     for round_number in range(5):
         expected = str(round_number)
@@ -256,8 +269,9 @@ async def test_of_publishes_that_expect_the_same_exactly_one_wins(talk: Talk) ->
         assert {code(answer) for answer in answers} == {0, 10071}
 
 
+@pytest.mark.feature("stream.rollup")
 async def test_a_rollup_replaces_what_was_before(talk: Talk) -> None:
-    """row 48: 10111"""
+    """Error 10111."""
     await talk.create()
     assert code(await talk.pub("a", Nats_Rollup="sub")) == 10111
     await talk.update(allow_rollup_hdrs=True)
@@ -270,8 +284,9 @@ async def test_a_rollup_replaces_what_was_before(talk: Talk) -> None:
     assert code(await talk.update(allow_rollup_hdrs=True, deny_purge=True)) == 10052
 
 
+@pytest.mark.feature("stream.deny-delete-purge")
 async def test_deleting_and_purging_can_be_denied_for_good(talk: Talk) -> None:
-    """row 49: 10057, 10110, 10052"""
+    """Errors 10057, 10110 and 10052."""
     await talk.create(deny_delete=True, deny_purge=True)
     await talk.pub("a")
     assert code(await talk.api(f"STREAM.MSG.DELETE.{talk.name}", {"seq": 1})) == 10057
@@ -280,8 +295,9 @@ async def test_deleting_and_purging_can_be_denied_for_good(talk: Talk) -> None:
     assert code(await talk.update(deny_delete=True)) == 10052
 
 
+@pytest.mark.feature("stream.purge")
 async def test_purges_take_all_or_by_subject_sequence_and_number(talk: Talk) -> None:
-    """row 50: 10003 for a sequence and a number to keep at once"""
+    """Error 10003 for a sequence and a number to keep at once."""
     await talk.create()
     for token in "aabbab":
         await talk.pub(token)
@@ -297,8 +313,9 @@ async def test_purges_take_all_or_by_subject_sequence_and_number(talk: Talk) -> 
     assert (await talk.pub("a"))["seq"] == 20
 
 
+@pytest.mark.feature("stream.message-get-delete")
 async def test_messages_are_got_and_deleted(talk: Talk) -> None:
-    """row 51: 10037, 10043, 10003, 10025"""
+    """Errors 10037, 10043, 10003 and 10025."""
     await talk.create()
     for token in "aba":
         await talk.pub(token, b"at " + token.encode(), X="y")
@@ -325,8 +342,9 @@ async def test_messages_are_got_and_deleted(talk: Talk) -> None:
     assert (await talk.state())["messages"] == 1
 
 
+@pytest.mark.feature("stream.direct-get")
 async def test_messages_are_read_directly(talk: Talk) -> None:
-    """row 52: the message itself, 404 and 408; 503 where it is not allowed"""
+    """The message itself, 404 and 408; 503 where it is not allowed."""
     await talk.create(allow_direct=True)
     for token in "aba":
         await talk.pub(token, token.encode())
@@ -347,8 +365,9 @@ async def test_messages_are_read_directly(talk: Talk) -> None:
         await talk.client.request(f"$JS.API.DIRECT.GET.{talk.name}", b'{"seq":1}', timeout=2)
 
 
+@pytest.mark.feature("stream.direct-get-batch")
 async def test_many_messages_are_read_directly(talk: Talk) -> None:
-    """row 53: 204 EOB, Nats-Num-Pending, 404, 413"""
+    """204 EOB, Nats-Num-Pending, 404, 413."""
     await talk.create(allow_direct=True)
     for token in "abcab":
         await talk.pub(token, b"0123456789")
@@ -375,21 +394,23 @@ async def test_many_messages_are_read_directly(talk: Talk) -> None:
     assert await talk.status({"multi_last": [f"{s}.many.*"]}) == "413 Too Many Results"
 
 
+@pytest.mark.feature("stream.mirror-direct")
 async def test_only_a_mirror_answers_for_its_origin(talk: Talk) -> None:
-    """row 54: 10052 for mirror_direct without a mirror"""
+    """Error 10052 for mirror_direct without a mirror."""
     refused = await talk.create(mirror_direct=True)
     assert (code(refused), text(refused)) == (10052, "stream has no mirror but does have mirror direct")
 
 
+@pytest.mark.feature("stream.first-seq")
 async def test_a_stream_may_begin_at_any_sequence(talk: Talk) -> None:
-    """row 55"""
     made = await talk.create(first_seq=1000)
     assert (made["state"]["first_seq"], made["state"]["last_seq"]) == (1000, 999)
     assert (await talk.pub("a"))["seq"] == 1000
 
 
+@pytest.mark.feature("stream.sealed")
 async def test_a_sealed_stream_never_changes_again(talk: Talk) -> None:
-    """row 56: 10109, 10052"""
+    """Errors 10109 and 10052."""
     assert code(await talk.create(sealed=True)) == 10052
     await talk.create(max_age=3600 * SECOND, allow_rollup_hdrs=True)
     await talk.pub("a")
@@ -403,16 +424,18 @@ async def test_a_sealed_stream_never_changes_again(talk: Talk) -> None:
     assert code(await talk.update(**unsealed)) == 10052
 
 
+@pytest.mark.feature("stream.placement")
 async def test_a_placement_is_kept_and_none_is_none(talk: Talk) -> None:
-    """row 57: 10052 for a preferred server. One server has no other place to choose: 10005 is a cluster's."""
+    """Error 10052 for a preferred server. One server has no other place to choose: 10005 is a cluster's."""
     assert code(await talk.create(placement={"preferred": "x"})) == 10052
     assert "placement" not in (await talk.create(placement={}))["config"]
     moved = await talk.update(placement={"cluster": "c", "tags": ["a", "b"]})
     assert moved["config"]["placement"] == {"cluster": "c", "tags": ["a", "b"]}
 
 
+@pytest.mark.feature("stream.metadata")
 async def test_descriptions_and_metadata_are_kept_within_limits(talk: Talk) -> None:
-    """row 58: 10052 above 4 KiB and 128 KiB; `_nats.*` is the server's own"""
+    """Error 10052 above 4 KiB and 128 KiB; `_nats.*` is the server's own."""
     assert code(await talk.create(description="x" * 4097)) == 10052
     assert code(await talk.create(metadata={"k": "v" * 128 * 1024})) == 10052
     given = {"a": "b", "_nats.ver": "9", "_nats.level": "99", "_nats.req.level": "7"}
@@ -423,8 +446,9 @@ async def test_descriptions_and_metadata_are_kept_within_limits(talk: Talk) -> N
     assert (await talk.update(metadata={"c": "d"}))["config"]["metadata"]["c"] == "d"
 
 
+@pytest.mark.feature("stream.api", "connectivity.third-party-clients")
 async def test_configurations_survive_the_official_clients_types(talk: Talk) -> None:
-    """rows 24 to 58: what nats-py sends comes back as it was"""
+    """What nats-py sends comes back as it was."""
     js = talk.client.jetstream()
     config = StreamConfig(
         name=talk.name, description="d", subjects=[f"{talk.name}.a", f"{talk.name}.b.>"],

@@ -12,6 +12,8 @@ import pytest
 from tests.support.nats_servers import KINDS, running_server
 from tests.support.rawnats import RawMessage, RawNats
 
+pytestmark = pytest.mark.feature("stream.api", "monitoring.advisories")
+
 SILENCE_S = 0.4
 LATER = "2100-01-01T00:00:00Z"
 OVER = "2020-01-01T00:00:00Z"

@@ -274,12 +274,19 @@ PERSISTING = [
 ]
 
 
+@pytest.mark.feature(
+    "stream.subject-transform",
+    "stream.republish",
+    "stream.rollup",
+    "stream.message-ttl",
+    "stream.persist-mode",
+    "stream.counters",
+    "stream.schedules",
+)
 @pytest.mark.parametrize(
     "name", ["TRANSFORM", "REPUBLISH", "COUNTERS", "SCHEDULES", "ROLLUP", "TTLS", "PERSISTING"]
 )
 async def test_both_servers_give_the_same_answers(urls: dict[str, str], name: str) -> None:
-    """row 46 (transform), row 47 (republish), row 48 (roll-up), row 63 (TTL), row 65 (persist_mode),
-    counters, schedules"""
     await answer_the_same(urls, globals()[name])
 
 
@@ -307,12 +314,12 @@ async def hear(url: str, listen: str, steps: list[Step], count: int) -> list[Hea
         await nc.close()
 
 
+@pytest.mark.feature("stream.republish")
 @pytest.mark.parametrize("headers_only", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_stored_is_published_again_and_duplicates_are_not(
     kind: str, headers_only: bool, tmp_path: Path
 ) -> None:
-    """row 47"""
     steps = [
         make("R", "r.>", **republish("r.*", "copy.{{wildcard(1)}}", headers_only=headers_only)),
         pub("r.1", b"one"),
@@ -350,9 +357,9 @@ async def test_what_is_stored_is_published_again_and_duplicates_are_not(
     ]
 
 
+@pytest.mark.feature("stream.republish")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_republished_message_leaves_before_its_ack(kind: str, tmp_path: Path) -> None:
-    """row 47"""
     with running_server(kind, tmp_path) as server:
         await play(server.url, [make("R", "r", **republish("r", "copy"))])
         nc = await nats.connect(server.url)
@@ -488,9 +495,10 @@ async def messages_of(nc: Any, stream: str, subject: str) -> list[Any]:
         seq = message["seq"] + 1
 
 
+@pytest.mark.feature("stream.message-ttl")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_expires_leaves_a_marker_unless_it_is_one(kind: str, tmp_path: Path) -> None:
-    """row 63: by its own TTL or by age; TTLs go on counting over a restart."""
+    """By its own TTL or by age; TTLs go on counting over a restart."""
     steps = [
         make("T", "t.>", subject_delete_marker_ttl=100 * SECOND, max_msgs_per_subject=1),
         pub("t.gone", b"x", Nats_TTL="1"),
@@ -521,9 +529,9 @@ async def test_what_expires_leaves_a_marker_unless_it_is_one(kind: str, tmp_path
         await nc.close()
 
 
+@pytest.mark.feature("stream.message-ttl")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_max_age_leaves_markers_and_spares_what_never_expires(kind: str, tmp_path: Path) -> None:
-    """row 63"""
     steps = [
         make("T", "t.>", subject_delete_marker_ttl=100 * SECOND, max_age=SECOND, duplicate_window=SECOND),
         pub("t.a", b"x"),

@@ -304,9 +304,24 @@ READING = [
 ]
 
 
+@pytest.mark.feature(
+    "stream.api",
+    "stream.max-consumers",
+    "stream.subjects",
+    "stream.replicas",
+    "stream.duplicate-window",
+    "stream.deny-delete-purge",
+    "stream.purge",
+    "stream.message-get-delete",
+    "stream.direct-get",
+    "stream.direct-get-batch",
+    "stream.first-seq",
+    "stream.sealed",
+    "stream.placement",
+    "stream.metadata",
+)
 @pytest.mark.parametrize("name", ["CONFIGURING", "UPDATING", "PAGING", "READING"])
 async def test_both_servers_give_the_same_answers(urls: dict[str, str], name: str) -> None:
-    """rows 24, 35, 36, 39, 43, 49, 50, 51, 52, 53, 55, 56, 57, 58"""
     await answer_the_same(urls, globals()[name])
 
 
@@ -339,8 +354,9 @@ ANNOUNCED = [
 ]
 
 
+@pytest.mark.feature("stream.api", "consumer.api")
 async def test_both_servers_announce_the_same(urls: dict[str, str]) -> None:
-    """Advisories about streams, consumers and requests: subjects, types and fields (rows 24, 94)."""
+    """Advisories about streams, consumers and requests: subjects, types and fields."""
 
     async def heard_from(url: str) -> list[str]:
         listener = await nats.connect(url, allow_reconnect=False)

@@ -14,6 +14,8 @@ from nats.js.api import KeyValueConfig, StorageType, StreamConfig
 
 from penstock.testing.embedded import EmbeddedServer
 
+pytestmark = pytest.mark.feature("connectivity.third-party-clients")
+
 
 @pytest.fixture
 async def nc(nats_server: EmbeddedServer) -> AsyncIterator[Any]:
@@ -83,6 +85,14 @@ async def test_thousands_of_publishes_in_flight_are_acked_in_order(js: Any, nc: 
     assert [(await future).seq for future in futures] == list(range(1, 3001))
 
 
+@pytest.mark.feature(
+    "key-value.buckets",
+    "key-value.operations",
+    "key-value.create-update",
+    "key-value.history",
+    "key-value.keys",
+    "key-value.watch",
+)
 async def test_a_key_value_bucket_keeps_watches_and_forgets(js: Any) -> None:
     kv = await js.create_key_value(config=KeyValueConfig(bucket="B", history=5))
     assert await kv.create("color", b"red") == 1
@@ -121,6 +131,7 @@ async def test_a_key_value_bucket_keeps_watches_and_forgets(js: Any) -> None:
     assert await js.delete_key_value("B")
 
 
+@pytest.mark.feature("key-value.ttl")
 async def test_keys_with_a_time_to_live_leave_a_marker(js: Any) -> None:
     kv = await js.create_key_value(config=KeyValueConfig(bucket="B", limit_marker_ttl=60))
     await kv.create("lock", b"mine", msg_ttl=1)
@@ -133,6 +144,7 @@ async def test_keys_with_a_time_to_live_leave_a_marker(js: Any) -> None:
     assert await kv.put("lock", b"yours") > 1
 
 
+@pytest.mark.feature("key-value.max-bytes")
 async def test_a_bucket_with_a_size_limit_refuses_more(js: Any) -> None:
     kv = await js.create_key_value(config=KeyValueConfig(bucket="B", max_bytes=1000))
     await kv.put("a", b"x" * 500)
@@ -141,6 +153,7 @@ async def test_a_bucket_with_a_size_limit_refuses_more(js: Any) -> None:
         await kv.put("b", b"z" * 500)
 
 
+@pytest.mark.feature("object-store.put-get", "object-store.operations")
 async def test_an_object_store_gives_back_what_it_was_given(js: Any) -> None:
     store = await js.create_object_store("O")
     blob = os.urandom(700_000)  # several chunks

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.same_answers import SECOND, answer_the_same, api, change, make, pub
 
-pytestmark = pytest.mark.official
+pytestmark = [pytest.mark.official, pytest.mark.feature("stream.api")]
 
 CREATING = [
     api("STREAM.CREATE.A", {"name": "A"}),

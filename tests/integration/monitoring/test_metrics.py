@@ -14,6 +14,8 @@ from penstock.testing import server as embedded
 from penstock.testing.embedded import EmbeddedServer
 from tests.support.rawnats import RawNats
 
+pytestmark = pytest.mark.feature("monitoring.prometheus")
+
 
 @pytest.fixture
 def running() -> Iterator[EmbeddedServer]:
@@ -36,7 +38,6 @@ def scrape(running: EmbeddedServer) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def test_streams_consumers_and_totals_are_measured(running: EmbeddedServer) -> None:
-    """row 194"""
     nats = RawNats(running.port, name="one", lang="raw", version="1")
     nats.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
     config = {"durable_name": "D", "ack_policy": "explicit"}
@@ -61,7 +62,7 @@ def test_streams_consumers_and_totals_are_measured(running: EmbeddedServer) -> N
 
 
 def test_lag_redeliveries_and_pressure_are_measured(running: EmbeddedServer) -> None:
-    """row 194: what is delivered and not acked, delivered again, asked for, and waiting for a slow reader"""
+    """What is delivered and not acked, delivered again, asked for, and waiting for a slow reader."""
     nats, slow = RawNats(running.port), RawNats(running.port, name="slow")
     nats.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
     config = {"durable_name": "D", "ack_policy": "explicit", "ack_wait": 20_000_000}

@@ -25,6 +25,8 @@ from tests.support.certificates import make_certificates
 from tests.support.nats_servers import OfficialServer, free_port, official_binary
 from tests.support.rawnats import RawNats
 
+pytestmark = pytest.mark.feature("monitoring.http")
+
 Answer = tuple[int, str, str]
 
 KNOWN_MISSING = {
@@ -109,7 +111,6 @@ PAGES = [
 @pytest.mark.official
 @pytest.mark.parametrize("path", PAGES)
 def test_keys_and_types_are_those_of_the_official_server(ours: Site, official: Site, path: str) -> None:
-    """row 194"""
     missing, more = compare(official.page(path), ours.page(path), "")
     assert {key.rsplit(".", 1)[-1] for key in missing} <= KNOWN_MISSING, missing
     assert {key.rsplit(".", 1)[-1] for key in more} <= KNOWN_MORE, more
@@ -169,7 +170,6 @@ def test_what_is_refused_there_is_refused_here_in_the_same_way(ours: Site, offic
      "limit=1&offset=1", "sort=msgs_from", "sort=bytes_to", "acc=$G", "limit=0", "offset=-1"],
 )  # fmt: skip
 def test_sorting_and_paging_show_the_same_connections(ours: Site, official: Site, query: str) -> None:
-    """row 194"""
     mine, theirs = ours.page(f"connz?{query}"), official.page(f"connz?{query}")
     for key in ("num_connections", "total", "offset", "limit"):
         assert mine[key] == theirs[key], key
@@ -236,7 +236,7 @@ def test_a_long_page_lets_other_work_in_between() -> None:
 
 
 def test_scrapers_that_do_not_read_delay_nobody() -> None:
-    """row 194: large answers wait for their readers in the thread; a request meanwhile is answered at once"""
+    """Large answers wait for their readers in the thread; a request meanwhile is answered at once."""
     with embedded(http_port=-1) as running:
         nats = RawNats(running.port)
         for sid in range(1, 20_001):
@@ -267,7 +267,6 @@ def test_scrapers_that_do_not_read_delay_nobody() -> None:
 
 
 def test_pages_come_over_https(tmp_path: Path) -> None:
-    """row 194"""
     certificates = make_certificates(tmp_path)
     ports = tmp_path / "ports"
     ports.mkdir()

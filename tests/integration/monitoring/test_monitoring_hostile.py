@@ -15,6 +15,8 @@ from tests.support.nats_servers import KINDS
 from tests.support.processes import served
 from tests.support.wire import wait_until
 
+pytestmark = pytest.mark.feature("monitoring.http")
+
 ASK = b"GET /varz HTTP/1.1\r\nHost: x\r\n\r\n"
 HALF = b"GET /varz HTTP/1.1\r\nHost: x\r\n"
 PATIENCE_S = 20.0

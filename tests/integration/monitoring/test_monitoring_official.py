@@ -17,6 +17,8 @@ from tests.support.processes import Served, served
 from tests.support.rawnats import RawNats
 from tests.support.wire import Wire
 
+pytestmark = pytest.mark.feature("monitoring.http")
+
 SILENCE_S = 0.5
 CONF = """
 http: 127.0.0.1:-1

@@ -12,6 +12,8 @@ from tests.support.nats_servers import KINDS
 from tests.support.processes import Served, served
 from tests.support.rawnats import RawNats
 
+pytestmark = pytest.mark.feature("monitoring.http")
+
 HTTP = "http: 127.0.0.1:-1\n"
 PAGES = (
     "varz", "connz?auth=1", "connz?auth=1&state=any", "connz?auth=1&subs=detail", "accountz",

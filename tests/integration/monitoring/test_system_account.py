@@ -1,4 +1,4 @@
-"""row 195. The system account: what it may ask and is told, what others may ask; beside the official one."""
+"""The system account: its requests and events, and what other accounts may ask; on both servers."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from tests.support.conf_servers import official_with
 from tests.support.nats_servers import KINDS
 from tests.support.processes import served
 from tests.support.rawnats import RawNats
+
+pytestmark = pytest.mark.feature("monitoring.system-account")
 
 USERS = (
     User(name="a", password="a"),
@@ -254,7 +256,6 @@ async def next_of(events: asyncio.Queue[Any]) -> Any:
 
 @both
 async def test_statistics_are_told_while_somebody_listens(either: Site) -> None:
-    """row 195"""
     event = await next_of(await listened(either, "SERVER.<id>.STATSZ"))
     assert event["server"]["id"] == either.server_id
     assert {"start", "mem", "cores", "connections", "sent", "received", "slow_consumers"} <= event[
@@ -265,7 +266,6 @@ async def test_statistics_are_told_while_somebody_listens(either: Site) -> None:
 
 @both
 async def test_connections_of_an_account_are_counted_as_they_come_and_go(either: Site) -> None:
-    """row 195"""
     events = await listened(either, f"ACCOUNT.{either.account}.SERVER.CONNS")
     another = await nats.connect(either.url, user="a", password="a")
     event = await next_of(events)
@@ -279,7 +279,6 @@ async def test_connections_of_an_account_are_counted_as_they_come_and_go(either:
 
 @both
 async def test_a_refused_login_is_told(either: Site) -> None:
-    """row 195"""
     events = await listened(either, "SERVER.<id>.CLIENT.AUTH.ERR")
     with pytest.raises(nats.errors.Error):
         await nats.connect(
@@ -291,8 +290,8 @@ async def test_a_refused_login_is_told(either: Site) -> None:
     assert (event["client"]["user"], event["client"]["acc"]) == ("a", "$G")
 
 
+@pytest.mark.feature("core.lame-duck")
 async def test_lame_duck_mode_is_told(ours: Site) -> None:
-    """row 195, row 16"""
     events = await listened(ours, "SERVER.<id>.LAMEDUCK")
     ours.server.options = replace(ours.server.options, lame_duck_grace_period_ns=3_600_000_000_000)
     leaving = asyncio.ensure_future(ours.server.lame_duck())
@@ -300,9 +299,10 @@ async def test_lame_duck_mode_is_told(ours: Site) -> None:
     leaving.cancel()
 
 
+@pytest.mark.feature("core.lame-duck")
 @both
 async def test_one_client_may_be_told_to_go(either: Site) -> None:
-    """row 195, row 16: by INFO with `ldm`, to that client alone."""
+    """By INFO with `ldm`, to that client alone."""
 
     async def ask(cid: object) -> Any:
         return await either.ask("SERVER.<id>.LDM", {"cid": cid})
@@ -323,7 +323,6 @@ async def test_one_client_may_be_told_to_go(either: Site) -> None:
 
 @both
 async def test_subscriptions_that_get_a_subject_are_counted(either: Site) -> None:
-    """row 195"""
     for subject, queue in (("x.1", ""), ("x.1", "q"), ("x.2", "q")):
         await either.plain.subscribe(subject, queue=queue)
     await settle(either.plain)
@@ -339,9 +338,9 @@ async def test_subscriptions_that_get_a_subject_are_counted(either: Site) -> Non
         await ask("x.1", acc="nobody")
 
 
+@pytest.mark.feature("operations.reload")
 @both
 async def test_a_server_without_changes_reloads(either: Site) -> None:
-    """row 195, row 202"""
     answer = await either.ask("SERVER.<id>.RELOAD")
     if either.is_embedded:
         assert answer["error"]["description"].startswith("no configuration to read anew")
@@ -349,9 +348,10 @@ async def test_a_server_without_changes_reloads(either: Site) -> None:
         assert "error" not in answer
 
 
+@pytest.mark.feature("operations.reload")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reload_is_refused_in_the_answer(kind: str, tmp_path: Path) -> None:
-    """row 195, row 202: what the answer says is what the log says."""
+    """What the answer says is what the log says."""
     conf = "accounts { SYS: { users: [ {user: s, password: s} ] } }\nsystem_account: SYS\n"
     with served(kind, tmp_path, conf) as server:
         client = RawNats(server.port, user="s", **{"pass": "s"})

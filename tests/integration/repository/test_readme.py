@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.feature("embedding.server")
+
 README = (Path(__file__).resolve().parents[3] / "README.md").read_text()
 EXAMPLES = re.findall(r"## ([^\n]+)\n(?:(?!\n## ).)*?```python\n(.*?)```", README, re.S)
 SCRIPTS = [pytest.param(code, id=title) for title, code in EXAMPLES if "asyncio.run(" in code]

@@ -15,7 +15,7 @@ from penstock.server.config.directives import options_of
 from penstock.server.config.server_options import ServerOptions
 from tests.support.conf_servers import official_verdict
 
-pytestmark = pytest.mark.official
+pytestmark = [pytest.mark.official, pytest.mark.feature("operations.configuration")]
 
 USERS = "users: [ {user: a, password: b} ]"
 ISSUER = "ABJHLOVMPA4CI6R5KLNGOB4GSLNIY7IOUPAJC4YFNDLQVIOBYQGUWVLA"

@@ -11,6 +11,8 @@ from tests.support.nats_servers import KINDS
 from tests.support.processes import ENVIRONMENT, command_of, served
 from tests.support.wire import Wire
 
+pytestmark = pytest.mark.feature("operations.configuration")
+
 TIMEOUT_S = 60.0
 ACCOUNT = "accounts {{ A {{ jetstream {{ {} }} }} }}\n"
 FILES = {"outer.conf": "port: $X\n", "inner.conf": "Y: 8333\nport: $Y\n", "empty.conf": ""}

@@ -1,4 +1,4 @@
-"""row 196. Directives of the top level that a standalone server may have: what both servers make of them."""
+"""Directives of the top level that a standalone server may have: what both servers make of them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tests.support.conf_servers import running_as_configured
 from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
 
+pytestmark = pytest.mark.feature("operations.configuration")
+
 SYSTEM = "accounts { $SYS { users [{user: sys, password: sys}] }, A { users [{user: a, password: a}] } }\n"
 
 
@@ -21,6 +23,7 @@ def ask(client: RawNats, subject: str, body: object = None) -> Any:
     return client.request(f"$SYS.REQ.SERVER.{subject}", body)
 
 
+@pytest.mark.feature("operations.server-tags")
 @pytest.mark.parametrize("kind", KINDS)
 def test_tags_and_metadata_are_told_and_choose_servers(kind: str, tmp_path: Path) -> None:
     labels = 'server_tags: [" Big ", disk:ssd, big]\nserver_metadata { rack: "7", Zone: b }\n'

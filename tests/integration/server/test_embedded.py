@@ -18,6 +18,8 @@ from penstock.testing import EmbeddedServer
 from tests.support.rawnats import RawNats
 from tests.support.wire import Wire
 
+pytestmark = pytest.mark.feature("embedding.server", "embedding.pytest")
+
 
 async def asked(server: penstock.Server, data: bytes) -> bytes:
     """What a raw client in the same loop gets for it."""

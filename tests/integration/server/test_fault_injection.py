@@ -27,6 +27,8 @@ from penstock.store.streamfiles import FileStreamStore
 from tests.support.fault_scenario import Scenario, running
 from tests.support.fault_sites import Injection, Site, recorded, visible_kernels
 
+pytestmark = pytest.mark.feature("operations.fault-containment")
+
 ATTEMPT_S = 30.0
 SHARE_S = 8.0  # of the default run, in each mode
 _NAMES = frozenset(("V", "W", "I", "M", "S", "E"))

@@ -18,6 +18,8 @@ from tests.support.processes import ENVIRONMENT, command_of, served
 from tests.support.rawnats import RawNats
 from tests.support.wire import Wire, wait_until
 
+pytestmark = pytest.mark.feature("operations.logging")
+
 FORGED = 'x\n[1] 2026/01/01 00:00:00.000000 [INF] forged" - "\x1b[2J\x9b31m\r\u2028'
 TIMEOUT_S = 20.0
 

@@ -17,6 +17,8 @@ from nats.aio.client import Client
 from penstock.protocol.subjects import FILTER_MAX
 from tests.support.nats_servers import KINDS, make_server, running_server
 
+pytestmark = pytest.mark.feature("stream.api-errors")
+
 HUGE = (b'{"a":1e400}', b'{"a":%s}' % (b"1" * 4301))
 DEEP = b'{"a":' * 50_000
 REQUESTS = (

@@ -1,4 +1,4 @@
-"""row 196. Directives that mean nothing to a server that stands alone, or can't be had, on both servers."""
+"""Directives that mean nothing to a server that stands alone, or can't be had, on both servers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from penstock.server.config.directives import load
 from tests.support.conf_servers import official_verdict, running_as_configured, write_conf
 from tests.support.nats_servers import KINDS, free_port
 from tests.support.rawnats import RawNats
+
+pytestmark = pytest.mark.feature("operations.configuration")
 
 WITHOUT_EFFECT = """
     server_tags: ["gpu", "EU:west"]

@@ -1,4 +1,4 @@
-"""row 187: exports and imports in nats.conf: read, and refused in the official server's words."""
+"""Exports and imports in nats.conf: read, and refused in the official server's words."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from penstock.server.config.conf_parser import parse
 from penstock.server.config.directives import load, options_of
 from penstock.server.config.server_options import AccountJetStream, AccountOptions, ServerOptions
 from tests.support.conf_servers import official_verdict
+
+pytestmark = pytest.mark.feature("security.accounts", "operations.configuration")
 
 
 def test_every_field_of_exports_and_imports_is_read() -> None:

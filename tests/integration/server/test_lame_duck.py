@@ -17,6 +17,8 @@ from penstock.server.config.server_options import LAME_DUCK_MIN_NS
 from penstock.testing import EmbeddedServer
 from tests.support.wire import Wire
 
+pytestmark = pytest.mark.feature("core.lame-duck", "operations.signals")
+
 
 class Client:
     """A raw client in the same loop."""
@@ -41,7 +43,6 @@ class Client:
 
 
 async def test_clients_are_told_and_closed_one_after_the_other() -> None:
-    """row 16"""
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:

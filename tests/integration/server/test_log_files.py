@@ -23,6 +23,8 @@ from tests.support.processes import served
 from tests.support.rawnats import RawNats
 from tests.support.wire import wait_until
 
+pytestmark = pytest.mark.feature("operations.logging")
+
 BACKUP = re.compile(r"server\.log\.\d{4}(\.\d\d){5}\.\d{9}")
 
 
@@ -164,7 +166,7 @@ def test_other_files_beside_the_log_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_lines_may_be_objects_for_programs(tmp_path: Path) -> None:
-    """row 202: time, level, component, connection"""
+    """Time, level, component, connection."""
     conf = 'log_format: json\ndebug: true\ntrace: true\nauthorization { user: a, password: "b" }\n'
     with served("penstock", tmp_path, conf) as server:
         client = RawNats(server.port, user="a", **{"pass": "b"}, name="n", lang="raw", version="1")

@@ -12,6 +12,8 @@ from tests.support.nats_servers import KINDS
 from tests.support.processes import served
 from tests.support.rawnats import RawNats
 
+pytestmark = pytest.mark.feature("operations.logging")
+
 HEAD = b"NATS/1.0\r\nA: b\r\n\r\n"
 PREFIX = re.compile(r"^127\.0\.0\.1:\d+ - [cw]id:\d+ - ")
 PING_LINES = {"<<- [PING]", "->> [PONG]"}

@@ -37,6 +37,8 @@ from tests.support.rawnats import RawNats
 from tests.support.reloads import reload
 from tests.support.wire import Wire, wait_until
 
+pytestmark = pytest.mark.feature("operations.reload")
+
 Factory = Callable[..., EmbeddedServer]
 SECOND_NS = 1_000_000_000
 VIOLATION = b"-ERR 'Authorization Violation'\r\n"
@@ -243,7 +245,7 @@ def login(wire: Wire, user: str) -> None:
 
 
 def test_accounts_come_and_go(reloading: Make) -> None:
-    """row 202: clients of an account that stays notice nothing, those of one that is gone are closed."""
+    """Clients of an account that stays notice nothing, those of one that is gone are closed."""
     server = reloading(accounts=(account("A"), account("B")))
     with Wire(server.port) as stays, Wire(server.port) as goes:
         login(stays, "a")
@@ -308,7 +310,7 @@ def test_jetstream_of_an_account_comes_goes_and_keeps_its_streams(reloading: Mak
 
 
 def test_a_new_certificate_is_for_new_handshakes_and_old_ones_stay(reloading: Make, tmp_path: Path) -> None:
-    """row 202: also when the files have the same names as before."""
+    """Also when the files have the same names as before."""
     first, second = tmp_path / "1", tmp_path / "2"
     first.mkdir()
     second.mkdir()
@@ -442,7 +444,7 @@ def test_every_option_that_differs_is_seen() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_broken_file_is_told_with_its_place_and_changes_nothing(kind: str, tmp_path: Path) -> None:
-    """row 202: the official server tells the same place."""
+    """The official server tells the same place."""
     with served(kind, tmp_path, "max_payload: 100\n") as server:
         (tmp_path / "nats.conf").write_text("max_payload: 200\nauthorization {\n  colour: 1\n}\n")
         server.process.send_signal(signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""A reload changes exports and imports (rows 187, 202): added, renamed, removed; on both servers."""
+"""A reload changes exports and imports: added, renamed, removed; on both servers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from tests.support.conf_servers import login, received
 from tests.support.nats_servers import KINDS
 from tests.support.processes import Served, served
+
+pytestmark = pytest.mark.feature("operations.reload", "security.accounts")
 
 
 def conf(exports: str, imports: str) -> str:

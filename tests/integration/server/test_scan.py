@@ -9,9 +9,13 @@ from __future__ import annotations
 import gc
 import time
 
+import pytest
+
 from tests.support.probes import WORLDS
 from tests.support.scan import all_probes
 from tests.support.scanner import Scanner, bound_ms, random_share, set_aside
+
+pytestmark = pytest.mark.feature("core.hostile-input")
 
 SHARE_S = 20.0
 

@@ -21,6 +21,8 @@ from penstock.server.config.server_options import JetStreamOptions
 from tests.support.processes import ENVIRONMENT
 from tests.support.wire import wait_until
 
+pytestmark = pytest.mark.feature("operations.start-up")
+
 TIMEOUT_S = 60.0
 
 # A start as it is; the modules that are loaded at two moments go to the file OUT.

@@ -19,6 +19,8 @@ from penstock.spark.task_identity import TaskIdentity
 from penstock.spark.wire import BlockingConnection
 from tests.support.spark import Feed
 
+pytestmark = pytest.mark.feature("spark.write")
+
 ROWS = 60
 DELIVERIES = ("publish", "fast", "atomic")
 _names = (f"SINK{n}" for n in itertools.count())

@@ -19,6 +19,8 @@ from penstock.spark.source import JetStreamSource, JetStreamStreamReader
 from tests.support.nats_servers import free_port
 from tests.support.spark import Feed
 
+pytestmark = pytest.mark.feature("spark.stream")
+
 
 @pytest.fixture(scope="module")
 def feed() -> Iterator[Feed]:

@@ -14,6 +14,8 @@ import pytest
 
 from penstock import testing
 
+pytestmark = pytest.mark.feature("spark.stream")
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

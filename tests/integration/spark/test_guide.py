@@ -26,6 +26,8 @@ from tests.support.nats_servers import free_port
 from tests.support.processes import ENVIRONMENT
 from tests.support.wire import wait_until
 
+pytestmark = pytest.mark.feature("spark.read")
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.nats_servers import running_server
 from tests.support.spark import Feed
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.feature("spark.sessions")]
 
 _JOB = """
 import json, sys

@@ -20,6 +20,8 @@ from tests.support.spark import Feed
 from tests.support.spark_copy import DELIVERIES, copy_options, make_copy, read_copy
 from tests.support.spark_kills import KINDS_OF_KILL, KillableServer, kill_one_worker, kills_wanted, slowly
 
+pytestmark = pytest.mark.feature("spark.recovery")
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery

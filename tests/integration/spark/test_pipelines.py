@@ -22,7 +22,7 @@ from tests.support.spark import Feed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.feature("spark.pipelines", "cli.pipelines")]
 # What does not depend on the server is tried on one.
 OURS = pytest.mark.parametrize("feed", ["penstock"], indirect=True)
 

@@ -22,6 +22,8 @@ from penstock.spark.wire import BlockingConnection
 from tests.support.nats_servers import running_server
 from tests.support.spark import Feed
 
+pytestmark = pytest.mark.feature("spark.read")
+
 SCHEMA = pa.schema(
     [
         pa.field("subject", pa.string(), nullable=False),

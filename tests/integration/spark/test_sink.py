@@ -15,7 +15,7 @@ from tests.support.spark import Feed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.feature("spark.write")]
 _names = (f"OUT{n}" for n in itertools.count())
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.spark import Feed
 
+pytestmark = pytest.mark.feature("spark.read")
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery

@@ -15,6 +15,8 @@ from tests.support.nats_servers import find_official_server, running_server
 from tests.support.spark import Feed, spark_environment
 from tests.support.spark_cluster import standalone_cluster
 
+pytestmark = pytest.mark.feature("spark.sessions")
+
 ROOT = Path(__file__).parents[3]
 COUNT = 2_000
 

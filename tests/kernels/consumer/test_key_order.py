@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels.consumer.key_order import KeyOrder
 from tests.reference.key_order import KeyOrderModel
+
+pytestmark = pytest.mark.feature("consumer.key-shared")
 
 SUBJECTS = [b"a.%d.x" % (n % 40) for n in range(40)] + [b"a", b"b.7", b"a.7"]
 steps = st.lists(st.tuples(st.sampled_from(["come", "come", "come", "settle", "take"]), st.integers(0, 999)))

@@ -16,6 +16,8 @@ from tests.reference import copying as model
 from tests.reference.copying import Message
 from tests.reference.records import counted
 
+pytestmark = pytest.mark.feature("sourcing.mirror", "sourcing.sources")
+
 NOW = 1_000_000
 LINE = (b"Nats-Stream-Source: O ", b" > > ", b" Ident123")
 LINES = [

@@ -34,13 +34,15 @@ replies = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.feature("fast-ingest.reply-subject")
 @settings(max_examples=1500)
 @given(replies)
 def test_a_reply_subject_says_what_the_model_reads_in_it(reply: bytes) -> None:
-    """Row 122, with malformed subjects of every kind."""
+    """Also malformed subjects of every kind."""
     assert parse(reply) == reference.parse(reply)
 
 
+@pytest.mark.feature("fast-ingest.reply-subject", "fast-ingest.operations")
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
@@ -61,7 +63,6 @@ def test_a_reply_subject_says_what_the_model_reads_in_it(reply: bytes) -> None:
     ],
 )
 def test_subjects_by_hand(reply: bytes, said: object) -> None:
-    """Rows 122, 127."""
     assert parse(reply) == said
 
 
@@ -94,6 +95,7 @@ class Run:
         return found
 
 
+@pytest.mark.feature("fast-ingest.flow")
 @given(
     st.integers(1, 40),
     st.integers(1, 40),
@@ -102,7 +104,7 @@ class Run:
 def test_flow_acks_are_due_when_the_model_says(
     flow: int, msgs: int, runs: list[tuple[int, int, int]]
 ) -> None:
-    """Row 128: three batches in turn; one ack a run, for the latest multiple, with the pace from then on."""
+    """Three batches in turn; one ack a run, for the latest multiple, with the pace from then on."""
     run = Run()
     models = []
     for n in range(3):

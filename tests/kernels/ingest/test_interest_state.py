@@ -17,6 +17,8 @@ from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from tests.reference.interest_state import ConsumerModel, NeedsModel
 from tests.reference.stream_log import LogModel
 
+pytestmark = pytest.mark.feature("stream.interest", "stream.work-queue")
+
 SUBJECTS = [b"s.a", b"s.b", b"s.c.d", b"t"]
 FILTERS: list[list[bytes]] = [[], [b"s.a"], [b"s.*"], [b"s.b", b"s.c.>"], [b"none"], [b"s.>", b"t"]]
 NAMES = ["x", "y", "z"]

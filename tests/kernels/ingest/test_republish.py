@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink, SubjectMapper
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from tests.reference.republish import RepublishModel
+
+pytestmark = pytest.mark.feature("stream.republish")
 
 DESTINATIONS = {b"a": b"copy.a", b"b": b"copy.b.of.some.length"}
 HEADERS = [b"", b"NATS/1.0\r\nX: y\r\n\r\n", b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n"]

@@ -55,6 +55,7 @@ steps = st.tuples(
 )
 
 
+@pytest.mark.feature("atomic.append")
 @settings(max_examples=300)
 @given(
     st.lists(steps, max_size=30),
@@ -68,7 +69,7 @@ def test_the_next_messages_of_open_batches_are_taken_and_nothing_else(
     size_max: int,
     check_at: int,
 ) -> None:
-    """Row 103; whatever the model does not take is left to Python, and nothing is lost."""
+    """What the model does not take is left to Python, and nothing is lost."""
     model = StagingModel(messages_max, size_max, check_at, {"one": [], "two": []})
     staged, total = StagedBatches(), StagedTotal()
     kernel = {name: staged.open(name.encode(), total, messages_max, size_max) for name in model.open}
@@ -96,6 +97,14 @@ def test_the_next_messages_of_open_batches_are_taken_and_nothing_else(
     assert (staged.count, total.bytes, staged.find(b"one")) == (0, 0, None)
 
 
+@pytest.mark.feature(
+    "atomic.commit",
+    "atomic.checks-at-commit",
+    "atomic.expected-last-seq",
+    "atomic.expected-subject-seq",
+    "atomic.expected-msg-id",
+    "atomic.deduplication",
+)
 @settings(max_examples=400)
 @given(
     st.lists(st.tuples(subjects, st.builds(lambda n: {"Nats-Msg-Id": f"m{n}"}, st.integers(0, 4)))),
@@ -113,7 +122,7 @@ def test_the_next_messages_of_open_batches_are_taken_and_nothing_else(
 def test_a_commit_stores_what_the_model_stores(
     before: list[tuple[bytes, Headers]], batch: list[Staged], model: StreamModel
 ) -> None:
-    """Rows 105, 111 to 115: a yes is the model's yes, and then the whole batch is in the log."""
+    """A yes is the model's yes, and then the whole batch is in the log."""
     log, ids, limits = (
         StreamLog(storage=model.storage),
         MessageIds(model.duplicate_window),

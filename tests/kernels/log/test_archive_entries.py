@@ -18,6 +18,8 @@ from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol.snapshot_archive import END, ArchiveEntry, pack_entry, take_entry
 from tests.reference import archive_entries as model
 
+pytestmark = pytest.mark.feature("stream.backup-restore")
+
 HEADER = b"NATS/1.0\r\nA: b\r\n\r\n"
 MESSAGES = st.lists(
     st.tuples(
@@ -49,7 +51,6 @@ def live(log: StreamLog) -> list[model.Message]:
 
 @given(MESSAGES, st.integers(1, 400), st.data())
 def test_messages_come_back_as_they_were(drawn: list, enough: int, cuts: st.DataObject) -> None:  # type: ignore[type-arg]
-    """row 64"""
     messages = numbered(drawn)
     packed = model.pack(messages) + END
     at = cuts.draw(st.integers(0, len(packed)))

@@ -19,6 +19,8 @@ from penstock.protocol.durations import NS_PER_S
 from tests.reference import direct_get as model
 from tests.support.engine import EngineHarness
 
+pytestmark = pytest.mark.feature("stream.direct-get", "stream.direct-get-batch")
+
 GET = "$JS.API.DIRECT.GET.C"
 HEADERS = [b"", b"NATS/1.0\r\nX: y\r\n\r\n", b"NATS/1.0\r\n\r\n", b"no block", b"\r\n\r"]
 MESSAGES = st.lists(

@@ -25,6 +25,8 @@ from penstock.store.file import FileStore
 from tests.reference.filter_cursor import FilterCursorModel
 from tests.reference.stream_log import LogModel
 
+pytestmark = pytest.mark.feature("consumer.filters")
+
 PREFIX = b"$JS.ACK.S.C."
 SUBJECTS = [b"a", b"a.b", b"a.c", b"b.c", b"a.b.c", b"x.y.z.w", b"a.d", b"n.o", b"n.p"]
 FILTERS = [

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kernels.log.message_ids import MessageIds
 from tests.reference.message_ids import MessageIdsModel
+
+pytestmark = pytest.mark.feature("stream.deduplication")
 
 names = st.one_of(
     st.integers(0, 40).map(lambda n: b"%d" % n),

@@ -13,6 +13,8 @@ from penstock.kernels.log import records
 from penstock.kernels.log.records import Corrupt, RecordReader, encode, xxh64_digest
 from tests.reference import records as model
 
+pytestmark = pytest.mark.feature("stream.recovery")
+
 FIELDS = st.tuples(
     st.integers(0, 2**48 - 1),
     st.integers(-(2**63), 2**63 - 1),

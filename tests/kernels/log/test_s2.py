@@ -38,6 +38,7 @@ def test_blocks_have_a_size() -> None:
         decode_block(encode_block(b"y" * 10), 9)
 
 
+@pytest.mark.feature("stream.backup-restore")
 @pytest.mark.parametrize(
     "block",
     [
@@ -50,7 +51,7 @@ def test_blocks_have_a_size() -> None:
     ],
 )
 def test_what_only_s2_writes_is_read(block: bytes) -> None:
-    """row 64: the official server's archives hold repeats."""
+    """The official server's archives hold repeats."""
     at, size, shift = 0, 0, 0
     while True:
         size |= (block[at] & 0x7F) << shift

@@ -21,6 +21,8 @@ from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from tests.reference.stream_log import LogModel, Message
 
+pytestmark = pytest.mark.feature("stream.recovery")
+
 SUBJECTS = [b"a", b"a.b", b"a.c", b"b.c", b"a.b.c", b"x.y.z.w", b"a.*x"]
 FILTERS = [b"", b">", b"a", b"a.*", b"a.>", b"*", b"*.c", b"b.c", b"*.*", b"x.>", b"none", b"a.b.>", b"*.b.*"]
 

@@ -29,6 +29,8 @@ from penstock.routing.imports_exports import (
 from tests.reference import account_imports as model
 from tests.reference.subscription_index import matches
 
+pytestmark = pytest.mark.feature("security.accounts")
+
 
 @dataclass
 class Own:

@@ -23,6 +23,8 @@ from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from tests.reference import subscription_index as model
 
+pytestmark = pytest.mark.feature("core.subjects", "core.wildcard-token", "core.wildcard-tail")
+
 any_text = st.text("ab*>.. \t\n\0", max_size=9)
 tokens = st.sampled_from(["a", "b", "c", "ab", "a*", ">b", "*", "*", "*"])
 literal_tokens = st.sampled_from(["a", "b", "c", "ab", "a*", ">b"])

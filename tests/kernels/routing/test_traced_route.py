@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,8 @@ from tests.kernels.routing.test_account_imports import (
     worlds,
 )
 from tests.reference.headers import asks_for_trace
+
+pytestmark = pytest.mark.feature("core.message-tracing")
 
 HEADER = b"NATS/1.0\r\nNats-Trace-Dest: t\r\n\r\n"
 

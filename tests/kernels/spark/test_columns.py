@@ -14,6 +14,8 @@ from penstock.kernels.wire.frames import FrameParser
 from penstock.spark.arrow import record_batch
 from tests.reference.columns import ColumnsModel, Frame, Row, parse_headers
 
+pytestmark = pytest.mark.feature("spark.read")
+
 COLUMNS = ("subject", "seq", "time", "headers", "data")
 SCHEMA = pa.schema(
     [

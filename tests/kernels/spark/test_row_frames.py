@@ -14,6 +14,8 @@ from penstock.kernels.wire.buffers import OutBuffer
 from penstock.kernels.wire.frames import FrameParser, Op
 from tests.reference.sinkrows import Row, made_id
 
+pytestmark = pytest.mark.feature("spark.write")
+
 TOKENS = st.binary(min_size=1, max_size=8).filter(lambda b: not any(c <= 32 for c in b))
 LINES = st.lists(st.sampled_from([b"A: 1\r\n", b"Long-Name: some value\r\n", b"B:\r\n"]), max_size=3).map(
     b"".join

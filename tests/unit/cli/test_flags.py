@@ -12,6 +12,8 @@ from penstock.cli.flag_options import options_of
 from penstock.errors import ConfigError
 from penstock.server.config.server_options import ServerOptions
 
+pytestmark = pytest.mark.feature("cli.serve")
+
 OFFICIAL = """
     a addr net p port n name server_name P pid m http_port ms https_port c config t sl signal client_advertise
     ports_file_dir l log T logtime logtime_utc s syslog r remote_syslog D debug V trace VV DV DVV
@@ -26,7 +28,7 @@ def options(*words: str) -> ServerOptions:
 
 
 def test_every_flag_of_the_official_server_is_known_and_no_other() -> None:
-    """row 202: the flags that `nats-server --help` of version 2.15 lists."""
+    """The flags that `nats-server --help` of version 2.15 lists."""
     known = [name for group in flags.GROUPS.values() for flag in group for name in flag.names]
     assert sorted(known) == sorted(OFFICIAL)
 

@@ -13,6 +13,8 @@ from penstock.client.config import ConsumerConfig, StreamConfig, StreamConsumerL
 from penstock.errors import MisuseError
 from penstock.protocol import api
 
+pytestmark = pytest.mark.feature("client.jetstream-context")
+
 PAIRS = [
     (StreamConfig, api.StreamConfig),
     (ConsumerConfig, api.ConsumerConfig),

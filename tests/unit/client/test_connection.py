@@ -21,6 +21,8 @@ from penstock.errors import (
 from penstock.kernels.wire.buffers import OutBuffer
 from tests.support.client_fakes import INFO, FakeTransport, RecordingOwner, feed
 
+pytestmark = pytest.mark.feature("client.connection")
+
 
 class Wire:
     """A connection with its fakes."""

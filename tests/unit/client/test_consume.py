@@ -16,6 +16,8 @@ from penstock.protocol import status
 from tests.support.jetstream_peer import JetStreamPeer, consumer_of, js_client
 from tests.support.nats_servers import until
 
+pytestmark = pytest.mark.feature("client.consume")
+
 
 def quick_consume(client: Client, heartbeat_s: float = 0.02, **more: Any) -> Consume:
     """A consume with heartbeats below what users may ask for, so that tests need not wait."""
@@ -65,6 +67,7 @@ async def test_an_expired_pull_is_replaced_by_what_it_gave_back() -> None:
     assert 9 <= batches[1] <= 10  # 10 when message 1 was handed out before
 
 
+@pytest.mark.feature("client.statuses")
 @pytest.mark.parametrize(
     ("one", "kind"),
     [
@@ -90,6 +93,7 @@ async def test_terminal_statuses_end_consume_after_what_arrived(
             await messages.__anext__()
 
 
+@pytest.mark.feature("client.statuses")
 @pytest.mark.parametrize(
     "one",
     [status.LEADERSHIP_CHANGE, status.EXCEEDED_MAX_WAITING, status.NO_RESPONDERS, status.SERVER_SHUTDOWN],
@@ -115,6 +119,7 @@ async def test_passing_troubles_are_warnings_and_consume_pulls_again_after_a_whi
     assert len(warnings) == 1
 
 
+@pytest.mark.feature("client.missed-heartbeats")
 async def test_missed_heartbeats_are_a_warning_and_a_new_pull() -> None:
     warnings: list[Exception] = []
 
@@ -131,6 +136,7 @@ async def test_missed_heartbeats_are_a_warning_and_a_new_pull() -> None:
     assert "no heartbeat" in str(warnings[0])
 
 
+@pytest.mark.feature("client.missed-heartbeats")
 async def test_heartbeats_keep_consume_calm() -> None:
     warnings: list[Exception] = []
 
@@ -148,6 +154,7 @@ async def test_heartbeats_keep_consume_calm() -> None:
     assert warnings == []
 
 
+@pytest.mark.feature("client.missed-heartbeats", "client.consume-reconnect")
 async def test_silence_while_disconnected_is_no_missed_heartbeat() -> None:
     warnings: list[Exception] = []
     go_on = asyncio.Event()
@@ -220,6 +227,7 @@ async def test_a_pinned_client_shows_its_pin_and_drops_it_when_told() -> None:
     assert pins == ["", "abc", ""]
 
 
+@pytest.mark.feature("client.consume-stop")
 async def test_stopping_unsubscribes_and_drops_what_is_buffered() -> None:
     done = asyncio.Event()
 

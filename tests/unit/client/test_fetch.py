@@ -11,6 +11,8 @@ from penstock.protocol import status
 from penstock.protocol.api import PullRequest
 from tests.support.jetstream_peer import JetStreamPeer, consumer_of, js_client
 
+pytestmark = pytest.mark.feature("client.fetch")
+
 
 async def test_a_fetch_ends_with_its_status_and_leaves_no_subscription() -> None:
     done = asyncio.Event()
@@ -30,6 +32,7 @@ async def test_a_fetch_ends_with_its_status_and_leaves_no_subscription() -> None
         await done.wait()
 
 
+@pytest.mark.feature("client.missed-heartbeats")
 async def test_long_fetches_ask_for_heartbeats_and_miss_them() -> None:
     requests: list[PullRequest] = []
 
@@ -51,6 +54,7 @@ async def test_long_fetches_ask_for_heartbeats_and_miss_them() -> None:
     assert [request.idle_heartbeat for request in requests] == [10_000_000, 10_000_000]
 
 
+@pytest.mark.feature("client.timeouts")
 async def test_a_silent_server_ends_a_fetch_a_little_after_its_expiry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

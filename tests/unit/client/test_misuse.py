@@ -20,6 +20,8 @@ from penstock.errors import SlowConsumerError
 from tests.support.client_fakes import ScriptedPeer, scripted_server
 from tests.support.nats_servers import until
 
+pytestmark = pytest.mark.feature("client.misuse")
+
 FAST: dict[str, Any] = {"reconnect_wait": 0.005, "reconnect_wait_max": 0.02}
 
 

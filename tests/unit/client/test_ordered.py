@@ -14,6 +14,8 @@ from penstock.errors import ConsumerGoneError
 from tests.support.jetstream_peer import JetStreamPeer, js_client
 from tests.support.nats_servers import until
 
+pytestmark = pytest.mark.feature("client.ordered")
+
 CREATE = re.compile(r"\$JS\.API\.CONSUMER\.CREATE\.S\.(\w+)")
 
 

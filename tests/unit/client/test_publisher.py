@@ -19,6 +19,8 @@ from penstock.protocol import status
 from tests.support.jetstream_peer import JetStreamPeer, consumer_of, js_client
 from tests.support.nats_servers import until
 
+pytestmark = pytest.mark.feature("client.publish")
+
 
 async def test_an_ack_that_does_not_come_fails_its_publish_alone() -> None:
     async def script(js: JetStreamPeer, number: int) -> None:

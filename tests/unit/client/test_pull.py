@@ -23,6 +23,8 @@ from penstock.errors import ConsumerGoneError, MisuseError, PullError
 from penstock.protocol import status
 from penstock.protocol.durations import NS_PER_S
 
+pytestmark = pytest.mark.feature("client.pull-accounting", "client.pull-limits")
+
 
 def test_defaults_are_those_of_the_adr() -> None:
     options = consume_options()
@@ -154,6 +156,7 @@ def test_the_budget_never_overdraws_and_never_asks_for_nothing(
     assert budget.next_request() is not None
 
 
+@pytest.mark.feature("client.statuses")
 @pytest.mark.parametrize(
     ("one", "kind"),
     [
@@ -185,6 +188,7 @@ def test_statuses_have_the_class_the_adr_gives_them(one: status.Status, kind: St
     assert classify_status(one.code, one.text) is kind
 
 
+@pytest.mark.feature("client.statuses")
 def test_statuses_are_read_off_raw_messages() -> None:
     timeout = status.REQUEST_TIMEOUT.block([("Nats-Pending-Messages", "12"), ("Nats-Pending-Bytes", "34")])
     raw = (1, b"inbox", None, timeout, b"")
@@ -210,6 +214,7 @@ def test_statuses_become_exceptions_that_name_the_consumer() -> None:
     assert (refused.status, refused.description) == (409, "Exceeded MaxWaiting")
 
 
+@pytest.mark.feature("client.missed-heartbeats")
 def test_two_silent_heartbeats_are_missed_once() -> None:
     monitor = HeartbeatMonitor(5.0, now=100.0)
     assert monitor.deadline == 110.0
@@ -221,6 +226,7 @@ def test_two_silent_heartbeats_are_missed_once() -> None:
     assert monitor.missed(129.9)
 
 
+@pytest.mark.feature("client.missed-heartbeats")
 def test_silence_is_no_news_while_disconnected() -> None:
     monitor = HeartbeatMonitor(5.0, now=0.0)
     monitor.pause()

@@ -9,6 +9,8 @@ import pytest
 from penstock.client.message import RawMessage
 from penstock.client.queue import MessageQueue
 
+pytestmark = pytest.mark.feature("client.slow-consumer-buffer")
+
 
 class Queue(MessageQueue):
     """As the queues of the client use it."""

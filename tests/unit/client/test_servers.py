@@ -7,6 +7,8 @@ import pytest
 from penstock.client.servers import ServerPool, ServerUrl, parse_server_url
 from penstock.errors import MisuseError
 
+pytestmark = pytest.mark.feature("client.server-pool")
+
 
 @pytest.mark.parametrize(
     ("text", "expected"),

@@ -24,6 +24,8 @@ from penstock.errors import (
 from tests.support.client_fakes import INFO, ScriptedPeer, scripted_server
 from tests.support.nats_servers import until
 
+pytestmark = pytest.mark.feature("client.connection")
+
 FAST: dict[str, Any] = {"reconnect_wait": 0.005, "reconnect_wait_max": 0.02}
 
 

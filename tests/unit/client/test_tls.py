@@ -15,6 +15,8 @@ from penstock.errors import NoServersError
 from tests.support.client_fakes import INFO, ScriptedPeer, scripted_server
 from tests.support.nats_servers import OfficialServer, official_binary
 
+pytestmark = pytest.mark.feature("client.tls")
+
 CERTIFICATE = Path(__file__).parents[2] / "support" / "tls.pem"  # for 127.0.0.1, self-signed, with its key
 
 

@@ -9,6 +9,8 @@ import pytest
 from penstock.jetstream.limits import SEQ_MAX
 from tests.support.engine import EngineHarness
 
+pytestmark = pytest.mark.feature("stream.api-errors")
+
 NUMBERS = (2**31, 2**32, 2**40, 2**63 - 1, 2**63, 2**64, -1, -(2**31) - 1, -(2**63) - 1)
 STREAM_FIELDS = (
     "max_consumers", "max_msgs", "max_bytes", "max_age", "max_msgs_per_subject", "max_msg_size",
@@ -93,8 +95,9 @@ def test_a_direct_get_with_any_number_is_answered(field: str, number: int) -> No
     assert js.messages("$JS.API.DIRECT.GET.S", body | {field: number})
 
 
+@pytest.mark.feature("stream.purge", "stream.first-seq")
 def test_sequences_stay_where_records_have_room_for_them() -> None:
-    """row 50, row 55: 10052, 10110"""
+    """Errors 10052 and 10110."""
     js = EngineHarness()
     answer = js.api("STREAM.CREATE.A", {"name": "A", "first_seq": SEQ_MAX})
     assert answer["error"]["err_code"] == 10052

@@ -66,8 +66,8 @@ def err_code(answer: Any) -> int:
     return code
 
 
+@pytest.mark.feature("atomic.start", "atomic.append", "atomic.commit")
 def test_a_batch_is_staged_with_empty_acks_and_stored_by_its_commit() -> None:
-    """Row 99, row 103, row 105."""
     engine = Atomic()
     assert engine.put("b", 1) is None
     assert engine.put("b", 2) is None
@@ -79,13 +79,13 @@ def test_a_batch_is_staged_with_empty_acks_and_stored_by_its_commit() -> None:
     assert engine.told() == []
 
 
+@pytest.mark.feature("atomic.commit")
 def test_one_message_alone_is_a_batch() -> None:
-    """Row 105."""
     assert Atomic().put("b", 1, "1") == {"stream": "S", "seq": 1, "batch": "b", "count": 1}
 
 
+@pytest.mark.feature("atomic.commit-eob")
 def test_the_end_of_a_batch_is_not_stored_and_marks_the_last_message() -> None:
-    """Row 106."""
     engine = Atomic()
     engine.put("b", 1)
     engine.put("b", 2)
@@ -95,8 +95,9 @@ def test_the_end_of_a_batch_is_not_stored_and_marks_the_last_message() -> None:
     assert marks == [None, b"1"]
 
 
+@pytest.mark.feature("atomic.allow-atomic")
 def test_without_the_setting_batches_are_refused() -> None:
-    """Row 100; and what is staged is forgotten when an update turns the setting off."""
+    """An update that turns the setting off drops the staged messages."""
     engine = Atomic()
     engine.put("b", 1)
     config = {"name": "S", "subjects": ["s.>"], "storage": "memory"}
@@ -107,6 +108,9 @@ def test_without_the_setting_batches_are_refused() -> None:
     assert err_code(engine.put("b", 2)) == 10176
 
 
+@pytest.mark.feature(
+    "atomic.id-length", "atomic.sequence", "atomic.gaps", "atomic.commit-value", "atomic.max-messages"
+)
 @pytest.mark.parametrize(
     ("batch_id", "seq", "commit", "expected"),
     [
@@ -124,15 +128,15 @@ def test_without_the_setting_batches_are_refused() -> None:
 def test_what_can_not_begin_a_batch_is_refused(
     batch_id: str, seq: int | str | None, commit: str, expected: int | None
 ) -> None:
-    """Row 101, row 102, row 104, row 107, row 108."""
     engine = Atomic()
     answer = engine.put(batch_id, seq, commit)
     assert (answer and err_code(answer)) == expected
     assert engine.inflight == (expected is None)
 
 
+@pytest.mark.feature("atomic.gaps", "atomic.advisory")
 def test_a_gap_ends_the_batch_with_an_advisory() -> None:
-    """Row 104, row 118; of an unknown batch nothing is told."""
+    """An unknown batch has no advisory."""
     engine = Atomic()
     engine.put("b", 1)
     assert err_code(engine.put("b", 3)) == 10176
@@ -142,16 +146,16 @@ def test_a_gap_ends_the_batch_with_an_advisory() -> None:
     assert engine.payloads() == []
 
 
+@pytest.mark.feature("atomic.commit-value")
 def test_an_invalid_commit_ends_the_batch() -> None:
-    """Row 107."""
     engine = Atomic()
     engine.put("b", 1)
     assert err_code(engine.put("b", 2, "yes")) == 10200
     assert err_code(engine.put("b", 2, "1")) == 10176 and engine.told() == []
 
 
+@pytest.mark.feature("atomic.max-messages")
 def test_a_batch_has_a_largest_size_which_its_end_does_not_count_for() -> None:
-    """Row 108."""
     engine = Atomic(batch_messages_max=3)
     for batch_id in "bcd":
         for seq in (1, 2, 3):
@@ -165,8 +169,8 @@ def test_a_batch_has_a_largest_size_which_its_end_does_not_count_for() -> None:
     assert err_code(engine.put("d", 4)) == 10199
 
 
+@pytest.mark.feature("atomic.inflight")
 def test_so_many_batches_may_be_open() -> None:
-    """Row 109."""
     engine = Atomic(batch_inflight_per_stream_max=2)
     assert [engine.put(batch_id, 1) for batch_id in "ab"] == [None, None]
     answer = engine.put("c", 1)
@@ -175,8 +179,8 @@ def test_so_many_batches_may_be_open() -> None:
     assert engine.put("c", 1) is None
 
 
+@pytest.mark.feature("atomic.inflight")
 def test_by_default_fifty_batches_of_a_stream_and_a_thousand_of_a_server() -> None:
-    """Row 109."""
     engine = Atomic()
     for n in range(50):
         assert engine.put(f"b{n}", 1) is None
@@ -186,8 +190,8 @@ def test_by_default_fifty_batches_of_a_stream_and_a_thousand_of_a_server() -> No
     assert err_code(engine.put("b", 1)) == 10210
 
 
+@pytest.mark.feature("atomic.inflight")
 def test_accounts_share_the_limit_of_the_server_and_give_back_what_they_had() -> None:
-    """Row 109."""
     shared = Inflight()
     one, other = Atomic(batch_inflight_total_max=1), Atomic(batch_inflight_total_max=1)
     one.engine.batches.inflight = other.engine.batches.inflight = shared
@@ -199,8 +203,9 @@ def test_accounts_share_the_limit_of_the_server_and_give_back_what_they_had() ->
     assert shared.atomic == 0
 
 
+@pytest.mark.feature("atomic.timeout")
 def test_a_batch_is_abandoned_ten_seconds_after_its_last_message() -> None:
-    """Row 110: silently, but for the advisory."""
+    """Silently, but for the advisory."""
     engine = Atomic()
     engine.put("b", 1)
     engine.wait_until(engine.now + 9 * SECOND)
@@ -212,8 +217,9 @@ def test_a_batch_is_abandoned_ten_seconds_after_its_last_message() -> None:
     assert err_code(engine.put("b", 3)) == 10176
 
 
+@pytest.mark.feature("atomic.timeout")
 def test_no_message_is_taken_after_the_time_even_before_the_timer() -> None:
-    """Row 110; the time is configured."""
+    """The time is configured."""
     engine = Atomic(batch_timeout_ns=SECOND)
     engine.put("b", 1)
     engine.now += SECOND
@@ -221,8 +227,8 @@ def test_no_message_is_taken_after_the_time_even_before_the_timer() -> None:
     assert engine.told() == [("b", "timeout")]
 
 
+@pytest.mark.feature("atomic.checks-at-commit")
 def test_expected_sequences_are_those_before_the_batch() -> None:
-    """Row 111."""
     engine = Atomic()
     engine.request("s.a", b"before")
     engine.put("b", 1, Nats_Expected_Last_Sequence="1", Nats_Expected_Last_Subject_Sequence="1")
@@ -235,6 +241,13 @@ def test_expected_sequences_are_those_before_the_batch() -> None:
     assert (answer["seq"], answer["count"]) == (4, 2)
 
 
+@pytest.mark.feature(
+    "atomic.checks-at-commit",
+    "atomic.expected-last-seq",
+    "atomic.expected-subject-seq",
+    "atomic.expected-msg-id",
+    "atomic.deduplication",
+)
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
@@ -266,7 +279,6 @@ def test_expected_sequences_are_those_before_the_batch() -> None:
 def test_one_refused_message_refuses_the_batch(
     first: dict[str, str], second: dict[str, str], expected: int | None
 ) -> None:
-    """Row 111, row 112, row 113, row 114, row 115."""
     engine = Atomic({"allow_rollup_hdrs": True})
     engine.request("s.known", b"", headers.build([("Nats-Msg-Id", "known")]))
     engine.api("STREAM.PURGE.S")
@@ -279,24 +291,24 @@ def test_one_refused_message_refuses_the_batch(
     assert engine.told() == [] and engine.inflight == 0
 
 
+@pytest.mark.feature("atomic.expected-last-seq")
 def test_a_later_expectation_is_told_the_sequence_it_should_have_expected() -> None:
-    """Row 112."""
     engine = Atomic()
     engine.put("b", 1)
     answer = engine.put("b", 2, "1", Nats_Expected_Last_Sequence="7")
     assert answer["error"]["description"] == "wrong last sequence: 1"
 
 
+@pytest.mark.feature("atomic.expected-msg-id")
 def test_an_unsupported_header_is_named() -> None:
-    """Row 114."""
     answer = Atomic().put("b", 1, "1", Nats_Expected_Last_Msg_Id="x")
     assert (
         answer["error"]["description"] == "atomic publish unsupported header used: Nats-Expected-Last-Msg-Id"
     )
 
 
+@pytest.mark.feature("atomic.deduplication")
 def test_message_ids_of_a_batch_are_remembered() -> None:
-    """Row 115."""
     engine = Atomic()
     engine.put("b", 1, Nats_Msg_Id="x")
     engine.put("b", 2, "1", Nats_Msg_Id="y")
@@ -304,8 +316,8 @@ def test_message_ids_of_a_batch_are_remembered() -> None:
     assert again == {"stream": "S", "seq": 1, "duplicate": True}
 
 
+@pytest.mark.feature("atomic.api-level")
 def test_each_message_may_require_an_api_level() -> None:
-    """Row 116."""
     engine = Atomic()
     assert engine.put("b", 1, Nats_Required_Api_Level="2") is None
     assert err_code(engine.put("b", 2, Nats_Required_Api_Level="999")) == 10185
@@ -383,8 +395,8 @@ def test_a_stream_without_acks_answers_no_batch() -> None:
     assert engine.payloads() == [b"1", b"2"]
 
 
+@pytest.mark.feature("atomic.persist-mode", "atomic.mirrors-sources", "atomic.level")
 def test_settings_that_do_not_go_together_are_refused() -> None:
-    """Row 117, row 119, row 120."""
     engine = EngineHarness()
     base = {"name": "S", "subjects": ["s"], "allow_atomic": True}
     answer = engine.api("STREAM.CREATE.S", {**base, "persist_mode": "async"})
@@ -396,8 +408,9 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
     assert answer["config"]["metadata"]["_nats.req.level"] == "2"
 
 
+@pytest.mark.feature("atomic.crash")
 def test_a_restart_abandons_what_is_staged() -> None:
-    """Row 121: none of it is visible."""
+    """None of it is visible."""
     engine = Atomic()
     engine.put("b", 1)
     after = engine.restart()
@@ -406,8 +419,9 @@ def test_a_restart_abandons_what_is_staged() -> None:
     assert after.state("S")["messages"] == 0
 
 
+@pytest.mark.feature("atomic.inflight")
 def test_what_all_open_batches_hold_has_a_limit() -> None:
-    """Row 109: beyond it a batch is refused like one too many, and leaves nothing behind."""
+    """Beyond it a batch is refused like one too many, and leaves nothing behind."""
     engine = Atomic(batch_bytes_max=1000)
     for seq in range(1, 4):
         assert engine.put("b", seq, subject="s." + "x" * 150) is None
@@ -421,9 +435,10 @@ def test_what_all_open_batches_hold_has_a_limit() -> None:
     assert engine.put("c", 1, "1", subject="s." + "x" * 250)["count"] == 1
 
 
+@pytest.mark.feature("atomic.commit-eob")
 @pytest.mark.parametrize("end", [b"", b"\r\n", b"\r\n\r\n"])
 def test_a_header_block_without_its_end_harms_nobody(end: bytes) -> None:
-    """Row 106: the mark of the last message goes where the block should have ended."""
+    """The mark of the last message goes where the block should have ended."""
     engine = Atomic()
     header = b"NATS/1.0\r\nNats-Batch-Id: b\r\nNats-Batch-Sequence: 1" + end
     assert engine.messages("s.a", b"1", header)[0][2] == b""
@@ -440,6 +455,22 @@ extra_headers = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.feature(
+    "atomic.append",
+    "atomic.gaps",
+    "atomic.commit",
+    "atomic.commit-eob",
+    "atomic.commit-value",
+    "atomic.max-messages",
+    "atomic.inflight",
+    "atomic.timeout",
+    "atomic.checks-at-commit",
+    "atomic.expected-last-seq",
+    "atomic.expected-subject-seq",
+    "atomic.expected-msg-id",
+    "atomic.deduplication",
+    "atomic.api-level",
+)
 @given(
     st.lists(
         st.lists(
@@ -458,7 +489,7 @@ extra_headers = st.sampled_from(
 def test_batches_in_compiled_code_and_message_by_message_are_the_same(
     ticks: list[list[tuple[str, str, dict[str, str], str]]], config: dict[str, Any]
 ) -> None:
-    """Rows 103 to 116: answers, what is stored and what is told, whoever checks the commit."""
+    """Answers, stored messages and advisories are the same, whichever code checks the commit."""
     outcomes = []
     for is_compiled in (True, False):
         engine = Atomic(config)
@@ -486,9 +517,10 @@ def test_batches_in_compiled_code_and_message_by_message_are_the_same(
 Step = tuple[str, int, str]
 
 
+@pytest.mark.feature("atomic.commit", "atomic.crash")
 @given(st.data())
 def test_of_any_batch_all_is_stored_in_order_or_nothing(data: st.DataObject) -> None:
-    """Row 105, row 121: with losses, duplicates and messages out of order, several batches at a time."""
+    """With losses, duplicates and messages out of order, several batches at a time."""
     engine = Atomic()
     expected: list[bytes] = []
     wire: list[list[Step]] = []

@@ -64,11 +64,11 @@ def torn(root: Path, copy: Path, end: int, key: StoreKey | None) -> list[bytes]:
     return found[0]
 
 
+@pytest.mark.feature("atomic.crash")
 @pytest.mark.parametrize("key", KEYS)
 def test_a_crash_at_any_byte_of_a_batch_leaves_all_of_it_or_nothing(
     tmp_path: Path, key: StoreKey | None
 ) -> None:
-    """Row 121."""
     root = tmp_path / "store"
     _, js = opened(root, key)
     js.create("S", "s.>", allow_atomic=True)
@@ -84,8 +84,9 @@ def test_a_crash_at_any_byte_of_a_batch_leaves_all_of_it_or_nothing(
     assert torn(root, tmp_path / "copy", end + 1, key) == [b"before", *whole]
 
 
+@pytest.mark.feature("atomic.crash")
 def test_a_batch_whose_end_did_not_reach_the_disk_is_not_there(tmp_path: Path) -> None:
-    """Row 121: a machine that dies may leave zeros where the last pages should be, or in between."""
+    """A machine that dies may leave zeros where the last pages should be, or in between."""
     root = tmp_path / "store"
     _, js = opened(root, None)
     js.create("S", "s.>", allow_atomic=True)
@@ -104,8 +105,8 @@ def test_a_batch_whose_end_did_not_reach_the_disk_is_not_there(tmp_path: Path) -
         shutil.rmtree(copy)
 
 
+@pytest.mark.feature("atomic.crash")
 def test_a_batch_lies_in_one_block_whatever_its_size(tmp_path: Path) -> None:
-    """Row 121."""
     store, js = opened(tmp_path, None, block_size=500)
     js.create("S", "s.>", allow_atomic=True)
     for n in range(4):
@@ -132,8 +133,9 @@ def test_a_batch_lies_in_one_block_whatever_its_size(tmp_path: Path) -> None:
     assert payloads(again) == [*before, *(b"last%d" % n for n in range(1, BATCH + 1))]
 
 
+@pytest.mark.feature("atomic.crash")
 def test_blocks_with_batches_are_rewritten_and_recovered(tmp_path: Path) -> None:
-    """Row 121: what a batch stored may be removed message by message."""
+    """What a batch stored may be removed message by message."""
     store, js = opened(tmp_path, None, block_size=600)
     js.create("S", "s.>", allow_atomic=True)
     for n in range(6):

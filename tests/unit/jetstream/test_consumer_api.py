@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.consumers import SECOND, ConsumerBench
 
+pytestmark = pytest.mark.feature("consumer.api", "consumer.create-update")
+
 TYPE = "io.nats.jetstream.api.v1."
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.consumers import ConsumerBench
 
+pytestmark = pytest.mark.feature("consumer.create-update")
+
 
 @pytest.mark.parametrize(
     ("config", "err_code"),

@@ -11,6 +11,8 @@ from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from tests.support.consumers import SECOND, ConsumerBench, Inbox
 
+pytestmark = pytest.mark.feature("consumer.dead-letters")
+
 METADATA = {"penstock.dead_letter": "dead.orders"}
 
 

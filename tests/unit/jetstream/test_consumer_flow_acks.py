@@ -7,6 +7,8 @@ import pytest
 from penstock.kernels.wire.dispatch import publish
 from tests.support.consumers import SECOND, ConsumerBench, Inbox
 
+pytestmark = pytest.mark.feature("consumer.ack-flow-control")
+
 
 def answer(bench: ConsumerBench, subject: bytes, stream_seq: int = 0, consumer_seq: int = 0) -> None:
     """One answer to flow control; with what was stored, if anything was."""

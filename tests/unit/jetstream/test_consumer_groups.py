@@ -1,4 +1,4 @@
-"""Priority groups (ADR-42, row 98): who of those that wait gets messages."""
+"""Priority groups (ADR-42): who of those that wait gets messages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.consumers import MS, SECOND, ConsumerBench, Delivered, Inbox
+
+pytestmark = pytest.mark.feature("consumer.priority-groups")
 
 
 def header_of(message: Delivered, name: str) -> str:

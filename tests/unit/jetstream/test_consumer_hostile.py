@@ -7,6 +7,8 @@ import pytest
 from penstock.kernels.wire.dispatch import publish
 from tests.support.consumers import SECOND, ConsumerBench
 
+pytestmark = pytest.mark.feature("stream.api-errors")
+
 DESTRUCTIVE = ("CONSUMER.DELETE.S.x", "STREAM.PURGE.S", "STREAM.DELETE.S", "CONSUMER.MSG.NEXT.S.x")
 
 

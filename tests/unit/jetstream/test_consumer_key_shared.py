@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.consumers import SECOND, ConsumerBench, Delivered, Inbox
 
+pytestmark = pytest.mark.feature("consumer.key-shared")
+
 METADATA = {"penstock.key_token": "2"}
 
 

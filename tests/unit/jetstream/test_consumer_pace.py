@@ -1,10 +1,14 @@
-"""How fast a consumer delivers: replay in the original pace (row 85), and a rate limit (row 86)."""
+"""How fast a consumer delivers: replay in the original pace, and a rate limit."""
 
 from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from tests.support.consumers import MS, SECOND, ConsumerBench, Inbox
+
+pytestmark = pytest.mark.feature("consumer.replay-policy", "consumer.rate-limit")
 
 RATE_BPS = 80_000  # ten thousand bytes a second
 

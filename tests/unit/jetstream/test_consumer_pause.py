@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from penstock.protocol.durations import format_time
 from tests.support.consumers import SECOND, ConsumerBench, Inbox
+
+pytestmark = pytest.mark.feature("consumer.pause")
 
 
 def pause(bench: ConsumerBench, for_ns: int) -> Any:

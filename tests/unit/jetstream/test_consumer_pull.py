@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.consumers import MS, SECOND, ConsumerBench, Delivered, Inbox
 
+pytestmark = pytest.mark.feature("consumer.pull")
+
 LEFT = "\r\nNats-Pending-Messages: %d\r\nNats-Pending-Bytes: %d\r\n\r\n"
 
 

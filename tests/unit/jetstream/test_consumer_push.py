@@ -11,6 +11,8 @@ from penstock.jetstream.consumer.push import WINDOW_MAX, WINDOW_MIN
 from penstock.kernels.wire.dispatch import publish
 from tests.support.consumers import MS, SECOND, ConsumerBench, Inbox
 
+pytestmark = pytest.mark.feature("consumer.push")
+
 
 def pushed(bench: ConsumerBench, **config: Any) -> None:
     bench.consumer("x", **{"ack_policy": "none", "deliver_subject": "d", **config})

@@ -15,6 +15,8 @@ from penstock.store.file import FileStore
 from penstock.testing.sim.sim_disk import SimDisk
 from tests.support.consumers import SECOND, ConsumerBench
 
+pytestmark = pytest.mark.feature("consumer.recovery")
+
 
 def ack_some(bench: ConsumerBench) -> None:
     """Ten delivered; 1, 2 and 4 acked; 3 redelivered once."""

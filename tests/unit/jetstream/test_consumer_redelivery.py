@@ -31,6 +31,7 @@ class Acking:
         return [(one.seq, one.numbers[0]) for one in self.inbox.take()]
 
 
+@pytest.mark.feature("consumer.ack")
 def test_the_floor_moves_when_the_oldest_message_is_acked() -> None:
     acking = Acking()
     acking.ack(2)
@@ -45,6 +46,7 @@ def test_the_floor_moves_when_the_oldest_message_is_acked() -> None:
     assert info["ack_floor"]["last_active"] == info["ts"]
 
 
+@pytest.mark.feature("consumer.ack-policy")
 def test_an_ack_of_all_takes_everything_before_it() -> None:
     acking = Acking(ack_policy="all")
     acking.ack(3)
@@ -54,6 +56,7 @@ def test_an_ack_of_all_takes_everything_before_it() -> None:
     assert acking.again() == [(4, 2), (5, 2)]
 
 
+@pytest.mark.feature("consumer.ack-policy")
 def test_without_acks_what_is_delivered_is_done() -> None:
     acking = Acking(ack_policy="none")
     assert acking.bench.floors("x") == (5, 5, 5, 5)
@@ -61,6 +64,7 @@ def test_without_acks_what_is_delivered_is_done() -> None:
     assert acking.again() == []
 
 
+@pytest.mark.feature("consumer.ack-wait")
 def test_what_is_not_acked_in_time_comes_again_before_new_messages() -> None:
     acking = Acking(ack_wait=SECOND, max_ack_pending=5)
     acking.ack(2)
@@ -76,6 +80,7 @@ def test_what_is_not_acked_in_time_comes_again_before_new_messages() -> None:
     assert (info["num_redelivered"], info["num_ack_pending"]) == (3, 4)
 
 
+@pytest.mark.feature("consumer.ack-wait")
 def test_a_redelivered_message_acked_once_is_acked() -> None:
     acking = Acking(count=1, ack_wait=SECOND)
     acking.bench.pass_time(SECOND)
@@ -85,6 +90,7 @@ def test_a_redelivered_message_acked_once_is_acked() -> None:
     assert acking.bench.info("x")["num_redelivered"] == 0
 
 
+@pytest.mark.feature("consumer.backoff")
 def test_a_backoff_gives_each_delivery_its_own_wait() -> None:
     acking = Acking(count=1, backoff=[SECOND, 3 * SECOND])
     acking.bench.pass_time(SECOND)
@@ -97,6 +103,7 @@ def test_a_backoff_gives_each_delivery_its_own_wait() -> None:
     assert acking.again() == [(1, 4)]
 
 
+@pytest.mark.feature("consumer.nak")
 def test_a_nak_brings_it_again_at_once() -> None:
     acking = Acking()
     acking.ack(3, b"-NAK")
@@ -104,6 +111,7 @@ def test_a_nak_brings_it_again_at_once() -> None:
     assert acking.again() == [(3, 2), (2, 2)]
 
 
+@pytest.mark.feature("consumer.nak")
 @pytest.mark.parametrize("body", [b'-NAK {"delay": 2000000000}', b"-NAK 2s"])
 @pytest.mark.parametrize("config", [{}, {"backoff": [5 * SECOND, 9 * SECOND]}])
 def test_a_nak_with_a_delay_brings_it_again_after_the_delay(body: bytes, config: dict[str, Any]) -> None:
@@ -116,12 +124,14 @@ def test_a_nak_with_a_delay_brings_it_again_after_the_delay(body: bytes, config:
     assert acking.again() == [(1, 2)]
 
 
+@pytest.mark.feature("consumer.nak")
 def test_a_nak_whose_delay_can_not_be_read_is_a_plain_one() -> None:
     acking = Acking(count=1)
     acking.ack(1, b"-NAK soon")
     assert acking.again() == [(1, 2)]
 
 
+@pytest.mark.feature("consumer.in-progress")
 def test_progress_begins_the_wait_anew() -> None:
     acking = Acking(count=2, ack_wait=SECOND)
     acking.bench.pass_time(900 * MS)
@@ -133,6 +143,7 @@ def test_progress_begins_the_wait_anew() -> None:
     assert acking.again() == [(1, 2)]
 
 
+@pytest.mark.feature("consumer.term")
 def test_a_term_settles_it_for_good() -> None:
     acking = Acking(count=1, ack_wait=SECOND)
     heard = acking.bench.listen(b"$JS.EVENT.ADVISORY.CONSUMER.>")
@@ -156,6 +167,7 @@ def test_a_term_settles_it_for_good() -> None:
     )
 
 
+@pytest.mark.feature("consumer.nak")
 def test_a_nak_is_announced() -> None:
     acking = Acking(count=1)
     heard = acking.bench.listen(b"$JS.EVENT.ADVISORY.CONSUMER.MSG_NAKED.S.x")
@@ -164,6 +176,7 @@ def test_a_nak_is_announced() -> None:
     assert json.loads(heard[0][2]).items() >= {"stream_seq": 1, "consumer_seq": 1, "deliveries": 1}.items()
 
 
+@pytest.mark.feature("consumer.ack-next")
 @pytest.mark.parametrize("body", [b"+NXT", b"+NXT 2", b'+NXT {"batch": 2}'])
 def test_an_ack_may_ask_for_the_next_messages(body: bytes) -> None:
     bench = ConsumerBench()
@@ -177,6 +190,7 @@ def test_an_ack_may_ask_for_the_next_messages(body: bytes) -> None:
     assert bench.floors("x")[3] == 1
 
 
+@pytest.mark.feature("consumer.ack-sync")
 def test_a_confirmation_leaves_only_after_the_ack_is_written() -> None:
     acking = Acking()
     confirmed = acking.bench.listen(b"_SURE")
@@ -191,6 +205,7 @@ def test_a_confirmation_leaves_only_after_the_ack_is_written() -> None:
     assert confirmed == [(b"_SURE", b"", b"")] * 5
 
 
+@pytest.mark.feature("consumer.ack-sync")
 def test_nothing_is_confirmed_while_the_journal_can_not_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     acking = Acking(count=1)
     consumer = acking.bench.engine.streams["S"].consumers["x"]
@@ -210,6 +225,7 @@ def test_nothing_is_confirmed_while_the_journal_can_not_be_written(monkeypatch: 
     assert acking.bench.restarted().floors("x")[3] == 1
 
 
+@pytest.mark.feature("consumer.ack-sync")
 def test_an_ack_of_what_was_never_delivered_is_not_confirmed() -> None:
     acking = Acking()
     confirmed = acking.bench.listen(b"_SURE")
@@ -219,6 +235,7 @@ def test_an_ack_of_what_was_never_delivered_is_not_confirmed() -> None:
     assert confirmed == []
 
 
+@pytest.mark.feature("consumer.max-deliver")
 def test_after_max_deliver_it_is_given_up_once_and_held_against_nobody() -> None:
     acking = Acking(count=3, ack_wait=SECOND, max_deliver=2, max_ack_pending=3)
     heard = acking.bench.listen(b"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.S.x")
@@ -238,6 +255,7 @@ def test_after_max_deliver_it_is_given_up_once_and_held_against_nobody() -> None
     assert len(heard) == 3  # the new one, and no second time for the others
 
 
+@pytest.mark.feature("consumer.max-deliver")
 def test_a_nak_of_the_last_delivery_gives_it_up() -> None:
     acking = Acking(count=1, max_deliver=1)
     heard = acking.bench.listen(b"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.S.x")
@@ -266,6 +284,7 @@ def test_messages_that_limits_removed_are_settled() -> None:
     assert (info["num_ack_pending"], info["ack_floor"]["stream_seq"]) == (1, 2)
 
 
+@pytest.mark.feature("consumer.ack-wait")
 def test_a_shorter_ack_wait_holds_for_what_is_pending() -> None:
     acking = Acking(count=1, ack_wait=60 * SECOND)
     acking.bench.pass_time(2 * SECOND)

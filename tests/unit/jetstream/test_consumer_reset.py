@@ -1,4 +1,4 @@
-"""CONSUMER.RESET (row 98): a consumer begins anew at a sequence."""
+"""CONSUMER.RESET: a consumer starts again at a sequence."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.consumers import SECOND, ConsumerBench
+
+pytestmark = pytest.mark.feature("consumer.reset")
 
 
 def reset(bench: ConsumerBench, body: Any = b"") -> Any:

@@ -1,4 +1,4 @@
-"""Ack sampling (row 92): metrics about how long acks took."""
+"""Ack sampling: metrics about how long acks took."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.consumers import MS, ConsumerBench, Inbox
+
+pytestmark = pytest.mark.feature("consumer.sampling")
 
 SUBJECT = b"$JS.EVENT.METRIC.CONSUMER.ACK.S.c"
 

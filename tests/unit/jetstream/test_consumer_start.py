@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.consumers import SECOND, ConsumerBench
 
+pytestmark = pytest.mark.feature("consumer.deliver-policy", "consumer.filters")
+
 #         1      2      3      4      5      6
 STORED = ("s.a", "s.b", "s.a", "s.c", "s.b", "s.a")
 

@@ -1,4 +1,4 @@
-"""Many consumers of one stream share what their receivers take (row 66: none starves beside the others)."""
+"""Many consumers of one stream share what their receivers take: none starves beside the others."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from penstock.kernels.wire.dispatch import ClientSink, publish
 from penstock.kernels.wire.frames import FrameParser
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from tests.support.engine import EngineHarness
+
+pytestmark = pytest.mark.feature("consumer.fair-turns")
 
 CONSUMERS = 20
 

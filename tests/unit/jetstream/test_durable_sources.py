@@ -10,6 +10,8 @@ from penstock.jetstream.stream.stream_replica import StreamReplica
 from tests.support.consumers import SECOND
 from tests.support.engine import EngineHarness
 
+pytestmark = pytest.mark.feature("sourcing.durable-consumer")
+
 BY_CONSUMER = {"name": "O", "consumer": {"name": "c", "deliver_subject": "d.c"}}
 
 

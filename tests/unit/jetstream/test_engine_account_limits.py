@@ -1,4 +1,4 @@
-"""row 189: an account's JetStream limits, and what other accounts leave it of the server's."""
+"""An account's JetStream limits, and what other accounts leave it of the server's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
+
+pytestmark = pytest.mark.feature("security.account-limits")
 
 
 @pytest.mark.parametrize(("storage", "code"), [("memory", 10028), ("file", 10047)])

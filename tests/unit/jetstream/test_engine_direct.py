@@ -11,6 +11,8 @@ from penstock.protocol import headers
 from penstock.protocol.durations import format_time
 from tests.support.engine import START_NS, EngineHarness
 
+pytestmark = pytest.mark.feature("stream.direct-get", "stream.direct-get-batch")
+
 GET = "$JS.API.DIRECT.GET.C"
 TIME = format_time(START_NS)
 

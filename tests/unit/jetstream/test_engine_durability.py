@@ -17,6 +17,8 @@ from penstock.store.executor import InlineExecutor
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
 
+pytestmark = pytest.mark.feature("stream.sync-interval")
+
 SECOND = 1_000_000_000
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from penstock.jetstream.api.api_table import COLONS_MAX, OBJECTS_MAX
 from penstock.jetstream.api.service import TABLE
 from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
+
+pytestmark = pytest.mark.feature("stream.api-errors")
 
 VERBS = [
     "INFO",

@@ -10,6 +10,8 @@ import pytest
 from penstock.protocol.durations import format_time
 from tests.support.engine import START_NS, EngineHarness
 
+pytestmark = pytest.mark.feature("stream.api")
+
 ZERO = "0001-01-01T00:00:00Z"
 T = "io.nats.jetstream.api.v1."
 
@@ -126,12 +128,14 @@ def test_what_is_asked_of_an_unknown_stream_is_404(js: EngineHarness, verb: str)
     assert (update["type"], refused(update)[1]) == (T + "stream_update_response", 10059)
 
 
+@pytest.mark.feature("stream.api-levels")
 @pytest.mark.parametrize("level", ["", "-1", "0", "+3", " 5"])
 def test_an_api_level_that_requires_nothing_more_is_met(js: EngineHarness, level: str) -> None:
     header = f"NATS/1.0\r\nNats-Required-Api-Level: {level}\r\n\r\n".encode()
     assert "error" not in js.api("STREAM.NAMES", header=header)
 
 
+@pytest.mark.feature("stream.api-levels")
 @pytest.mark.parametrize("level", ["9", "x", "1.5", "-", "+"])
 def test_requests_that_require_a_higher_api_level_are_refused(js: EngineHarness, level: str) -> None:
     header = f"NATS/1.0\r\nNats-Required-Api-Level: {level}\r\n\r\n".encode()
@@ -323,6 +327,7 @@ def test_contradictory_message_requests_are_refused(js: EngineHarness, body: Any
     assert refused(js.api("STREAM.MSG.GET.B", body)) == (400, 10003, "bad request")
 
 
+@pytest.mark.feature("stream.message-get-delete")
 @pytest.mark.parametrize(
     "body",
     [
@@ -335,7 +340,7 @@ def test_contradictory_message_requests_are_refused(js: EngineHarness, body: Any
     ],
 )
 def test_message_requests_that_make_no_sense_are_refused(js: EngineHarness, body: Any) -> None:
-    """row 51: 10025"""
+    """Error 10025."""
     js.create("B", "b.>")
     assert refused(js.api("STREAM.MSG.GET.B", body))[:2] == (400, 10025)
 

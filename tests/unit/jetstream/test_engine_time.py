@@ -107,9 +107,9 @@ def test_sync_always_syncs_before_the_ack() -> None:
     assert store_of(js, "A").syncs == before + 1
 
 
+@pytest.mark.feature("stream.persist-mode")
 @pytest.mark.usefixtures("counting")
 def test_a_stream_that_persists_asynchronously_acks_before_the_disk_has_it() -> None:
-    """row 65"""
     js = EngineHarness(sync_always=True, sync_interval_ns=60 * SECOND)
     js.create("A", "a", persist_mode="async")
     before = store_of(js, "A").syncs

@@ -1,4 +1,4 @@
-"""row 64: backing up and restoring streams, by the engine alone: flow control, time, advisories, endings."""
+"""Backing up and restoring streams, by the engine alone: flow control, time, advisories, endings."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol.api import StorageType
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
+
+pytestmark = pytest.mark.feature("stream.backup-restore")
 
 OK = (b"NATS/1.0 204\r\n\r\n", b"")  # the latter when no chunk was full
 
@@ -106,7 +108,6 @@ def restored(js: EngineHarness, subject: str, data: bytes, size: int = 1000) -> 
 
 
 def test_no_more_chunks_leave_than_the_window_holds() -> None:
-    """row 64"""
     js = filled(count=400)
     receiver = Receiver(js)
     js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver", "chunk_size": 1024, "window_size": 4096})
@@ -122,7 +123,6 @@ def test_no_more_chunks_leave_than_the_window_holds() -> None:
 
 
 def test_a_receiver_that_stops_acking_is_told_after_five_seconds() -> None:
-    """row 64"""
     js = filled(count=400)
     complete = js.listen(b"$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE.S")
     receiver = Receiver(js)
@@ -140,7 +140,6 @@ def test_a_receiver_that_stops_acking_is_told_after_five_seconds() -> None:
 
 
 def test_a_receiver_that_leaves_ends_the_backup() -> None:
-    """row 64"""
     js = filled(count=400)
     complete = js.listen(b"$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE.S")
     receiver = Receiver(js)
@@ -155,7 +154,6 @@ def test_a_receiver_that_leaves_ends_the_backup() -> None:
 
 
 def test_a_receiver_may_come_a_little_later() -> None:
-    """row 64"""
     js = filled()
     js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver"})
     js.tick()
@@ -165,7 +163,6 @@ def test_a_receiver_may_come_a_little_later() -> None:
 
 
 def test_a_receiver_that_comes_later_gets_its_chunks_without_waiting() -> None:
-    """row 64"""
     js = filled(count=400)
     js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver", "chunk_size": 1024})
     js.tick()
@@ -207,7 +204,6 @@ def test_a_group_and_a_stream_on_the_deliver_subject_are_no_receivers() -> None:
 
 
 def test_a_receiver_by_a_wildcard_gets_its_chunks_after_two_seconds() -> None:
-    """row 64"""
     js = filled()
     receiver = Receiver(js, b"deliver.*")
     js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver.1"})
@@ -220,7 +216,6 @@ def test_a_receiver_by_a_wildcard_gets_its_chunks_after_two_seconds() -> None:
 
 
 def test_a_stream_that_is_deleted_meanwhile_ends_its_backup() -> None:
-    """row 64"""
     js = filled(count=400)
     receiver = Receiver(js)
     js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver", "chunk_size": 1024, "window_size": 1024})
@@ -230,7 +225,6 @@ def test_a_stream_that_is_deleted_meanwhile_ends_its_backup() -> None:
 
 
 def test_messages_of_after_the_request_are_not_in_the_backup() -> None:
-    """row 64"""
     js = filled(count=400)
     receiver = Receiver(js)
     answer = js.api("STREAM.SNAPSHOT.S", {"deliver_subject": "deliver", "chunk_size": 1024})
@@ -243,7 +237,6 @@ def test_messages_of_after_the_request_are_not_in_the_backup() -> None:
 
 
 def test_a_restore_is_told_in_advisories() -> None:
-    """row 64"""
     js = filled()
     create = js.listen(b"$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_CREATE.S")
     answer, data = backed_up(js)
@@ -263,7 +256,6 @@ def test_a_restore_is_told_in_advisories() -> None:
 
 
 def test_a_name_and_its_subjects_are_taken_while_they_are_restored() -> None:
-    """row 64"""
     answer, data = backed_up(filled())
     js = EngineHarness()
     subject = begun(js, answer)
@@ -276,7 +268,6 @@ def test_a_name_and_its_subjects_are_taken_while_they_are_restored() -> None:
 
 
 def test_a_restore_that_stalls_leaves_nothing() -> None:
-    """row 64"""
     answer, data = backed_up(filled())
     js = EngineHarness()
     subject = begun(js, answer)
@@ -288,7 +279,6 @@ def test_a_restore_that_stalls_leaves_nothing() -> None:
 
 
 def test_a_chunk_without_a_reply_ends_the_restore() -> None:
-    """row 64"""
     answer, _ = backed_up(filled())
     js = EngineHarness()
     subject = begun(js, answer)
@@ -299,7 +289,6 @@ def test_a_chunk_without_a_reply_ends_the_restore() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 def test_chunks_may_be_cut_anywhere(size: int) -> None:
-    """row 64"""
     answer, data = backed_up(filled(count=5))
     js = EngineHarness()
     response = restored(js, begun(js, answer), data, size)
@@ -307,7 +296,6 @@ def test_chunks_may_be_cut_anywhere(size: int) -> None:
 
 
 def test_an_archive_that_ends_too_early_is_no_stream() -> None:
-    """row 64"""
     answer, data = backed_up(filled())
     js = EngineHarness()
     for cut in (0, 9, 12, len(data) // 2, len(data) - 1):
@@ -319,7 +307,6 @@ def test_an_archive_that_ends_too_early_is_no_stream() -> None:
 
 
 def test_what_does_not_fit_the_account_is_refused() -> None:
-    """row 64"""
     answer, data = backed_up(filled())
     js = EngineHarness(account_storage_max=10_000)
     response = restored(js, begun(js, answer, max_bytes=9_000), data)
@@ -333,7 +320,7 @@ def test_what_does_not_fit_the_account_is_refused() -> None:
 
 
 def test_an_interest_stream_without_its_consumers_keeps_its_messages() -> None:
-    """row 64: as the official server; a consumer made next gets them."""
+    """The official server does the same; a consumer made next gets them."""
     js = EngineHarness()
     js.create("S", "s.*", retention="interest")
     config = {"durable_name": "C", "ack_policy": "explicit"}
@@ -347,7 +334,6 @@ def test_an_interest_stream_without_its_consumers_keeps_its_messages() -> None:
 
 
 def test_empty_and_sealed_streams_come_back() -> None:
-    """row 64"""
     js = filled(count=3)
     js.api("STREAM.PURGE.S")
     config = js.api("STREAM.INFO.S")["config"]
@@ -365,7 +351,6 @@ def test_empty_and_sealed_streams_come_back() -> None:
 
 @pytest.mark.parametrize("part", [0.3, 0.99])
 def test_a_server_killed_in_a_restore_has_no_half_stream(part: float, tmp_path: Path) -> None:
-    """row 64, row 204"""
     answer, data = backed_up(filled(count=2000))
     store = FileStore(tmp_path)
     js = EngineHarness(store.account("$G"))
@@ -384,7 +369,6 @@ def test_a_server_killed_in_a_restore_has_no_half_stream(part: float, tmp_path: 
 
 
 def test_a_server_that_stops_in_a_restore_removes_it(tmp_path: Path) -> None:
-    """row 64"""
     answer, data = backed_up(filled())
     store = FileStore(tmp_path)
     js = EngineHarness(store.account("$G"))
@@ -395,7 +379,7 @@ def test_a_server_that_stops_in_a_restore_removes_it(tmp_path: Path) -> None:
 
 
 def test_a_server_that_stops_right_after_a_restore_keeps_the_stream(tmp_path: Path) -> None:
-    """row 64, row 204: between the end of the restore and the end of its tick."""
+    """Between the end of the restore and the end of its tick."""
     answer, data = backed_up(filled())
     store = FileStore(tmp_path)
     js = EngineHarness(store.account("$G"))
@@ -412,7 +396,7 @@ def test_a_server_that_stops_right_after_a_restore_keeps_the_stream(tmp_path: Pa
 
 
 def test_one_tick_takes_a_slice_of_what_a_small_chunk_expands_to() -> None:
-    """row 64: a few bytes may stand for many."""
+    """A few bytes may stand for many."""
     js = EngineHarness()
     js.create("S", "s")
     for _ in range(40):
@@ -431,7 +415,6 @@ def test_one_tick_takes_a_slice_of_what_a_small_chunk_expands_to() -> None:
 
 
 def test_consumers_go_on_with_what_is_pending_and_how_often_it_was_delivered() -> None:
-    """row 64"""
     js = filled(count=10)
     body = {
         "stream_name": "S",

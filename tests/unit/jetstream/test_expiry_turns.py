@@ -15,6 +15,8 @@ from penstock.protocol import headers
 from penstock.store.file import FileStore
 from tests.support.engine import START_NS, EngineHarness
 
+pytestmark = pytest.mark.feature("stream.max-age", "stream.long-requests")
+
 SECOND = 1_000_000_000
 MANY = 3000
 DUE = START_NS + 6 * SECOND

@@ -1,4 +1,4 @@
-"""row 172: an origin read by the consumer protocol, under the API of a domain; time is the test's."""
+"""An origin read by the consumer protocol, under the API of a domain; time is the test's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from penstock.jetstream.external import RETRY_MAX_NS, ExternalReader, ReaderStat
 from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 from tests.unit.jetstream.test_mirrors import content, make, origin_info, payloads, settle
+
+pytestmark = pytest.mark.feature("sourcing.external")
 
 SECOND = 1_000_000_000
 EXTERNAL = {"api": "$JS.hub.API", "deliver": "deliver.here"}

@@ -1,4 +1,4 @@
-"""Flow control of fast batches, the client's side: no pattern of lost acks may stall it (row 135)."""
+"""Flow control of fast batches, the client's side: no pattern of lost acks may stall it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from penstock.protocol.batch import (
 )
 from penstock.protocol.flow import FlowWindow
 from tests.reference.batch_frames import FlowServer
+
+pytestmark = pytest.mark.feature("fast-ingest.ack-window")
 
 TOTAL = 100
 PINGS_MAX = 8 * TOTAL
@@ -73,8 +75,8 @@ def test_no_pattern_of_lost_and_late_acks_stalls_a_batch(
     assert window.acked <= window.sent
 
 
+@pytest.mark.feature("fast-ingest.flow-ack")
 def test_nothing_is_sent_before_the_first_answer() -> None:
-    """Row 126."""
     window = FlowWindow(10, 2, gap_ok=False)
     assert window.room == 1
     window.take()
@@ -93,8 +95,8 @@ def test_one_ack_speaks_for_the_lost_ones_before_it() -> None:
     assert window.room == 20
 
 
+@pytest.mark.feature("fast-ingest.flow")
 def test_the_server_can_not_raise_the_flow_above_the_clients() -> None:
-    """Row 128."""
     window = FlowWindow(10, 1, gap_ok=False)
     window.take()
     window.on_answer(FlowAck(0, 500))
@@ -111,6 +113,7 @@ def test_acks_that_come_late_or_twice_change_nothing() -> None:
     assert (window.acked, window.room) == (20, 10)
 
 
+@pytest.mark.feature("fast-ingest.gap-ok", "fast-ingest.gap-fail", "fast-ingest.message-errors")
 @pytest.mark.parametrize("gap_ok", [False, True])
 @pytest.mark.parametrize(
     "make", [lambda: BatchGap(2, 4), lambda: BatchRefused(3, ApiError(400, 10071, "wrong"))]
@@ -118,7 +121,6 @@ def test_acks_that_come_late_or_twice_change_nothing() -> None:
 def test_a_gap_or_a_refusal_ends_only_a_batch_that_fails_at_gaps(
     gap_ok: bool, make: Callable[[], BatchGap | BatchRefused]
 ) -> None:
-    """Rows 129 to 131."""
     window = FlowWindow(10, 2, gap_ok=gap_ok)
     window.take()
     window.on_answer(FlowAck(0, 10))
@@ -186,16 +188,16 @@ def test_what_is_no_answer_is_an_error(text: bytes) -> None:
         parse_answer(text)
 
 
+@pytest.mark.feature("fast-ingest.reply-subject")
 def test_reply_subjects_say_all_there_is() -> None:
-    """Row 122."""
     prefix = reply_prefix("_INBOX.abc", "batch1", 100, gap_ok=False)
     assert prefix + reply_end(7, Operation.APPEND) == b"_INBOX.abc.batch1.100.fail.7.1.$FI"
     assert reply_prefix("p", "b", 1, gap_ok=True) + reply_end(2, Operation.PING) == b"p.b.1.ok.2.4.$FI"
 
 
+@pytest.mark.feature("atomic.id-length", "fast-ingest.id-length")
 @pytest.mark.parametrize("batch_id", ["", "a" * 65, "a.b", "a b", "*", ">", "a\r\n"])
 def test_batch_ids_that_are_no_token_of_at_most_64_characters_are_refused(batch_id: str) -> None:
-    """Rows 101, 124."""
     with pytest.raises(MisuseError):
         check_batch_id(batch_id)
 

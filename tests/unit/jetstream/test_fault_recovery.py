@@ -22,6 +22,8 @@ from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
 from tests.support.fault_sites import Injection, Site, recorded, visible_kernels
 
+pytestmark = pytest.mark.feature("operations.fault-containment")
+
 SHARE_S = 8.0
 
 

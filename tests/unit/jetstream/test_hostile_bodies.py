@@ -22,6 +22,8 @@ from penstock.protocol.subjects import FILTER_MAX, is_valid_filter
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
 
+pytestmark = pytest.mark.feature("stream.api-errors")
+
 HUGE = [b"1e400", b"-1e999999", b"1" * 4301, b"[" * 400 + b"1e400" + b"]" * 400, b'{"b":1e400}']
 LONG = "t" * (FILTER_MAX + 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import msgspec
+import pytest
 
 from penstock.jetstream.api.service import TABLE
 from penstock.protocol import api
@@ -13,6 +14,8 @@ from penstock.server.monitoring.pages.table import PAGES
 from tests.support import hostile
 from tests.support.file_probes import DIRECTIVES
 from tests.support.probes import BODILESS, SYSTEM_STRUCTS, TARGETS
+
+pytestmark = pytest.mark.feature("stream.api-errors")
 
 
 def test_every_endpoint_is_attacked() -> None:

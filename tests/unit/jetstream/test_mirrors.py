@@ -18,6 +18,8 @@ from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 from tests.unit.jetstream.test_engine_durability import syncing_engine
 
+pytestmark = pytest.mark.feature("sourcing.mirror", "sourcing.sources")
+
 SECOND = 1_000_000_000
 
 

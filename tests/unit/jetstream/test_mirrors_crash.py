@@ -21,6 +21,8 @@ from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
 from tests.unit.jetstream.test_mirrors import content, make, settle
 
+pytestmark = pytest.mark.feature("sourcing.catch-up")
+
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:

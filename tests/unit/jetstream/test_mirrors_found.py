@@ -23,6 +23,8 @@ from tests.support.engine import EngineHarness
 from tests.unit.jetstream.test_engine_durability import syncing_engine
 from tests.unit.jetstream.test_mirrors import make, payloads, settle
 
+pytestmark = pytest.mark.feature("sourcing.catch-up")
+
 
 def consumers_of(js: EngineHarness, name: str) -> list[str]:
     found: list[str] = js.api(f"CONSUMER.NAMES.{name}")["consumers"] or []

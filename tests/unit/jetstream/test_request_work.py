@@ -11,6 +11,8 @@ import pytest
 from penstock.jetstream.limits import BACKOFFS_MAX, SOURCES_MAX, SUBJECTS_MAX, TRANSFORMS_MAX
 from tests.support.engine import EngineHarness
 
+pytestmark = pytest.mark.feature("stream.long-requests")
+
 Call = Callable[[], Any]
 
 

@@ -38,6 +38,8 @@ from penstock.protocol.snapshot_archive import (
 from tests.reference import archive_entries as model
 from tests.support.engine import EngineHarness
 
+pytestmark = pytest.mark.feature("stream.backup-restore", "stream.long-requests")
+
 CONSUMER = CONSUMER_PREFIX + "C"
 
 

@@ -1,7 +1,7 @@
 """Interest and work-queue streams: what goes when it is acked, what stays, what is never stored.
 
-Rows 26, 27 and 28 of the feature table, on an engine without a server; the same dialogues are held with the
-official server in tests/integration/jetstream/test_retention_official.py.
+On an engine without a server; tests/integration/jetstream/test_retention_official.py has the same dialogues
+with both servers.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def ack(bench: ConsumerBench, *messages: Delivered, body: bytes = b"") -> None:
 # --- work queues -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("stream.work-queue")
 @pytest.mark.parametrize("body", [b"", b"+ACK", b"+TERM", b"+TERM broken", b"+NXT"])
 def test_an_acked_message_leaves_a_work_queue(body: bytes) -> None:
-    """row 26"""
     bench = Bench("workqueue")
     bench.store_messages("s.1", "s.2", "s.3")
     bench.consumer("w", durable_name="w")
@@ -68,9 +68,9 @@ def test_an_acked_message_leaves_a_work_queue(body: bytes) -> None:
     assert bench.floors("w") == (3, 3, 3, 3)
 
 
+@pytest.mark.feature("stream.work-queue")
 @pytest.mark.parametrize("body", [b"-NAK", b"+WPI", b'-NAK {"delay": 5000000000}', b"nonsense"])
 def test_what_is_no_ack_leaves_the_message_where_it_is(body: bytes) -> None:
-    """row 26"""
     bench = Bench("workqueue")
     bench.store_messages("s.1")
     bench.consumer("w", durable_name="w")
@@ -78,8 +78,9 @@ def test_what_is_no_ack_leaves_the_message_where_it_is(body: bytes) -> None:
     assert bench.left == [1]
 
 
+@pytest.mark.feature("stream.work-queue", "consumer.ack-sync")
 def test_a_confirmed_ack_removed_the_message_before_the_confirmation() -> None:
-    """row 26, row 79: what is confirmed has happened."""
+    """What is confirmed has happened."""
     bench = Bench("workqueue")
     bench.store_messages("s.1")
     bench.consumer("w", durable_name="w")
@@ -92,8 +93,9 @@ def test_a_confirmed_ack_removed_the_message_before_the_confirmation() -> None:
     assert len(confirmations) == 1
 
 
+@pytest.mark.feature("stream.work-queue", "consumer.max-deliver")
 def test_what_is_given_up_at_max_deliver_stays_until_it_is_acked() -> None:
-    """row 26, row 82: it is preserved for whoever looks after it."""
+    """An operator can still read it."""
     bench = Bench("workqueue")
     bench.store_messages("s.1", "s.2")
     bench.consumer("w", durable_name="w", max_deliver=1, ack_wait=SECOND)
@@ -109,8 +111,8 @@ def test_what_is_given_up_at_max_deliver_stays_until_it_is_acked() -> None:
     assert left(again) == []
 
 
+@pytest.mark.feature("stream.work-queue")
 def test_deleting_the_consumer_of_a_work_queue_leaves_the_messages_for_the_next_one() -> None:
-    """row 26"""
     bench = Bench("workqueue")
     bench.store_messages("s.1", "s.2", "s.3")
     bench.consumer("w", durable_name="w")
@@ -122,8 +124,8 @@ def test_deleting_the_consumer_of_a_work_queue_leaves_the_messages_for_the_next_
     assert left(bench.restarted()) == [1, 3]
 
 
+@pytest.mark.feature("stream.work-queue")
 def test_messages_without_a_consumer_wait_in_a_work_queue() -> None:
-    """row 26"""
     bench = Bench("workqueue")
     bench.store_messages("s.1", "s.2")
     assert bench.left == [1, 2]
@@ -133,8 +135,8 @@ def test_messages_without_a_consumer_wait_in_a_work_queue() -> None:
     assert left(bench.restarted()) == [1]
 
 
+@pytest.mark.feature("stream.work-queue")
 def test_consumers_of_separate_subjects_share_a_work_queue() -> None:
-    """row 26"""
     bench = Bench("workqueue")
     bench.consumer("a", durable_name="a", filter_subject="s.a")
     bench.consumer("b", durable_name="b", filter_subjects=["s.b", "s.c"])
@@ -161,25 +163,28 @@ WORK_QUEUE_RULES = [
 ]
 
 
+@pytest.mark.feature("stream.work-queue")
 @pytest.mark.parametrize(("config", "code"), WORK_QUEUE_RULES)
 def test_a_work_queue_refuses_consumers_that_would_share_messages(config: dict[str, Any], code: int) -> None:
-    """row 26: 10084, 10098, 10099, 10100, 10101"""
+    """Errors 10084, 10098, 10099, 10100 and 10101."""
     bench = Bench("workqueue")
     bench.consumer("a", durable_name="a", filter_subject="s.a")
     answer = bench.define("x", **{"durable_name": "x", "ack_policy": "explicit", **config})
     assert answer.get("error", {}).get("err_code", 0) == code
 
 
+@pytest.mark.feature("stream.work-queue")
 def test_an_unfiltered_consumer_of_a_work_queue_stays_alone() -> None:
-    """row 26: 10099 for another unfiltered one, 10100 for a filtered one"""
+    """Error 10099 for another unfiltered one, 10100 for a filtered one."""
     bench = Bench("workqueue")
     bench.consumer("a", durable_name="a")
     assert bench.define("b", ack_policy="explicit")["error"]["err_code"] == 10099
     assert bench.define("b", ack_policy="explicit", filter_subject="s.b")["error"]["err_code"] == 10100
 
 
+@pytest.mark.feature("stream.work-queue")
 def test_an_update_can_not_take_the_subjects_of_another_consumer_of_a_work_queue() -> None:
-    """row 26: 10100 and 10099 at update"""
+    """Errors 10100 and 10099 at update."""
     bench = Bench("workqueue")
     bench.consumer("a", durable_name="a", filter_subject="s.a")
     bench.consumer("b", durable_name="b", filter_subject="s.b")
@@ -189,8 +194,9 @@ def test_an_update_can_not_take_the_subjects_of_another_consumer_of_a_work_queue
     assert "error" not in bench.define("b", filter_subject="s.c", **config)
 
 
+@pytest.mark.feature("stream.work-queue")
 def test_other_filters_do_not_count_messages_they_never_saw_as_acked() -> None:
-    """row 26: after a restart as well, when acks are held against what is stored"""
+    """Also after a restart, which compares acks with the stored messages."""
     bench = Bench("workqueue")
     bench.store_messages("s.a", "s.b", "s.a")
     bench.consumer("w", durable_name="w", filter_subject="s.a")
@@ -203,8 +209,9 @@ def test_other_filters_do_not_count_messages_they_never_saw_as_acked() -> None:
 # --- interest ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("stream.interest")
 def test_without_a_consumer_an_interest_stream_stores_nothing_but_acks() -> None:
-    """row 27: the sequence is used up, as on the official server"""
+    """The sequence is used up, as on the official server."""
     bench = Bench("interest")
     assert bench.request("s.1", b"x") == {"stream": "S", "seq": 1}
     header = b"NATS/1.0\r\nNats-Expected-Last-Sequence: 1\r\n\r\n"
@@ -216,8 +223,8 @@ def test_without_a_consumer_an_interest_stream_stores_nothing_but_acks() -> None
     assert bench.left == [3]
 
 
+@pytest.mark.feature("stream.interest")
 def test_a_subject_that_no_consumer_takes_is_not_stored() -> None:
-    """row 27"""
     bench = Bench("interest")
     bench.consumer("c", durable_name="c", filter_subject="s.a")
     bench.consumer("d", durable_name="d", filter_subjects=["s.b.*", "s.c"])
@@ -228,16 +235,16 @@ def test_a_subject_that_no_consumer_takes_is_not_stored() -> None:
     assert bench.left == [3, 4, 7]
 
 
+@pytest.mark.feature("stream.interest", "stream.deduplication")
 def test_a_message_id_of_a_message_that_was_not_stored_is_remembered() -> None:
-    """row 27, row 42"""
     bench = Bench("interest")
     header = b"NATS/1.0\r\nNats-Msg-Id: a\r\n\r\n"
     assert bench.request("s.1", b"x", header) == {"stream": "S", "seq": 1}
     assert bench.request("s.1", b"x", header) == {"stream": "S", "seq": 1, "duplicate": True}
 
 
+@pytest.mark.feature("stream.interest")
 def test_a_message_goes_when_every_consumer_acked_it() -> None:
-    """row 27"""
     bench = Bench("interest")
     for name in "abc":
         bench.consumer(name, durable_name=name)
@@ -253,8 +260,9 @@ def test_a_message_goes_when_every_consumer_acked_it() -> None:
     assert bench.left == []
 
 
+@pytest.mark.feature("stream.interest")
 def test_acks_of_all_policies_meet() -> None:
-    """row 27: none settles by delivery, all settles what is below as well"""
+    """None settles by delivery, all settles what is below as well."""
     bench = Bench("interest")
     bench.consumer("none", durable_name="none", ack_policy="none")
     bench.consumer("all", durable_name="all", ack_policy="all")
@@ -272,8 +280,9 @@ def test_acks_of_all_policies_meet() -> None:
     assert bench.left == [4]
 
 
+@pytest.mark.feature("stream.interest")
 def test_a_push_consumer_without_acks_removes_what_it_delivers() -> None:
-    """row 27: a queue of jobs that nobody acks"""
+    """A queue of jobs without acks."""
     bench = Bench("interest")
     inbox = bench.inbox()
     bench.consumer("p", ack_policy="none", deliver_subject=inbox.subject.decode())
@@ -283,8 +292,8 @@ def test_a_push_consumer_without_acks_removes_what_it_delivers() -> None:
     assert bench.left == []
 
 
+@pytest.mark.feature("stream.interest")
 def test_a_consumer_that_is_deleted_takes_its_needs_with_it() -> None:
-    """row 27"""
     bench = Bench("interest")
     bench.consumer("a", durable_name="a")
     bench.consumer("b", durable_name="b", filter_subject="s.b")
@@ -298,8 +307,8 @@ def test_a_consumer_that_is_deleted_takes_its_needs_with_it() -> None:
     assert bench.state("S")["last_seq"] == 4
 
 
+@pytest.mark.feature("stream.interest", "consumer.durable-ephemeral")
 def test_an_ephemeral_consumer_that_expires_takes_its_needs_with_it() -> None:
-    """row 27, row 68"""
     bench = Bench("interest")
     bench.consumer("e", inactive_threshold=SECOND, ack_wait=SECOND)
     bench.consumer("d", durable_name="d", filter_subject="s.d")
@@ -312,8 +321,8 @@ def test_an_ephemeral_consumer_that_expires_takes_its_needs_with_it() -> None:
     assert bench.restarted().state("S")["messages"] == 1
 
 
+@pytest.mark.feature("stream.interest")
 def test_filters_that_change_let_go_what_nobody_takes_any_more() -> None:
-    """row 27"""
     bench = Bench("interest")
     bench.consumer("c", durable_name="c")
     bench.store_messages("s.a", "s.b", "s.a")
@@ -321,8 +330,8 @@ def test_filters_that_change_let_go_what_nobody_takes_any_more() -> None:
     assert bench.left == [1, 3]
 
 
+@pytest.mark.feature("stream.interest", "consumer.max-deliver")
 def test_what_is_given_up_at_max_deliver_stays_in_an_interest_stream() -> None:
-    """row 27, row 82"""
     bench = Bench("interest")
     bench.consumer("a", durable_name="a", max_deliver=1, ack_wait=SECOND)
     bench.consumer("b", durable_name="b")
@@ -336,8 +345,8 @@ def test_what_is_given_up_at_max_deliver_stays_in_an_interest_stream() -> None:
     assert bench.left == []
 
 
+@pytest.mark.feature("stream.interest")
 def test_a_consumer_of_new_messages_does_not_hold_the_old_ones() -> None:
-    """row 27"""
     bench = Bench("interest")
     bench.consumer("a", durable_name="a")
     bench.store_messages("s.1", "s.2")
@@ -346,8 +355,8 @@ def test_a_consumer_of_new_messages_does_not_hold_the_old_ones() -> None:
     assert bench.left == []
 
 
+@pytest.mark.feature("stream.interest", "consumer.deliver-policy")
 def test_a_consumer_of_the_last_of_each_subject_holds_only_those() -> None:
-    """row 27, row 71"""
     bench = Bench("interest")
     bench.consumer("a", durable_name="a")
     bench.store_messages("s.1", "s.2", "s.1", "s.2", "s.3")
@@ -361,9 +370,9 @@ def test_a_consumer_of_the_last_of_each_subject_holds_only_those() -> None:
 # --- limits, purge, updates --------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("stream.limits-always")
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
 def test_limits_apply_whatever_the_retention(retention: str) -> None:
-    """row 28"""
     bench = Bench(retention, max_msgs=3, max_age=100 * SECOND)
     bench.consumer("c", durable_name="c")
     bench.store_messages("s.1", "s.2", "s.3", "s.4", "s.5")
@@ -379,10 +388,11 @@ def test_limits_apply_whatever_the_retention(retention: str) -> None:
     assert bench.info("c")["num_ack_pending"] == 0
 
 
+@pytest.mark.feature("stream.limits-always", "stream.discard-new", "stream.discard-new-per-subject")
 @pytest.mark.parametrize("limit", [{"max_msgs": 2}, {"max_bytes": 80}, {"max_msgs_per_subject": 1}])
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
 def test_a_full_work_queue_refuses_until_something_is_acked(retention: str, limit: dict[str, int]) -> None:
-    """row 28, row 30, row 31: discard new makes a bounded queue"""
+    """Discard new makes a bounded queue."""
     per_subject = {"discard_new_per_subject": True} if "max_msgs_per_subject" in limit else {}
     bench = Bench(retention, discard="new", **limit, **per_subject)
     bench.consumer("c", durable_name="c")
@@ -394,9 +404,9 @@ def test_a_full_work_queue_refuses_until_something_is_acked(retention: str, limi
     assert "error" not in bench.request(subjects[-1], b"x")
 
 
+@pytest.mark.feature("stream.purge")
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
 def test_a_purge_takes_what_is_not_acked(retention: str) -> None:
-    """row 50"""
     bench = Bench(retention)
     bench.consumer("c", durable_name="c")
     bench.store_messages("s.1", "s.2", "s.1")
@@ -408,8 +418,9 @@ def test_a_purge_takes_what_is_not_acked(retention: str) -> None:
     assert bench.info("c")["num_ack_pending"] == 0
 
 
+@pytest.mark.feature("stream.interest")
 def test_a_stream_that_turns_to_interest_lets_go_what_nobody_needs() -> None:
-    """row 27: limits and interest may be exchanged"""
+    """Limits and interest may be exchanged."""
     bench = Bench("limits")
     bench.store_messages("s.1", "s.2", "s.3", "s.4")
     bench.consumer("c", durable_name="c")
@@ -424,8 +435,8 @@ def test_a_stream_that_turns_to_interest_lets_go_what_nobody_needs() -> None:
     assert bench.left == [1, 3, 4, 5]
 
 
+@pytest.mark.feature("stream.interest")
 def test_a_stream_that_turns_to_interest_without_consumers_is_empty() -> None:
-    """row 27"""
     bench = Bench("limits")
     bench.store_messages("s.1", "s.2")
     bench.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s.>"], "retention": "interest"})
@@ -433,9 +444,10 @@ def test_a_stream_that_turns_to_interest_without_consumers_is_empty() -> None:
     assert bench.state("S")["last_seq"] == 2
 
 
+@pytest.mark.feature("stream.work-queue")
 @pytest.mark.parametrize(("before", "after"), [("limits", "workqueue"), ("workqueue", "interest")])
 def test_a_work_queue_stays_one(before: str, after: str) -> None:
-    """row 26: 10052"""
+    """Error 10052."""
     bench = Bench(before)
     answer = bench.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s.>"], "retention": after})
     assert answer["error"]["err_code"] == 10052
@@ -445,12 +457,13 @@ def test_a_work_queue_stays_one(before: str, after: str) -> None:
 # --- restarts ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("stream.work-queue", "stream.interest")
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
 @pytest.mark.parametrize("lost", ["ack", "removal", "neither"])
 def test_a_crash_between_ack_and_removal_ends_in_the_same_state(
     tmp_path: Path, retention: str, lost: str
 ) -> None:
-    """row 26, row 27: whichever of the two was not written any more"""
+    """Whichever of the two was not written."""
     running = FileStore(tmp_path / "running")
     bench = ConsumerBench(running.account("$G"), stream={"retention": retention})
     consumer = bench.consumer("c", durable_name="c")
@@ -475,9 +488,9 @@ def test_a_crash_between_ack_and_removal_ends_in_the_same_state(
     running.close()
 
 
+@pytest.mark.feature("stream.interest")
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
 def test_what_is_skipped_and_removed_is_the_same_after_a_restart(tmp_path: Path, retention: str) -> None:
-    """row 27"""
     store = FileStore(tmp_path)
     bench = ConsumerBench(store.account("$G"), stream={"retention": retention})
     bench.store_messages("s.0", "s.0")
@@ -495,10 +508,11 @@ def test_what_is_skipped_and_removed_is_the_same_after_a_restart(tmp_path: Path,
     store.close()
 
 
+@pytest.mark.feature("stream.interest")
 def test_while_a_consumer_can_not_be_opened_nothing_leaves_an_interest_stream(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """row 27: nobody knows what it still needs"""
+    """What the consumer still needs is unknown."""
     bench = Bench("interest")
     bench.consumer("a", durable_name="a")
     broken = bench.consumer("b", durable_name="b")
@@ -511,8 +525,8 @@ def test_while_a_consumer_can_not_be_opened_nothing_leaves_an_interest_stream(
     assert "consumer b of stream S is left out" in caplog.text
 
 
+@pytest.mark.feature("stream.interest", "consumer.reset")
 def test_a_reset_forward_gives_up_what_it_passes_over_in_an_interest_stream() -> None:
-    """row 27, row 98"""
     bench = Bench("interest")
     bench.consumer("c", durable_name="c")
     bench.store_messages("s.1", "s.2", "s.3", "s.4")
@@ -521,8 +535,8 @@ def test_a_reset_forward_gives_up_what_it_passes_over_in_an_interest_stream() ->
     assert bench.left == [3, 4]
 
 
+@pytest.mark.feature("stream.work-queue", "consumer.reset")
 def test_a_reset_of_a_work_queues_consumer_loses_nothing_that_nobody_acked() -> None:
-    """row 26, row 98"""
     bench = Bench("workqueue")
     bench.consumer("c", durable_name="c")
     bench.store_messages("s.1", "s.2", "s.3", "s.4")
@@ -537,8 +551,8 @@ def test_a_reset_of_a_work_queues_consumer_loses_nothing_that_nobody_acked() -> 
     assert sorted(delivered(again, "c")) == [1, 2, 4]
 
 
+@pytest.mark.feature("stream.work-queue", "consumer.max-deliver")
 def test_a_dead_letter_leaves_the_work_queue_when_it_is_stored() -> None:
-    """row 26, row 82"""
     bench = Bench("workqueue")
     bench.create("DEAD", "dead")
     bench.consumer(

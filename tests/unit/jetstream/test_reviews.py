@@ -11,6 +11,8 @@ from penstock.jetstream import reviews, slices
 from penstock.kernels.wire.dispatch import ServiceSink, publish
 from tests.support.engine import EngineHarness
 
+pytestmark = pytest.mark.feature("stream.long-requests")
+
 MANY = 2000
 PART = 20  # messages that one part looks at, at most
 

@@ -1,4 +1,4 @@
-"""The walkthroughs of the JetStream model's description, step by step, with their counters (row 200).
+"""The walkthroughs of the JetStream model's description, step by step, with their counters.
 
 The old text prints the *next* sequence as "last delivered"; modern infos print the last one delivered, so
 those numbers are one lower here. All other counters are as printed.
@@ -13,6 +13,8 @@ import pytest
 
 from penstock.kernels.wire.dispatch import publish
 from tests.support.consumers import MS, SECOND, ConsumerBench, Inbox
+
+pytestmark = pytest.mark.feature("consumer.counters")
 
 ORDERS = {"subjects": ["ORDERS.*"]}
 MINUTE = 60 * SECOND
@@ -75,8 +77,9 @@ def test_the_walkthrough_of_acknowledgements() -> None:
     assert (delivered, pending, redelivered) == ((4, 2), 0, 0)
 
 
+@pytest.mark.feature("stream.deduplication", "stream.duplicate-window")
 def test_the_walkthrough_of_deduplication() -> None:
-    """Rows 42, 43: four publishes with one id leave the first message, 67 bytes."""
+    """Four publishes with one id leave the first message, 67 bytes."""
     bench = orders()
     inbox = bench.inbox()
     header = b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n"
@@ -93,13 +96,14 @@ def test_the_walkthrough_of_deduplication() -> None:
     assert held["bytes"] == 4 + 8 + 8 + 2 + len("ORDERS.new") + 4 + len(header) + len("hello1") + 8
 
 
+@pytest.mark.feature("stream.size-accounting")
 def test_hello_on_a_subject_of_four_characters_takes_39_bytes() -> None:
-    """Row 38."""
     bench = ConsumerBench(stream={"subjects": ["four"]})
     bench.store_messages("four", payload=b"hello")
     assert state(bench)["bytes"] == 39
 
 
+@pytest.mark.feature("consumer.deliver-policy", "consumer.start-once")
 @pytest.mark.parametrize(
     ("name", "start", "first"),
     [
@@ -109,7 +113,7 @@ def test_hello_on_a_subject_of_four_characters_takes_39_bytes() -> None:
     ],
 )
 def test_the_walkthrough_of_starting_positions(name: str, start: dict[str, Any], first: bytes) -> None:
-    """Rows 71, 72: where it starts is only the first message; then it goes on."""
+    """Where it starts is only the first message; then it goes on."""
     bench = orders()
     for n in range(1, 101):
         publish_order(bench, n)
@@ -135,8 +139,9 @@ def test_the_walkthrough_of_a_start_two_minutes_ago() -> None:
     assert next_order(bench, "2MIN", ack=False) == b"order 2"
 
 
+@pytest.mark.feature("consumer.durable-ephemeral")
 def test_the_walkthrough_of_an_ephemeral_monitor() -> None:
-    """Row 68: it lives as long as somebody listens on its subject, and a short grace period more."""
+    """It lives as long as somebody listens on its subject, and a short grace period more."""
     bench = orders()
     for n in range(1, 4):
         publish_order(bench, n)
@@ -154,8 +159,9 @@ def test_the_walkthrough_of_an_ephemeral_monitor() -> None:
     assert bench.info("m")["error"]["err_code"] == 10014
 
 
+@pytest.mark.feature("consumer.replay-policy")
 def test_the_walkthrough_of_replay_in_the_original_pace() -> None:
-    """Row 85: messages stored ten seconds apart come ten seconds apart."""
+    """Messages stored ten seconds apart come ten seconds apart."""
     bench = orders()
     for n in range(1, 4):
         publish_order(bench, n)
@@ -176,11 +182,11 @@ def test_the_walkthrough_of_replay_in_the_original_pace() -> None:
     assert arrived == [(0, b"order 1"), (10, b"order 2"), (20, b"order 3")]
 
 
+@pytest.mark.feature("consumer.ack-next")
 @pytest.mark.parametrize(
     ("body", "wanted"), [(b"+NXT", 1), (b"+NXT 10", 10), (b'+NXT {"batch":3,"no_wait":true}', 3)]
 )
 def test_the_walkthrough_of_acks_that_ask_for_more(body: bytes, wanted: int) -> None:
-    """Row 77."""
     bench = orders()
     for n in range(20):
         publish_order(bench, n)
@@ -194,9 +200,9 @@ def test_the_walkthrough_of_acks_that_ask_for_more(body: bytes, wanted: int) -> 
     assert bench.floors("c")[2:] == (1, 1)
 
 
+@pytest.mark.feature("consumer.ack-sync")
 @pytest.mark.parametrize("body", [b"", b"+ACK", b"-NAK", b"+WPI", b"+TERM"])
 def test_every_acknowledgement_but_next_is_itself_acknowledged(body: bytes) -> None:
-    """Row 79."""
     bench = orders()
     publish_order(bench, 1)
     bench.consumer("c", ack_wait=100 * MS)

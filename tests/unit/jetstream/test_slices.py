@@ -16,6 +16,8 @@ from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.kernels.wire.sinks import Sink
 from tests.support.engine import EngineHarness
 
+pytestmark = pytest.mark.feature("stream.long-requests")
+
 MANY = 20_000
 NOT_FOUND, SEALED = 10059, 10109
 

@@ -16,6 +16,8 @@ from penstock.protocol.api import DiscardPolicy, StreamConfig
 from penstock.store.memory import MemoryStreamStore
 from tests.reference.ingest import StreamModel, encode
 
+pytestmark = pytest.mark.feature("stream.publish-ack")
+
 WINDOW_NS = 1_000
 Publish = tuple[bytes, dict[str, str], bytes]
 
@@ -195,6 +197,7 @@ def test_header_blocks_above_64k_are_refused() -> None:
     assert answer == error(400, 10097, "header size exceeds maximum allowed of 64k")
 
 
+@pytest.mark.feature("stream.api-levels")
 @pytest.mark.parametrize("level", ["4", "x"])
 def test_a_publish_that_requires_a_higher_api_level_is_refused(level: str) -> None:
     answer = put_one(make_stream(), Nats_Required_Api_Level=level)

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tests.reference.records import counted
 from tests.support.engine import EngineHarness
 
+pytestmark = pytest.mark.feature("stream.size-accounting")
+
 STORAGES = ["file", "memory"]
 
 payloads = st.binary(max_size=60)

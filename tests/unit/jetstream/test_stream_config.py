@@ -21,6 +21,8 @@ from penstock.protocol.api import (
     SubjectTransform,
 )
 
+pytestmark = pytest.mark.feature("stream.api")
+
 ENGINE = EngineConfig(version="2.14.0", api_level=3)
 SECOND = 1_000_000_000
 
@@ -164,8 +166,8 @@ def test_a_source_may_name_a_durable_consumer_and_no_filter_or_start_of_its_own(
     assert refusal(sources=twice)[0] == 10216
 
 
+@pytest.mark.feature("fast-ingest.settings")
 def test_fast_batches_need_level_4_and_are_not_for_mirrors() -> None:
-    """Row 140."""
     assert checked(allow_batched=True).metadata == {"_nats.req.level": "4"}
     config = checked(allow_batched=True, persist_mode=PersistMode.ASYNC)
     assert (config.allow_batched, config.persist_mode) == (True, PersistMode.ASYNC)

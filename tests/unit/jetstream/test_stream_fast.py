@@ -50,12 +50,12 @@ def code(answers: list[dict[str, Any]]) -> int:
 # --- what is refused -------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("fast-ingest.reply-subject", "fast-ingest.operations")
 @pytest.mark.parametrize(
     "reply",
     ["x.id.10.ok.1.7.$FI", "x.id.10.maybe.1.0.$FI", "x.id.10.ok.0.1.$FI", "x.id.10.ok.1.3.$FI", "x.$FI"],
 )
 def test_a_reply_subject_of_another_form_is_an_invalid_pattern(harness: EngineHarness, reply: str) -> None:
-    """Row 122, row 127."""
     heard = harness.listen(b"x.>")
     publish(harness.index, b"s.a", reply.encode(), b"", b"x")
     harness.tick()
@@ -68,29 +68,30 @@ def test_a_reply_subject_of_another_form_is_an_invalid_pattern(harness: EngineHa
     assert (answer["stream"], len(heard), payloads(harness)) == ("S", 1, [])
 
 
+@pytest.mark.feature("fast-ingest.allow-batched")
 def test_a_stream_without_fast_batches_says_so_whatever_the_subject(harness: EngineHarness) -> None:
-    """Row 123."""
     harness.create("PLAIN", "plain.>")
     for operation in (START, 9):
         assert code(FastPublisher(harness, f"b{operation}", subject="plain.a").ask(1, operation)) == 10203
     assert harness.state("PLAIN")["messages"] == 0
 
 
+@pytest.mark.feature("fast-ingest.id-length")
 def test_ids_have_at_most_64_characters(harness: EngineHarness) -> None:
-    """Row 124."""
     assert code(FastPublisher(harness, "i" * 65).ask(1, START)) == 10205
     assert FastPublisher(harness, "i" * 64).ask(1, START) == [flow(0, 10)]
 
 
+@pytest.mark.feature("fast-ingest.unknown-batch")
 @pytest.mark.parametrize(("seq", "operation"), [(2, APPEND), (2, COMMIT), (2, EOB), (1, PING), (9, PING)])
 def test_only_the_first_message_makes_a_batch_known(harness: EngineHarness, seq: int, operation: int) -> None:
-    """Row 125."""
     assert code(FastPublisher(harness).ask(seq, operation)) == 10206
     assert payloads(harness) == []
 
 
+@pytest.mark.feature("fast-ingest.unknown-batch")
 def test_a_batch_is_known_by_its_inbox_too(harness: EngineHarness) -> None:
-    """Row 125: nobody gets into another one's batch by its id."""
+    """A batch id alone gives no access to another client's batch."""
     one, other = FastPublisher(harness), FastPublisher(harness, prefix="_INBOX.q")
     one.ask(1, START)
     assert code(other.ask(2, APPEND)) == 10206
@@ -101,9 +102,10 @@ def test_a_batch_is_known_by_its_inbox_too(harness: EngineHarness) -> None:
 # --- the way of a batch ----------------------------------------------------------------------------
 
 
+@pytest.mark.feature("fast-ingest.flow-ack", "fast-ingest.operations", "fast-ingest.final-ack")
 @pytest.mark.parametrize("mode", ["fail", "ok"])
 def test_a_batch_from_its_start_to_its_commit(harness: EngineHarness, mode: str) -> None:
-    """Row 126, row 127, row 138: the commit's message counts."""
+    """The commit's message counts."""
     publisher = FastPublisher(harness, gap=mode)
     assert publisher.ask(1, START, b"1") == [flow(0, 10)]
     publisher.append(2, 9)
@@ -116,8 +118,8 @@ def test_a_batch_from_its_start_to_its_commit(harness: EngineHarness, mode: str)
     assert payloads(harness) == [b"%d" % n for n in range(1, 37)]
 
 
+@pytest.mark.feature("fast-ingest.final-ack")
 def test_the_end_without_a_message_counts_none_and_stores_none(harness: EngineHarness) -> None:
-    """Row 138."""
     publisher = FastPublisher(harness)
     publisher.send(1, START)
     publisher.append(2, 3)
@@ -125,8 +127,8 @@ def test_the_end_without_a_message_counts_none_and_stores_none(harness: EngineHa
     assert len(payloads(harness)) == 3
 
 
+@pytest.mark.feature("fast-ingest.single-message")
 def test_a_batch_of_one_message_gets_a_plain_pub_ack(harness: EngineHarness) -> None:
-    """Row 139."""
     assert FastPublisher(harness).ask(1, COMMIT) == [final(1, 1)]
     assert code(FastPublisher(harness, "b").ask(1, COMMIT, header=WRONG)) == 10071
     dedupe = header(Nats_Msg_Id="m")
@@ -135,8 +137,9 @@ def test_a_batch_of_one_message_gets_a_plain_pub_ack(harness: EngineHarness) -> 
     assert harness.engine.capacity.fast_batches() == 0
 
 
+@pytest.mark.feature("fast-ingest.message-errors")
 def test_headers_work_as_in_any_publish(harness: EngineHarness) -> None:
-    """Row 131: expectations that hold, message ids; a duplicate is skipped without a word."""
+    """Expectations that hold, message ids; a duplicate is skipped without a word."""
     publisher = FastPublisher(harness, flow=3)
     assert publisher.ask(1, START, b"1", header(Nats_Msg_Id="a")) == [flow(0, 3)]
     assert publisher.ask(2, APPEND, b"2", header(Nats_Msg_Id="a")) == []
@@ -155,8 +158,9 @@ def test_a_batch_of_duplicates_tells_where_the_first_is(harness: EngineHarness) 
     assert publisher.ask(3, EOB) == [final(2, 2)]
 
 
+@pytest.mark.feature("fast-ingest.gap-fail")
 def test_other_publishes_and_batches_come_in_between(harness: EngineHarness) -> None:
-    """Row 130: a batch is in order, not alone."""
+    """A batch is in order, not alone."""
     one, two = FastPublisher(harness, "one"), FastPublisher(harness, "two", gap="ok")
     one.send(1, START, b"one 1")
     two.send(1, START, b"two 1")
@@ -174,8 +178,8 @@ def test_other_publishes_and_batches_come_in_between(harness: EngineHarness) -> 
 # --- flow control ----------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("fast-ingest.flow-ack", "fast-ingest.flow")
 def test_the_only_batch_starts_with_500_and_goes_up_to_all_there_is(harness: EngineHarness) -> None:
-    """Row 126, row 128."""
     first = FastPublisher(harness, "a", flow=65535)
     assert first.ask(1, START) == [flow(0, 500)]
     at, paces = 1, [500]
@@ -187,10 +191,11 @@ def test_the_only_batch_starts_with_500_and_goes_up_to_all_there_is(harness: Eng
     assert FastPublisher(harness, "b", flow=65535).ask(1, START) == [flow(0, 1), flow(1, 2)]
 
 
+@pytest.mark.feature("fast-ingest.flow")
 def test_a_second_batch_starts_slowly_and_both_meet_at_their_share(
     harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 128: doubling and halving, here 500 messages shared; never above what a client allows."""
+    """Doubling and halving, here 500 messages shared; never above what a client allows."""
     monkeypatch.setattr(fast, "FLOW_SHARED", 500)
     first, second = FastPublisher(harness, "a", flow=1000), FastPublisher(harness, "b", flow=200)
     first.ask(1, START)
@@ -210,8 +215,9 @@ def test_a_second_batch_starts_slowly_and_both_meet_at_their_share(
     assert first.heard() == [flow(750, 500)]
 
 
+@pytest.mark.feature("fast-ingest.ack-window")
 def test_a_halved_pace_leaves_no_ack_behind(harness: EngineHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row 135: what came beyond the last multiple is acked under the smaller number, else both would wait."""
+    """What came beyond the last multiple is acked under the smaller number, else both would wait."""
     monkeypatch.setattr(fast, "FLOW_SHARED", 500)
     first = FastPublisher(harness, "a", flow=500)
     first.ask(1, START)
@@ -224,10 +230,11 @@ def test_a_halved_pace_leaves_no_ack_behind(harness: EngineHarness, monkeypatch:
     assert first.heard() == [flow(1000, 125)]
 
 
+@pytest.mark.feature("fast-ingest.operations")
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("first", [1, 2])
 def test_what_headers_say_of_an_atomic_batch_means_nothing_in_a_fast_one(atomic: bool, first: int) -> None:
-    """Row 127: the messages are stored with the headers, as the official server does."""
+    """The messages are stored with the headers, as the official server does."""
     harness = EngineHarness()
     harness.create("S", "s.>", allow_batched=True, allow_atomic=atomic, storage="memory")
     publisher = FastPublisher(harness)
@@ -242,8 +249,8 @@ def test_what_headers_say_of_an_atomic_batch_means_nothing_in_a_fast_one(atomic:
     assert harness.engine.batches.inflight.atomic == 0
 
 
+@pytest.mark.feature("fast-ingest.flow")
 def test_the_more_waits_the_smaller_the_share() -> None:
-    """Row 128."""
     assert [flow_limit(n, 0) for n in (0, 1, 2, 8, 1000, 5000)] == [4096, 4096, 2048, 512, 4, 1]
     assert flow_limit(1, BACKLOG_BYTES) == 4096
     assert flow_limit(1, BACKLOG_BYTES + 1) == 2048
@@ -254,8 +261,8 @@ def test_the_more_waits_the_smaller_the_share() -> None:
 # --- gaps ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("fast-ingest.gap-ok")
 def test_with_ok_a_gap_is_told_and_the_batch_goes_on(harness: EngineHarness) -> None:
-    """Row 129."""
     publisher = FastPublisher(harness, gap="ok")
     publisher.ask(1, START, b"1")
     assert publisher.ask(5, APPEND, b"5") == [gap(1, 5)]
@@ -265,8 +272,9 @@ def test_with_ok_a_gap_is_told_and_the_batch_goes_on(harness: EngineHarness) -> 
     assert payloads(harness) == [b"1", b"5", b"6", b"20"]
 
 
+@pytest.mark.feature("fast-ingest.gap-fail")
 def test_with_fail_a_gap_ends_the_batch(harness: EngineHarness) -> None:
-    """Row 130: first the gap, then the final ack for what is stored; what follows is refused, once a
+    """First the gap, then the final ack for what is stored; what follows is refused, once a
     tick."""
     publisher = FastPublisher(harness)
     publisher.send(1, START, b"1")
@@ -282,9 +290,9 @@ def test_with_fail_a_gap_ends_the_batch(harness: EngineHarness) -> None:
     assert harness.engine.capacity.fast_batches() == 0
 
 
+@pytest.mark.feature("fast-ingest.gap-fail")
 @pytest.mark.parametrize("mode", ["fail", "ok"])
 def test_a_sequence_that_was_there_ends_the_batch_in_both_modes(harness: EngineHarness, mode: str) -> None:
-    """Row 130."""
     publisher = FastPublisher(harness, gap=mode)
     publisher.send(1, START, b"1")
     publisher.append(2, 3)
@@ -304,8 +312,8 @@ def test_an_ended_batch_may_begin_anew(harness: EngineHarness) -> None:
 # --- messages that are refused ---------------------------------------------------------------------
 
 
+@pytest.mark.feature("fast-ingest.message-errors")
 def test_with_ok_a_refused_message_is_told_and_the_rest_goes_on(harness: EngineHarness) -> None:
-    """Row 131."""
     publisher = FastPublisher(harness, gap="ok", flow=3)
     first, refused = publisher.ask(1, START, header=WRONG)
     assert first == flow(0, 3)
@@ -319,8 +327,9 @@ def test_with_ok_a_refused_message_is_told_and_the_rest_goes_on(harness: EngineH
     assert payloads(harness) == [b"3"]
 
 
+@pytest.mark.feature("fast-ingest.message-errors")
 def test_with_fail_a_refused_message_ends_the_batch(harness: EngineHarness) -> None:
-    """Row 131: the message before it is the last one, and the final ack says why."""
+    """The message before it is the last one, and the final ack says why."""
     publisher = FastPublisher(harness)
     publisher.send(1, START, b"1")
     publisher.send(2, APPEND, header=WRONG)
@@ -333,10 +342,11 @@ def test_with_fail_a_refused_message_ends_the_batch(harness: EngineHarness) -> N
     assert payloads(harness) == [b"1"]
 
 
+@pytest.mark.feature("fast-ingest.message-errors")
 def test_with_fail_a_first_message_that_is_refused_gets_a_flow_ack_and_its_error(
     harness: EngineHarness,
 ) -> None:
-    """Row 131: the batch existed, and ended."""
+    """The batch existed, and ended."""
     publisher = FastPublisher(harness)
     first, answer = publisher.ask(1, START, header=WRONG)
     assert first == flow(0, 10)
@@ -347,8 +357,8 @@ def test_with_fail_a_first_message_that_is_refused_gets_a_flow_ack_and_its_error
     assert harness.engine.capacity.fast_batches() == 0
 
 
+@pytest.mark.feature("fast-ingest.message-errors")
 def test_limits_of_the_stream_refuse_messages_of_batches_too(harness: EngineHarness) -> None:
-    """Row 131."""
     harness.create("T", "t.>", allow_batched=True, max_msgs=2, discard="new", max_msg_size=5)
     publisher = FastPublisher(harness, gap="ok", subject="t.a")
     publisher.ask(1, START)
@@ -363,8 +373,8 @@ def test_limits_of_the_stream_refuse_messages_of_batches_too(harness: EngineHarn
 # --- pings -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("fast-ingest.ping")
 def test_a_ping_gets_the_latest_flow_ack_and_uses_up_no_sequence(harness: EngineHarness) -> None:
-    """Row 132."""
     publisher = FastPublisher(harness)
     publisher.send(1, START)
     publisher.append(2, 25)
@@ -374,8 +384,9 @@ def test_a_ping_gets_the_latest_flow_ack_and_uses_up_no_sequence(harness: Engine
     assert publisher.ask(26, COMMIT) == [final(26, 26)]
 
 
+@pytest.mark.feature("fast-ingest.ping")
 def test_a_ping_tells_what_was_lost_at_the_end(harness: EngineHarness) -> None:
-    """Row 132: with ok the batch goes on behind it, and a flow ack that becomes due is sent; with fail it is
+    """With ok the batch goes on behind it, and a flow ack that becomes due is sent; with fail it is
     over."""
     publisher = FastPublisher(harness, gap="ok")
     publisher.ask(1, START)
@@ -387,9 +398,10 @@ def test_a_ping_tells_what_was_lost_at_the_end(harness: EngineHarness) -> None:
     assert other.ask(4, PING) == [gap(1, 5), final(2, 1, "other")]
 
 
+@pytest.mark.feature("fast-ingest.any-size")
 @pytest.mark.parametrize("mode", ["fail", "ok"])
 def test_who_applied_the_same_messages_can_go_on_with_the_batch(mode: str) -> None:
-    """Row 133: what a stream knows of its batches follows from the messages alone, so that another one which
+    """What a stream knows of its batches follows from the messages alone, so that another one which
     applied them takes the batch over; with ok it tells the gap and goes on, with fail the gap is the end."""
     leader, follower = EngineHarness(), EngineHarness()
     publishers = []
@@ -411,8 +423,9 @@ def test_who_applied_the_same_messages_can_go_on_with_the_batch(mode: str) -> No
         assert heir.ask(11, APPEND) == [gap(7, 11), final(7, 7)]
 
 
+@pytest.mark.feature("fast-ingest.unknown-batch", "fast-ingest.any-size")
 def test_a_restart_ends_what_was_not_committed(harness: EngineHarness) -> None:
-    """Row 125, row 133: what was stored stays; the batch is unknown, as with the official server."""
+    """What was stored stays; the batch is unknown, as with the official server."""
     publisher = FastPublisher(harness, gap="ok")
     publisher.send(1, START)
     publisher.append(2, 3)
@@ -422,8 +435,9 @@ def test_a_restart_ends_what_was_not_committed(harness: EngineHarness) -> None:
     assert again.state("S")["messages"] == 3
 
 
+@pytest.mark.feature("fast-ingest.ping", "fast-ingest.ack-window")
 def test_a_ping_behind_the_end_gets_the_last_answer_again(harness: EngineHarness) -> None:
-    """Row 132, row 135: a lost final ack stalls nobody."""
+    """A lost final ack stalls no publisher."""
     publisher = FastPublisher(harness)
     publisher.send(1, START)
     publisher.ask(2, COMMIT)
@@ -434,10 +448,10 @@ def test_a_ping_behind_the_end_gets_the_last_answer_again(harness: EngineHarness
 # --- limits and time -------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("fast-ingest.timeout")
 def test_a_batch_that_was_silent_for_ten_seconds_is_forgotten_with_an_advisory(
     harness: EngineHarness,
 ) -> None:
-    """Row 134."""
     advisories = harness.listen(b"$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.S")
     silent, alive, pinging = (FastPublisher(harness, name) for name in ("silent", "alive", "pinging"))
     for publisher in (silent, alive, pinging):
@@ -458,8 +472,8 @@ def test_a_batch_that_was_silent_for_ten_seconds_is_forgotten_with_an_advisory(
     assert silent.heard() == []
 
 
+@pytest.mark.feature("fast-ingest.inflight")
 def test_so_many_batches_a_stream_and_a_server() -> None:
-    """Row 137."""
     harness = EngineHarness(batch_inflight_per_stream_max=3, batch_inflight_total_max=5)
     for name in ("A", "B"):
         harness.create(name, f"{name}.>", allow_batched=True, storage="memory")
@@ -475,15 +489,21 @@ def test_so_many_batches_a_stream_and_a_server() -> None:
     assert "error" not in FastPublisher(harness, "more", subject="B.x").ask(1, START)[0]
 
 
+@pytest.mark.feature("fast-ingest.inflight")
 def test_without_limits_of_its_own_a_stream_has_the_official_ones(harness: EngineHarness) -> None:
-    """Row 137."""
     assert (FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL) == (1000, 50_000)
     answers = [FastPublisher(harness, f"b{n}").ask(1, START)[0] for n in range(1001)]
     assert [n for n, answer in enumerate(answers) if "error" in answer] == [1000]
 
 
+@pytest.mark.feature(
+    "fast-ingest.reply-subject",
+    "fast-ingest.allow-batched",
+    "fast-ingest.id-length",
+    "fast-ingest.unknown-batch",
+)
 def test_errors_may_have_the_official_numbers() -> None:
-    """Row 122 to row 125, with `fast_ingest_errors: official`."""
+    """With `fast_ingest_errors: official`."""
     harness = EngineHarness(official_fast_errors=True)
     harness.create("S", "s.>", allow_batched=True)
     harness.create("PLAIN", "plain.>")
@@ -494,8 +514,8 @@ def test_errors_may_have_the_official_numbers() -> None:
     assert code(publisher.ask(2, APPEND)) == 10208
 
 
+@pytest.mark.feature("fast-ingest.allow-batched")
 def test_switching_batches_off_ends_them(harness: EngineHarness) -> None:
-    """Row 123."""
     publisher = FastPublisher(harness)
     publisher.ask(1, START)
     config = {"name": "S", "subjects": ["s.>"], "storage": "memory"}
@@ -505,8 +525,8 @@ def test_switching_batches_off_ends_them(harness: EngineHarness) -> None:
     assert code(publisher.ask(2, APPEND)) == 10206
 
 
+@pytest.mark.feature("fast-ingest.settings")
 def test_a_batch_may_persist_asynchronously() -> None:
-    """Row 140."""
     harness = EngineHarness()
     harness.create("S", "s.>", allow_batched=True, persist_mode="async")
     publisher = FastPublisher(harness)

@@ -132,12 +132,15 @@ def deliveries(draw: st.DrawFn) -> list[Step]:
     return brought
 
 
+@pytest.mark.feature(
+    "fast-ingest.gap-ok", "fast-ingest.gap-fail", "fast-ingest.message-errors", "fast-ingest.ping"
+)
 @settings(max_examples=150, deadline=None)
 @given(deliveries(), st.booleans(), st.integers(1, 12), st.integers(1, 5))
 def test_whatever_arrives_the_stream_holds_and_answers_say_what_the_model_says(
     steps: list[Step], gap_ok: bool, flow: int, run: int
 ) -> None:
-    """Rows 129 to 132: fail never stores past a gap, ok reports every gap, counts are right."""
+    """Fail never stores past a gap, ok reports every gap, counts are right."""
     harness = EngineHarness()
     harness.create("S", "s.>", allow_batched=True, storage="memory")
     harness.request("s.a", b"before", KNOWN)
@@ -201,6 +204,7 @@ class Client:
         assert not isinstance(answer, FlowAck) or answer.seq <= self.window.sent
 
 
+@pytest.mark.feature("fast-ingest.ack-window")
 @settings(max_examples=50, deadline=None)
 @given(
     publishers=st.lists(
@@ -213,7 +217,7 @@ class Client:
 def test_no_pattern_of_lost_answers_stalls_a_publisher(
     publishers: list[tuple[int, int, bool]], lost_answers: list[bool], lost_messages: list[int], run: int
 ) -> None:
-    """Row 135: the client's window against the server's flow control, several batches at once."""
+    """The client's window against the server's flow control, several batches at once."""
     harness = EngineHarness()
     harness.create("S", "s.>", allow_batched=True, storage="memory")
     clients = [
@@ -245,9 +249,9 @@ def test_no_pattern_of_lost_answers_stalls_a_publisher(
         assert log.messages == sum(client.committed for client in clients)
 
 
+@pytest.mark.feature("fast-ingest.any-size")
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read from /proc")
 def test_a_batch_takes_no_memory_for_its_length() -> None:
-    """Row 133."""
     harness = EngineHarness()
     harness.create("S", "s.>", allow_batched=True, storage="memory", max_msgs=1000)
     publisher = FastPublisher(harness, flow=500)

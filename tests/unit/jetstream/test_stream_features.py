@@ -28,8 +28,9 @@ def test_numbers_longer_than_python_converts_at_once(digits: int) -> None:
     assert format_number(10**digits) == "1" + "0" * digits
 
 
+@pytest.mark.feature("stream.subject-transform")
 def test_a_random_transform_is_drawn_once_before_the_batch() -> None:
-    """row 46: what chance decides is input of the stream, not part of it."""
+    """What chance decides is input of the stream, not part of it."""
     js = EngineHarness()
     js.create("S", "s.>", subject_transform={"src": "s.>", "dest": "{{random(5)}}.>"})
     draws = iter([3, 1, 4])
@@ -42,8 +43,8 @@ def test_a_random_transform_is_drawn_once_before_the_batch() -> None:
     assert [stream.log.load(seq).subject for seq in (1, 2, 3)] == [b"3.x", b"1.x", b"4.x"]  # type: ignore[union-attr]
 
 
+@pytest.mark.feature("stream.subject-transform", "stream.republish")
 def test_an_update_changes_what_is_stored_and_republished_from_then_on() -> None:
-    """row 46, row 47"""
     js = EngineHarness()
     heard = js.listen(b"copy.>")
     js.create("S", "s.>", republish={"src": "s.>", "dest": "copy.>"})
@@ -58,8 +59,8 @@ def test_an_update_changes_what_is_stored_and_republished_from_then_on() -> None
     assert js.state("S", subjects_filter=">")["subjects"] == {"s.1": 1, "t.2": 1}
 
 
+@pytest.mark.feature("stream.republish", "stream.message-ttl")
 def test_what_expires_leaves_a_marker_that_is_republished() -> None:
-    """row 47, row 63"""
     js = EngineHarness()
     heard = js.listen(b"copy.>")
     js.create("S", "s.>", subject_delete_marker_ttl=1_000_000_000, republish={"src": "s.>", "dest": "copy.>"})
@@ -69,8 +70,9 @@ def test_what_expires_leaves_a_marker_that_is_republished() -> None:
     assert headers.value_of(heard[1][1], headers.MARKER_REASON) == b"MaxAge"
 
 
+@pytest.mark.feature("stream.subject-transform")
 def test_a_million_subjects_are_not_remembered_by_a_transform() -> None:
-    """row 46: memory stays bounded."""
+    """Memory stays bounded."""
     js = EngineHarness()
     js.create("S", "s.>", subject_transform={"src": "s.>", "dest": "t.>"})
     for n in range(5000):

@@ -15,6 +15,8 @@ from penstock.store.disk import LocalDisk
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
 
+pytestmark = pytest.mark.feature("stream.long-requests")
+
 MANY = 60
 NOT_FOUND = 10059
 

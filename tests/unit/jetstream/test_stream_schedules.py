@@ -13,6 +13,8 @@ from penstock.protocol.durations import format_time
 from penstock.store.file import FileStore
 from tests.support.engine import START_NS, EngineHarness
 
+pytestmark = pytest.mark.feature("stream.schedules")
+
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
 
@@ -77,8 +79,8 @@ def test_a_repeating_schedule_stays_and_each_message_says_when_the_next_one_come
     assert header_of(js, b"t.1", "Nats-Scheduler") == b"s.1"
 
 
+@pytest.mark.feature("stream.rollup")
 def test_a_new_schedule_replaces_the_one_of_its_subject() -> None:
-    """schedules, row 48"""
     js = started()
     schedule(js, "s.1", "@every 10s", "t.1")
     schedule(js, "s.1", "@every 1h", "t.2")
@@ -116,16 +118,16 @@ def test_the_last_message_of_a_source_is_sampled_each_time() -> None:
     assert header_of(js, b"t.1", "B") == b"c"
 
 
+@pytest.mark.feature("stream.rollup", "stream.message-ttl")
 def test_what_is_produced_has_its_own_ttl_and_rolls_up() -> None:
-    """schedules, row 48, row 63"""
     js = started(allow_msg_ttl=True)
     schedule(js, "s.1", "@every 10s", "t.1", Nats_Schedule_TTL="5s", Nats_Schedule_Rollup="sub")
     assert after(js, 21 * SECOND) == {"s.1": 1, "t.1": 1}
     assert after(js, 26 * SECOND) == {"s.1": 1}
 
 
+@pytest.mark.feature("stream.subject-transform", "stream.republish")
 def test_a_transformed_stream_stores_what_is_produced_under_the_transformed_subject() -> None:
-    """schedules, row 46, row 47"""
     js = started(subject_transform={"src": "t.*", "dest": "u.$1"}, republish={"src": "u.>", "dest": "copy.>"})
     heard = js.listen(b"copy.>")
     schedule(js, "s.1", "@every 10s", "t.1")

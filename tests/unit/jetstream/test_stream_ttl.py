@@ -14,6 +14,8 @@ from penstock.protocol import headers
 from penstock.store.file import FileStore
 from tests.support.engine import START_NS, EngineHarness
 
+pytestmark = pytest.mark.feature("stream.message-ttl")
+
 SECOND = 1_000_000_000
 
 

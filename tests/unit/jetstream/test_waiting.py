@@ -1,4 +1,4 @@
-"""row 196. Publishes and API requests that wait for the disk, and those above the limits."""
+"""Publishes and API requests that wait for the disk, and those above the limits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from penstock.jetstream.stream import overflow
 from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 from tests.unit.jetstream.test_engine_durability import syncing_engine
+
+pytestmark = pytest.mark.feature("stream.request-queues")
 
 TOO_MANY = b"NATS/1.0 429 Too Many Requests\r\n\r\n"
 

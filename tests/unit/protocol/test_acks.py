@@ -10,6 +10,8 @@ from penstock.protocol import acks
 from penstock.protocol.acks import AckBody, AckKind, AckSubject
 from penstock.protocol.api import DecodeError, PullRequest
 
+pytestmark = pytest.mark.feature("consumer.ack")
+
 NAME = st.text(alphabet="abcXYZ-_0", min_size=1, max_size=8)
 NUMBER = st.integers(min_value=0, max_value=2**63 - 1)
 

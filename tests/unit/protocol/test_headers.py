@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from penstock.errors import MisuseError, ProtocolError
 from penstock.protocol import headers as h
 
+pytestmark = pytest.mark.feature("core.messages")
+
 NAMES = st.sampled_from(["A", "a", "Nats-Msg-Id", "Nats-Msg-Id-2", "X", "KV-Operation"])
 VALUES = st.text(
     alphabet=st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=12

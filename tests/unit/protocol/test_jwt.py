@@ -50,6 +50,8 @@ from penstock.protocol.user_templates import fill
 from tests.support.keys import OPERATOR, account_token, key, operator_token, user_token
 from tests.support.probes import signed
 
+pytestmark = pytest.mark.feature("security.operators")
+
 # Made by the official tools in 2019: version 1, long before scoped keys and the like.
 V1_USER = (
     "eyJ0eXAiOiJqd3QiLCJhbGciOiJlZDI1NTE5In0.eyJqdGkiOiJXTURGT1dHV1JGWkRGRFVSM0dPUkdESEtUTTdDUlZBVDQ1RkRFMllNRUY1N0"
@@ -107,7 +109,6 @@ def resigned(token: str, change: Any = None, head: dict[str, str] | None = None)
 
 @given(users)
 def test_user_claims_come_back(user: UserFields) -> None:
-    """Row 185."""
     claims = UserClaims(subject=USER.public, name="joe", expires=9, nats=user)
     found = decode_user(encode(claims, ACCOUNT, now_s=7))
     assert found == msgspec.structs.replace(claims, issuer=ACCOUNT.public, issued_at=7, id=found.id)

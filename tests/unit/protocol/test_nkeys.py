@@ -21,6 +21,8 @@ from penstock.protocol.nkeys import (
 from penstock.server.server_identity import new_server_id
 from tests.support.keys import key
 
+pytestmark = pytest.mark.feature("security.nkeys")
+
 SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"
 PUBLIC_KEY = "UCK5N7N66OBOINFXAYC2ACJQYFSOD4VYNU6APEJTAVFZB2SVHLKGEW7L"
 LETTERS = {Prefix.USER: "U", Prefix.ACCOUNT: "A", Prefix.OPERATOR: "O", Prefix.SERVER: "N",
@@ -31,7 +33,6 @@ prefixes = st.sampled_from(sorted(PUBLIC))
 
 
 def test_a_seed_of_another_implementation_gives_its_public_key() -> None:
-    """Row 184."""
     pair = KeyPair(f" {SEED}\n")
     assert pair.public == PUBLIC_KEY
     assert pair.seed == SEED

@@ -1,4 +1,4 @@
-"""row 196. The PROXY header before a connection's own bytes, both versions, split at every byte."""
+"""The PROXY header before a connection's own bytes, both versions, split at every byte."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pytest
 
 from penstock.errors import ProtocolError
 from penstock.protocol.proxy_protocol import V2_SIGNATURE, ProxyHeader, read_header
+
+pytestmark = pytest.mark.feature("connectivity.proxy-protocol")
 
 ADDRESSES_4 = bytes([192, 0, 2, 1, 198, 51, 100, 7]) + (40000).to_bytes(2, "big") + (4222).to_bytes(2, "big")
 MAPPED = bytes(10) + b"\xff\xff" + bytes([192, 0, 2, 1])

@@ -12,6 +12,8 @@ from penstock.errors import MisuseError
 from penstock.protocol.durations import NS_PER_S, format_time, parse_time
 from penstock.protocol.schedule_patterns import Cron, format_occurrence, load_zone, next_occurrence
 
+pytestmark = pytest.mark.feature("stream.schedules")
+
 NOON = "2026-03-10T12:00:00Z"  # a Tuesday
 
 

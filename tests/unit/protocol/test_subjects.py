@@ -12,6 +12,8 @@ from penstock.errors import InvalidSubjectError
 from penstock.kernels.routing import grammar
 from penstock.protocol import subjects as s
 
+pytestmark = pytest.mark.feature("core.subjects")
+
 # Every filter and every literal of up to three tokens over a tiny alphabet: small enough to try them all.
 LITERALS = [".".join(t) for n in (1, 2, 3, 4) for t in product("ab", repeat=n)]
 FILTERS = [

@@ -22,6 +22,8 @@ from penstock.protocol.transforms import (
     Transform,
 )
 
+pytestmark = pytest.mark.feature("core.subject-mapping", "stream.subject-transform")
+
 
 def lowest(n: int) -> int:
     assert n >= 1

@@ -96,6 +96,18 @@ def test_no_work_is_left_marked_as_undone() -> None:
     assert found == []
 
 
+def test_no_test_cites_a_row_of_a_table() -> None:
+    """Tests name features by markers. Where tables and their rows are the subject, rows have numbers."""
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group()}"
+        for path in committed_files()
+        if path.suffix in (".py", ".pyx", ".pxd", ".pyi", ".md")
+        if not {"spark", "pipelines"} & set(path.parts)
+        for match in re.finditer(r"\b[Rr]ows? \d+", path.read_text())
+    ]
+    assert found == []
+
+
 def test_every_make_command_the_readme_names_exists() -> None:
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)\b", (ROOT / "README.md").read_text(), re.M))
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))

@@ -19,6 +19,8 @@ from penstock.errors import MissingExtraError
 from penstock.extras import EXTRAS, need
 from tests.support.processes import ENVIRONMENT
 
+pytestmark = pytest.mark.feature("embedding.extras")
+
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OPTIONAL = PROJECT["optional-dependencies"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.kernels.wire.dispatch import ClientSink
 from penstock.kernels.wire.sinks import DirtyList, Sink, SinkSubscription
 from penstock.routing.account import Account
+
+pytestmark = pytest.mark.feature("security.accounts")
 
 
 def subscribed(account: Account, subject: bytes) -> ClientSink:

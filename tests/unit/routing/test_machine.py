@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -19,6 +20,8 @@ from penstock.routing.account import Account
 from penstock.routing.mapping import Destination, Mappings, SubjectMapping
 from tests.reference import mappings as mapping_model
 from tests.reference.subscription_index import matches
+
+pytestmark = pytest.mark.feature("core.subject-mapping", "core.queue-groups")
 
 CLIENTS = 3
 WORDS = ["a", "b"]

@@ -12,6 +12,8 @@ from penstock.errors import ConfigError
 from penstock.routing import mapping
 from penstock.routing.mapping import DROPPED, Destination, Mappings, SubjectMapping, WeightedChoice
 
+pytestmark = pytest.mark.feature("core.subject-mapping", "core.weighted-mapping")
+
 
 def never(n: int) -> int:
     raise AssertionError(f"asked for a number below {n}")

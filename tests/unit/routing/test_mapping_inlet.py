@@ -16,6 +16,8 @@ from penstock.routing.mapping import Destination, Mappings, SubjectMapping
 from tests.reference import mappings as model
 from tests.reference.subscription_index import matches
 
+pytestmark = pytest.mark.feature("core.subject-mapping")
+
 
 class Client:
     """One client that gets what it publishes."""

@@ -20,6 +20,8 @@ from penstock.routing.permissions import (
 )
 from tests.reference.permissions import WORLD, matches, may_publish, may_read, subjects_of
 
+pytestmark = pytest.mark.feature("security.permissions")
+
 TOKEN = st.sampled_from(["a", "b", "*"])
 # One token shorter than the model's subjects, so that `>` shows.
 FILTER = st.builds(

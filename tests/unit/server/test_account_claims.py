@@ -27,6 +27,8 @@ from penstock.server.auth.account_claims import (
 )
 from penstock.server.config.server_options import AccountJetStream, AccountOptions
 
+pytestmark = pytest.mark.feature("security.operators")
+
 NAME = "ACCOUNT"
 
 

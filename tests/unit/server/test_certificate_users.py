@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from penstock.server.auth.certificate_users import parse, user_of
 from tests.support.certificates import client_certificate
 
+pytestmark = pytest.mark.feature("security.tls-users")
+
 
 @pytest.mark.parametrize(
     ("text", "parts"),
@@ -30,7 +32,6 @@ from tests.support.certificates import client_certificate
     ],
 )
 def test_distinguished_names(text: str, parts: list[set[tuple[str, str]]] | None) -> None:
-    """Row 183."""
     assert parse(text) == (None if parts is None else tuple(map(frozenset, parts)))
 
 

@@ -9,6 +9,8 @@ from penstock.server.config.conf_parser import parse
 from penstock.server.config.directives import load, options_of
 from penstock.server.config.server_options import JetStreamOptions, ServerOptions, User
 
+pytestmark = pytest.mark.feature("operations.configuration")
+
 
 def options(text: str) -> ServerOptions:
     return options_of(parse(text, "t.conf", environ={}))

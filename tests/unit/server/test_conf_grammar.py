@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from penstock.errors import ConfigError
 from penstock.server.config.conf_parser import ConfMap, ConfNode, parse, parse_file
 
+pytestmark = pytest.mark.feature("operations.configuration")
+
 
 def values(tree: ConfMap) -> dict[str, object]:
     """The tree as plain values."""

@@ -7,6 +7,8 @@ import pytest
 from penstock.errors import ProtocolError
 from penstock.server.connect_message import ConnectMessage, parse_connect
 
+pytestmark = pytest.mark.feature("core.protocol")
+
 
 @pytest.mark.parametrize("value", ["1e400", "1" * 5000, "[" * 500 + "]" * 500, '{"a":[1e400]}'])
 def test_fields_of_connect_that_mean_nothing_are_skipped_whatever_they_hold(value: str) -> None:

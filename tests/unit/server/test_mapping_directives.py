@@ -10,6 +10,8 @@ from penstock.server.config.conf_parser import parse
 from penstock.server.config.directives import options_of
 from penstock.server.config.server_options import ServerOptions
 
+pytestmark = pytest.mark.feature("core.subject-mapping")
+
 
 def options(text: str) -> ServerOptions:
     return options_of(parse(text, "t.conf", environ={}))

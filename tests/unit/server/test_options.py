@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from penstock.errors import ConfigError
 from penstock.server.config.server_options import JetStreamOptions, ServerOptions, User
 
+pytestmark = pytest.mark.feature("operations.configuration")
+
 NAMES = {
     "ping_interval_ns": "ping_interval",
     "write_deadline_ns": "write_deadline",

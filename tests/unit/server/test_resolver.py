@@ -12,6 +12,8 @@ from penstock.server.config.option_checks import NS
 from penstock.server.config.server_options import ResolverOptions
 from tests.support.keys import account_token, key
 
+pytestmark = pytest.mark.feature("security.resolver")
+
 A, B, C = (key("account", name).public for name in "ABC")
 TOKENS = {name: account_token(name, head={"issued_at": 1}) for name in "ABC"}
 NOW = 1000 * NS

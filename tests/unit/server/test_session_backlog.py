@@ -8,6 +8,8 @@ import pytest
 
 from penstock.net.backlog import EAGER_BYTES, STALL_BYTES_MAX, BacklogWatch, Bounds
 
+pytestmark = pytest.mark.feature("core.slow-consumers", "core.write-deadline")
+
 
 class FakeTimer:
     def __init__(self, loop: FakeLoop, at_s: float, call: Any) -> None:

@@ -16,6 +16,8 @@ from penstock.server.connect_message import ConnectMessage, parse_connect
 from penstock.server.logging.protocol_trace import redacted
 from penstock.server.server_identity import new_server_id
 
+pytestmark = pytest.mark.feature("core.protocol")
+
 
 def parsed(before: ConnectMessage | None = None, /, **fields: Any) -> ConnectMessage:
     return parse_connect(json.dumps(fields).encode(), before or ConnectMessage())

@@ -13,6 +13,8 @@ from penstock.server.config import conf_parser
 from penstock.server.config.directives import options_of
 from penstock.server.config.server_options import ServerOptions, TlsOptions
 
+pytestmark = pytest.mark.feature("connectivity.tls")
+
 FILES = 'cert_file: "c.pem", key_file: "k.pem"'
 
 

@@ -9,6 +9,8 @@ from penstock.server.config import conf_parser
 from penstock.server.config.directives import options_of
 from penstock.server.config.server_options import TlsOptions, WebsocketOptions
 
+pytestmark = pytest.mark.feature("connectivity.websocket")
+
 
 def test_every_directive_sets_its_option() -> None:
     text = """websocket {

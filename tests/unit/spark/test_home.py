@@ -11,6 +11,8 @@ import pytest
 from penstock.spark import spark_home
 from penstock.spark.spark_home import ensure_compiled_spark, linked_home
 
+pytestmark = pytest.mark.feature("spark.sessions")
+
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -21,6 +21,8 @@ from penstock.spark.offsets import (
     split,
 )
 
+pytestmark = pytest.mark.feature("spark.stream")
+
 NOW = StreamBounds("S", "t1", first_seq=10, last_seq=20)
 
 

@@ -12,6 +12,8 @@ from penstock.spark.connection_options import ServerAddress, parse_server
 from penstock.spark.positions import EARLIEST, LATEST, Position, Positions, parse_time
 from penstock.spark.source_options import SourceOptionParser, SourceOptions
 
+pytestmark = pytest.mark.feature("spark.read", "spark.write")
+
 
 def parse(**given: str) -> SourceOptions:
     return SourceOptions.parse({"stream": "ORDERS", **given})

@@ -18,6 +18,8 @@ from penstock.errors import ConfigError
 from penstock.spark.decoders import JsonDecoder, MalformedPayloadError, decoder_for
 from penstock.spark.source_options import PayloadOptions
 
+pytestmark = pytest.mark.feature("spark.payloads")
+
 FIELDS = pa.struct(
     [
         ("id", pa.int32()),

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from penstock.spark.offsets import StreamBounds, StreamPosition, decode_offset, encode_offset
 from penstock.spark.progress import LagReport, source_progress
+
+pytestmark = pytest.mark.feature("spark.stream")
 
 
 def bounds(last_seq: int, created: str = "t") -> dict[str, StreamBounds]:

@@ -27,6 +27,8 @@ from penstock.protocol.subjects import matches
 from penstock.spark.positions import SEQUENCE_MAX
 from penstock.spark.pushdown import Pushed
 
+pytestmark = pytest.mark.feature("spark.pushdown")
+
 SEQ, SUBJECT, TIME, STREAM = ("seq",), ("subject",), ("time",), ("stream",)
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

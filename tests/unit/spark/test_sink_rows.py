@@ -10,6 +10,8 @@ from penstock.spark.sink_options import LEDGER_DEFAULT, SinkOptions, SubjectTemp
 from penstock.spark.sink_rows import Columns, Layout, header_column
 from penstock.spark.task_identity import Marker, TaskIdentity
 
+pytestmark = pytest.mark.feature("spark.write")
+
 
 def options(**given: str) -> SinkOptions:
     return SinkOptions.parse({"stream": "S", **given})

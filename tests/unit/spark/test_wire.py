@@ -18,6 +18,8 @@ from penstock.spark.connection_options import ConnectionOptions
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.wire import BlockingConnection
 
+pytestmark = pytest.mark.feature("spark.read")
+
 CERTIFICATE = Path(__file__).parents[2] / "support" / "tls.pem"  # for 127.0.0.1, self-signed, with its key
 INFO = b'INFO {"server_id":"X","version":"2.14.0","headers":true,"max_payload":1048576}\r\n'
 

@@ -24,6 +24,8 @@ from penstock.store.journal import read_entries
 from penstock.store.keys import StoreKey
 from penstock.store.store_check import StoreChecker, StoreReport
 
+pytestmark = pytest.mark.feature("cli.store")
+
 KEY = StoreKey("aes", "correct horse")
 KINDS = ["plain", "compressed", "encrypted", "encrypted and compressed"]
 BLOCK_SIZE = 900

@@ -16,6 +16,8 @@ from penstock.store.files import FORMAT, OpenFiles, pack_meta, unpack_meta
 from penstock.store.store_check import StoreChecker
 from tests.support.engine import EngineHarness
 
+pytestmark = pytest.mark.feature("operations.upgrades")
+
 NAME, CONTENT = "ORDERS", b'{"config":{"name":"ORDERS"}}'
 
 

@@ -15,6 +15,8 @@ from penstock.errors import StoreCorruptError, StoreWriteError
 from penstock.store.files import OpenFiles
 from penstock.store.journal import FileConsumerStore, frame_entry, read_entries
 
+pytestmark = pytest.mark.feature("stream.recovery")
+
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:

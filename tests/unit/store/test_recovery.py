@@ -14,6 +14,8 @@ from penstock.errors import StoreError, StoreWriteError
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.store.file import FileStore
 
+pytestmark = pytest.mark.feature("stream.recovery")
+
 
 def messages(log: StreamLog) -> list[tuple[int, bytes, bytes, bytes]]:
     """Every live message, in order."""

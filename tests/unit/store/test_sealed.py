@@ -16,6 +16,8 @@ from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from penstock.store.keys import StoreKey
 
+pytestmark = pytest.mark.feature("stream.encryption", "stream.compression")
+
 SECRET = b"the payload nobody may read " * 3
 KEY = StoreKey("aes", "correct horse")
 BLOCK_SIZE = 2000

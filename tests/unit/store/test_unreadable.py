@@ -17,6 +17,8 @@ from penstock.store.file import FileStore
 from penstock.testing.sim.sim_disk import SimDisk
 from tests.support.consumers import ConsumerBench
 
+pytestmark = pytest.mark.feature("stream.recovery", "operations.fault-containment")
+
 BLOCK = 64 * 1024
 PAYLOAD = b"." * 2000
 
