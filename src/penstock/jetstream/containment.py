@@ -82,18 +82,22 @@ class Containment:
     @contextmanager
     def changing(self, asset: StreamReplica | ConsumerReplica) -> Iterator[None]:
         """A request changes it. What is raised comes out; what was not foreseen leaves the asset doubtful."""
-        from penstock.jetstream.stream.stream_replica import StreamReplica
-
         try:
             yield
-        except FORESEEN:
-            raise
         except Exception as error:
-            if isinstance(asset, StreamReplica):
-                self.stream_failed(error, asset)
-            else:
-                self.consumer_failed(error, asset)
+            self.change_failed(error, asset)
             raise
+
+    def change_failed(self, error: Exception, asset: StreamReplica | ConsumerReplica) -> None:
+        """The same for a request that is made so often that it has a `try` statement of its own: pulls."""
+        from penstock.jetstream.stream.stream_replica import StreamReplica
+
+        if isinstance(error, FORESEEN):
+            return
+        if isinstance(asset, StreamReplica):
+            self.stream_failed(error, asset)
+        else:
+            self.consumer_failed(error, asset)
 
     # --- what becomes of it --------------------------------------------------------------------
 

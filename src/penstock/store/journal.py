@@ -115,7 +115,7 @@ class FileConsumerStore:
         self._disk = files.disk
         self._pending = bytearray()
         self._state: bytes | None = None
-        self._generation = 0  # of the journal that is written
+        self._go_to(0)
         self._count = 0  # of its entries
         self._link: bytes | None = None  # what it has to begin with
         self._base = 0  # of the snapshot that is on disk
@@ -154,9 +154,11 @@ class FileConsumerStore:
         """Was close() or delete() called?"""
         return self._closed
 
-    @property
-    def _journal(self) -> Path:
-        return self._journal_of(self._generation)
+    def _go_to(self, generation: int) -> None:
+        """Sets which journal is written. Its path is kept, because to build one takes longer than to frame an
+        entry, and each batch of acks and each pull is a write."""
+        self._generation = generation
+        self._journal = self._journal_of(generation)
 
     def _journal_of(self, generation: int) -> Path:
         return self._directory / f"journal.{generation}"
@@ -174,13 +176,13 @@ class FileConsumerStore:
         self._files.background.drain()
         self.write()
         self._state, self._base = read_state(self._files, self._directory / STATE)
-        self._generation = self._base
+        self._go_to(self._base)
         self._link = None
         entries, whole = self._read_journal()
         self._count = len(entries)
         # Of a snapshot that didn't come to disk: its journal goes on where the one before it ends.
         while whole and self._follows(self._generation + 1):
-            self._generation += 1
+            self._go_to(self._generation + 1)
             more, whole = self._read_journal()
             is_empty = not self._written and self._appended is None
             self._link = frame_link(self._count, self._generation) if is_empty else None
@@ -266,8 +268,10 @@ class FileConsumerStore:
         self.journal_bytes += len(framed)
 
     def write(self) -> None:
+        if not self._pending:
+            return
         encrypted = self._appended is not None or (self._files.vault.encrypts and not self._written)
-        if encrypted and self._appended is None and self._pending:
+        if encrypted and self._appended is None:
             self._appended = AppendedFile(self._files, self._journal)
         while self._pending:
             if self._appended is not None:
@@ -276,8 +280,9 @@ class FileConsumerStore:
                 count = self._files.write(self._journal, bytes(self._pending), self._written)
                 self._written += count
             del self._pending[:count]
-            self._names_changed |= self._journal not in self._unsynced
-            self._unsynced.add(self._journal)
+            if self._journal not in self._unsynced:
+                self._names_changed = True
+                self._unsynced.add(self._journal)
 
     def sync(self) -> None:
         # What a sync in the background covers is not on the disk before that ends.
@@ -360,7 +365,7 @@ class FileConsumerStore:
 
     def _next_generation(self) -> None:
         self._files.forget(self._journal)
-        self._generation += 1
+        self._go_to(self._generation + 1)
         self._link, self._count = frame_link(self._count, self._generation), 0
         self._appended = None
         self._written = self.journal_bytes = 0

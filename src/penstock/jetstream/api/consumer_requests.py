@@ -217,8 +217,11 @@ def next_messages(engine: JetStreamEngine, request: ApiRequest) -> None:
     if request.header and not headers.api_level_suffices(request.header, engine.config.api_level):
         consumer.send_status(request.reply, REQUIRED_API_LEVEL.block())
         return
-    with engine.containment.changing(consumer):
+    try:
         consumer.request_messages(request.reply, request.payload, request.now)
+    except Exception as error:
+        engine.containment.change_failed(error, consumer)
+        raise
 
 
 # --- helpers -----------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from penstock.jetstream.api import (
     transfer_requests,
 )
 from penstock.jetstream.api.api_table import ApiRequest, ApiTable, Endpoint
-from penstock.jetstream.api.waiting import Queue, queue_of
+from penstock.jetstream.api.waiting import queue_of
 from penstock.kernels.log.direct_get import DirectGets
 from penstock.kernels.wire.dispatch import publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
@@ -98,11 +98,10 @@ class ApiService:
         """Answers now; while a sync runs, messages are routed or an earlier request of the client is
         unfinished, after that."""
         engine = self._engine
-        queue = queue_of(endpoint) if endpoint is not None else Queue.NONE
         if engine.slices.holds(request.origin):
-            engine.slices.after(request.origin, lambda: self._serve(endpoint, request), queue)
+            engine.slices.after(request.origin, lambda: self._serve(endpoint, request), queue_of(endpoint))
         elif engine.group.in_flight:
-            engine.group.after(lambda: self._serve(endpoint, request), queue)
+            engine.group.after(lambda: self._serve(endpoint, request), queue_of(endpoint))
         elif engine.tick.is_routing:
             engine.tick.defer(lambda: self._serve(endpoint, request))
         elif endpoint is None:
@@ -132,6 +131,8 @@ class ApiService:
             response = endpoint.handler(engine, request)
         except REFUSALS as error:
             self._conclude(endpoint, request, self._refusal(endpoint, request, error), failed=True)
+            return
+        if response is None:  # a pull: by far the most frequent request
             return
         if isinstance(response, Generator):
             finish = partial(self._finish, endpoint, request)

@@ -34,9 +34,10 @@ class Queue(Enum):
     NONE = ""  # not counted
 
 
-def queue_of(endpoint: Endpoint) -> Queue:
-    """Where requests to an endpoint wait. Pull requests and direct gets have limits of their own."""
-    if not endpoint.json_errors:
+def queue_of(endpoint: Endpoint | None) -> Queue:
+    """Where requests to an endpoint wait, or to none. Pull requests and direct gets have limits of their
+    own."""
+    if endpoint is None or not endpoint.json_errors:
         return Queue.NONE
     return Queue.INFO if endpoint.verbs in INFO_VERBS else Queue.API
 

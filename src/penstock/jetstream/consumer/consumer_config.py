@@ -157,6 +157,8 @@ def ack_waits_ns(config: ConsumerConfig) -> list[int]:
 
 def sample_percent(config: ConsumerConfig) -> int:
     """Of how many in a hundred acks a metric is made."""
+    if not config.sample_freq:  # asked for each batch of acks
+        return 0
     return min(natural(config.sample_freq.removesuffix("%")) or 0, 100)
 
 
