@@ -17,6 +17,7 @@ cdef class LoopBudget:
     cdef bint scheduled             # call_soon(turn) is on its way
     cdef bint in_turn               # turn() runs
     cdef uint64_t began, until      # of the part that runs, ns
+    cdef bint short                 # the budget of the part or turn that runs is SHORT
     cdef uint64_t crowded_until
     cdef unsigned int depth         # parts begun and not ended: a layer's part has those of its connection in it
     cdef uint64_t now(self) except? 0

@@ -78,7 +78,8 @@ cdef class LoopBudget:
         if self.depth == 1:
             self.began = self.now()
             if not self.in_turn:        # of a turn, all parts have one budget
-                most = SHORT if self.began < self.crowded_until else LONG
+                self.short = self.began < self.crowded_until
+                most = SHORT if self.short else LONG
                 self.until = self.began + (most - used if used < most else 0)
         return 0
 
@@ -122,7 +123,8 @@ cdef class LoopBudget:
         cdef uint64_t now = self.now()
         self.scheduled = False
         self.in_turn = True
-        self.until = now + (SHORT if now < self.crowded_until else LONG)
+        self.short = now < self.crowded_until
+        self.until = now + (SHORT if self.short else LONG)
         try:
             while left:
                 left -= 1

@@ -57,7 +57,8 @@ cdef enum:
     MAPPED_SIZE_MAX = 4096          # bytes of both subjects of one that is: a transform makes 32 KiB of a few
     STALL_THRESHOLD = 8 << 20       # bytes
     AHEAD = 32                      # publishes whose lookups wait for memory together
-    TAKEN_MAX = 32                  # publishes and deliveries between two looks at the clock
+    TAKEN_MAX = 32                  # deliveries between two looks at the clock
+    UNLOOKED_MAX = 128              # publishes between two looks in a long part: a look costs half a publish
     LIGHT_BYTES = 16 << 10          # a read with more is no light one
 
 
@@ -561,6 +562,12 @@ cdef class Ingress:
             return True
         return False
 
+    cdef int unlooked_max(self) noexcept:
+        """How many publishes may pass between two looks at the clock."""
+        if self.trigger is None or self.trigger.budget.short or self.mapper is not None:    # (which may call Python)
+            return AHEAD
+        return UNLOOKED_MAX
+
     cdef bint is_over(self) except -1:
         """Is the budget of this part used up?"""
         if self.trigger is None or self.on_wait is None or self.unbounded or not self.trigger.budget.is_spent():
@@ -610,15 +617,18 @@ cdef class Ingress:
         cdef Lookup sought[AHEAD]
         cdef int count
         cdef int op = OP_PUB
-        cdef bint fresh = self.fresh
+        cdef int most = self.unlooked_max()
+        # A part begins with something, so that it comes forward. What comes after a control frame looks at the clock.
+        cdef int unlooked = 0 if self.fresh else most
         self.fresh = False
         while not self.sink.closed:
-            # A part begins with something, so that it comes forward; and what is at its end looks at no clock.
-            if not fresh and op == OP_PUB and self.is_over():
-                break
-            fresh = False
+            if unlooked >= most and op == OP_PUB:   # what is at its end looks at no clock
+                if self.is_over():
+                    break
+                unlooked = 0
             count = self.take_ahead(ahead, sought, &op)
             if count:
+                unlooked += count
                 self.publish_ahead(ahead, sought, count)
                 if self.sink.closed or self.spent:
                     break
@@ -749,6 +759,7 @@ cdef class Ingress:
         if self.publish_check is not None:
             subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
             if subject not in self.allowed:
+                self.sink.called = True
                 verdict = self.publish_check(subject)
                 if not verdict:
                     return False
