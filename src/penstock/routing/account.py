@@ -1,7 +1,7 @@
-"""An account: one closed world of subjects, with its own index of subscriptions.
+"""An account: an isolated subject namespace with its own subscription index.
 
-Invariant: a message leaves its account by an import alone: a subscription of one account whose sink routes
-in another (`import_router`).
+Invariant: a message leaves its account only through an import, which is a subscription in one account whose
+sink routes in another account (`import_router`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ServiceCallback = Callable[[bytes, bytes, bytes, bytes, Sink | None], object]
 
 
 class Account:
-    """A name, what is subscribed under it, and what changes the subjects of its clients' publishes.
+    """A name, a subscription index, and the subject mapper of the clients' publishes.
 
-    mapper -- for the inlets of its clients; None while there are no mappings.
+    `mapper` is None while the account has no mappings.
     """
 
     def __init__(self, name: str) -> None:
@@ -32,16 +32,16 @@ class Account:
         self.mapper: SubjectMapper | None = None
 
     def set_mappings(self, mappings: Mappings, below: Below) -> None:
-        """Maps what is published by clients that join from now on.
+        """Sets the mappings for clients that join the account from now on.
 
         Args:
-            mappings: the account's.
-            below: `below(n)` draws evenly from 0..n-1.
+            mappings: mappings of the account.
+            below: `below(n)` returns a uniformly distributed integer in [0, n).
         """
         self.mapper = SubjectMapper(lambda subject: mappings.decide(subject, below))
 
     def publish(self, subject: bytes, payload: bytes, *, reply: bytes = b"", header: bytes = b"") -> int:
-        """Publishes for the server itself; returns how many took it."""
+        """Publishes a message of the server itself; returns the number of receivers."""
         return publish(self.index, subject, reply, header, payload)
 
     def subscribe_service(
@@ -50,15 +50,16 @@ class Account:
         """Subscribes a Python callable.
 
         Args:
-            subject: the filter.
-            callback: gets subject, reply, header block, payload and the publisher's sink (None: the server).
-            before: runs before each call, e.g. to apply what is pending for streams.
+            subject: filter to subscribe to.
+            callback: called with subject, reply, header block, payload and the publisher's sink (None for
+                messages of the server).
+            before: runs before each call, for example to apply pending publishes to streams.
         """
         subscription = SinkSubscription(ServiceSink(callback, before), subject)
         self.index.insert(subscription)
         return subscription
 
     def unsubscribe(self, subscription: SinkSubscription) -> None:
-        """Takes a subscription out; nothing reaches it any more."""
+        """Removes a subscription; it receives no further messages."""
         subscription.closed = True
         self.index.remove(subscription)

@@ -1,13 +1,13 @@
-"""The imports of all accounts at work: what `sharing` describes, as sinks in the accounts' indexes.
+"""Routes messages between accounts: the configured imports, as sinks in the accounts' indexes.
 
-`ImportRouter.set_up` makes what is there what is configured, at start and at every reload: imports that are
-not wanted any more end, those that stay are left alone with the requests they wait for, new ones begin.
+`ImportRouter.set_up` compares the active imports with the configured ones, at start and at every reload. It
+removes obsolete imports, adds new ones, and leaves unchanged ones alone, with their pending requests.
 
-Invariants: a service import is one subscription in the importing account. A stream import is one shadow, in
-the exporting account, for each subscription of the importing account that overlaps it; shadows come and go
-with the subscriptions they stand for.
+Invariants: a service import is one subscription in the importing account. A stream import is one forwarding
+subscription in the exporting account for each overlapping subscription of the importing account; it is
+added and removed together with that subscription.
 
-Streams of JetStream and clients get imported streams; the server's own services and imports don't: a stream
+JetStream streams and clients receive imported streams; the server's own services and imports do not: a stream
 import of `>` must not let another account's requests reach this one's API.
 """
 
@@ -51,16 +51,17 @@ class _Key(NamedTuple):
 
 
 class ImportRouter:
-    """The imports of a server's accounts.
+    """Maintains the imports of all accounts of a server.
 
     Args:
-        clock: ns since 1970.
-        seed: callable that gives 64 random bits.
-        describe: (origin, share) -> JSON for services about who asks, b"" for nothing.
-        chain: (account that asks, header block, origin, share) -> the same where the request came there by an
-            import.
-        measure: (exporting account, export, import) -> how its requests are measured.
-        on_first: called when a request waits for an answer and none did before: `expire` is wanted.
+        clock: returns ns since 1970.
+        seed: returns 64 random bits.
+        describe: (origin, share) -> JSON about the requesting client, b"" for nothing.
+        chain: (requesting account, header block, origin, share) -> the same for a request that reached
+            that account through an import.
+        measure: (exporting account, export, import) -> the latency measurement of its requests.
+        on_first: called when the first request starts to wait for a reply, so that
+            `expire` is called periodically.
     """
 
     def __init__(
@@ -80,16 +81,16 @@ class ImportRouter:
         self._measure = measure
         self._on_first = on_first
         self._services: dict[_Key, tuple[Account, Account, SinkSubscription]] = {}
-        self._streams: dict[_Key, tuple[ImportShadows, _Stream]] = {}
-        self._shadows: dict[str, ImportShadows] = {}
+        self._streams: dict[_Key, tuple[ForwardingSubscriptions, _Stream]] = {}
+        self._forwarding: dict[str, ForwardingSubscriptions] = {}
         self._tables: list[ReplyTable] = []
 
     def set_up(self, accounts: Mapping[str, Account], sharing: Mapping[str, AccountSharing]) -> None:
-        """Makes the imports those of `sharing`, which `sharing.check` found right.
+        """Makes the active imports match `sharing`, which `imports_exports.check` has accepted.
 
         Args:
-            accounts: all that take part, by name.
-            sharing: their exports and imports.
+            accounts: all accounts that import or export, by name.
+            sharing: their exports and imports, by account name.
         """
         wanted: dict[_Key, None] = {}
         for name, own in sharing.items():
@@ -109,7 +110,7 @@ class ImportRouter:
         self.renew_mappings()
 
     def renew_mappings(self) -> None:
-        """Mappings of accounts may have changed."""
+        """Takes over the current mappings of the exporting accounts."""
         for _, exporter, subscription in self._services.values():
             sink = subscription.sink
             assert isinstance(sink, ImportSink)
@@ -117,7 +118,7 @@ class ImportRouter:
 
     @property
     def shortest_threshold_ns(self) -> int:
-        """The least time that any imported service has for an answer; 0 when there is none."""
+        """The shortest response threshold of all service imports, ns; 0 when there is none."""
         thresholds = [
             sink.threshold_ns
             for _, _, subscription in self._services.values()
@@ -126,7 +127,7 @@ class ImportRouter:
         return min(thresholds, default=0)
 
     def expire(self, now: int) -> int:
-        """Ends requests that waited too long; returns how many still wait."""
+        """Ends requests whose response threshold has passed; returns the number of pending requests."""
         return sum(table.expire(now) for table in self._tables)
 
     def _end(self, key: _Key) -> None:
@@ -134,8 +135,8 @@ class ImportRouter:
             importer, _, subscription = self._services.pop(key)
             importer.unsubscribe(subscription)
         else:
-            shadows, stream = self._streams.pop(key)
-            shadows.remove(stream)
+            forwarding, stream = self._streams.pop(key)
+            forwarding.remove(stream)
 
     def _begin_service(self, key: _Key, entry: ServiceImport, accounts: Mapping[str, Account]) -> None:
         importer, exporter, made = accounts[key.importer], accounts[entry.account], plan(entry)
@@ -162,15 +163,15 @@ class ImportRouter:
 
     def _begin_stream(self, key: _Key, entry: StreamImport, accounts: Mapping[str, Account]) -> None:
         importer = accounts[key.importer]
-        shadows = self._shadows.get(importer.name)
-        if shadows is None:
-            shadows = self._shadows[importer.name] = ImportShadows(importer.index)
+        forwarding = self._forwarding.get(importer.name)
+        if forwarding is None:
+            forwarding = self._forwarding[importer.name] = ForwardingSubscriptions(importer.index)
         stream = _Stream(accounts[entry.account].index, plan(entry), entry.allow_trace)
-        shadows.add(stream)
-        self._streams[key] = (shadows, stream)
+        forwarding.add(stream)
+        self._streams[key] = (forwarding, stream)
 
     def _table(self, account: Account) -> None:
-        """The account can have requests across accounts."""
+        """Gives the account a reply table, which requests between accounts need."""
         if account.index.replies is None:
             table = ReplyTable(account.index, self._clock, self._seed())
             table.on_first = self._on_first
@@ -179,18 +180,21 @@ class ImportRouter:
 
 
 class _Stream:
-    """One imported stream: the exporting index, and how subjects there and here belong together."""
+    """One stream import: the exporting index, and the translation of subjects in both directions."""
 
     def __init__(self, index: SubscriptionIndex, made: ImportPlan, allow_trace: bool) -> None:
         self.index = index
         self.allow_trace = allow_trace
         self._plan = made
-        # To the importing account's names of messages, to the exporting account's of filters.
+        # Message subjects go to the importing account's names, filters to the exporting account's names.
         self.inward = Rewriter(made.remote_tokens, made.local_tokens) if made.renames else None
         self._outward = Rewriter(made.local_tokens, made.remote_tokens) if made.renames else None
 
     def filter_for(self, subject: str) -> str | None:
-        """What a subscription to `subject` gets of it, in the exporting account's names; None = nothing."""
+        """The part of the import that a subscription to `subject` receives, in the exporting account's names.
+
+        None when they do not overlap.
+        """
         common = intersection(subject, self._plan.local)
         if common is None:
             return None
@@ -199,10 +203,13 @@ class _Stream:
         return common if self._outward is None else self._outward.apply(common.encode()).decode()
 
 
-class ImportShadows:
-    """What stands in other accounts for the subscriptions of one; watches its index.
+class ForwardingSubscriptions:
+    """Keeps forwarding subscriptions in exporting accounts for the subscriptions of one importing account.
 
-    Args: index: of the importing account.
+    Watches the importing account's index.
+
+    Args:
+        index: index of the importing account.
     """
 
     def __init__(self, index: SubscriptionIndex) -> None:
@@ -211,38 +218,38 @@ class ImportShadows:
         self._of: dict[SinkSubscription, list[tuple[_Stream, SinkSubscription]]] = {}
 
     def add(self, stream: _Stream) -> None:
-        """One more imported stream."""
+        """Adds an imported stream."""
         self._streams.append(stream)
         self._index.watcher = self
         for subscription in self._index.subscriptions():
-            self._cast(subscription, stream)
+            self._forward(subscription, stream)
 
     def remove(self, stream: _Stream) -> None:
-        """The stream is imported no more."""
+        """Removes an imported stream."""
         self._streams.remove(stream)
-        for subscription, shadows in list(self._of.items()):
-            for its, shadow in shadows:
+        for subscription, forwarding in list(self._of.items()):
+            for its, forwarding_one in forwarding:
                 if its is stream:
-                    _lift(its, shadow)
-            kept = [pair for pair in shadows if pair[0] is not stream]
-            if kept:
-                self._of[subscription] = kept
+                    _unforward(its, forwarding_one)
+            remaining = [pair for pair in forwarding if pair[0] is not stream]
+            if remaining:
+                self._of[subscription] = remaining
             else:
                 del self._of[subscription]
         if not self._streams:
             self._index.watcher = None
 
     def inserted(self, sub: SinkSubscription) -> None:
-        """The index has one more subscription."""
+        """Index callback: a subscription was added."""
         for stream in self._streams:
-            self._cast(sub, stream)
+            self._forward(sub, stream)
 
     def removed(self, sub: SinkSubscription) -> None:
-        """The index has this subscription no more."""
-        for stream, shadow in self._of.pop(sub, ()):
-            _lift(stream, shadow)
+        """Index callback: a subscription was removed."""
+        for stream, forwarding_one in self._of.pop(sub, ()):
+            _unforward(stream, forwarding_one)
 
-    def _cast(self, subscription: SinkSubscription, stream: _Stream) -> None:
+    def _forward(self, subscription: SinkSubscription, stream: _Stream) -> None:
         if isinstance(subscription.sink, _INTERNAL):
             return
         subject = stream.filter_for(subscription.subject.decode("utf-8", "surrogateescape"))
@@ -250,18 +257,18 @@ class ImportShadows:
             return
         sink = ShadowSink(subscription, stream.inward, stream.allow_trace)
         name = subject.encode("utf-8", "surrogateescape")
-        shadow = SinkSubscription(sink, name, subscription.queue, subscription.sid)
-        stream.index.insert(shadow)
-        self._of.setdefault(subscription, []).append((stream, shadow))
+        forwarding_one = SinkSubscription(sink, name, subscription.queue, subscription.sid)
+        stream.index.insert(forwarding_one)
+        self._of.setdefault(subscription, []).append((stream, forwarding_one))
 
 
-def _lift(stream: _Stream, shadow: SinkSubscription) -> None:
-    shadow.closed = True
-    stream.index.remove(shadow)
+def _unforward(stream: _Stream, forwarding_one: SinkSubscription) -> None:
+    forwarding_one.closed = True
+    stream.index.remove(forwarding_one)
 
 
 def intersection(one: str, other: str) -> str | None:
-    """The filter of the subjects that both filters match; None when there are none."""
+    """The filter of the subjects that both filters match; None when there is none."""
     left, right = one.split("."), other.split(".")
     found: list[str] = []
     for i, (a, b) in enumerate(zip(left, right, strict=False)):

@@ -1,15 +1,15 @@
-"""What accounts share: the exports and imports of a configuration, and whether they may be.
+"""Exports and imports of accounts: their configuration and its validation.
 
-A *stream* export lets others receive what is published in the account; a *service* export lets others
-publish requests into it and receive the answers. An import takes one export, under a subject of its own.
+A *stream* export lets other accounts receive messages; a *service* export lets them send requests and
+receive the replies. An import takes one export, under a subject of its own.
 
-`check` holds all accounts against each other with the official server's rules, order and texts: exports
-first, then stream imports, then service imports, each only if those before it were right. Imports must not
-form a cycle, so that a message ends somewhere.
+`check` validates all accounts together, with the official server's rules, order and texts: exports first,
+then stream imports, then service imports, each step only if the one before found no error. Imports must not
+form a cycle, because a message would then be routed for ever.
 
-Invariants: configurations are frozen; an import whose check was silent can be built (`plans`).
+Invariants: configurations are frozen; `plan` accepts every import that `check` accepts.
 
-Rejected: letting each account check itself. An import is right or wrong together with another account.
+Rejected: validating each account alone. Whether an import is valid depends on the exporting account.
 """
 
 from __future__ import annotations
@@ -31,102 +31,102 @@ CYCLE_DEPTH_MAX = 1024
 
 
 class ResponseType(Enum):
-    """How many answers a request to an exported service gets; the values are what accountz shows."""
+    """How many replies a request to an exported service gets. The values are those of accountz."""
 
     SINGLETON = "Singleton"
-    """One."""
+    """One reply."""
     STREAMED = "Streamed"
-    """Any number, until an empty message or until none came for the response threshold."""
+    """Any number, until an empty message arrives or the response threshold passes without one."""
     CHUNKED = "Chunked"
-    """The parts of one answer: as STREAMED."""
+    """The parts of one reply; handled as STREAMED."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Measuring an exported service. Block `latency`."""
+    """Latency measurement of an exported service. Block `latency`."""
 
     subject: str
-    """Where measurements are published, in the exporting account. `subject`."""
+    """Subject of the measurements, in the exporting account. `subject`."""
     sampling: int = SAMPLING_MAX
-    """Percent of the requests measured, 1..100 (default); 0 = those whose headers ask for it (`headers`).
+    """Percent of the requests measured, 1..100 (default); 0 = requests with tracing headers (`headers`).
     `sampling`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """What both kinds of exports have."""
+    """Fields of both kinds of exports."""
 
     subject: str
     """Filter of what is exported. `stream` or `service`."""
     accounts: tuple[str, ...] | None = None
-    """Names of the accounts that may import it. Default None = all. `accounts`."""
+    """Names of the accounts that may import it. Default None = all accounts. `accounts`."""
     account_token_position: int = 0
     """Number (from 1) of the `*` in `subject` that must be the importing account's name. Default 0 = none.
     `account_token_position`."""
     token_required: bool = False
-    """Whether an import must be `activated`. Default off. (Account JWTs only.)"""
+    """Whether an import needs an activation token. Default off. (Account JWTs only.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamExport(Export):
-    """Others may receive these subjects."""
+    """Subjects whose messages other accounts may receive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceExport(Export):
-    """Others may publish requests to these subjects."""
+    """Subjects to which other accounts may send requests."""
 
     response: ResponseType = ResponseType.SINGLETON
-    """How many answers a request gets. Default one. `response_type`, `response`."""
+    """How many replies a request gets. Default one. `response_type`, `response`."""
     response_threshold_ns: int = RESPONSE_THRESHOLD_NS
-    """How long an answer is waited for, ns. Default 2 minutes. `response_threshold`, `threshold`,
+    """How long to wait for a reply, ns. Default 2 minutes. `response_threshold`, `threshold`,
     `response_max_time`, `response_time`."""
     latency: Latency | None = None
-    """Measurements; None (default) = none. `latency`."""
+    """Latency measurements. Default None = none. `latency`."""
     allow_trace: bool = False
-    """Whether message traces go on in this account. Default off. `allow_trace`."""
+    """Whether message traces continue in this account. Default off. `allow_trace`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamImport:
-    """Receive what another account exports."""
+    """Receives messages that another account exports."""
 
     account: str
     """The exporting account. `stream.account`."""
     subject: str
     """Filter of its subjects. `stream.subject`."""
     to: str = ""
-    """What they are called here; wildcards as `*` in order or as `$n`. Default: the same. `to`; with `prefix`
+    """Local subject; wildcards as `*` in order or as `$n`. Default: as `subject`. `to`; with `prefix`
     it is the prefix, a dot and the subject."""
     allow_trace: bool = False
-    """Whether message traces go on in this account. Default off. `allow_trace`."""
+    """Whether message traces continue in this account. Default off. `allow_trace`."""
     activated: bool = False
-    """Was a token of the exporting account shown and verified? (Account JWTs only.)"""
+    """Whether an activation token of the exporting account was verified. (Account JWTs only.)"""
 
     @property
     def local(self) -> str:
-        """What it is called here, as configured."""
+        """The local subject, as configured."""
         return self.to or self.subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceImport:
-    """Send requests to another account."""
+    """Sends requests to a service of another account."""
 
     account: str
     """The exporting account. `service.account`."""
     subject: str
     """Filter of its subjects. `service.subject`."""
     to: str = ""
-    """What requests are published to here. Default: the same. `to`."""
+    """Local subject of requests. Default: the same as `subject`. `to`."""
     share: bool = False
-    """Whether the service learns who asks. Default off. `share`."""
+    """Whether the service receives details about the requesting client. Default off. `share`."""
     activated: bool = False
-    """Was a token of the exporting account shown and verified? (Account JWTs only.)"""
+    """Whether an activation token of the exporting account was verified. (Account JWTs only.)"""
 
     @property
     def local(self) -> str:
-        """What it is called here, as configured."""
+        """The local subject, as configured."""
         return self.to or self.subject
 
 
@@ -135,7 +135,7 @@ AnyImport = StreamImport | ServiceImport
 
 
 class AccountSharing(Protocol):
-    """What is needed of an account's options."""
+    """The account options that validation reads."""
 
     @property
     def name(self) -> str: ...
@@ -149,7 +149,7 @@ class AccountSharing(Protocol):
 
 
 def tokenized(subject: str) -> str:
-    """Each `*` as the `$n` of its place: `a.*.*` is `a.$1.$2`."""
+    """Replaces each `*` by the `$n` of its position: `a.*.*` becomes `a.$1.$2`."""
     tokens = subject.split(".")
     n = 0
     for i, token in enumerate(tokens):
@@ -160,7 +160,7 @@ def tokenized(subject: str) -> str:
 
 
 def untokenized(subject: str) -> str:
-    """Each `$n` as a `*`: the filter of what such a destination makes."""
+    """Replaces each `$n` by `*`: the filter that covers the destination's subjects."""
     return ".".join("*" if wildcard_of(token) else token for token in subject.split("."))
 
 
@@ -178,10 +178,10 @@ def wildcard_of(token: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """One import, ready to be built: subjects of `local` in the importing account are those of `remote`.
+    """An import ready to be built: `local` subjects of the importing account map to `remote` subjects.
 
-    `local_tokens` and `remote_tokens`: the same filters as tokens; a `*` is its number, the same one in both.
-    A remote that has no wildcards stands for all subjects of local.
+    `local_tokens` and `remote_tokens` are the same filters as tokens. A wildcard token is an integer, equal
+    on both sides. A remote filter without wildcards receives the messages of all local subjects.
     """
 
     local: str
@@ -191,12 +191,12 @@ class ImportPlan:
 
     @property
     def renames(self) -> bool:
-        """Are subjects called differently here and there? Filters that swap their wildcards look the same."""
+        """Whether local and remote subjects differ. Filters that swap wildcards look alike but differ."""
         return self.local_tokens != self.remote_tokens
 
 
 def plan(entry: AnyImport) -> ImportPlan:
-    """How subjects here and there belong together. Raises ConfigError when they can't."""
+    """The subject translation of an import. Raises ConfigError when the subjects do not fit together."""
     remote, local = entry.subject, entry.local
     if not has_wildcard(remote) or remote == local:
         return ImportPlan(local, remote, _numbered(tokenized(local)), _numbered(tokenized(remote)))
@@ -219,11 +219,11 @@ def _numbered(subject: str) -> tuple[str | int, ...]:
     return tuple(wildcard_of(token) or token for token in subject.split("."))
 
 
-# -- who may import what
+# -- authorization of imports
 
 
 def approving(exports: Iterable[AnyExport], entry: AnyImport) -> list[AnyExport]:
-    """The exports that decide about an import: those of just its subject, else the first that covers it."""
+    """The exports that decide about an import: those with exactly its subject, else the first covering it."""
     kind = StreamExport if isinstance(entry, StreamImport) else ServiceExport
     same_kind = [export for export in exports if isinstance(export, kind)]
     exact = [export for export in same_kind if export.subject == entry.subject]
@@ -233,7 +233,7 @@ def approving(exports: Iterable[AnyExport], entry: AnyImport) -> list[AnyExport]
 
 
 def is_authorized(importer: str, exports: Iterable[AnyExport], entry: AnyImport) -> bool:
-    """May the account import this?"""
+    """Whether the account may import this entry."""
     if not is_valid_filter(entry.subject):
         return False
     return any(_approves(export, importer, entry) for export in approving(exports, entry))
@@ -250,23 +250,23 @@ def _approves(export: AnyExport, importer: str, entry: AnyImport) -> bool:
 
 
 def service_export_of(exports: Iterable[AnyExport], subject: str) -> ServiceExport | None:
-    """The export that an import of this subject takes part in; the last one of a subject holds."""
+    """The export that serves an import of this subject; of several with one subject, the last."""
     services = [export for export in exports if isinstance(export, ServiceExport)]
     exact = [export for export in services if export.subject == subject]
     covering = [export for export in services if is_subset(subject, export.subject)]
     return exact[-1] if exact else covering[0] if covering else None
 
 
-# -- all accounts together
+# -- validation of all accounts
 
 
 def check(accounts: Mapping[str, AccountSharing]) -> Iterator[tuple[AnyExport | AnyImport, str]]:
-    """What is wrong with the exports and imports of these accounts: (the entry itself, the text)."""
+    """Yields (export or import, error text) for each invalid export and import of these accounts."""
     for kind in (StreamExport, ServiceExport):
         for account in accounts.values():
             for export in account.exports:
                 if isinstance(export, kind):
-                    error = _wrong_with_export(export, account, accounts)
+                    error = _export_error(export, account, accounts)
                     if error:
                         yield export, error
     checker = _Imports(accounts)
@@ -280,13 +280,11 @@ def check(accounts: Mapping[str, AccountSharing]) -> Iterator[tuple[AnyExport | 
 
 
 def first_error(accounts: Mapping[str, AccountSharing]) -> str:
-    """The first text of `check`; "" when everything is right."""
+    """The first error text of `check`; "" when everything is valid."""
     return next((text for _, text in check(accounts)), "")
 
 
-def _wrong_with_export(
-    export: AnyExport, account: AccountSharing, accounts: Mapping[str, AccountSharing]
-) -> str:
+def _export_error(export: AnyExport, account: AccountSharing, accounts: Mapping[str, AccountSharing]) -> str:
     kind = "stream" if isinstance(export, StreamExport) else "service"
     for name in export.accounts or ():
         if name not in accounts:
@@ -296,7 +294,7 @@ def _wrong_with_export(
         return f'Error adding {kind} export "{export.subject}": sublist: invalid subject'
     if isinstance(export, StreamExport) or export.latency is None:
         return ""
-    why = _wrong_with_latency(export, export.latency, account)
+    why = _latency_error(export, export.latency, account)
     if not why:
         return ""
     return (
@@ -305,7 +303,7 @@ def _wrong_with_export(
     )
 
 
-def _wrong_with_latency(export: ServiceExport, latency: Latency, account: AccountSharing) -> str:
+def _latency_error(export: ServiceExport, latency: Latency, account: AccountSharing) -> str:
     if not is_valid_subject(latency.subject):
         return "invalid publish subject"
     if service_export_of(account.exports, latency.subject) is not None:
@@ -314,7 +312,7 @@ def _wrong_with_latency(export: ServiceExport, latency: Latency, account: Accoun
 
 
 class _Imports:
-    """The imports that were found right so far."""
+    """The imports accepted so far."""
 
     def __init__(self, accounts: Mapping[str, AccountSharing]) -> None:
         self._accounts = accounts
@@ -322,7 +320,7 @@ class _Imports:
         self._services: dict[str, list[tuple[ServiceImport, ImportPlan]]] = {name: [] for name in accounts}
 
     def add(self, importer: str, entry: AnyImport) -> str:
-        """What is wrong with it; "" when it is right, and from now on counts for others."""
+        """The error of an import; "" when it is valid, and then it counts in later checks."""
         kind = "stream" if isinstance(entry, StreamImport) else "service"
         if entry.account not in self._accounts:
             return f'"{entry.account}" account not defined for {kind} import'
@@ -366,7 +364,7 @@ class _Imports:
         own.append((entry, made))
 
     def _follow_streams(self, account: str, subject: str, visited: set[str]) -> None:
-        """Would what is imported as this subject come back to an account it came from?"""
+        """Raises when messages imported under this subject would come back to an account they passed."""
         self._visit(visited)
         exports = [e for e in self._accounts[account].exports if isinstance(e, StreamExport)]
         if not any(is_subset(subject, export.subject) for export in exports):

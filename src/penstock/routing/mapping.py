@@ -1,17 +1,17 @@
-"""Mappings of an account: publishes from clients change their subject before permissions and routing.
+"""Subject mappings of an account: client publishes change their subject before permissions and routing.
 
-`SubjectMapping` is what a configuration says, `Mappings` is what a server makes of all of them.
+`SubjectMapping` is the configuration of one mapping; `Mappings` applies all mappings of an account.
 
-A mapping has weighted destinations; what is missing to 100 goes to the source unchanged. Where the source
-itself is among the destinations (of any cluster), its weight is what was meant, and the rest of the
-messages is dropped. Destinations with a cluster's name replace the others on servers of that cluster; they
-have a rest of their own.
+A mapping has weighted destinations. If the weights add up to less than 100, the remaining messages keep
+their subject. If the source itself is a destination (of any cluster), the remaining messages are dropped
+instead. Destinations with a cluster name replace the others on servers of that cluster, and their weights
+are added up separately.
 
-Invariants: the first mapping whose source matches decides, and what it decides is not mapped again. The
-weights of one list add up to at most 100.
+Invariants: the first mapping whose source matches decides, and its result is not mapped again. The weights
+of one list add up to at most 100.
 
-Rejected: compiling mappings into the subject index. The order of mappings decides, not how well they
-match, and the kernel's SubjectMapper remembers what was decided of a subject.
+Rejected: compiling mappings into the subject index. Their order decides, not the best match, and the
+kernel's SubjectMapper caches each decision.
 """
 
 from __future__ import annotations
@@ -25,37 +25,38 @@ from penstock.protocol.transforms import Below, FirstMatch, Transform
 
 WEIGHT_MAX = 100
 DROPPED = b""
-"""The subject of a message that no destination gets: nobody can subscribe to it."""
+"""The subject of a dropped message: no subscription can match the empty subject."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """One of the subjects a mapping leads to."""
+    """One destination of a mapping."""
 
     subject: str
-    """The destination, functions allowed. Directive `destination`, `dest`."""
+    """Destination subject; transform functions allowed. Directive `destination`, `dest`."""
     weight: int = WEIGHT_MAX
     """Percent of the messages, 0..100. Default 100. `weight`."""
     cluster: str = ""
-    """On servers of this cluster only; "" (default) = where no destination names the cluster. `cluster`."""
+    """Only on servers of this cluster; "" (default) = where no destination names the cluster. `cluster`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectMapping:
-    """What becomes of publishes to the subjects of a filter.
+    """Maps client publishes that match a filter.
 
-    Raises ConfigError, with the official server's texts, when the source is no filter, a destination is
-    not valid or comes twice, or the weights of one list are more than 100.
+    Raises:
+        ConfigError: invalid source filter, invalid or repeated destination, or weights above 100, with the
+            official server's texts.
     """
 
     source: str
-    """Filter of the subjects that change."""
+    """Filter of the subjects to map."""
     destinations: tuple[Destination, ...]
-    """Where they lead; none = they stay as they are."""
+    """Destinations; empty = subjects do not change."""
 
     @classmethod
     def to(cls, source: str, destination: str) -> SubjectMapping:
-        """The plain form: all messages to one destination."""
+        """A mapping of all messages to one destination."""
         return cls(source, (Destination(subject=destination),))
 
     def __post_init__(self) -> None:
@@ -78,13 +79,13 @@ class SubjectMapping:
 
 @dataclass(frozen=True, slots=True)
 class MappingOutcome:
-    """What can become of a message: `transform`, or with None stays as it is; or it is dropped."""
+    """Result of a mapping: a transform, None for an unchanged subject, or a dropped message."""
 
     transform: Transform | None = None
     dropped: bool = False
 
     def subject(self, subject: bytes, below: Below) -> bytes:
-        """The subject to route; DROPPED when there is none."""
+        """The subject to route, or DROPPED."""
         if self.dropped:
             return DROPPED
         return subject if self.transform is None else self.transform.apply(subject, below)
@@ -95,11 +96,11 @@ class MappingOutcome:
 
 
 class WeightedChoice:
-    """A mapping as one server sees it: which outcome a number from 0..99 means.
+    """A mapping as applied by one server: an outcome for each number in 0..99.
 
     Args:
         mapping: the mapping.
-        cluster: name of the server's cluster, "" when it stands alone.
+        cluster: name of the server's cluster; "" without clustering.
     """
 
     def __init__(self, mapping: SubjectMapping, cluster: str = "") -> None:
@@ -109,9 +110,7 @@ class WeightedChoice:
         rest = WEIGHT_MAX - sum(d.weight for d in chosen)
         source_is_listed = any(d.subject == mapping.source for d in mapping.destinations)
         shares.append((rest, MappingOutcome(dropped=source_is_listed)))
-        self._shares: list[
-            tuple[int, MappingOutcome]
-        ] = []  # (first percent that is not its own any more, outcome)
+        self._shares: list[tuple[int, MappingOutcome]] = []  # (end of its percents, outcome)
         end = 0
         for weight, outcome in shares:
             if weight:
@@ -119,7 +118,7 @@ class WeightedChoice:
                 self._shares.append((end, outcome))
 
     def choose(self, percent: int) -> MappingOutcome:
-        """The outcome for a number that is drawn evenly from 0..99."""
+        """The outcome for a uniformly distributed number in 0..99."""
         for end, outcome in self._shares:
             if percent < end:
                 return outcome
@@ -127,35 +126,35 @@ class WeightedChoice:
 
     @property
     def is_random(self) -> bool:
-        """May the same subject become another one next time?"""
+        """Whether the same subject can map to different subjects."""
         return len(self._shares) > 1 or self._shares[0][1].is_random
 
 
 class Mappings:
-    """All mappings of an account, in order. A source given again replaces the mapping it had before.
+    """All mappings of an account, in order. A repeated source replaces the earlier mapping in its place.
 
     Args:
         mappings: as configured.
-        cluster: name of the server's cluster, "" when it stands alone.
+        cluster: name of the server's cluster; "" without clustering.
     """
 
     def __init__(self, mappings: Iterable[SubjectMapping], cluster: str = "") -> None:
         by_source = {mapping.source: mapping for mapping in mappings}
         self._mappings = list(by_source.values())
         self._cluster = cluster
-        # Made when they are asked for first: thousands of them take longer than a reload may hold up clients.
+        # Built on first use: building thousands of them at once would block clients during a reload.
         self._choices: dict[int, WeightedChoice] = {}
         self._first = FirstMatch(by_source)
 
     def decide(self, subject: bytes, below: Below) -> tuple[bytes, bool]:
-        """What becomes of a publish.
+        """Maps the subject of a publish.
 
         Args:
-            subject: what the client published to.
-            below: `below(n)` draws evenly from 0..n-1; asked only where chance decides.
+            subject: the published subject.
+            below: `below(n)` returns a uniformly distributed integer in [0, n); for weighted choices only.
 
         Returns:
-            The subject to route, DROPPED for none; and whether it is always this one.
+            The subject to route (or DROPPED), and whether the result is always the same for this subject.
         """
         place = self._first.find(subject)
         if place is None:

@@ -1,25 +1,24 @@
-"""What a user may publish to and subscribe to, and which of its messages are kept from it.
+"""Permissions of a user: what it may publish, subscribe to and receive.
 
-`Permissions` is what a configuration says; `PermissionRules` is that, ready to be asked, shared by all
-connections of a user; `ResponseGrants` is what one connection may answer, one reply at a time.
+`Permissions` is the configuration. `PermissionRules` evaluates it and is shared by all connections of a
+user. `ResponseGrants` holds the reply subjects to which one connection may publish.
 
-The rules are the official server's, probed against 2.15:
+The rules are those of the official server (2.15):
+- An allow list permits what one of its filters covers; without a list everything is permitted. A deny list
+  then excludes subjects. An empty list counts as no list.
+- A wildcard subscription is compared as a filter: it must lie within an allowed filter, and is refused when
+  it lies within a denied one. If it only overlaps a denied filter, it is accepted, and messages on denied
+  subjects are not delivered to it.
+- An entry of subscribe permissions may be "filter queue", with wildcards in the queue name. If such entries
+  match the subject, they alone decide about queue subscriptions.
+- `allow_responses` denies all publishing that no allow list permits, and permits the reply subject of a
+  delivered message, even a denied one.
 
-- An allow list lets through what one of its filters covers; without one everything is allowed. A deny list
-  then takes away. An empty list is no list.
-- A subscription to a wildcard is compared as a filter: it must lie within an allowed one, and is refused when
-  it lies within a denied one. When it only overlaps a denied one it stays, and from then on nothing denied is
-  delivered to the connection.
-- An entry of subscribe permissions may be "filter queue", with wildcards in the queue's name. Where such
-  entries match the subject, they alone decide about subscriptions with a queue.
-- Permission to respond denies all publishing that no allow list permits, and lets a reply subject through
-  that came with a delivered message, even a denied one.
+One intended deviation: `foo.>` does not lie within `foo.*`. The official server accepts that subscription
+and so delivers `foo.a.b` to a user who may only read `foo.*`.
 
-One deviation, on purpose: `foo.>` does not lie within `foo.*`. The official server lets that subscription
-pass and so delivers `foo.a.b` to a user who may only read `foo.*`.
-
-Rejected: the kernel's subscription index for the lists. They are short, and what is asked of them is
-remembered where messages pass (the inlet and the delivery guard).
+Rejected: the kernel's subscription index for the lists. Lists are short, and the hot paths (ingress and
+delivery guard) cache the answers.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from penstock.protocol.subjects import is_valid_filter
 
 NS = 1_000_000_000
 RESPONSES_MAX = 4096
-"""Replies remembered for one connection; above it those that are used up or expired are forgotten first."""
+"""Replies remembered per connection. Above it, used and expired grants are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
 class PermissionEntry:
-    """A filter of a permission list, with a filter of queue names or None."""
+    """A subject filter of a permission list, with a queue name filter or None."""
 
     subject: str
     queue: str | None = None
 
     @classmethod
     def parse(cls, text: str, *, queues: bool) -> PermissionEntry:
-        """Reads "filter" or, where `queues`, "filter queue". Raises ConfigError."""
+        """Parses "filter" or, if `queues`, "filter queue". Raises ConfigError."""
         words = text.split()
         if not words or len(words) > 1 + queues or not all(map(is_valid_filter, words)):
             raise ConfigError(f'subject "{text}" is not a valid subject')
@@ -57,7 +56,7 @@ class PermissionEntry:
 
 @dataclass(frozen=True, slots=True)
 class SubjectPermission:
-    """Lists of one direction. `allow` None = everything; an empty tuple = nothing."""
+    """Allow and deny lists of one direction. `allow` None = everything; an empty tuple = nothing."""
 
     allow: tuple[PermissionEntry, ...] | None = None
     deny: tuple[PermissionEntry, ...] = ()
@@ -65,17 +64,17 @@ class SubjectPermission:
 
 @dataclass(frozen=True, slots=True)
 class ResponsePermission:
-    """How often and how long a received reply subject may be published to."""
+    """How many messages may be sent to a received reply subject, and for how long."""
 
     max_msgs: int = 1
-    """Messages a reply; negative = no limit. `max`."""
+    """Messages per reply subject; negative = no limit. `max`."""
     expires_ns: int = 120 * NS
-    """Time from the delivery, ns; negative = no limit. `expires`."""
+    """Time since delivery, ns; negative = no limit. `expires`."""
 
 
 @dataclass(frozen=True)
 class Permissions:
-    """What a user may do; the default is everything."""
+    """Permissions of a user. The default permits everything."""
 
     publish: SubjectPermission = SubjectPermission()
     subscribe: SubjectPermission = SubjectPermission()
@@ -83,12 +82,12 @@ class Permissions:
 
     @cached_property
     def rules(self) -> PermissionRules:
-        """Made once, for all connections."""
+        """The compiled rules, built once and shared by all connections."""
         return PermissionRules(self)
 
 
 def covers(outer: bytes, inner: bytes) -> bool:
-    """Does every subject that the filter `inner` matches also match the filter `outer`?"""
+    """Whether every subject that matches the filter `inner` also matches the filter `outer`."""
     return _covers(outer.split(b"."), inner.split(b"."))
 
 
@@ -104,7 +103,7 @@ def _covers(outer: list[bytes], inner: list[bytes]) -> bool:
 
 
 def _matches_literally(outer: list[bytes], subject: list[bytes]) -> bool:
-    """Does the filter match the subject of a message, in which `>` and `*` are tokens like others?"""
+    """Whether the filter matches the subject of a message, in which `>` and `*` are ordinary tokens."""
     for i, token in enumerate(outer):
         if i >= len(subject):
             return False
@@ -116,7 +115,7 @@ def _matches_literally(outer: list[bytes], subject: list[bytes]) -> bool:
 
 
 def overlaps(a: bytes, b: bytes) -> bool:
-    """Is there a subject that both filters match?"""
+    """Whether some subject matches both filters."""
     left, right = a.split(b"."), b.split(b".")
     for x, y in zip(left, right, strict=False):
         if b">" in (x, y):
@@ -127,7 +126,7 @@ def overlaps(a: bytes, b: bytes) -> bool:
 
 
 class PermissionList:
-    """Allow or deny entries, ready to be asked."""
+    """A compiled allow or deny list."""
 
     def __init__(self, entries: Iterable[PermissionEntry]) -> None:
         self._plain: list[list[bytes]] = []
@@ -140,7 +139,7 @@ class PermissionList:
                 self._queued.append((tokens, entry.queue.encode().split(b".")))
 
     def matches(self, subject: bytes, queue: bytes = b"") -> bool:
-        """Does an entry cover the subject or filter? With a queue, entries with queues decide if any does."""
+        """Whether an entry covers the subject or filter. For a queue, matching queue entries decide."""
         tokens = subject.split(b".")
         if queue:
             queues = [names for outer, names in self._queued if _covers(outer, tokens)]
@@ -150,17 +149,17 @@ class PermissionList:
         return any(_covers(outer, tokens) for outer in self._plain)
 
     def matches_message(self, subject: bytes) -> bool:
-        """Does an entry without queue match the subject of a message?"""
+        """Whether an entry without queue matches the subject of a message."""
         tokens = subject.split(b".")
         return any(_matches_literally(outer, tokens) for outer in self._plain)
 
     def overlaps(self, subject: bytes) -> bool:
-        """Has an entry without queue a subject in common with this filter?"""
+        """Whether an entry without queue overlaps this filter."""
         return any(overlaps(b".".join(tokens), subject) for tokens in self._plain)
 
 
 class PermissionRules:
-    """Answers what permissions mean for subjects. It keeps nothing of what it was asked."""
+    """Evaluates permissions. Keeps no state between calls."""
 
     def __init__(self, permissions: Permissions) -> None:
         publish, subscribe = permissions.publish, permissions.subscribe
@@ -174,8 +173,8 @@ class PermissionRules:
         self._subscribe_deny = PermissionList(subscribe.deny)
 
     def may_publish(self, subject: bytes) -> bool:
-        """Ignoring responses. The subject of a message to `p.>` is no filter: its last token is `>`, which
-        `p.*` matches, as with the official server, and subscriptions to `p.*` get it."""
+        """Whether publishing is permitted, without reply grants. The subject is no filter: a message to
+        `p.>` has the last token `>`, which `p.*` matches, as in the official server."""
         if self._publish_allow is not None and not self._publish_allow.matches_message(subject):
             return False
         return not self._publish_deny.matches_message(subject)
@@ -186,38 +185,38 @@ class PermissionRules:
         return not self._subscribe_deny.matches(subject, queue)
 
     def needs_filter(self, subject: bytes) -> bool:
-        """Could a subscription to this filter, which was allowed, receive something denied?"""
+        """Whether a permitted subscription to this filter could match denied subjects."""
         return self._subscribe_deny.overlaps(subject)
 
     def may_receive(self, subject: bytes) -> bool:
-        """Is the subject of a message not denied? Entries with queues don't count."""
+        """Whether the subject of a message is not denied. Entries with queues do not count."""
         return not self._subscribe_deny.matches_message(subject)
 
 
 class ResponseGrants:
-    """The reply subjects one connection may publish to because it received them.
+    """Reply subjects to which one connection may publish because it received them.
 
     Args:
-        permission: how often and how long.
+        permission: number of messages and time for each reply.
     """
 
     def __init__(self, permission: ResponsePermission) -> None:
         self._max_msgs = permission.max_msgs
         self._expires_ns = permission.expires_ns
-        self._granted: dict[bytes, tuple[int, int]] = {}  # reply: (when it was received, messages sent to it)
+        self._granted: dict[bytes, tuple[int, int]] = {}  # reply: (received at, messages sent)
 
     def __len__(self) -> int:
         return len(self._granted)
 
     def grant(self, reply: bytes, now: int) -> None:
-        """A message with this reply was delivered."""
+        """Grants the reply subject of a delivered message. `now` in ns."""
         if len(self._granted) >= RESPONSES_MAX and reply not in self._granted:
             self._prune(now)
         self._granted.pop(reply, None)
         self._granted[reply] = (now, 0)
 
     def use(self, reply: bytes, now: int) -> bool:
-        """Counts a publish to a reply; False when it was not granted, or not any more."""
+        """Counts a publish to a reply subject; False when there is no valid grant. `now` in ns."""
         found = self._granted.get(reply)
         if found is None:
             return False
@@ -233,7 +232,7 @@ class ResponseGrants:
         return 0 <= self._max_msgs < used or 0 <= self._expires_ns < now - since
 
     def _prune(self, now: int) -> None:
-        """Forgets what is of no more use; if that frees nothing, the oldest."""
+        """Drops used and expired grants; if there are none, the oldest."""
         over = [r for r, (since, used) in self._granted.items() if self._is_over(since, used + 1, now)]
         for reply in over or list(self._granted)[: RESPONSES_MAX // 4]:
             del self._granted[reply]
