@@ -1,20 +1,21 @@
-"""Receivers that read more slowly than the server writes: watching them, and slowing down who feeds them.
+"""Back pressure for slow receivers: write deadlines, and pausing the connections that publish to them.
 
-Within a tick, an out buffer that has grown above EAGER_BYTES is written at once: the receiver can work on
-it while the rest of the tick's input is read (a loop that reads 4 MiB before it writes ran one to one at
-half the rate).
+Within a tick, an out buffer that exceeds EAGER_BYTES is written at once, so that the receiver can process it
+while the server reads on. (Reading 4 MiB before the first write halved the throughput of one publisher with
+one subscriber.)
 
-A connection whose transport holds more than HIGH_WATER bytes is "backlogged" until it is down to LOW_WATER.
-While it is, three things can happen:
-- within `write_deadline` it doesn't take all that waited at the beginning of that time: closed as Slow
-  Consumer (Write Deadline), or, with `retry` and if it took some of it, only counted, and given time again;
-- it has more than `max_pending` waiting: closed as Slow Consumer (Pending Bytes), by the connection itself;
-- it has more than `stall_bytes` waiting: it is "congested", and reading pauses on connections that publish to
-  it, until it has drained, but for no longer than STALL_S per 64 KiB read. The bound keeps one dead
-  receiver from stopping a publisher for good; what the receiver can't take then ends at max_pending.
+A connection is "backlogged" from the time its transport holds more than HIGH_WATER bytes until that is down
+to LOW_WATER. Meanwhile:
+- If it does not take within `write_deadline` everything that was pending when that time began, it is closed
+  as Slow Consumer (Write Deadline). With `retry`, a connection that took some of it is only counted, and a
+  new deadline begins.
+- If more than `max_pending` bytes are pending, the connection closes itself as Slow Consumer (Pending Bytes).
+- If more than `stall_bytes` are pending, it is "congested": connections that publish to it stop reading
+  until it has drained, but for at most STALL_S per 64 KiB read. The limit keeps one dead receiver from
+  stopping a publisher for good; its backlog then grows up to max_pending.
 
-Rejected: a deadline timer for each write, as the official server does with its blocking sockets. Most
-writes are taken by the kernel at once, and one look a second at those that weren't costs nothing.
+Rejected: a deadline timer per write, as in the official server with its blocking sockets. The kernel takes
+most writes at once; checking the remaining connections a few times per deadline costs nothing.
 """
 
 from __future__ import annotations
@@ -32,44 +33,44 @@ STALL_S = 0.010
 STALL_READ_BYTES = 64 * 1024
 STALL_BYTES_MAX = 4 * 1024 * 1024
 EAGER_BYTES = 512 * 1024
-LOOKS_PER_DEADLINE = 10
+CHECKS_PER_DEADLINE = 10
 
 
 class Backlogged(Protocol):
-    """What the watch needs of a connection."""
+    """What the watch needs from a connection."""
 
     def bytes_taken(self) -> int:
-        """Bytes the socket has taken since the connection began."""
+        """Bytes that the socket has taken since the connection began."""
 
     def pending_bytes(self) -> int:
-        """Bytes that wait for the receiver."""
+        """Bytes that are not yet written to the socket."""
 
     def close_slow(self) -> None:
-        """Closes it: its write deadline has passed."""
+        """Closes the connection because its write deadline has passed."""
 
     def count_slow(self) -> None:
-        """Its write deadline has passed, but it took something and stays."""
+        """Counts a missed write deadline of a connection that made progress and stays open."""
 
 
 class Attempt(NamedTuple):
-    """To write what waited at a time: the official server's flush, which has one deadline."""
+    """A flush with one deadline, as in the official server: all bytes pending at its start."""
 
-    taken: int  # bytes taken when it began
-    goal: int  # and when it is done
+    taken: int  # bytes taken at its start
+    goal: int  # bytes taken at which it is complete
     since_s: float
 
 
 class Bounds(NamedTuple):
-    """How much may wait for a receiver, and for how long."""
+    """Limits on what may be pending for a receiver, and for how long."""
 
     max_pending: int
-    """Bytes that may wait for one connection."""
+    """Maximum pending bytes of one connection."""
     write_deadline_s: float
-    """Seconds a backlogged connection has for what waits."""
+    """Seconds in which a backlogged connection must take what is pending."""
     retry: bool = False
-    """One that took some of it has as long again."""
+    """Whether a connection that made progress gets a new deadline instead of being closed."""
     stall: bool = True
-    """Whether publishers are slowed down at all."""
+    """Whether publishers to a congested connection are paused."""
 
 
 class BacklogWatch:
@@ -77,9 +78,9 @@ class BacklogWatch:
 
     Args:
         loop: the event loop.
-        bounds: until set_bounds() says others.
-        flush_all: writes all out buffers that hold something; True when one of their receivers is congested.
-        trigger: of the tick that reads of these connections may end; None = they end none.
+            bounds: initial limits; see set_bounds().
+            flush_all: writes all out buffers with pending data; returns True when a receiver is congested.
+            trigger: ends the tick from within reads of these connections; None = they never end it.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class BacklogWatch:
         self._loop = loop
         self._attempts: dict[Backlogged, Attempt] = {}
         self._stalled: dict[Callable[[], None], asyncio.TimerHandle] = {}
-        self._look_handle: asyncio.TimerHandle | None = None
+        self._check_handle: asyncio.TimerHandle | None = None
         self.flush_all = flush_all
         self.trigger = trigger
         self.budget = trigger.budget if trigger is not None else LoopBudget(loop.call_soon)
@@ -101,13 +102,13 @@ class BacklogWatch:
         self.set_bounds(bounds)
 
     def begin(self, connection: Backlogged) -> None:
-        """The connection has become backlogged."""
+        """The connection became backlogged."""
         self._begin_attempt(connection)
-        if self._look_handle is None:
-            self._schedule_look()
+        if self._check_handle is None:
+            self._schedule_check()
 
     def end(self, connection: Backlogged) -> None:
-        """The connection has drained, or is gone: publishers go on."""
+        """The connection has drained or closed. When no connection is congested, publishers resume."""
         self._attempts.pop(connection, None)
         for resume, handle in tuple(self._stalled.items()):
             handle.cancel()
@@ -115,25 +116,25 @@ class BacklogWatch:
             resume()
 
     def stall(self, resume: Callable[[], None], read_bytes: int) -> None:
-        """A publisher has stopped reading; `resume` is called once receivers drained, or its time is over."""
+        """A publisher paused reading. Calls `resume` when receivers have drained, or after its time limit."""
         self.stalls += 1
         limit_s = STALL_S * max(1.0, read_bytes / STALL_READ_BYTES)
         self._stalled[resume] = self._loop.call_later(limit_s, self._stall_over, resume)
 
     def forget(self, resume: Callable[[], None]) -> None:
-        """The stalled publisher is gone."""
+        """A paused publisher has closed."""
         handle = self._stalled.pop(resume, None)
         if handle is not None:
             handle.cancel()
 
     def set_bounds(self, bounds: Bounds) -> None:
-        """For connections that come from now on, and for those that are behind."""
+        """Changes the limits, for backlogged connections as well."""
         self.max_pending, self._deadline_s, self._retry, stall = bounds
         self.eager_bytes = min(self.max_pending // 4, EAGER_BYTES)
         self.stall_bytes = min(self.max_pending // 2, STALL_BYTES_MAX) if stall else self.max_pending
-        if self._look_handle is not None:
-            self._look_handle.cancel()
-            self._schedule_look()
+        if self._check_handle is not None:
+            self._check_handle.cancel()
+            self._schedule_check()
 
     def close(self) -> None:
         """Stops all timers."""
@@ -141,12 +142,12 @@ class BacklogWatch:
         for handle in self._stalled.values():
             handle.cancel()
         self._stalled.clear()
-        if self._look_handle is not None:
-            self._look_handle.cancel()
-            self._look_handle = None
+        if self._check_handle is not None:
+            self._check_handle.cancel()
+            self._check_handle = None
 
-    def look(self) -> None:
-        """Closes, or counts, the backlogged connections whose write deadline has passed."""
+    def check_deadlines(self) -> None:
+        """Closes or counts the backlogged connections whose write deadline has passed."""
         now = self._loop.time()
         for connection, attempt in tuple(self._attempts.items()):
             taken = connection.bytes_taken()
@@ -165,14 +166,14 @@ class BacklogWatch:
         goal = taken + connection.pending_bytes()
         self._attempts[connection] = Attempt(taken, goal, self._loop.time())
 
-    def _schedule_look(self) -> None:
-        self._look_handle = self._loop.call_later(self._deadline_s / LOOKS_PER_DEADLINE, self._on_look)
+    def _schedule_check(self) -> None:
+        self._check_handle = self._loop.call_later(self._deadline_s / CHECKS_PER_DEADLINE, self._on_check)
 
-    def _on_look(self) -> None:
-        self._look_handle = None
-        self.look()
+    def _on_check(self) -> None:
+        self._check_handle = None
+        self.check_deadlines()
         if self._attempts:
-            self._schedule_look()
+            self._schedule_check()
 
     def _stall_over(self, resume: Callable[[], None]) -> None:
         del self._stalled[resume]

@@ -1,8 +1,8 @@
-"""What TLS and WebSocket have in common: a transport that stands on the socket's own one.
+"""Base of the TLS and WebSocket layers: a transport on top of the socket's transport.
 
-A layer is the protocol of the accepted socket and the transport of its connection. What it does not change
-(pausing, limits, what waits to be sent) it asks of the transport below. Nothing is buffered here, so that
-the connection's bounds (`max_pending`, the write deadline) mean the same with a layer and without.
+A layer is the protocol of the accepted socket and the transport of its connection. It passes on what it does
+not change: pausing, limits, the write buffer size. It has no write buffer, so that the connection's limits
+(`max_pending`, the write deadline) mean the same with and without a layer.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 
 class Layer(asyncio.Transport):
-    """The transport half of a layer. `_raw` is there from `connection_made` on.
+    """The transport half of a layer. `_raw` is the socket's transport, set in `connection_made`.
 
-    What has been read and waits for the connection's next turn waits in the layer: `_work` goes on with it.
+    A layer keeps input that was read while the connection waits for its turn; `_work` continues with it.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._raw: asyncio.Transport
         self._is_paused = False
-        self._is_ending = False  # all that was read is handed over, whatever it takes
+        self._is_ending = False  # pass on all input, without a time limit
         self._timer: asyncio.TimerHandle | None = None  # of the handshake
 
     def abort(self) -> None:
@@ -40,7 +40,7 @@ class Layer(asyncio.Transport):
         self._work()
 
     def finish(self) -> None:
-        """Hands over all that was read."""
+        """Passes on all input that was read."""
         self._is_ending = True
         try:
             self._work()
@@ -48,7 +48,7 @@ class Layer(asyncio.Transport):
             self._is_ending = False
 
     def _work(self) -> None:
-        """Goes on with what was read, until it is paused again."""
+        """Continues with the input that was read, until reading is paused."""
         raise NotImplementedError
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The listening socket of a server, and the connections that came in by it."""
+"""A listening socket and the protocol objects of the connections it accepts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Listener:
     """Accepts connections.
 
     Args:
-        accept: makes the protocol object of a new socket.
+        accept: returns the protocol object of a new socket.
     """
 
     def __init__(self, accept: Callable[[], asyncio.BaseProtocol]) -> None:
         self._accept = accept
-        self._servers: list[asyncio.Server] = []  # one a socket
+        self._servers: list[asyncio.Server] = []  # one per socket
         self.host = ""
         self.port = 0
 
@@ -34,10 +34,16 @@ class Listener:
         context: ssl.SSLContext | None = None,
         sockets: list[socket.socket] | None = None,
     ) -> None:
-        """Binds and listens. Port 0 takes any free port; `self.port` then says which. With a context,
-        everything is encrypted from the first byte on. sockets: listen already, on that address.
+        """Binds and listens. Port 0 takes any free port, which `self.port` then holds.
 
-        Raises OSError when the address can't be bound.
+        Args:
+            host: address to bind.
+            port: port to bind.
+            context: encrypts connections from the first byte on; None = plain.
+            sockets: sockets that listen on that address already; they are used instead of new ones.
+
+        Raises:
+            OSError: the address cannot be bound.
         """
         await self._serve(sockets or listen(host, port), context)
         self.host = host
@@ -50,8 +56,8 @@ class Listener:
         ]
 
     async def renew(self, context: ssl.SSLContext) -> None:
-        """Encrypts what is accepted from now on with another context. Who is connecting meanwhile notices
-        nothing: the new server listens on the same sockets."""
+        """Uses another context for connections accepted from now on. Connecting clients are not disturbed:
+        the new asyncio server listens on the same sockets."""
         before = self._servers
         listening = [sock for server in before for sock in server.sockets]
         await self._serve([socket.socket(fileno=os.dup(sock.fileno())) for sock in listening], context)
@@ -59,7 +65,7 @@ class Listener:
             server.close()
 
     def close(self) -> None:
-        """Stops listening; accepted connections stay."""
+        """Stops listening; accepted connections stay open."""
         for server in self._servers:
             server.close()
         self._servers = []

@@ -1,11 +1,10 @@
-"""A socket behind a proxy: the PROXY header comes first and says who the client is.
+"""PROXY protocol: reads the header in which a proxy names its client, before the client's bytes.
 
-A `ProxyLayer` is the protocol of an accepted socket until the header is read; then its connection, or the TLS
-layer before that, takes the socket over, and such a client costs nothing more. What leaves goes past it from
-the beginning: INFO doesn't wait for the header, as in the official server.
+A `ProxyLayer` is the protocol of an accepted socket until the header is complete. Then the connection, or the
+TLS layer before it, takes over the socket, and the layer costs nothing more. Output bypasses it from the
+start: INFO does not wait for the header, as in the official server.
 
-Invariant: nothing of what comes reaches the connection before the header was read, and of the header nothing
-ever does.
+Invariant: the connection sees no byte before the header is complete, and no byte of the header.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ READ_BYTES = 4096
 
 
 class ProxyLayer(asyncio.BufferedProtocol):
-    """The header of one accepted socket.
+    """Reads the PROXY header of one accepted socket.
 
     Args:
-        inner: whose the socket is afterwards.
-        connection: the connection itself; behind TLS it is not `inner`.
-        known: told the header, before anything of the client is read.
-        refused: told why there is none, and closes the connection.
+        inner: protocol that takes over the socket.
+        connection: the connection; not the same as `inner` with TLS.
+        known: called with the header before any input of the client is read.
+        refused: called with the reason when there is no valid header; closes the connection.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class ProxyLayer(asyncio.BufferedProtocol):
         if not isinstance(inner, ServerConnection):
             inner.announced()
         while rest and self._connection.close_reason is None:
-            # Behind TLS that may do without, the connection may have taken the socket over meanwhile.
+            # With optional TLS, the connection may have taken over the socket already.
             reader = cast(asyncio.BufferedProtocol, self._raw.get_protocol())
             with memoryview(reader.get_buffer(len(rest))) as buffer:
                 count = min(len(rest), len(buffer))

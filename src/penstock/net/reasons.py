@@ -1,10 +1,10 @@
-"""Why a connection was closed: the texts that logs, `connz` and disconnect events show."""
+"""Why a connection was closed. The texts appear in logs, `connz` and disconnect events."""
 
 from enum import StrEnum
 
 
 class CloseReason(StrEnum):
-    """The official server's close reasons that can come up here."""
+    """The close reasons of the official server that this server uses."""
 
     CLIENT_CLOSED = "Client Closed"
     AUTHENTICATION_TIMEOUT = "Authentication Timeout"
@@ -30,11 +30,11 @@ class CloseReason(StrEnum):
     SERVER_SHUTDOWN = "Server Shutdown"
     NO_RESPONDERS_REQUIRES_HEADERS = "No Responders Requires Headers"
     KICKED = "Kicked"
-    INTERNAL_ERROR = "Internal Error"  # of this server
+    INTERNAL_ERROR = "Internal Error"  # not one of the official server
 
     @property
     def is_refused_login(self) -> bool:
-        """Was the client not let in, or not any more, as who it says it is?"""
+        """Whether the login was refused, or the client's authorization ended."""
         return self in (
             CloseReason.AUTHENTICATION_FAILURE,
             CloseReason.PROXY_NOT_TRUSTED,

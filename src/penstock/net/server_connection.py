@@ -1,19 +1,21 @@
-"""One client socket: bytes in go straight to the frame parser's buffer, bytes out leave in one write a tick.
+"""One client socket: reads go into the frame parser's buffer, writes leave once a tick.
 
-What arrives is the handler's business (the server's session); this is transport, backlog and closing.
+The handler (the server's session) interprets control frames. This module does transport, back pressure and
+closing.
 
-Invariants: nothing is read once `close_reason` is set; what was in the out buffer when `close` was called is
-still written, unless the receiver is slow. A plain socket is written to by the sink itself, as long as the
-transport holds nothing and the socket takes all; what it doesn't take goes through the transport (`flush`),
-and everything behind it too, until the transport is empty again.
-Everybody has a turn: what a read brought is worked on for as long as the loop's budget allows; then reading
-pauses, and the rest waits in the read buffer for the next turn of the loop (`kernels/wire/budget.pyx`). A
-socket that closes meanwhile is closed for the handler when the rest has been worked on: it was sent before.
+Invariants: the connection reads nothing once `close_reason` is set. `close` writes what is in the out buffer,
+unless the receiver is slow. The sink writes to a plain socket directly while the transport's buffer is empty
+and the socket takes everything. The remainder goes through the transport (`flush`), and so does all later
+output until the transport's buffer is empty, which keeps the order.
 
-Works on uvloop and on asyncio's own loop.
+Fairness: input is processed as long as the loop's time budget allows. Then reading pauses, and the remaining
+input waits in the read buffer for a later turn (`kernels/wire/budget.pyx`). If the socket closes meanwhile,
+the handler sees the close after all input: it was sent before.
 
-Rejected: asyncio streams (a copy and a task per connection) and Protocol.data_received (a bytes object
-per read).
+Works on uvloop and on asyncio's event loop.
+
+Rejected: asyncio streams (a copy and a task per connection) and Protocol.data_received (a bytes object per
+read).
 """
 
 from __future__ import annotations
@@ -34,37 +36,37 @@ CLOSE_GRACE_S = 2.0
 
 
 class Handler(Protocol):
-    """What a connection tells its owner."""
+    """Callbacks of a connection."""
 
     def connected(self) -> None:
-        """The socket is open; the addresses are known."""
+        """The socket is open and the addresses are known."""
 
     def control(self, op: int) -> None:
-        """The inlet stopped at a frame that is no publish: reads it, and goes on from there."""
+        """The ingress stopped at a control frame. The handler reads it and continues parsing."""
 
     def fell_behind(self) -> None:
-        """Its write deadline has passed; it took something and stays."""
+        """The write deadline has passed; the receiver made progress and stays open."""
 
     def closed(self, reason: CloseReason) -> None:
-        """The socket is gone. Called once, and nothing is called after it."""
+        """The socket is closed. Called once, as the last callback."""
 
 
 class ServerConnection(asyncio.BufferedProtocol):
     """The protocol object of one accepted socket.
 
     Args:
-        inlet: its parser takes what arrives, its sink's out buffer holds what is to leave.
-        watch: keeps an eye on it while it is backlogged.
-        kind: its transport as monitoring calls it, "nats" or "websocket".
-        forwarded_for: the address that the client's HTTP request claims, for log lines only; "" = none.
+        ingress: its parser takes the input; the out buffer of its sink holds the output.
+        watch: observes the connection while it is backlogged.
+        kind: transport as named by monitoring, "nats" or "websocket".
+        forwarded_for: client address claimed by the HTTP request, for log lines only; "" = none.
     """
 
     __slots__ = (
         "_backlogged",
         "_grace",
         "_handler",
-        "_held",
-        "_inlet",
+        "_ingress",
+        "_input_paused",
         "_lost",
         "_out",
         "_plain_socket",
@@ -92,7 +94,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     ) -> None:
         ingress.sink.stall_threshold = watch.eager_bytes
         ingress.sink.pending_max = watch.max_pending
-        self._inlet = ingress
+        self._ingress = ingress
         self._sink = ingress.sink
         self._out = ingress.sink.out
         self._watch = watch
@@ -100,16 +102,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._handler: Handler | None = None
         self._backlogged = False
         self._stalled = False
-        self._held = False
+        self._input_paused = False
         self._turn_due = False
-        self._lost: CloseReason | None = None  # the socket is gone, and why; the rest of what it sent waits
+        self._lost: CloseReason | None = None  # reason of a closed socket whose input is not yet processed
         self._grace: asyncio.TimerHandle | None = None
         self._written = 0
         ingress.on_fed_slow = self._on_fed_slow
         ingress.on_wait = self.wait_turn
         ingress.trigger = watch.trigger
         self.budget = watch.budget
-        # The event loop calls the kernels: a read passes no Python code unless there is something to decide.
+        # The event loop calls the kernels directly: a read runs Python code only for control frames.
         self.get_buffer = ingress.parser.get_buffer
         self.buffer_updated = ingress.received
         self._plain_socket = -1
@@ -120,31 +122,31 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.peer: tuple[str, int] = ("", 0)
 
     def attach(self, handler: Handler) -> None:
-        """Sets who is told. Before the socket is connected."""
+        """Sets the handler. Must be called before the socket is connected."""
         self._handler = handler
-        self._inlet.on_control = handler.control
+        self._ingress.on_control = handler.control
 
     def use(self, transport: asyncio.Transport) -> None:
-        """Reads and writes through this transport from now on: what was between it and the socket is gone."""
+        """Reads and writes through this transport from now on: the layer below it was removed."""
         self._transport = transport
         self._go_straight_to_socket(transport)
 
     @property
     def active(self) -> bool:
-        """Has something been read since this was set to False?"""
-        return self._inlet.active
+        """Whether anything was read since this was set to False."""
+        return self._ingress.active
 
     @active.setter
     def active(self, value: bool) -> None:
-        self._inlet.active = value
+        self._ingress.active = value
 
     @property
     def max_payload(self) -> int:
-        """Bytes of the largest message that the client may send."""
-        return self._inlet.parser.max_payload
+        """Largest message that the client may send, bytes."""
+        return self._ingress.parser.max_payload
 
     def tls(self) -> tuple[str, str]:
-        """(version, cipher suite) of an encrypted connection; ("", "") of any other."""
+        """(version, cipher suite) of an encrypted connection; ("", "") of a plain one."""
         encrypted = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
         if encrypted is None:
             return "", ""
@@ -152,35 +154,35 @@ class ServerConnection(asyncio.BufferedProtocol):
 
         return described(encrypted)
 
-    def hold(self) -> None:
-        """Reads nothing, and works on nothing that was read, until `release()`."""
-        self._held = self._inlet.held = True
+    def pause_input(self) -> None:
+        """Stops reading and processing input until `resume_input()`."""
+        self._input_paused = self._ingress.held = True
         self._pause()
 
-    def release(self) -> None:
-        """Goes on with what was read, and reads again."""
-        self._held = self._inlet.held = False
+    def resume_input(self) -> None:
+        """Continues with the input and reads again."""
+        self._input_paused = self._ingress.held = False
         if not self._turn_due:
             self._work_on()
 
     def wait_turn(self) -> None:
-        """This turn's part is over: what was read waits for a later one, and reading pauses until then."""
+        """Ends this connection's part of the turn: reading pauses, and input waits for a later turn."""
         self._pause()
         if not self._turn_due:
             self._turn_due = True
             self.budget.wait(self._on_turn, self._turn_failed)
 
     def finish(self) -> None:
-        """Works through all that was read, for a server that is about to stop."""
-        if self._held or self.close_reason is not None:
+        """Processes all input that was read, before the server stops."""
+        if self._input_paused or self.close_reason is not None:
             return
-        self._inlet.finish()
+        self._ingress.finish()
         if isinstance(self._transport, Layer):
             self._transport.finish()
-            self._inlet.finish()
+            self._ingress.finish()
 
     def has_left(self) -> bool:
-        """Has the client closed its side? While nothing is read, nothing else tells."""
+        """Whether the client has closed its side. Needed while reading is paused."""
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
         if sock is None or not hasattr(select, "POLLRDHUP"):
             return self._transport is None
@@ -189,7 +191,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return bool(poll.poll(0))
 
     def certificate(self) -> bytes:
-        """The client's TLS certificate, DER; b"" when it showed none."""
+        """The client's TLS certificate, DER; b"" when there is none."""
         encrypted = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
         return (encrypted.getpeercert(binary_form=True) or b"") if encrypted is not None else b""
 
@@ -231,7 +233,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._sink.socket = self._plain_socket = -1
         self._transport = None
         reason = CloseReason.CLIENT_CLOSED if exc is None else CloseReason.READ_ERROR
-        if self.close_reason is None and self._inlet.waiting:
+        if self.close_reason is None and self._ingress.waiting:
             self._lost = reason
             self.wait_turn()
         else:
@@ -240,9 +242,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     # -- from the server
 
     def flush(self) -> bool:
-        """Writes what the out buffer holds; True when the receiver is congested.
+        """Writes the out buffer; returns True when the receiver is congested.
 
-        Called at the end of a tick in which something was put there, and within one that puts much there.
+        Called at the end of a tick with output, and within a tick when the buffer exceeds EAGER_BYTES.
         """
         transport = self._transport
         if transport is None:
@@ -255,7 +257,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._written += len(data)
             transport.write(data)
         waiting = transport.get_write_buffer_size()
-        # While the transport holds something, what comes goes behind it.
+        # While the transport holds data, later data must follow it: order.
         self._sink.socket = -1 if waiting else self._plain_socket
         if self._backlogged:
             return self._is_congested(waiting)
@@ -263,7 +265,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return False
 
     def pending_bytes(self) -> int:
-        """Bytes that wait for the receiver."""
+        """Bytes not yet taken by the socket."""
         waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return waiting + self._out.size
 
@@ -272,7 +274,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._written + self._sink.sent_bytes - waiting
 
     def close(self, reason: CloseReason) -> None:
-        """Stops reading, writes what is in the out buffer, then closes. The first reason stands."""
+        """Stops reading, writes the out buffer, then closes. The first reason given is kept."""
         transport = self._transport
         if transport is None or self.close_reason is not None:
             self._give_up(reason)
@@ -282,7 +284,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             transport.write(data)
         self._stop(transport, reason)
         transport.close()
-        # A peer that doesn't read would keep the socket for ever.
+        # A peer that does not read would keep the socket open for ever.
         self._grace = asyncio.get_running_loop().call_later(CLOSE_GRACE_S, transport.abort)
 
     def close_slow(self) -> None:
@@ -290,12 +292,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.abort(CloseReason.SLOW_CONSUMER_DEADLINE)
 
     def count_slow(self) -> None:
-        """Tells of a receiver whose write deadline has passed, and which stays."""
+        """Reports a receiver that missed its write deadline and stays open."""
         if self._handler is not None:
             self._handler.fell_behind()
 
     def abort(self, reason: CloseReason) -> None:
-        """Closes at once; what still waits is dropped."""
+        """Closes at once and drops pending output."""
         transport = self._transport
         if transport is None or self.close_reason is not None:
             self._give_up(reason)
@@ -304,18 +306,18 @@ class ServerConnection(asyncio.BufferedProtocol):
         transport.abort()
 
     def cut(self) -> None:
-        """Drops the socket of a connection that is closing already, without waiting for its receiver."""
+        """Drops the socket of a closing connection without waiting for its receiver."""
         if self._transport is not None:
             self._transport.abort()
 
-    # -- own
+    # -- internal
 
     def _go_straight_to_socket(self, transport: asyncio.Transport) -> None:
-        """From now on the kernel sends to the socket, unless there is a layer between."""
+        """Lets the kernel send to the socket directly, unless there is a layer between."""
         sock = transport.get_extra_info("socket")
         if sock is not None and not isinstance(transport, Layer):
             self._plain_socket = sock.fileno()
-            self._inlet.is_direct = True
+            self._ingress.is_direct = True
 
     def _on_fed_slow(self) -> None:
         if self._watch.flush_all():
@@ -328,23 +330,23 @@ class ServerConnection(asyncio.BufferedProtocol):
             transport.pause_reading()
 
     def _is_congested(self, waiting: int) -> bool:
-        """Judges the bytes that the socket hasn't taken; too many of them end the connection."""
+        """Whether `waiting` bytes make the receiver congested; closes it above max_pending."""
         if waiting > self._watch.max_pending:
             self.abort(CloseReason.SLOW_CONSUMER_PENDING)
             return False
         congested = waiting > self._watch.stall_bytes
-        # With 0, whoever delivers to this sink from now on is told so (Inlet.fed_slow).
+        # With threshold 0, every later delivery to this sink reports it (Ingress.fed_slow).
         self._sink.stall_threshold = 0 if congested else self._watch.eager_bytes
         return congested
 
     def _stall(self) -> None:
-        """This connection publishes to a congested one: it stops reading for a moment."""
+        """Pauses reading, because this connection publishes to a congested one."""
         if self._stalled or self.close_reason is not None or self._transport is None:
             return
         self._stalled = True
         self.stalls += 1
         self._pause()
-        self._watch.stall(self._resume, self._inlet.read_bytes)
+        self._watch.stall(self._resume, self._ingress.read_bytes)
 
     def _resume(self) -> None:
         self._stalled = False
@@ -357,15 +359,15 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _on_turn(self) -> None:
         self._turn_due = False
-        self.budget.begin_part()  # of what waits here, and in the layers between
+        self.budget.begin_part()  # for input here and in the layers below
         try:
             self._work_on()
         finally:
             self.budget.end_part()
 
     def _turn_failed(self, error: Exception) -> None:
-        """Like an exception within a read: it is logged, and the connection is gone. It would wait for ever
-        otherwise, with its reading paused."""
+        """Logs the fault and closes, as for an exception within a read. The connection would hang otherwise,
+        with reading paused."""
         faults.note(f"work for the connection from {self.peer[0]}:{self.peer[1]}", error)
         self._turn_due = False
         if self._lost is not None:
@@ -374,11 +376,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.abort(CloseReason.READ_ERROR)
 
     def _work_on(self) -> None:
-        """Goes on with what was read, for as long as this turn's part allows, and then with reading."""
-        if self._stalled or self._held:
+        """Processes input within this turn's time budget, then resumes reading."""
+        if self._stalled or self._input_paused:
             return
-        self._inlet.go_on()
-        if self._inlet.waiting or self._stalled or self._held:
+        self._ingress.go_on()
+        if self._ingress.waiting or self._stalled or self._input_paused:
             return
         if self._lost is not None:
             self._end(self._lost)
@@ -386,13 +388,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _give_up(self, reason: CloseReason) -> None:
-        """The socket is gone already: what it sent and still waits goes no further."""
+        """Discards unprocessed input of a socket that is closed already."""
         if self._lost is not None and self.close_reason is None:
             self.close_reason = reason
             self._sink.closed = True
 
     def _end(self, reason: CloseReason) -> None:
-        """The socket is gone, and all that it sent was worked on."""
+        """Ends the connection after its socket closed and all input was processed."""
         if self.close_reason is None:
             self.close_reason = reason
         self._sink.closed = True

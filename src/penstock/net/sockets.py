@@ -1,10 +1,10 @@
-"""Listening sockets, made before the event loop and everything else that takes long to import.
+"""Listening sockets, created before the event loop and the slow imports.
 
-A client that connects while the server still starts waits in the socket's queue, and gets INFO once the
-server is ready: test suites that wait 100 ms for a port, once, find it.
+A client that connects during start-up waits in the socket's queue and gets INFO when the server is ready.
+Test suites that probe the port only once, with a timeout of 100 ms, then succeed.
 
-Rejected: one IPv6 socket for both families, as Go has it (every IPv4 peer would show as `::ffff:a.b.c.d`, and
-networks in permissions and monitoring would have to map it back).
+Rejected: one IPv6 socket for both families, as in Go. Every IPv4 peer would appear as `::ffff:a.b.c.d`, and
+networks in permissions and monitoring would need to convert it back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.errors import ServerError
 
 DEFAULT_HOST = "0.0.0.0"
 DEFAULT_PORT = 4222
-ANY_PORT = -1  # of the option; a socket calls it 0
+ANY_PORT = -1  # value of the option; 0 for a socket
 PORT_MAX = 65535
 BACKLOG = 4096
 WILDCARDS = ("", "0.0.0.0", "::")
@@ -25,10 +25,10 @@ FREE_PORT_TRIES = 16
 
 
 def listen(host: str, port: int, backlog: int = BACKLOG) -> list[socket.socket]:
-    """Bound and listening sockets of an address; all have the same port. Port 0 takes a free one.
+    """Returns bound, listening sockets of an address, all on the same port. Port 0 takes a free one.
 
-    A wildcard address listens on IPv4 and, where the machine has it, on IPv6, as the official server does.
-    Raises OSError when an address can't be bound; nothing is left open then.
+    A wildcard address listens on IPv4 and, if available, IPv6, as the official server does.
+    Raises OSError when an address cannot be bound; no socket stays open then.
     """
     for _ in range(FREE_PORT_TRIES if port == 0 else 1):
         made: list[socket.socket] = []
@@ -38,14 +38,14 @@ def listen(host: str, port: int, backlog: int = BACKLOG) -> list[socket.socket]:
         except OSError as error:
             _close(made)
             if port == 0 and made and error.errno == errno.EADDRINUSE:
-                continue  # the free port of one family is taken in the other one
+                continue  # the port is free in one address family and used in the other
             raise
         return made
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def failure(host: str, port: int, error: OSError) -> str:
-    """Why `listen` failed, beginning as the official server's line does: scripts look for that."""
+    """Why `listen` failed. Begins like the official server's line, which scripts search for."""
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     reason = (error.strerror or str(error)).lower()
     advice = "; is another server running there?" if error.errno == errno.EADDRINUSE else ""
@@ -53,9 +53,9 @@ def failure(host: str, port: int, error: OSError) -> str:
 
 
 def listen_for_clients(host: str, port: int) -> list[socket.socket]:
-    """`listen` for the options `host` and `port`: 0 is the default port there, and -1 any free one.
+    """`listen` for the options `host` and `port`, where 0 is the default port and -1 any free port.
 
-    Raises ServerError when the address can't be bound.
+    Raises ServerError when the address cannot be bound.
     """
     port = {0: DEFAULT_PORT, ANY_PORT: 0}.get(port, port)
     try:
@@ -68,14 +68,14 @@ def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
     if host in WILDCARDS:
         both = [(int(socket.AF_INET), ("0.0.0.0", port)), (int(socket.AF_INET6), ("::", port))]
         return both if socket.has_ipv6 else both[:1]
-    # Text would load the codec of international names first, which takes longer than all of this module.
+    # A str would import the IDNA codec first, which takes longer than the rest of this module.
     name = host.encode() if host.isascii() else host
     found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return list(dict.fromkeys((int(family), (str(address[0]), port)) for family, _, _, _, address in found))
 
 
 def _add(made: list[socket.socket], family: int, address: tuple[str, int], backlog: int) -> None:
-    """Binds one more, on the port of the first one. Without IPv6 in the kernel the others suffice."""
+    """Binds one more socket, on the port of the first. Skips IPv6 when the kernel lacks it."""
     try:
         sock = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
@@ -83,7 +83,7 @@ def _add(made: list[socket.socket], family: int, address: tuple[str, int], backl
             return
         raise
     try:
-        if os.name == "posix":  # elsewhere it would allow two servers on one port
+        if os.name == "posix":  # on Windows it would allow two servers on one port
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

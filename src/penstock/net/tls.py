@@ -1,24 +1,24 @@
 """TLS between a socket and its connection.
 
-A `TlsLayer` is the protocol of the socket and the transport of the connection. It keeps nothing back once the
-handshake is done: what the connection writes is encrypted into the socket's transport at once, so that
-backlogs, their limits and their deadlines mean the same with TLS and without.
+A `TlsLayer` is the protocol of the socket and the transport of the connection. After the handshake it buffers
+no output: it encrypts what the connection writes into the socket's transport at once, so that backlogs,
+their limits and deadlines mean the same with and without TLS.
 
-What comes first on a new socket:
+Order of INFO and handshake on a new socket:
 
-    INFO in clear, then the handshake       the default
+    plain INFO, then the handshake       the default
     the handshake, then INFO                handshake_first: true
     the handshake, if it begins in time     handshake_first: "auto" or a duration; else as by default
-    INFO in clear, then either              allow_non_tls: the client's first byte decides
+    plain INFO, then either              allow_non_tls: the client's first byte decides
 
-Phases: UNDECIDED (nothing has come) -> HANDSHAKE -> OPEN. A client that goes on without TLS leaves UNDECIDED
-by taking the socket over: then the layer is out of the way, and such a client costs nothing more.
+Phases: UNDECIDED (no input yet) -> HANDSHAKE -> OPEN. If a client continues without TLS, its connection takes
+over the socket, and the layer costs nothing more.
 
-Invariant: after INFO, nothing leaves in clear. A client whose handshake takes too long reads the end: an -ERR
-would be no record of TLS, and with handshake_first the first bytes that it ever got.
+Invariant: after INFO, all output is encrypted. A handshake that times out ends in a plain close: an -ERR
+would not be a TLS record, and with handshake_first the client has seen no plain bytes at all.
 
-Rejected: `loop.start_tls`. It can't look at the first byte before it decides, has no way to be handed bytes
-that have come already, and keeps a write buffer of its own that no limit of ours sees.
+Rejected: `loop.start_tls`. It cannot inspect the first byte before it decides, cannot take bytes that were
+read already, and has a write buffer outside our limits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from penstock.net.server_connection import ServerConnection
 
 HANDSHAKE_RECORD = 0x16  # the first byte of a ClientHello (RFC 8446, 5.1)
 READ_BYTES = 256 * 1024
-# The names of RFC 5246 that nats.conf and monitoring use, and OpenSSL's. TLS 1.3 suites have one name.
+# TLS 1.2 suites: the RFC 5246 names of nats.conf and monitoring -> OpenSSL names. TLS 1.3 uses one name.
 SUITES = {
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
     "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
@@ -61,18 +61,18 @@ def server_context(
     min_version: str = "1.2",
     cipher_suites: Sequence[str] = (),
 ) -> ssl.SSLContext:
-    """What a listener encrypts with.
+    """The SSL context of a listener.
 
     Args:
-        cert_file: PEM file of the certificate, and those between it and the authority.
-        key_file: PEM file of its key.
-        ca_file: PEM file of the authorities that client certificates are checked with; "" = the machine's.
-        verify: clients must have a certificate.
+        cert_file: PEM file of the certificate chain.
+        key_file: PEM file of its private key.
+        ca_file: PEM file of the CAs that verify client certificates; "" = the system's CAs.
+        verify: whether clients must present a certificate.
         min_version: "1.2" or "1.3".
-        cipher_suites: names of SUITES for TLS 1.2; those of TLS 1.3 can't be chosen. Empty: OpenSSL's choice.
+        cipher_suites: keys of SUITES for TLS 1.2; Empty = OpenSSL's default. TLS 1.3 suites are fixed.
 
     Raises:
-        ConfigError: a file can't be read or is no certificate or key, or an unknown cipher suite.
+        ConfigError: a file is unreadable or no certificate or key, or a cipher suite is unknown.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if min_version == "1.3" else ssl.TLSVersion.TLSv1_2
@@ -114,12 +114,12 @@ def described(encrypted: ssl.SSLObject | ssl.SSLSocket) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class TlsPolicy:
-    """How a listener's clients come to TLS.
+    """TLS rules of a listener.
 
-    timeout_s: how long a handshake may take.
+    timeout_s: time limit of a handshake.
     info_delay_s: how long INFO waits for a handshake to begin: 0 = not at all, inf = for ever.
-    plain_allowed: a client may go on without TLS.
-    refusal: says why a client's certificate (DER, b"" = none) is refused, "" = it isn't; None = any is good.
+    plain_allowed: clients may continue without TLS.
+    refusal: returns why a client certificate (DER, b"" = none) is refused, "" = accepted; None accepts all.
     """
 
     timeout_s: float
@@ -138,11 +138,11 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
     """TLS of one accepted socket.
 
     Args:
-        connection: who reads and writes through it.
-        context: what is encrypted with.
-        policy: what comes first, and how long that may take.
-        scratch: where the socket is read into; layers of one event loop may share it.
-        told: what debug lines say about the handshake.
+        connection: reads and writes through the layer.
+        context: SSL context.
+        policy: order and time limit of the handshake.
+        scratch: read buffer; layers of one event loop may share it.
+        log_debug: called with debug lines about the handshake.
     """
 
     def __init__(
@@ -151,21 +151,21 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         context: ssl.SSLContext,
         policy: TlsPolicy,
         scratch: bytearray,
-        told: Callable[[str], None],
+        log_debug: Callable[[str], None],
     ) -> None:
         super().__init__()
         self._connection = connection
         self._policy = policy
         self._scratch = memoryview(scratch)
-        self._told = told
+        self._log_debug = log_debug
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._phase = TlsPhase.UNDECIDED
-        self._in_clear = policy.info_delay_s == 0.0
-        self._has_more = False  # there may be something to decrypt
+        self._info_sent = policy.info_delay_s == 0.0
+        self._has_more = False  # there may be more to decrypt
         self._is_working = False
-        self._held: list[bytes] = []  # written by the connection before it may leave
+        self._deferred_output: list[bytes] = []  # output of the connection until the handshake is done
 
     # -- from the event loop
 
@@ -200,12 +200,11 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         if self._phase is TlsPhase.OPEN:
             self._work()
             if nbytes == len(self._scratch) and self._connection.close_reason is None:
-                self._connection.wait_turn()  # there is more, which the loop would read at once
+                self._connection.wait_turn()  # else the loop would read the remaining input at once
 
     def announced(self) -> None:
-        """The socket takes what follows from a proxy that has announced the client: a client that is waited
-        for does not hesitate."""
-        if self._phase is TlsPhase.UNDECIDED and not self._in_clear and not self._policy.plain_allowed:
+        """The socket takes the bytes that follow a PROXY header."""
+        if self._phase is TlsPhase.UNDECIDED and not self._info_sent and not self._policy.plain_allowed:
             self._begin()
 
     def eof_received(self) -> bool:
@@ -224,7 +223,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         if self._phase is TlsPhase.HANDSHAKE and self._connection.close_reason is None:
             self._connection.close_reason = CloseReason.TLS_HANDSHAKE_FAILURE
         if self._phase is TlsPhase.OPEN:
-            # What came before the end is the connection's to work on, in its turns.
+            # The connection processes input that came before the end in its turns.
             self.finish()
         self._connection.connection_lost(exc)
 
@@ -236,14 +235,14 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
             while rest:
                 rest = rest[self._ssl.write(rest) :]
             self._send()
-        elif self._phase is TlsPhase.UNDECIDED and self._in_clear:
+        elif self._phase is TlsPhase.UNDECIDED and self._info_sent:
             self._raw.write(data)
         else:
-            self._held.append(bytes(data))
+            self._deferred_output.append(bytes(data))
 
     def close(self) -> None:
         if self._phase is TlsPhase.OPEN and not self._raw.is_closing():
-            with contextlib.suppress(ssl.SSLError):  # the peer's farewell is missing, nobody waits for it
+            with contextlib.suppress(ssl.SSLError):  # the peer's close_notify is not awaited
                 self._ssl.unwrap()
             self._send()
         self._raw.close()
@@ -253,24 +252,24 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
             return self._ssl if self._phase is TlsPhase.OPEN else default
         return super().get_extra_info(name, default)
 
-    # -- own
+    # -- internal
 
     def _show_info(self) -> None:
-        """INFO leaves in clear; what comes next is a handshake, or where allowed may be anything."""
+        """Sends plain INFO. Then the handshake follows or, where allowed, plain input."""
         self._stop_timer()
-        self._in_clear = True
+        self._info_sent = True
         self._connection.flush()
-        self._raw.write(b"".join(self._held))
-        self._held.clear()
+        self._raw.write(b"".join(self._deferred_output))
+        self._deferred_output.clear()
         if not self._policy.plain_allowed:
             self._begin()
 
     def _begin(self) -> None:
         self._stop_timer()
         if self._policy.info_delay_s:
-            self._connection.flush()  # INFO, into what is held until the handshake is done
+            self._connection.flush()  # INFO, deferred until the handshake is done
         self._phase = TlsPhase.HANDSHAKE
-        self._told("Starting TLS client connection handshake")
+        self._log_debug("Starting TLS client connection handshake")
         self._timer = asyncio.get_running_loop().call_later(self._policy.timeout_s, self._on_timeout)
 
     def _shake(self) -> None:
@@ -291,13 +290,13 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
             return
         self._phase = TlsPhase.OPEN
         version, suite = described(self._ssl)
-        self._told(f"TLS handshake complete; TLS version {version}, cipher suite {suite}")
-        for data in self._held:
+        self._log_debug(f"TLS handshake complete; TLS version {version}, cipher suite {suite}")
+        for data in self._deferred_output:
             self.write(data)
-        self._held.clear()
+        self._deferred_output.clear()
 
     def _work(self) -> None:
-        """Hands over what can be decrypted, in as few pieces as the connection's buffer allows, until the
+        """Decrypts input into the connection's buffer, in pieces as large as that buffer allows, until the
         connection's part of this turn is over."""
         connection, budget = self._connection, self._connection.budget
         if self._is_working or self._phase is not TlsPhase.OPEN:
@@ -310,7 +309,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
                 and connection.close_reason is None
                 and (self._is_ending or not self._is_paused)
             ):
-                # The parser's buffer can't move while there is a view.
+                # The parser must not move its buffer while a view of it exists.
                 with connection.get_buffer(-1) as buffer:
                     filled, self._has_more = self._decrypt(buffer)
                 if filled:
@@ -323,20 +322,20 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         self._send()
 
     def _decrypt(self, buffer: memoryview) -> tuple[int, bool]:
-        """(bytes put into the buffer, whether there may be more)."""
+        """Returns (bytes put into the buffer, whether there may be more)."""
         filled = 0
         try:
             while filled < len(buffer):
-                # With a buffer it returns a count, which typeshed doesn't know.
+                # With a buffer, read() returns a count, which typeshed does not declare.
                 count = cast(int, self._ssl.read(len(buffer) - filled, buffer[filled:]))
                 if not count:
-                    self._raw.close()  # the peer's farewell
+                    self._raw.close()  # close_notify of the peer
                     return filled, False
                 filled += count
         except ssl.SSLWantReadError:
             return filled, False
         except ssl.SSLError as error:
-            self._told(f"read error: {error}")
+            self._log_debug(f"read error: {error}")
             self._connection.abort(CloseReason.READ_ERROR)
             return 0, False
         return filled, True
@@ -346,10 +345,10 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
             self._raw.write(self._outgoing.read())
 
     def _step_aside(self, data: bytes) -> None:
-        """The client does without TLS: from now on its connection has the socket."""
+        """The client continues without TLS: its connection takes over the socket."""
         self._stop_timer()
         connection = self._connection
-        if not self._in_clear:
+        if not self._info_sent:
             self._show_info()
         connection.use(self._raw)
         self._raw.set_protocol(connection)
@@ -361,10 +360,10 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
             connection.buffer_updated(count)
 
     def _fail(self, text: str) -> None:
-        self._told(f"TLS handshake error: {text}")
+        self._log_debug(f"TLS handshake error: {text}")
         self._connection.close(CloseReason.TLS_HANDSHAKE_FAILURE)
 
     def _on_timeout(self) -> None:
         self._timer = None
-        self._told("TLS handshake timeout")
+        self._log_debug("TLS handshake timeout")
         self._connection.close(CloseReason.TLS_HANDSHAKE_FAILURE)

@@ -1,16 +1,16 @@
 """WebSocket (RFC 6455) between a socket and its connection.
 
-A `WebsocketLayer` is the protocol of the socket and the transport of the connection. The frames of a client,
-however it cuts them, are one stream of bytes to the frame parser; what the server writes leaves as binary
-messages of at most MESSAGE_BYTES, because clients (aiohttp's) refuse messages of some MiB.
+A `WebsocketLayer` is the protocol of the socket and the transport of the connection. The frame parser sees
+the payloads of all client frames as one byte stream, wherever the client splits them. Output leaves in binary
+messages of at most MESSAGE_BYTES, because some clients (aiohttp) refuse messages of a few MiB.
 
-Phases: GREETING (an HTTP request is coming in) -> OPEN -> CLOSED. The connection is made when the handshake
-is done: who never finishes one is no client yet.
+Phases: GREETING (reading the HTTP request) -> OPEN -> CLOSED. The connection is created after the handshake,
+so that an incomplete handshake does not count as a client.
 
-Invariants: a message is handed on as it comes in, never gathered; with compression, input is taken in pieces
-of INFLATE_BYTES, so that a few bytes can't become gigabytes before a limit of the frame parser ends it.
+Invariants: the layer passes messages on as they arrive and never assembles them. It inflates compressed input
+in pieces of INFLATE_BYTES, so that a few bytes cannot become gigabytes before limits apply.
 
-Rejected: the `websockets` library. It wants to own the socket, and a task for each connection.
+Rejected: the `websockets` library. It owns the socket and needs a task per connection.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from penstock.net.reasons import CloseReason
 from penstock.net.server_connection import ServerConnection
 
 MESSAGE_BYTES = 64 * 1024
-READ_MUCH = 128 * 1024  # the loop reads more of a socket that brought so much before others have a turn
+READ_MUCH = 128 * 1024  # after a read of this size the loop reads the socket again at once
 INFLATE_BYTES = 4 * 1024
-COMPRESS_THRESHOLD = 64  # bytes; the official server's
+COMPRESS_THRESHOLD = 64  # bytes; as the official server
 NO_MASKING = "Nats-No-Masking"
 HEAD_END = re.compile(rb"\n\r?\n")
 PORTS = {"http": 80, "https": 443}
@@ -78,15 +78,15 @@ Origin = tuple[str, str, int]  # scheme, host, port
 
 @dataclass(frozen=True, slots=True)
 class WebsocketPolicy:
-    """What a listener asks of a handshake.
+    """Handshake rules of a listener.
 
-    handshake_timeout_s: how long it may take.
-    compression: permessage-deflate is used with clients that offer it.
-    same_origin: a browser's page must be from the host it connects to.
-    allowed_origins: where a browser's page must be from; empty = anywhere.
+    handshake_timeout_s: time limit of the handshake.
+    compression: use permessage-deflate with clients that offer it.
+    same_origin: the origin of a browser's page must be the host it connects to.
+    allowed_origins: allowed origins of a browser's page; empty = all.
     encrypted: the listener has TLS.
-    headers: of the answer, beside those of the protocol.
-    refusal: with TLS, says why a client's certificate (DER, b"" = none) is refused; "" = it isn't.
+    headers: additional headers of the response.
+    refusal: with TLS, returns why a client certificate (DER, b"" = none) is refused; "" = accepted.
     """
 
     handshake_timeout_s: float = 2.0
@@ -99,14 +99,15 @@ class WebsocketPolicy:
 
 
 class Deflate(PerMessageDeflate):
-    """Compresses what is worth it (small messages grow, and cost time), and refuses a message that becomes
-    more than `size_max()` bytes, as the official server does: nine kilobytes make a million PINGs."""
+    """permessage-deflate with limits: leaves small messages uncompressed (they would grow), and refuses input
+    that inflates to more than `size_max()` bytes, as the official server does. Nine kilobytes can hold a
+    million PINGs."""
 
     def __init__(self, size_max: Callable[[], int]) -> None:
         super().__init__(client_no_context_takeover=True, server_no_context_takeover=True)
         self._size_max = size_max
         self._is_control = False
-        self._room: int | None = None  # what the message may still become; None: it is not compressed
+        self._room: int | None = None  # bytes the message may still inflate to; None = not compressed
 
     def frame_inbound_header(
         self, proto: FrameDecoder | FrameProtocol, opcode: Opcode, rsv: RsvBits, payload_length: int
@@ -128,7 +129,7 @@ class Deflate(PerMessageDeflate):
     def frame_inbound_complete(
         self, proto: FrameDecoder | FrameProtocol, fin: bool
     ) -> bytes | WireReason | None:
-        # wsproto would take the end of a control frame for that of the message whose fragments it is between.
+        # wsproto would take the end of a control frame for the end of the fragmented message around it.
         return None if self._is_control else super().frame_inbound_complete(proto, fin)
 
     def frame_outbound(
@@ -140,7 +141,7 @@ class Deflate(PerMessageDeflate):
 
 
 class HandshakeRefused(Exception):
-    """A handshake that can't be accepted: HTTP status, and why for the log."""
+    """A refused handshake: the HTTP status of the response and the reason for the log."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -157,34 +158,34 @@ class WebsocketLayer(asyncio.Protocol, Layer):
     """WebSocket of one accepted socket.
 
     Args:
-        accept: makes the connection, once the handshake is done; takes the cookies that came with it, and
-            the address that X-Forwarded-For claims ("" = none), which anybody may write and only logs show.
-        policy: what is asked of the handshake.
-        told: what error lines say about it.
+        accept: creates the connection after the handshake; gets the request's cookies, and the address
+            from X-Forwarded-For ("" = none), which is not verified and only used in logs.
+        policy: rules of the handshake.
+        log_error: called with error lines about the handshake.
     """
 
     def __init__(
         self,
         accept: Callable[[dict[str, str], str], ServerConnection],
         policy: WebsocketPolicy,
-        told: Callable[[str], None],
+        log_error: Callable[[str], None],
     ) -> None:
         super().__init__()
         self._accept = accept
         self._policy = policy
-        self._told = told
+        self._log_error = log_error
         self._ws = WSConnection(ConnectionType.SERVER)
         self._phase = WebSocketPhase.GREETING
         self._connection: ServerConnection | None = None
-        self._head = b""  # the first bytes of the request: its method
-        self._tail = b""  # its last bytes so far: its end may come in pieces
+        self._head = b""  # the first bytes of the request: the method
+        self._tail = b""  # the last bytes so far, to find the end of the request across reads
         self._peer: tuple[Any, ...] = ("", 0)
         self._piece = INFLATE_BYTES
         self._unread = b""  # from `_start` on
         self._start = 0
         self._is_working = False
-        self._has_frames = False  # there may be some in what wsproto was given
-        self._lost: list[Exception | None] = []  # the socket is gone, and what it sent waits
+        self._has_frames = False  # wsproto may hold complete frames
+        self._lost: list[Exception | None] = []  # set when the socket closed before all input was processed
 
     # -- from the event loop
 
@@ -195,7 +196,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         if self._policy.refusal is not None and encrypted is not None:
             reason = self._policy.refusal(encrypted.getpeercert(binary_form=True) or b"")
             if reason:
-                self._told(f"{self._peer[0]}:{self._peer[1]} - TLS handshake error: {reason}")
+                self._log_error(f"{self._peer[0]}:{self._peer[1]} - TLS handshake error: {reason}")
                 self._raw.abort()
                 return
         loop = asyncio.get_running_loop()
@@ -205,7 +206,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         self._unread, self._start = self._unread[self._start :] + data, 0
         self._work()
         if len(data) >= READ_MUCH and self._connection is not None and not self._is_over():
-            self._connection.wait_turn()  # there is more, which the loop would read at once
+            self._connection.wait_turn()  # else the loop would read the remaining input at once
 
     def eof_received(self) -> bool:
         return False
@@ -221,7 +222,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         if not self._is_over() and self._is_paused and (self._has_frames or self._start < len(self._unread)):
-            self._lost.append(exc)  # what came before the end has its turns first
+            self._lost.append(exc)  # input that came before the end is processed first
             return
         self._phase = WebSocketPhase.CLOSED
         if self._connection is not None:
@@ -244,20 +245,20 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         self._phase = WebSocketPhase.CLOSED
         self._raw.close()
         if self._lost:
-            asyncio.get_running_loop().call_soon(self._tell_of_loss)
+            asyncio.get_running_loop().call_soon(self._report_loss)
 
     def abort(self) -> None:
         self._phase = WebSocketPhase.CLOSED
         super().abort()
         if self._lost:
-            asyncio.get_running_loop().call_soon(self._tell_of_loss)
+            asyncio.get_running_loop().call_soon(self._report_loss)
 
     # -- handshake
 
     def _greet(self, data: bytes) -> None:
         if len(self._head) < 4:
             self._head += data[:4]
-        # wsproto forgets what comes right behind the request.
+        # wsproto drops bytes that follow the request in the same read.
         seen = self._tail + data
         end = HEAD_END.search(seen)
         behind = seen[end.end() :] if end is not None else b""
@@ -267,7 +268,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
             for event in self._ws.events():
                 if isinstance(event, Request):
                     self._open(event)
-        except (RemoteProtocolError, UnicodeError) as error:  # wsproto lets go of texts it can't decode
+        except (RemoteProtocolError, UnicodeError) as error:  # wsproto does not catch UnicodeError
             self._refuse(HandshakeRefused(400 if self._head[:4] == b"GET " else 405, str(error)))
         except HandshakeRefused as error:
             self._refuse(error)
@@ -293,8 +294,8 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         self._send(AcceptConnection(extensions=extensions, extra_headers=extra))
         if unmasked:
             _expect_unmasked(self._ws)
-        if path.endswith("/leafnode"):  # as the official server: the handshake succeeds, and that was it
-            self._told("Not configured to accept leaf node connections")
+        if path.endswith("/leafnode"):  # as the official server: handshake, then close
+            self._log_error("Not configured to accept leaf node connections")
             self._phase = WebSocketPhase.CLOSED
             self._raw.close()
             return
@@ -308,7 +309,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
 
     def _refuse(self, refused: HandshakeRefused) -> None:
         self._stop_timer()
-        self._told(f"{self._peer[0]}:{self._peer[1]} - websocket handshake error: {refused}")
+        self._log_error(f"{self._peer[0]}:{self._peer[1]} - websocket handshake error: {refused}")
         text = _TEXTS[refused.status] + b"\n"
         headers = [
             (b"Content-Type", b"text/plain; charset=utf-8"),
@@ -323,14 +324,14 @@ class WebsocketLayer(asyncio.Protocol, Layer):
 
     def _on_timeout(self) -> None:
         self._timer = None
-        self._told(f"{self._peer[0]}:{self._peer[1]} - websocket handshake error: timeout")
+        self._log_error(f"{self._peer[0]}:{self._peer[1]} - websocket handshake error: timeout")
         self._raw.abort()
 
     # -- frames
 
     def _work(self) -> None:
-        """Takes what was read piece by piece, and frame by frame of it, until the connection's part of this
-        turn is over: a tiny frame, or fragment, costs as much as a large one."""
+        """Processes input piece by piece and frame by frame until the connection's part of this turn is over.
+        Each frame counts, because a tiny frame costs as much as a large one."""
         if self._is_working:
             return
         self._is_working = True
@@ -345,16 +346,16 @@ class WebsocketLayer(asyncio.Protocol, Layer):
             if budget is not None:
                 budget.end_part()
         if self._is_over() or not self._is_paused:
-            self._tell_of_loss()
+            self._report_loss()
 
-    def _tell_of_loss(self) -> None:
-        """Nothing that came before the end of the socket waits any more."""
+    def _report_loss(self) -> None:
+        """Reports the closed socket once all input that came before is processed."""
         if self._lost:
             self._is_paused = False
             self.connection_lost(self._lost.pop())
 
     def _take_piece(self) -> bool:
-        """Works on the frames that came whole, or takes the next piece; False when there is none."""
+        """Processes complete frames, or the next piece of input; False when there is none."""
         if self._has_frames:
             self._take_frames()
             return True
@@ -366,7 +367,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         if self._phase is WebSocketPhase.GREETING:
             self._greet(piece)
             if self._connection is not None and not self._is_over():
-                self._connection.wait_turn()  # what comes behind the handshake
+                self._connection.wait_turn()  # input that follows the handshake
         else:
             self._receive(piece)
         return True
@@ -387,7 +388,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
             if connection.budget.is_over():
                 connection.wait_turn()
             if self._is_paused:
-                return  # wsproto goes on behind this frame when it is asked again
+                return  # wsproto continues after this frame at the next call
         self._has_frames = False
 
     def _on_event(self, event: Event) -> None:
@@ -399,10 +400,10 @@ class WebsocketLayer(asyncio.Protocol, Layer):
             if not self._is_over():
                 self._send(event.response())
         elif isinstance(event, CloseConnection) and not self._is_over():
-            # wsproto tells bad frames as a farewell, too; only a true one moves its state on.
+            # wsproto reports bad frames as a close, too; only a real close frame changes its state.
             true = self._ws.state is not ConnectionState.OPEN
             if not true:
-                self._told(f"{self._peer[0]}:{self._peer[1]} - read error: {event.reason}")
+                self._log_error(f"{self._peer[0]}:{self._peer[1]} - read error: {event.reason}")
             self._send(event.response())
             self._phase = WebSocketPhase.CLOSED
             if self._connection is not None:
@@ -430,13 +431,13 @@ class WebsocketLayer(asyncio.Protocol, Layer):
 
 
 def _expect_unmasked(ws: WSConnection) -> None:
-    """The peer was allowed to send frames without a mask, and will. wsproto has no other way to say so."""
+    """Accepts frames without a mask, which the peer was allowed to send. wsproto has no public option."""
     assert ws.connection is not None
     ws.connection._proto._frame_decoder.client = True
 
 
 def cookies_of(header: str) -> dict[str, str]:
-    """Names and values of a Cookie header; what is no cookie is left out."""
+    """Names and values of a Cookie header; skips malformed parts."""
     found = {}
     for part in header.split(";"):
         name, equals, value = part.strip().partition("=")
@@ -446,7 +447,7 @@ def cookies_of(header: str) -> dict[str, str]:
 
 
 def origin_of(url: str) -> Origin:
-    """(scheme, host, port) of an origin. Raises ValueError when it is none."""
+    """(scheme, host, port) of an origin. Raises ValueError when it is malformed."""
     parts = urlsplit(url.lower())
     if parts.scheme not in PORTS or not parts.hostname:
         raise ValueError(f"{url!r} is no origin: write it as http://host or https://host:port")
@@ -454,7 +455,7 @@ def origin_of(url: str) -> Origin:
 
 
 def check_origin(origin: str, host: str, policy: WebsocketPolicy) -> None:
-    """Raises Refused (403) when a browser's page may not connect. Clients that are no browser send none."""
+    """Raises HandshakeRefused (403) when the origin may not connect. Only browsers send one."""
     if not origin or not (policy.same_origin or policy.allowed_origins):
         return
     try:
@@ -469,9 +470,9 @@ def check_origin(origin: str, host: str, policy: WebsocketPolicy) -> None:
 
 
 def forwarded_for(header: str) -> str:
-    """The address of the client that a proxy, or the client itself, claims: the first of X-Forwarded-For.
+    """The client address claimed by X-Forwarded-For, its first entry, which is not verified.
 
-    "" when that is no address.
+    "" when it is not an address.
     """
     first = header.split(",", maxsplit=1)[0].strip()
     try:

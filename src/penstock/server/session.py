@@ -331,14 +331,14 @@ class Session:
     def _pause(self, decide: Callable[[Identity | None], None]) -> Callable[[Identity | None], None]:
         """Reads nothing more until what this returns is called, which decides and goes on."""
         self._waiting = True
-        self.connection.hold()
+        self.connection.pause_input()
 
         def decided(identity: Identity | None) -> None:
             self._waiting = False
             if self.connection.close_reason is None:
                 faults.contain(decide, self.fail, identity)
             if not self._waiting and self.connection.close_reason is None:
-                self.connection.release()
+                self.connection.resume_input()
 
         return decided
 

@@ -332,23 +332,23 @@ async def test_a_server_that_stops_works_through_what_it_has_read(kind: str) -> 
 
 
 @in_a_loop
-async def test_nothing_is_worked_on_while_a_client_is_held_and_all_afterwards(kind: str) -> None:
+async def test_nothing_is_worked_on_while_a_client_input_is_paused_and_all_afterwards(kind: str) -> None:
     world = World(kind)
     world.settle()
-    world.connection.hold()
+    world.connection.pause_input()
     assert not world.raw.reading
     World._give(world.protocol, world.encode(publishes(20)))
     world.settle()
     assert world.served == []
-    world.connection.release()
+    world.connection.resume_input()
     world.settle()
     assert (world.served, world.raw.reading) == (served(20), True)
     world.read(world.encode(publishes(20)))
-    world.connection.hold()
+    world.connection.pause_input()
     count = len(world.served)
     world.settle()
     assert len(world.served) == count, "its turn came, and it is held"
-    world.connection.release()
+    world.connection.resume_input()
     world.settle()
     assert world.served == served(20) * 2
 
