@@ -1,9 +1,9 @@
-"""Acknowledgements of consumers' messages: the reply subject that names a delivery, and the ack bodies.
+"""Consumer acks: the ack reply subject, which identifies a delivery, and the ack bodies.
 
     v1  $JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<ts ns>.<pending>                  9 tokens
     v2  $JS.ACK.<domain or _>.<account hash>.<stream>.<consumer>.<...as above>[.<extra>...]    11 or more
 
-The server sends v1 and takes both.
+The server sends v1 and accepts both.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ TERM = b"+TERM"
 
 
 class AckSubject(NamedTuple):
-    """What an ack reply subject says about one delivery."""
+    """The fields of an ack reply subject."""
 
     stream: str
     consumer: str
-    delivered: int  # how often it was delivered, this time included
+    delivered: int  # number of deliveries, including this one
     stream_seq: int
     consumer_seq: int
     timestamp_ns: int
@@ -61,7 +61,7 @@ def build_reply_v2(delivery: AckSubject) -> str:
 
 
 def parse_reply(subject: str) -> AckSubject | None:
-    """What the reply subject of a delivered message says; None when it is no ack subject."""
+    """Parses the reply subject of a delivered message; None when it is not an ack subject."""
     if not subject.startswith(PREFIX):
         return None
     tokens = subject.split(".")
@@ -90,7 +90,7 @@ class AckKind(Enum):
 
 
 class AckBody(NamedTuple):
-    """A parsed ack. delay_ns belongs to NAK, pull to NEXT, reason to TERM."""
+    """A parsed ack. `delay_ns` is set for NAK, `pull` for NEXT, `reason` for TERM."""
 
     kind: AckKind
     delay_ns: int = 0
@@ -102,9 +102,9 @@ _PLAIN_ACK = AckBody(AckKind.ACK)
 
 
 def parse_body(body: bytes) -> AckBody | None:
-    """What an ack says; None for a body that is no ack and is to be ignored.
+    """Parses an ack body; None for a body that is not an ack and must be ignored.
 
-    As the official server does: a delay that can't be read makes a plain NAK.
+    As in the official server, an invalid NAK delay counts as no delay.
     """
     if not body or body == ACK or body == OK:
         return _PLAIN_ACK
@@ -123,20 +123,20 @@ def parse_body(body: bytes) -> AckBody | None:
 
 
 def build_nak(delay_ns: int = 0) -> bytes:
-    """A negative ack; with a delay the message comes again that much later."""
+    """A negative ack. With a delay (ns) the message is redelivered only after it."""
     return b'-NAK {"delay": %d}' % delay_ns if delay_ns > 0 else NAK
 
 
 def build_term(reason: str = "") -> bytes:
-    """Never deliver this message again; the reason goes into the server's advisory."""
+    """Tells the server not to redeliver the message. The server puts the reason into its advisory."""
     return b"+TERM " + reason.encode() if reason else TERM
 
 
 def parse_pull(body: bytes) -> PullRequest:
-    """The body of a pull request: empty is one message, a number that many, else JSON.
+    """Parses the body of a pull request: empty = one message, a number = that many, else JSON.
 
-    As the official server does: text that is no number asks for one message. The batch of a JSON body is
-    left as it is (0 when absent). Raises DecodeError for broken JSON.
+    As in the official server, text that is no number requests one message. The batch of a JSON body is not
+    changed (0 when absent). Raises DecodeError for invalid JSON.
     """
     text = body.strip()
     if text.startswith(b"{"):
@@ -146,11 +146,11 @@ def parse_pull(body: bytes) -> PullRequest:
     return PullRequest(batch=1)
 
 
-DELAY_MAX_NS = 2**62  # ends beyond any clock, and added to one still fits 64 bits
+DELAY_MAX_NS = 2**62  # later than any clock; the sum with a time still fits 64 bits
 
 
 class _Nak(msgspec.Struct):
-    """The body of a NAK; delay in ns. Other fields are skipped: a megabyte of them is not even built."""
+    """The body of a NAK; `delay` in ns. Decoding skips other fields without building them."""
 
     delay: int = 0
 

@@ -1,12 +1,12 @@
-"""The grammar of batch publishing (ADR-50): reply subjects of fast ingest, and the answers to them.
+"""Batch publishing (ADR-50): reply subjects of fast ingest, and the server's answers.
 
-A message of a fast batch says what it is in its reply subject:
+A fast batch message carries its role in its reply subject:
 
     <prefix>.<batch id>.<flow>.<ok|fail>.<sequence>.<operation>.$FI
 
-The server answers on the same subjects: flow acks, gaps, refused messages, and in the end one pub ack. There
-are two dialects, and `parse_answer` reads both: the ADR's one struct without a type, and the official
-server's three typed ones. penstock's server writes objects that satisfy both.
+The server answers on these subjects: flow acks, gaps, refused messages, and one final pub ack. Two dialects
+exist, and `parse_answer` reads both: the ADR's single struct without a type, and the official server's three
+typed structs. This server writes objects that satisfy both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FLOW_MAX = 65535
 
 
 class Operation(IntEnum):
-    """The last token but one of a reply subject."""
+    """The second last token of a reply subject."""
 
     START = 0
     APPEND = 1
@@ -41,15 +41,15 @@ class Operation(IntEnum):
 
 
 class FlowAck(NamedTuple):
-    """Everything up to batch sequence `seq` has arrived; the next ack comes `msgs` messages later."""
+    """Everything up to batch sequence `seq` has arrived. The next ack follows after `msgs` messages."""
 
     seq: int
     msgs: int
 
 
 class BatchGap(NamedTuple):
-    """Messages before batch sequence `seq` were lost, the ones behind `last_seq`. (Some servers name the
-    first lost one as last_seq: it is information, nothing to count with.)"""
+    """Messages after `last_seq` and before batch sequence `seq` were lost. (Some servers set last_seq to the
+    first lost message, so do not compute with it.)"""
 
     last_seq: int
     seq: int
@@ -81,7 +81,7 @@ class _Answer(msgspec.Struct):
 
 
 def parse_answer(payload: bytes) -> FastAnswer:
-    """What the server says about a fast batch. Raises DecodeError for what is no answer."""
+    """Parses the server's answer for a fast batch. Raises DecodeError."""
     found = decode(_Answer, payload)
     if found.type == "ack":
         return FlowAck(found.seq, found.msgs or found.ack_msgs)
@@ -104,7 +104,7 @@ def parse_answer(payload: bytes) -> FastAnswer:
 
 
 def check_batch_id(batch_id: str) -> str:
-    """An id of at most 64 characters that is one subject token. Raises MisuseError."""
+    """Checks that an id is one subject token of at most 64 characters, and returns it. Raises MisuseError."""
     if not 0 < len(batch_id.encode()) <= BATCH_ID_MAX:
         raise MisuseError(
             f"a batch id has 1 to {BATCH_ID_MAX} bytes, {batch_id!r} has {len(batch_id.encode())}"
@@ -115,7 +115,7 @@ def check_batch_id(batch_id: str) -> str:
 
 
 def reply_prefix(inbox: str, batch_id: str, flow: int, *, gap_ok: bool) -> bytes:
-    """`<inbox>.<id>.<flow>.<gap>.`, to be followed by `reply_end`."""
+    """`<inbox>.<id>.<flow>.<gap>.`, the prefix for `reply_end`."""
     return f"{inbox}.{batch_id}.{flow}.{'ok' if gap_ok else 'fail'}.".encode()
 
 
@@ -124,7 +124,7 @@ def reply_end(seq: int, operation: Operation) -> bytes:
     return b"%d.%d.$FI" % (seq, operation)
 
 
-# The err_codes of fast ingest differ between the ADR and the official server; their texts don't.
+# The ADR and the official server use different err_codes for fast ingest, but the same texts.
 _BY_DESCRIPTION: dict[str, type[JetStreamApiError]] = {
     "atomic publish is disabled": BatchNotEnabledError,
     "batch publish is disabled": BatchNotEnabledError,
@@ -137,7 +137,7 @@ _BY_DESCRIPTION: dict[str, type[JetStreamApiError]] = {
 
 
 def batch_exception(error: ApiError, subject: str) -> JetStreamApiError:
-    """The exception of a refusal, the same for both dialects."""
+    """The exception for a refusal, the same in both dialects."""
     kind = _BY_DESCRIPTION.get(error.description.lower())
     if kind is None:
         return JetStreamApiError.of(error.code, error.err_code, error.description, request=subject)

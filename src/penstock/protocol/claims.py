@@ -1,11 +1,11 @@
-"""What NATS JWTs say: the claims of operators, accounts, users and activations, version 2.
+"""Claims of NATS JWTs, version 2: operators, accounts, users and activations.
 
-The structs are the JSON of the official jwt library; what is not set is not written. Numbers follow it, too:
--1 = no limit, and a limit that a token doesn't give is 0, which lets nothing through (only what comes from a
-version 1 token, and the template of a scoped key, start at -1).
+The structs match the JSON of the official jwt library, which omits unset fields. Limits follow it as well:
+-1 = no limit, and an absent limit is 0, which permits nothing. Only claims converted from version 1 and the
+template of a scoped key default to -1.
 
-`problems` says what makes claims unusable whatever the time; `time_problem` compares them with a clock. Whose
-key has to have signed them is said by `ISSUERS`; reading and signing tokens is done in `jwt`.
+`problems` lists errors that do not depend on the time; `time_problem` compares the claims with a clock.
+`ISSUERS` lists which keys may sign which claims. `jwt` reads and signs tokens.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from penstock.protocol.nkeys import Prefix, is_public
 
 VERSION = 2
 NO_LIMIT = -1
-ENTRIES_MAX = 1024  # of a list in claims: each costs microseconds at every login, and others wait meanwhile
+ENTRIES_MAX = 1024  # per list: each entry costs microseconds of the event loop at every login
 ALL = "*"
-"""In a list of revocations: every user."""
+"""Key of a revocation that applies to every user."""
 
 ExportKind = Literal["stream", "service"]
 _Bounded = msgspec.Meta(max_length=ENTRIES_MAX)
@@ -30,28 +30,28 @@ Texts = Annotated[tuple[str, ...], _Bounded]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of claims."""
+    """Base of all parts of claims."""
 
 
 # -- users
 
 
 class PermissionClaim(_Part, frozen=True):
-    """Filters of one direction; no `allow` = everything. Those of `sub` may be "filter queue"."""
+    """Filters of one direction. No `allow` permits everything. `sub` entries may be "filter queue"."""
 
     allow: Texts = ()
     deny: Texts = ()
 
 
 class ResponsePermissionClaim(_Part, frozen=True, omit_defaults=False):
-    """max: messages a reply; ttl: ns. 0 = the default, negative = no limit."""
+    """max: messages per reply; ttl: ns. 0 = default, negative = no limit."""
 
     max: int = 0
     ttl: int = 0
 
 
 class PermissionsClaim(_Part, frozen=True):
-    """What may be published and subscribed to."""
+    """Subjects that may be published and subscribed to."""
 
     pub: PermissionClaim = PermissionClaim()
     sub: PermissionClaim = PermissionClaim()
@@ -63,26 +63,26 @@ class PermissionsClaim(_Part, frozen=True):
 
 
 class TimeRange(_Part, frozen=True):
-    """From `start` to `end`, both "15:04:05", perhaps over midnight."""
+    """A time of day range from `start` to `end`, both "15:04:05"; it may cross midnight."""
 
     start: str = ""
     end: str = ""
 
 
 class UserLimits(PermissionsClaim, frozen=True):
-    """What a user may do, and a scoped key may let its users do."""
+    """Permissions and limits of a user, or of all users of a scoped key."""
 
     src: Texts | Annotated[str, msgspec.Meta(max_length=8 * ENTRIES_MAX)] = ()
-    """Networks it may come from (CIDR), as a list or separated by commas; none = any."""
+    """Allowed client networks (CIDR), as a list or comma-separated; empty = all."""
     times: Annotated[tuple[TimeRange, ...], _Bounded] = ()
-    """When it may be connected; none = always."""
+    """Times of day at which it may be connected; empty = always."""
     times_location: str = ""
     """The IANA time zone of `times`; "" = the server's."""
     subs: int = 0
     data: int = 0
     payload: int = 0
     bearer_token: bool = False
-    """The token alone is enough: the user need not sign."""
+    """The token is sufficient; the user need not sign the nonce."""
     proxy_required: bool = False
     allowed_connection_types: Texts = ()
 
@@ -95,17 +95,17 @@ class UserLimits(PermissionsClaim, frozen=True):
 
 
 class UserFields(UserLimits, frozen=True):
-    """The `nats` part of a user's claims."""
+    """The `nats` object of user claims."""
 
     issuer_account: str = ""
-    """The account, when one of its signing keys is the issuer."""
+    """The account, if one of its signing keys is the issuer."""
     tags: Texts = ()
     type: Literal["user"] | msgspec.UnsetType = "user"
     version: int = VERSION
 
     @property
     def limits(self) -> UserLimits:
-        """Its limits alone."""
+        """The limits without the other fields."""
         names = UserLimits.__struct_fields__
         return UserLimits(**{name: getattr(self, name) for name in names})
 
@@ -121,13 +121,13 @@ class ServiceLatency(_Part, frozen=True, omit_defaults=False):
 
 
 class ExportClaim(_Part, frozen=True):
-    """What others may import."""
+    """An export: a subject that other accounts may import."""
 
     name: str = ""
     subject: str = ""
     type: ExportKind | msgspec.UnsetType = msgspec.UNSET
     token_req: bool = False
-    """Importers need an activation token."""
+    """Imports need an activation token."""
     revocations: dict[str, int] = {}
     response_type: str = ""
     response_threshold: int = 0
@@ -140,7 +140,7 @@ class ExportClaim(_Part, frozen=True):
 
 
 class ImportClaim(_Part, frozen=True):
-    """What comes from another account."""
+    """An import from another account."""
 
     name: str = ""
     subject: str = ""
@@ -154,7 +154,7 @@ class ImportClaim(_Part, frozen=True):
 
 
 class JetStreamLimits(_Part, frozen=True):
-    """JetStream of an account, or of one tier; no storage at all = no JetStream."""
+    """JetStream limits of an account or of one tier. No storage of either kind means no JetStream."""
 
     mem_storage: int = 0
     disk_storage: int = 0
@@ -167,7 +167,7 @@ class JetStreamLimits(_Part, frozen=True):
 
 
 class OperatorLimits(JetStreamLimits, frozen=True):
-    """What an operator lets an account have."""
+    """Account limits set by the operator."""
 
     subs: int = 0
     data: int = 0
@@ -179,7 +179,7 @@ class OperatorLimits(JetStreamLimits, frozen=True):
     conn: int = 0
     leaf: int = 0
     tiered_limits: dict[str, JetStreamLimits] = {}
-    """By replicas (`R1`, `R3`); where there are some, the limits without a tier mean nothing."""
+    """By replicas (`R1`, `R3`). If set, the limits without a tier have no meaning."""
 
     @property
     def has_jetstream(self) -> bool:
@@ -191,11 +191,11 @@ UNLIMITED = OperatorLimits(
     subs=NO_LIMIT, data=NO_LIMIT, payload=NO_LIMIT, imports=NO_LIMIT, exports=NO_LIMIT, wildcards=True,
     conn=NO_LIMIT, leaf=NO_LIMIT,
 )  # fmt: skip
-"""Everything, but JetStream."""
+"""No limits, but without JetStream."""
 
 
 class TemplateClaim(UserLimits, frozen=True):
-    """The limits of all users that a scoped key signs; subjects may hold `{{name()}}` and the like."""
+    """Limits of all users of a scoped key. Subjects may contain templates such as `{{name()}}`."""
 
     subs: int = NO_LIMIT
     data: int = NO_LIMIT
@@ -203,7 +203,7 @@ class TemplateClaim(UserLimits, frozen=True):
 
 
 class ScopeClaim(_Part, frozen=True, omit_defaults=False):
-    """A signing key that can only make users of one kind."""
+    """A signing key whose users all get the limits of its template."""
 
     kind: Literal["user_scope"] = "user_scope"
     key: str = ""
@@ -213,7 +213,7 @@ class ScopeClaim(_Part, frozen=True, omit_defaults=False):
 
 
 class WeightedMapping(_Part, frozen=True, omit_defaults=False):
-    """A destination; weight 0 = 100 percent."""
+    """A mapping destination; weight 0 = 100 percent."""
 
     subject: str
     weight: int = 0
@@ -221,7 +221,7 @@ class WeightedMapping(_Part, frozen=True, omit_defaults=False):
 
 
 class ExternalAuthorization(_Part, frozen=True):
-    """Who decides about this account's users instead of their tokens."""
+    """Auth callout: a service authenticates the users of this account."""
 
     auth_users: Texts = ()
     allowed_accounts: Texts = ()
@@ -234,14 +234,14 @@ class TraceClaim(_Part, frozen=True):
 
 
 class AccountFields(_Part, frozen=True):
-    """The `nats` part of an account's claims."""
+    """The `nats` object of account claims."""
 
     imports: Annotated[tuple[ImportClaim, ...], _Bounded] = ()
     exports: Annotated[tuple[ExportClaim, ...], _Bounded] = ()
     limits: OperatorLimits = OperatorLimits()
     signing_keys: Annotated[tuple[str | ScopeClaim, ...], _Bounded] = ()
     revocations: dict[str, int] = {}
-    """User key or `*`: what was issued until then (s since 1970) counts no more."""
+    """User key or `*` -> time (s since 1970); tokens issued up to that time are invalid."""
     default_permissions: PermissionsClaim = PermissionsClaim()
     mappings: Annotated[dict[str, Annotated[tuple[WeightedMapping, ...], _Bounded]], _Bounded] = {}
     authorization: ExternalAuthorization = ExternalAuthorization()
@@ -255,12 +255,12 @@ class AccountFields(_Part, frozen=True):
 
     @property
     def scopes(self) -> dict[str, ScopeClaim | None]:
-        """The signing keys, with the scope of those that have one."""
+        """The signing keys and their scopes; None for a key without scope."""
         return {one if isinstance(one, str) else one.key: None if isinstance(one, str) else one
                 for one in self.signing_keys}  # fmt: skip
 
     def revokes(self, user: str, issued_at: int) -> bool:
-        """Does a token issued then (s) to this user count no more?"""
+        """Whether a token issued to this user at that time (s) is revoked."""
         return any(issued_at <= self.revocations[who] for who in (ALL, user) if who in self.revocations)
 
 
@@ -268,7 +268,7 @@ class AccountFields(_Part, frozen=True):
 
 
 class Operator(_Part, frozen=True):
-    """The `nats` part of an operator's claims."""
+    """The `nats` object of operator claims."""
 
     signing_keys: Texts = ()
     account_server_url: str = ""
@@ -276,14 +276,14 @@ class Operator(_Part, frozen=True):
     system_account: str = ""
     assert_server_version: str = ""
     strict_signing_key_usage: bool = False
-    """The operator's own key signs nothing but itself."""
+    """The operator's identity key may sign nothing but the operator's own token."""
     tags: Texts = ()
     type: Literal["operator"] | msgspec.UnsetType = "operator"
     version: int = VERSION
 
 
 class Activation(_Part, frozen=True):
-    """The `nats` part of a token that lets an account import."""
+    """The `nats` object of an activation, which permits an import."""
 
     subject: str = ""
     kind: ExportKind | msgspec.UnsetType = msgspec.UNSET
@@ -293,11 +293,11 @@ class Activation(_Part, frozen=True):
     version: int = VERSION
 
 
-# -- the claims around them
+# -- complete claims
 
 
 class Claims(_Part, frozen=True):
-    """Who says something about whom, and for how long. Times are s since 1970; 0 = none."""
+    """Registered claims of a JWT. Times are s since 1970; 0 = unset."""
 
     audience: str = msgspec.field(default="", name="aud")
     expires: int = msgspec.field(default=0, name="exp")
@@ -309,24 +309,24 @@ class Claims(_Part, frozen=True):
     subject: Name = msgspec.field(default="", name="sub")
 
     def time_problem(self, now_s: int) -> str:
-        """Why these claims don't hold just now; "" when they do."""
+        """Why these claims are not valid at this time; "" when they are."""
         if 0 < self.expires < now_s:
             return "claim is expired"
         return "claim is not yet valid" if self.not_before > now_s else ""
 
 
 class OperatorClaims(Claims, frozen=True):
-    """What an operator says of itself."""
+    """Claims of an operator, signed by itself."""
 
     nats: Operator = Operator()
 
     def trusted_keys(self) -> tuple[str, ...]:
-        """Whose signature under an account's claims counts."""
+        """The keys whose signatures on account claims are trusted."""
         own = () if self.nats.strict_signing_key_usage else (self.subject,)
         return own + self.nats.signing_keys
 
     def problems(self) -> list[str]:
-        """What makes them unusable."""
+        """Errors that make the claims unusable."""
         found = [f"{key} is not an operator public key" for key in self.nats.signing_keys
                  if not is_public(key, Prefix.OPERATOR)]  # fmt: skip
         system = self.nats.system_account
@@ -336,12 +336,12 @@ class OperatorClaims(Claims, frozen=True):
 
 
 class AccountClaims(Claims, frozen=True):
-    """What an operator says of an account."""
+    """Claims of an account, signed by an operator."""
 
     nats: AccountFields = AccountFields()
 
     def problems(self) -> list[str]:
-        """What makes them unusable."""
+        """Errors that make the claims unusable."""
         account, limits = self.nats, self.nats.limits
         found = permission_problems(account.default_permissions)
         for one in account.imports:
@@ -363,17 +363,17 @@ class AccountClaims(Claims, frozen=True):
 
 
 class UserClaims(Claims, frozen=True):
-    """What an account says of a user."""
+    """Claims of a user, signed by an account."""
 
     nats: UserFields = UserFields()
 
     @property
     def account(self) -> str:
-        """The account the user is in."""
+        """The account of the user."""
         return self.nats.issuer_account or self.issuer
 
     def problems(self) -> list[str]:
-        """What makes them unusable."""
+        """Errors that make the claims unusable."""
         user = self.nats
         found = limit_problems(user)
         if user.issuer_account and not is_public(user.issuer_account, Prefix.ACCOUNT):
@@ -382,22 +382,22 @@ class UserClaims(Claims, frozen=True):
 
 
 class ActivationClaims(Claims, frozen=True):
-    """What an exporting account says of an importing one."""
+    """Claims by which an exporting account permits another account's import."""
 
     nats: Activation = Activation()
 
     def problems(self) -> list[str]:
-        """What makes them unusable."""
+        """Errors that make the claims unusable."""
         return subject_problems(self.nats.subject)
 
 
 class GenericClaims(Claims, frozen=True):
-    """Anything else: `nats` is a free map."""
+    """Claims of any other type; `nats` is a free map."""
 
     nats: dict[str, object] = {}
 
     def problems(self) -> list[str]:
-        """None are known."""
+        """Always empty: the type is unknown."""
         return []
 
 
@@ -415,14 +415,14 @@ ISSUERS: dict[type[AnyClaims], tuple[Prefix, ...]] = {
     ActivationClaims: (Prefix.ACCOUNT, Prefix.OPERATOR),
     GenericClaims: (),
 }
-"""Whose keys may sign what; none = any."""
+"""The kinds of keys that may sign each type of claims; empty = any."""
 
 
-# -- what can be wrong
+# -- validation
 
 
 def limit_problems(limits: UserLimits) -> list[str]:
-    """What is wrong with permissions, networks and times."""
+    """Errors in permissions, networks and times."""
     found = permission_problems(limits)
     for network in limits.networks:
         try:
@@ -440,7 +440,7 @@ def limit_problems(limits: UserLimits) -> list[str]:
 
 
 def permission_problems(permissions: PermissionsClaim) -> list[str]:
-    """What is wrong with the filters."""
+    """Errors in permission filters."""
     found: list[str] = []
     for permission, queues in ((permissions.sub, True), (permissions.pub, False)):
         for entry in permission.allow + permission.deny:
@@ -456,7 +456,7 @@ def permission_problems(permissions: PermissionsClaim) -> list[str]:
 
 
 def subject_problems(subject: str) -> list[str]:
-    """What is wrong with a subject; templates are let through."""
+    """Errors in a subject. Templates are accepted."""
     if not subject:
         return ["subject cannot be empty"]
     found = []
@@ -470,13 +470,13 @@ def subject_problems(subject: str) -> list[str]:
 
 
 def has_wildcards(subject: str) -> bool:
-    """Is one of the tokens a wildcard?"""
+    """Whether a token is a wildcard."""
     tokens = subject.split(".")
     return "*" in tokens or tokens[-1] == ">"
 
 
 def seconds_of(text: str) -> int | None:
-    """Seconds since midnight of "15:04:05"; None when it is no such time."""
+    """Seconds since midnight of "15:04:05"; None when malformed."""
     parts = text.split(":")
     if len(parts) != 3 or not all(part.isdecimal() and 1 <= len(part) <= 2 for part in parts):
         return None
@@ -532,7 +532,7 @@ def _callout_problems(callout: ExternalAuthorization) -> list[str]:
 
 
 def seconds_left(ranges: tuple[TimeRange, ...], second_of_day: float) -> float | None:
-    """How long the longest range goes on that holds now; None when none does."""
+    """Seconds until the last of the ranges that contain the time ends; None when no range contains it."""
     found = None
     for one in ranges:
         start, end = seconds_of(one.start), seconds_of(one.end)

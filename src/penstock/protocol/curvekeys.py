@@ -1,7 +1,7 @@
-"""Curve keys: X25519 keys in the form of nkeys, with which two parties encrypt what they say to each other.
+"""Curve keys: X25519 keys in nkey format, for encryption between two parties.
 
-A sealed message is `xkv1`, a nonce of 24 bytes and a box of NaCl (X25519, XSalsa20, Poly1305): whoever can
-open it knows that the owner of the other key sealed it. The boxes are PyNaCl's, imported with the first one.
+A sealed message is `xkv1`, a 24-byte nonce and a NaCl box (X25519, XSalsa20, Poly1305). Opening it also
+authenticates the sender. PyNaCl implements the boxes; it is imported on first use.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ NONCE_BYTES = 24
 
 
 class CurveKey:
-    """A key that can seal and open.
+    """A key pair that seals and opens messages.
 
     Args:
-        seed: text that begins with `SX`.
+        seed: seed text, `SX...`.
 
     Raises:
-        MisuseError: no seed, or one of another kind.
+        MisuseError: the text is not a seed of a curve key.
     """
 
     __slots__ = ("_secret", "public")
@@ -36,13 +36,13 @@ class CurveKey:
 
     @classmethod
     def from_bytes(cls, secret: bytes) -> CurveKey:
-        """A key made of 32 random bytes."""
+        """A key from 32 random bytes."""
         return cls(encode_seed(Prefix.CURVE, secret))
 
     def seal(self, data: bytes, recipient: str, nonce: bytes) -> bytes:
-        """Encrypts for the owner of a public curve key; nonce: 24 random bytes.
+        """Encrypts for the owner of a public curve key. `nonce`: 24 random bytes.
 
-        Raises MisuseError when that is no such key, or one that nothing can be sealed for.
+        Raises MisuseError when `recipient` is not a curve key, or a weak one.
         """
         from nacl.bindings import crypto_box
         from nacl.exceptions import CryptoError
@@ -53,7 +53,7 @@ class CurveKey:
             raise MisuseError(f"nothing can be sealed for {recipient!r}: {error}") from error
 
     def open(self, sealed: bytes, sender: str) -> bytes:
-        """What the owner of a public curve key sealed for this one. Raises MisuseError: it is none."""
+        """Decrypts what the owner of the public curve key `sender` sealed. Raises MisuseError."""
         from nacl.bindings import crypto_box_open
         from nacl.exceptions import CryptoError
 

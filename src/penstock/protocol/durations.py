@@ -1,7 +1,7 @@
-"""Durations and times between their text on the wire and whole nanoseconds.
+"""Conversion between wire texts and integer nanoseconds, for durations and times.
 
-Durations have Go's form (`1h2m3.5s`, `-1.5ms`, `0s`), times are RFC3339 with up to nine digits after the
-second. Invariant: `parse(format(ns)) == ns`. Rejected: float seconds and datetime, which lose nanoseconds.
+Durations use Go's format (`1h2m3.5s`, `-1.5ms`, `0s`), times RFC3339 with up to nine fractional digits.
+Invariant: `parse(format(ns)) == ns`. Rejected: float seconds and datetime, which lose nanoseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NS_PER_S = 1_000_000_000
 NS_PER_MINUTE = 60 * NS_PER_S
 NS_PER_HOUR = 3600 * NS_PER_S
 INT64_MAX = 2**63 - 1
-TEXT_MAX = 200  # characters of a duration
+TEXT_MAX = 200  # maximum characters of a duration
 
 ZERO_TIME = "0001-01-01T00:00:00Z"  # "no time", as the official server writes it
 
@@ -41,8 +41,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def parse_duration(text: str) -> int:
     """`"1m30s"` -> 90_000_000_000. A bare `0` is allowed, any other number needs a unit.
 
-    Raises MisuseError when `text` is no Go duration or does not fit 64 bits. One of more than TEXT_MAX
-    characters is none: it would take time that grows with them, and says nothing that fewer do not.
+    Raises MisuseError when `text` is not a Go duration or does not fit 64 bits. Texts longer than TEXT_MAX
+    are invalid, because parsing takes time that grows with the number of digits.
     """
     if len(text) > TEXT_MAX:
         raise MisuseError(f"{text[:40]!r}... is no duration: {len(text)} characters, the most is {TEXT_MAX}")
@@ -68,7 +68,8 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(ns: int) -> str:
-    """90_000_000_000 -> `"1m30s"`, as Go prints it: the largest unit below a second, else h, m and s."""
+    """90_000_000_000 -> `"1m30s"`, in Go's format: one unit below a second, else hours, minutes and
+    seconds."""
     if ns == 0:
         return "0s"
     sign, value = ("-", -ns) if ns < 0 else ("", ns)
@@ -85,9 +86,9 @@ def format_duration(ns: int) -> str:
 
 
 def parse_time(text: str) -> int:
-    """`"2024-01-02T03:04:05.000000006Z"` -> ns since 1970. Any offset is allowed; beyond ns is cut.
+    """`"2024-01-02T03:04:05.000000006Z"` -> ns since 1970. Accepts any offset; truncates below 1 ns.
 
-    Raises MisuseError when `text` is no RFC3339 time.
+    Raises MisuseError when `text` is not an RFC3339 time.
     """
     found = _TIME.fullmatch(text)
     if found is None:
@@ -106,7 +107,7 @@ def parse_time(text: str) -> int:
 
 
 def format_time(ns: int) -> str:
-    """Ns since 1970 -> RFC3339Nano in UTC: trailing zeros of the fraction are left out."""
+    """Ns since 1970 -> RFC3339Nano in UTC, without trailing zeros in the fraction."""
     seconds, fraction = divmod(ns, NS_PER_S)
     moment = _EPOCH + timedelta(seconds=seconds)
     text = moment.replace(tzinfo=None).isoformat()
@@ -114,12 +115,12 @@ def format_time(ns: int) -> str:
 
 
 def format_time_or_zero(ns: int) -> str:
-    """Like format_time, and 0 (penstock's "no time") is ZERO_TIME."""
+    """Like format_time, but 0 ("no time") becomes ZERO_TIME."""
     return format_time(ns) if ns else ZERO_TIME
 
 
 def parse_time_or_zero(text: str | None) -> int:
-    """Like parse_time; absent, empty and ZERO_TIME are 0."""
+    """Like parse_time, but absent, empty and ZERO_TIME become 0."""
     return parse_time(text) if text and text != ZERO_TIME else 0
 
 

@@ -1,10 +1,9 @@
 """Header blocks: `NATS/1.0[ code[ text]]` CRLF, `Name: value` CRLF ..., CRLF.
 
-Names keep their case and are compared with it; a name may come several times. The lookups on raw blocks
-(`value_of`, `without`, `with_value`) serve the server, which rarely wants a whole block parsed; `Headers`
-serves the client. Text is UTF-8; bytes that are none survive a round trip.
-
-Rejected: `email.parser` and HTTP header classes (case-folding, slow, they normalise names).
+Names are case-sensitive and may repeat. The functions on raw blocks (`value_of`, `without`, `with_value`)
+serve the server, which rarely needs a whole block parsed; `Headers` serves the client. Text is UTF-8; invalid
+bytes survive a round trip.
+Rejected: `email.parser` and HTTP header classes, which fold case, normalise names and are slow.
 """
 
 from __future__ import annotations
@@ -73,10 +72,10 @@ KV_OPERATION = "KV-Operation"
 
 
 class Headers(MutableMapping[str, str]):
-    """Headers of a message: a mapping of names to their first value, which keeps order and repeats.
+    """Headers of a message: an ordered mapping from name to first value, with repeated names.
 
-    Setting a name replaces all its values; `add` appends one; `get_all` and `pairs` give every value.
-    Raises MisuseError for a name or value that would break the block, TypeError for a value that is no text.
+    Setting a name replaces all its values, `add` appends one; `get_all` and `pairs` return every value.
+    Raises MisuseError for a name or value that would corrupt the block, TypeError for a non-text value.
     """
 
     __slots__ = ("_values",)
@@ -116,13 +115,13 @@ class Headers(MutableMapping[str, str]):
 
     @classmethod
     def unchecked(cls, values: dict[str, list[str]]) -> Headers:
-        """From lists of values that came off the wire; keeps the dict."""
+        """Wraps values parsed from the wire. Keeps a reference to the dict."""
         made = cls()
         made._values = values
         return made
 
     def add(self, name: str, value: str) -> None:
-        """Appends a value; others of that name stay."""
+        """Appends a value; existing values of the name remain."""
         _check(name, value)
         self._values.setdefault(name, []).append(value)
 
@@ -131,7 +130,7 @@ class Headers(MutableMapping[str, str]):
         return list(self._values.get(name, ()))
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """(name, value) of every value."""
+        """Yields (name, value) for every value."""
         for name, values in self._values.items():
             for value in values:
                 yield name, value
@@ -142,7 +141,7 @@ class Headers(MutableMapping[str, str]):
 
 
 class Block(NamedTuple):
-    """A parsed header block. status is None when the first line has no code."""
+    """A parsed header block. `status` is None when the first line has no code."""
 
     status: int | None
     description: str
@@ -152,7 +151,7 @@ class Block(NamedTuple):
 def build(
     pairs: Iterable[tuple[str, str]] = (), *, status: int | None = None, description: str = ""
 ) -> bytes:
-    """A header block. Names and values must be sound: `Headers` checks what a caller gives."""
+    """Builds a header block. Does not validate names and values; `Headers` does."""
     first = "NATS/1.0"
     if status is not None:
         first += f" {status:03d}"
@@ -163,9 +162,9 @@ def build(
 
 
 def parse(block: bytes) -> Block:
-    """The parts of a header block.
+    """Parses a header block.
 
-    Raises ProtocolError when it is none.
+    Raises ProtocolError when it is malformed.
     """
     if not block.startswith(_VERSION) or not block.endswith(b"\r\n"):
         raise ProtocolError(f"a header block starts with NATS/1.0 and ends with CRLF; got {block[:40]!r}")
@@ -191,7 +190,7 @@ def status_of(block: bytes) -> tuple[int | None, str]:
 
 
 def value_of(block: bytes, name: str) -> bytes | None:
-    """The first value of a name, or None: one search, nothing parsed."""
+    """The first value of a name, or None. Searches without parsing the block."""
     needle = _needle(name)
     at = block.find(needle)
     if at < 0:
@@ -202,8 +201,8 @@ def value_of(block: bytes, name: str) -> bytes | None:
 
 
 def exact_value_of(block: bytes, name: str) -> bytes | None:
-    """The same with what stands behind the value, and with tabs: for values whose every byte counts. Spaces
-    before it belong to the separator."""
+    """The same, but keeps whitespace after the value, and tabs, for values in which every byte counts. Spaces
+    before the value belong to the separator."""
     at = block.find(needle := _needle(name))
     if at < 0:
         return None
@@ -213,8 +212,8 @@ def exact_value_of(block: bytes, name: str) -> bytes | None:
 
 
 def api_level_suffices(block: bytes, level: int) -> bool:
-    """Is the API level that a block requires, if any, at most `level`? Nothing and negative numbers require
-    none; what is no number never suffices."""
+    """Whether the API level required by the block, if any, is at most `level`. Absent and negative numbers
+    require none; text that is no number never suffices."""
     required = value_of(block, REQUIRED_API_LEVEL) if block else None
     if not required:
         return True
@@ -223,7 +222,7 @@ def api_level_suffices(block: bytes, level: int) -> bool:
 
 
 def without(block: bytes, *names: str) -> bytes:
-    """The block without these headers; b"" when none is left (and no status)."""
+    """The block without these headers; b"" when neither a header nor a status is left."""
     for name in names:
         needle = _needle(name)
         while (at := block.find(needle)) >= 0:
@@ -233,8 +232,8 @@ def without(block: bytes, *names: str) -> bytes:
 
 
 def with_value(block: bytes, name: str, value: str | bytes) -> bytes:
-    """The block with one header set: replaced where it was, else appended. An empty block is begun; one that
-    lacks its empty line, as peers may send it, gets it."""
+    """The block with one header set: replaced in place, else appended. Starts an empty block, and completes a
+    block without its final empty line."""
     text = value.encode() if isinstance(value, str) else value
     rest = without(block, name) or VERSION_LINE + b"\r\n"
     if not rest.endswith(_END):
@@ -243,7 +242,7 @@ def with_value(block: bytes, name: str, value: str | bytes) -> bytes:
 
 
 def trace_disabled(block: bytes) -> bytes:
-    """The block for where a message's trace ends."""
+    """The block with its trace header disabled, where a message's trace ends."""
     return with_value(block, TRACE_DEST, TRACE_DISABLED)
 
 
@@ -253,7 +252,7 @@ _needles: dict[str, bytes] = {}
 def _needle(name: str) -> bytes:
     needle = _needles.get(name)
     if needle is None:
-        if len(_needles) >= 1024:  # names come from code, but nothing here may grow without end
+        if len(_needles) >= 1024:  # a bound, although names come from code
             _needles.clear()
         needle = _needles[name] = b"\r\n" + name.encode() + b":"
     return needle

@@ -1,6 +1,6 @@
-"""NUIDs: 22 characters, 12 random ones and a counter of 10, unique and quick to make.
+"""NUIDs: unique ids of 22 characters, 12 random ones and a counter of 10.
 
-Randomness is injected, so that a simulation can make the same ids twice.
+The random source is a parameter, so that a simulation is reproducible.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def base62(value: int, width: int) -> str:
 
 
 def short_hash(text: str) -> str:
-    """Eight characters that stand for a longer name, as the official server computes them."""
-    import hashlib  # it brings OpenSSL: a server without streams starts without it
+    """An eight-character hash of a name, as computed by the official server."""
+    import hashlib  # imports OpenSSL, which a server without streams does not need
 
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()[:8]
     return "".join(DIGITS[byte % 62] for byte in digest)
 
 
 class NuidGenerator:
-    """Call it for the next id.
+    """Generates ids; call it for the next one.
 
-    randbelow: returns a whole number in [0, n), e.g. `secrets.randbelow`.
+    randbelow: returns an integer in [0, n), for example `secrets.randbelow`.
     """
 
     def __init__(self, randbelow: Callable[[int], int]) -> None:

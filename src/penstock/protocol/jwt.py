@@ -1,17 +1,17 @@
-"""NATS JWTs as text: reading one says who signed it, signing one makes it.
+"""NATS JWTs: decoding with signature check, and signing.
 
     token = encode(UserClaims(subject=user.public, nats=User(payload=-1)), account, now_s=now)
     claims = decode_user(token)
 
-A token is header, claims and signature in base64url, with dots between. Version 2 signs header and claims;
-version 1 tokens, which signed the claims alone and had other fields outside `nats`, are still read.
+A token is header, claims and signature in base64url, separated by dots. Version 2 signs header and claims.
+Version 1 tokens, which sign only the claims and keep other fields outside `nats`, are still accepted.
 
-`decode` checks form, signature and that the issuer's key is of a kind that may issue such claims. It does not
-check the time or whether the issuer is trusted: that is for who asks.
+`decode` checks form, signature, and that the issuer's key may issue such claims. It checks neither the time
+nor whether the issuer is trusted; the caller does.
 
-Credentials files hold a token and a seed between lines of dashes; `parse_credentials` finds them.
+Credentials files hold a token and a seed between lines of dashes; `parse_credentials` reads them.
 
-Rejected: PyJWT. It has neither this algorithm's name nor keys in nkey form, and what is left is base64.
+Rejected: PyJWT. It supports neither the algorithm name nor nkeys, and the rest is base64.
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ from penstock.protocol.claims import (
 from penstock.protocol.nkeys import KeyPair, is_public, verify
 
 TOKEN_BYTES_MAX = 1024 * 1024
-OBJECTS_MAX = (
-    20_000  # in claims: a megabyte holds 300,000 empty ones, which take a quarter of a second to make
-)
-REPAIR_MAX = 256 * 1024  # bytes of claims that are rewritten before they are read: that takes much longer
+OBJECTS_MAX = 20_000  # in claims: a megabyte holds 300,000 empty objects, a quarter of a second of decoding
+REPAIR_MAX = 256 * 1024  # bytes; claims that need rewriting before decoding, which is much slower
 ALGORITHM = "ed25519-nkey"
 ALGORITHM_1 = "ed25519"
 _HEADER = b'{"typ":"JWT","alg":"ed25519-nkey"}'
@@ -57,12 +55,12 @@ def encode(claims: AnyClaims, key: KeyPair, *, now_s: int) -> str:
     """Signs claims.
 
     Args:
-        claims: issuer, id and time of issue are filled in.
-        key: the issuer's.
+        claims: claims; issuer, id and time of issue are set here.
+        key: key pair of the issuer.
         now_s: seconds since 1970.
 
     Raises:
-        MisuseError: no subject, or a key of a kind that can't issue such claims.
+        MisuseError: no subject, or a key that may not issue such claims.
     """
     if not claims.subject:
         raise MisuseError("these claims have no subject")
@@ -77,7 +75,7 @@ def encode(claims: AnyClaims, key: KeyPair, *, now_s: int) -> str:
 
 
 def decode(token: str) -> AnyClaims:
-    """Reads a token and checks its signature. Raises MisuseError, which doesn't show it."""
+    """Decodes a token and checks its signature. Raises MisuseError, whose text never contains the token."""
     if len(token) > TOKEN_BYTES_MAX:
         raise MisuseError(f"token size {len(token)} exceeds maximum of {TOKEN_BYTES_MAX} bytes")
     parts = token.split(".")
@@ -97,22 +95,22 @@ def decode(token: str) -> AnyClaims:
 
 
 def decode_operator(token: str) -> OperatorClaims:
-    """`decode`, for an operator's token."""
+    """`decode` for an operator's token."""
     return _of_kind(token, OperatorClaims)
 
 
 def decode_account(token: str) -> AccountClaims:
-    """`decode`, for an account's token."""
+    """`decode` for an account's token."""
     return _of_kind(token, AccountClaims)
 
 
 def decode_user(token: str) -> UserClaims:
-    """`decode`, for a user's token."""
+    """`decode` for a user's token."""
     return _of_kind(token, UserClaims)
 
 
 def decode_activation(token: str) -> ActivationClaims:
-    """`decode`, for a token that permits an import."""
+    """`decode` for an activation token."""
     return _of_kind(token, ActivationClaims)
 
 
@@ -127,7 +125,7 @@ def _of_kind(token: str, kind: type[Kind]) -> Kind:
 
 
 def parse_token(text: str) -> str:
-    """The token of a decorated file, or the text itself without space around it."""
+    """The token in a decorated file, or the text itself without surrounding whitespace."""
     found = _ARMOUR.findall(text)
     return found[0] if found else text.strip()
 
@@ -173,7 +171,7 @@ def encode64(data: bytes) -> str:
 
 
 def decode64(text: str) -> bytes:
-    """The same back. Raises MisuseError."""
+    """Decodes base64url without padding. Raises MisuseError."""
     if not _BASE64URL.fullmatch(text) or len(text) % 4 == 1:
         raise MisuseError("illegal base64 data")
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -185,7 +183,7 @@ class _Header(msgspec.Struct):
 
 
 class _Head(msgspec.Struct):
-    """What says how to read claims; version 1 has its type outside `nats`."""
+    """The fields that determine how to decode claims. Version 1 has its type outside `nats`."""
 
     type: msgspec.Raw = _NOTHING
     nats: msgspec.Raw = _NOTHING
@@ -209,7 +207,7 @@ def _shown(value: object) -> str:
 
 
 def _read(data: bytes | msgspec.Raw, kind: type[Struct]) -> Struct:
-    """Raises MisuseError for what is no such JSON."""
+    """Raises MisuseError for invalid JSON."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -217,7 +215,7 @@ def _read(data: bytes | msgspec.Raw, kind: type[Struct]) -> Struct:
 
 
 def _kind(payload: bytes) -> tuple[str, int]:
-    """("user", 2). Only what says so is read: the rest is skipped, however large it is."""
+    """The type and version of claims, such as ("user", 2). Skips all other fields without building them."""
     head = _read(payload, _Head)
     kind = _small(head.type, "")
     if isinstance(kind, str) and kind:
@@ -253,7 +251,7 @@ def _claims(payload: bytes, kind: str, version: int) -> AnyClaims:
 
 
 def _decoded(payload: bytes, struct: type[AnyClaims]) -> AnyClaims:
-    objects = payload.count(b"{") - 2 * payload.count(b"{{")  # which begins no object, but a template's name
+    objects = payload.count(b"{") - 2 * payload.count(b"{{")  # `{{` begins a template, not two objects
     if objects > OBJECTS_MAX:
         raise msgspec.ValidationError(f"{objects} objects; the most is {OBJECTS_MAX}")
     try:
@@ -265,7 +263,7 @@ def _decoded(payload: bytes, struct: type[AnyClaims]) -> AnyClaims:
 
 
 def _repaired(payload: bytes, struct: type[AnyClaims], old_kind: str) -> AnyClaims:
-    """Claims with nulls, or of version 1 (then `old_kind` is their kind)."""
+    """Decodes claims with nulls, or of version 1, when `old_kind` is their type."""
     if len(payload) > REPAIR_MAX:
         raise msgspec.ValidationError(
             f"{len(payload)} bytes with nulls or of version 1; the most is {REPAIR_MAX}"
@@ -277,7 +275,7 @@ def _repaired(payload: bytes, struct: type[AnyClaims], old_kind: str) -> AnyClai
 
 
 def _migrated(found: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Version 1 claims in the form of version 2: `nats.version` stays 1."""
+    """Converts version 1 claims to version 2; `nats.version` stays 1."""
     body = dict(found.get("nats") or {})
     body |= {"type": kind, "version": 1, "tags": found.get("tags") or []}
     if kind in ("user", "activation"):
@@ -300,7 +298,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _marked(claims: AnyClaims) -> dict[str, Any]:
-    """The claims for JSON, with the type and version that defaults would leave out."""
+    """The claims as a dict, including type and version, which are omitted as defaults otherwise."""
     found = msgspec.to_builtins(claims)
     if not isinstance(claims, GenericClaims):
         body = found.setdefault("nats", {})
@@ -309,7 +307,7 @@ def _marked(claims: AnyClaims) -> dict[str, Any]:
 
 
 def _id_of(claims: AnyClaims) -> str:
-    """A hash of the claims around `nats`, as the official library makes it; equal ids, equal claims."""
+    """The JWT id: a hash of the claims outside `nats`, as computed by the official library."""
     import hashlib
 
     head = {name: value for name, value in msgspec.to_builtins(claims).items() if name != "nats"}

@@ -1,13 +1,13 @@
-"""NKeys: Ed25519 keys as text that says what it is for, and finds its own typing errors.
+"""NKeys: Ed25519 keys as text, with a type and a checksum.
 
-A public key is a prefix byte, 32 bytes and a CRC16, in base32: `U...` is a user, `A...` an account. A seed
-begins with `S` and the letter of its kind: `SU...`. Curve keys (`X...`, for encryption) have the same form.
+A public key is a prefix byte, 32 bytes and a CRC16 in base32: `U...` is a user, `A...` an account. A seed
+begins with `S` and the letter of its type: `SU...`. Curve keys (`X...`, for encryption) have the same form.
 
-The letters, the five bits each begins with, and the CRC (XMODEM, low byte first) are those of the NATS nkeys
-library. Whoever has a seed can prove it by signing; the `cryptography` package does that, imported when the
-first signature is made or checked, for most servers and clients never do either.
+The letters, their five-bit prefixes and the CRC (XMODEM, low byte first) are those of the NATS nkeys library.
+The `cryptography` package signs and verifies. It is imported on first use, because most servers and clients
+never need it.
 
-Invariant: text that these functions return or accept has a right checksum. A seed is in no message.
+Invariants: text that these functions return or accept has a valid checksum. No error text contains a seed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
-TEXT_MAX = 64  # characters; a seed, the longest, has 58. What is longer is not decoded: that takes long.
+TEXT_MAX = 64  # characters; a seed, the longest, has 58. Bounds the decoding time.
 
 
 class Prefix(IntEnum):
-    """What a key is for: the byte before it."""
+    """The type of a key: its prefix byte."""
 
     ACCOUNT = 0
     CLUSTER = 2 << 3
@@ -48,12 +48,12 @@ PUBLIC = frozenset(
 
 
 def encode_public(prefix: Prefix, key: bytes) -> str:
-    """32 bytes of a public key as text."""
+    """Encodes the 32 bytes of a public key."""
     return _encode(bytes([prefix]) + _checked(key))
 
 
 def decode_public(text: str) -> tuple[Prefix, bytes]:
-    """What a public key is for, and its 32 bytes. Raises MisuseError, which shows the text."""
+    """(type, 32 bytes) of a public key. Raises MisuseError, whose text contains the key."""
     try:
         raw = _decode(text)
         prefix = Prefix(raw[0])
@@ -65,7 +65,7 @@ def decode_public(text: str) -> tuple[Prefix, bytes]:
 
 
 def is_public(text: str, *prefixes: Prefix) -> bool:
-    """Is the text a public key, of one of these kinds if any are given?"""
+    """Whether the text is a public key, of one of these types if any are given."""
     try:
         prefix, _ = decode_public(text)
     except MisuseError:
@@ -74,13 +74,13 @@ def is_public(text: str, *prefixes: Prefix) -> bool:
 
 
 def encode_seed(prefix: Prefix, seed: bytes) -> str:
-    """32 secret bytes as text."""
+    """Encodes 32 secret bytes."""
     high, low = Prefix.SEED | prefix >> 5, (prefix & 31) << 3
     return _encode(bytes([high, low]) + _checked(seed))
 
 
 def decode_seed(text: str) -> tuple[Prefix, bytes]:
-    """What a seed is for, and its 32 bytes. Raises MisuseError, which does not show the text."""
+    """(type, 32 bytes) of a seed. Raises MisuseError, whose text does not contain the seed."""
     try:
         raw = _decode(text.strip())
         prefix = Prefix((raw[0] & 7) << 5 | raw[1] >> 3)
@@ -93,13 +93,13 @@ def decode_seed(text: str) -> tuple[Prefix, bytes]:
 
 
 class KeyPair:
-    """A key that can sign.
+    """A key pair for signing.
 
     Args:
-        seed: text that begins with `S`; space around it doesn't matter.
+        seed: seed text, `S...`; surrounding whitespace is ignored.
 
     Raises:
-        MisuseError: no seed, a wrong checksum, or the seed of a curve key.
+        MisuseError: not a seed, a wrong checksum, or the seed of a curve key.
     """
 
     __slots__ = ("_key", "_seed", "prefix", "public")
@@ -116,16 +116,16 @@ class KeyPair:
 
     @classmethod
     def from_bytes(cls, prefix: Prefix, seed: bytes) -> KeyPair:
-        """A key made of 32 random bytes."""
+        """A key pair from 32 random bytes."""
         return cls(encode_seed(prefix, seed))
 
     @property
     def seed(self) -> str:
-        """The secret, as text."""
+        """The seed text. Secret."""
         return encode_seed(self.prefix, self._seed)
 
     def sign(self, data: bytes) -> bytes:
-        """An Ed25519 signature, 64 bytes."""
+        """The Ed25519 signature of `data`, 64 bytes."""
         return self._key.sign(data)
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ class KeyPair:
 
 
 def verify(public: str, data: bytes, signature: bytes) -> bool:
-    """Did the owner of a public key sign this data? False when the text is no key, too."""
+    """Whether the owner of the public key signed this data. False when `public` is not a key."""
     need("checking the signature of an nkey", "nkeys")
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -162,7 +162,7 @@ def _encode(body: bytes) -> str:
 
 
 def _decode(text: str) -> bytes:
-    """Without the CRC. Raises ValueError, whose text shows nothing of the input."""
+    """Decodes and removes the CRC. Raises ValueError, whose text does not contain the input."""
     if len(text) > TEXT_MAX:
         raise ValueError("too long")
     try:
@@ -177,6 +177,6 @@ def _decode(text: str) -> bytes:
 
 
 def _without_text(error: Exception) -> str:
-    """An enum's ValueError shows the value that it refused; of a secret not even that is shown."""
+    """Text of an error, without the value that an enum's ValueError quotes: it may be part of a secret."""
     text = str(error)
     return text if "Prefix" not in text else "its kind is not known"

@@ -1,8 +1,7 @@
-"""How a client proves who it is: a key, perhaps with a token, becomes fields of CONNECT.
+"""Client credentials: turns a key, with or without a token, into fields of CONNECT.
 
-Reading files, clocks and callbacks are for who connects; here is what both the asyncio client and the Spark
-source do with what they read. What can't be used raises MisuseError, before anything is sent and without
-showing a secret.
+The asyncio client and the Spark source share this module; they read the files and clocks themselves. Unusable
+credentials raise MisuseError before anything is sent; no error text contains a secret.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from penstock.protocol.nkeys import KeyPair, Prefix
 
 @dataclass(frozen=True)
 class Proof:
-    """A user's key, and its token where it has one."""
+    """A user's key pair, and its token if it has one."""
 
     key: KeyPair
     token: str = ""
 
     def fields(self, nonce: str) -> dict[str, str]:
-        """What CONNECT says; nonce: what INFO asked to sign, "" = nothing.
+        """The fields for CONNECT. `nonce`: the nonce of INFO, "" = none.
 
-        Raises MisuseError when a key is all there is, and the server asks for no signature.
+        Raises MisuseError when the key needs a nonce and the server sent none.
         """
         if not nonce and not self.token:
             raise MisuseError("the server asks for no signature: it knows no users with nkeys")
@@ -36,7 +35,7 @@ class Proof:
 
 
 def from_seed(text: str) -> Proof:
-    """The proof of a user's seed, alone or in the lines of a file. Raises MisuseError."""
+    """Credentials from a user's seed, plain or in a seed file. Raises MisuseError."""
     key = KeyPair(parse_seed(text))
     if key.prefix is not Prefix.USER:
         raise MisuseError(f"this is the seed of an {key.prefix.name.lower()}; a user's begins with SU")
@@ -44,7 +43,7 @@ def from_seed(text: str) -> Proof:
 
 
 def from_token(token: str, seed: str, now_s: int) -> Proof:
-    """The proof of a user's token and seed. Raises MisuseError; now_s: seconds since 1970."""
+    """Credentials from a user's token and seed. `now_s`: s since 1970. Raises MisuseError."""
     key = from_seed(seed).key
     check_token(token, now_s)
     if decode_user(token).subject != key.public:
@@ -53,13 +52,13 @@ def from_token(token: str, seed: str, now_s: int) -> Proof:
 
 
 def from_credentials(text: str, now_s: int) -> Proof:
-    """The proof of a credentials file. Raises MisuseError."""
+    """Credentials from the text of a credentials file. Raises MisuseError."""
     token, seed = parse_credentials(text)
     return from_token(token, seed, now_s)
 
 
 def check_token(token: str, now_s: int) -> None:
-    """Raises MisuseError for a token that no server would take: no user's, or expired."""
+    """Raises MisuseError for a token that is not a user's, or has expired."""
     claims = decode_user(token)
     if 0 < claims.expires <= now_s:
         since = datetime.fromtimestamp(claims.expires, UTC)

@@ -1,10 +1,10 @@
-"""The header that a proxy puts before a connection's own bytes: the PROXY protocol, versions 1 and 2.
+"""PROXY protocol, versions 1 and 2: the header that a proxy sends before the client's bytes.
 
     PROXY TCP4 192.0.2.1 198.51.100.7 40000 4222\r\n                 version 1, 107 bytes at most
     signature(12) version|command family|transport length(2) ...     version 2, 16 + 65535 bytes at most
 
-There are three outcomes: a header, "need more", an error. What begins like neither version is no header: six
-bytes tell, and the official server lets such a client go on without a proxy.
+Reading has three outcomes: a header, "need more", an error. Input that begins like neither version has no
+header, which the first six bytes decide. The official server accepts such clients as unproxied.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from penstock.errors import ProtocolError
 
-PREFIX_SIZE = 6  # of both versions: what tells that there is a header
+PREFIX_SIZE = 6  # bytes that decide whether there is a header
 V1_PREFIX = b"PROXY "
 V1_LINE_MAX = 107
 V2_SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
@@ -27,18 +27,18 @@ _ADDRESS_SIZES = {IPV4: 4, IPV6: 16}
 
 
 class ProxyHeader(NamedTuple):
-    """size: bytes of the header, 0 = there is none. source: (address, port) of the client; None where the
-    proxy speaks for itself or doesn't tell."""
+    """size: bytes of the header, 0 = no header. source: (address, port) of the client; None for LOCAL headers
+    and unknown address families."""
 
     size: int
     source: tuple[str, int] | None
 
 
 def read_header(data: bytes | bytearray) -> ProxyHeader | None:
-    """The header at the front of what has come so far; None = more is needed.
+    """Reads the header at the start of the input; None = more input is needed.
 
     Raises:
-        ProtocolError: it begins like a header and is none.
+        ProtocolError: the input begins like a header and is malformed.
     """
     if len(data) < PREFIX_SIZE:
         return None
@@ -92,7 +92,7 @@ def _port(which: str, text: str) -> int:
 
 
 def _shown(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """An IPv4 client of a socket for both has the address it has elsewhere."""
+    """Text of an address; IPv4-mapped IPv6 addresses as IPv4."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
 

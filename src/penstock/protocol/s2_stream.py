@@ -1,13 +1,14 @@
 """The S2 stream format: chunks of compressed or plain bytes, each with a checksum.
 
-Written is what readers of S2 and of Snappy frames both take, but for the identifier; read is all of S2 but
-blocks with a dictionary of their own. Blocks and checksum are the kernel's (kernels/log/s2.pyx).
+The writer uses only what readers of S2 and of Snappy frames both support, except for the identifier. The
+reader supports all of S2 except blocks with a dictionary. `kernels/log/s2.pyx` has the block codec and the
+checksum.
 
-    chunk = type u8 | length u24 | what the type says        (little endian)
+    chunk = type u8 | length u24 | content by type        (little endian)
     0x00: checksum u32 | block     0x01: checksum u32 | plain bytes     0xff: identifier
-    0x80..0xfe: to be skipped      anything else: not readable
+    0x80..0xfe: skippable          anything else: an error
 
-Rejected: a Snappy package (none reads S2's repeats, which the official server writes).
+Rejected: a Snappy package. None reads S2's repeat codes, which the official server writes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from penstock.kernels.log.s2 import checksum, decode_block, encode_block
 
 IDENTIFIER = b"\xff\x06\x00\x00S2sTwO"
 IDENTIFIERS = (IDENTIFIER, b"\xff\x06\x00\x00sNaPpY")
-FRAGMENT_BYTES = 64 * 1024  # of plain bytes in a written chunk
-BLOCK_MAX = 4 * 1024 * 1024  # of plain bytes in a read chunk, as the format says
+FRAGMENT_BYTES = 64 * 1024  # plain bytes in a written chunk
+BLOCK_MAX = 4 * 1024 * 1024  # maximum plain bytes in a chunk, from the format
 CHUNK_MAX = BLOCK_MAX + BLOCK_MAX // 6 + 64
 
 _HEAD = 4
@@ -26,7 +27,7 @@ _COMPRESSED, _PLAIN, _IDENTIFIER, _FIRST_SKIPPED = 0x00, 0x01, 0xFF, 0x80
 
 
 def encode_chunks(data: bytes) -> bytes:
-    """The chunks of some bytes, without the identifier that a stream begins with."""
+    """The chunks of `data`, without the stream identifier."""
     return b"".join(_chunk(data[at : at + FRAGMENT_BYTES]) for at in range(0, len(data), FRAGMENT_BYTES))
 
 
@@ -40,36 +41,36 @@ def _chunk(data: bytes) -> bytes:
 
 
 class S2Reader:
-    """Bytes of a stream in, however they are cut; plain bytes out, a chunk at a time.
+    """Decodes a stream, fed in pieces of any size, into plain bytes, one chunk at a time.
 
-    What is kept of an unfinished chunk is at most CHUNK_MAX bytes and what one call of `feed` brought.
+    Buffers at most CHUNK_MAX bytes of an incomplete chunk, plus the last `feed`.
     """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._begun = False
-        self._skipped = 0  # bytes still to come of a chunk that is to be skipped
+        self._skipped = 0  # remaining bytes of a skipped chunk
 
     @property
     def is_empty(self) -> bool:
-        """Is nothing left of an unfinished chunk?"""
+        """Whether no incomplete chunk is buffered."""
         return not self._buffer and not self._skipped
 
     @property
     def size(self) -> int:
-        """Bytes it keeps."""
+        """Number of buffered bytes."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> None:
-        """More of the stream."""
+        """Appends input."""
         left_out = min(self._skipped, len(data))
         self._skipped -= left_out
         self._buffer += data[left_out:] if left_out else data
 
     def read(self) -> bytes | None:
-        """The plain bytes of the next chunk that is there as a whole, b"" for one without; None: feed more.
+        """The plain bytes of the next complete chunk, b"" for a chunk without data; None = feed more input.
 
-        Raises ProtocolError for what is no S2 stream or does not have its checksum.
+        Raises ProtocolError for a malformed stream or a wrong checksum.
         """
         buffer = self._buffer
         if len(buffer) < _HEAD:

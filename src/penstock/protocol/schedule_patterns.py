@@ -1,17 +1,17 @@
-"""Patterns of message schedules (ADR-51): when something is to happen next.
+"""Patterns of message schedules (ADR-51): computes the next occurrence.
 
     @at 2030-01-02T03:04:05Z        once
-    @every 90s                      again and again, a second apart at least
+    @every 90s                      repeatedly, at least one second apart
     @hourly  @daily  @midnight  @weekly  @monthly  @yearly  @annually
     0 30 8 * * mon-fri              cron: second, minute, hour, day of month, month, day of week
 
-Cron patterns may be meant in a time zone; the others may not. A field is a comma-separated list of `*` or
-`?`, numbers, ranges `a-b`, each with a `/step` if wanted; months and days of the week have English names of
-three letters. Where both days are restricted, either may match. An hour that a change of the clocks skips
-does not happen, one that it repeats happens twice (what the official server does).
+Only cron patterns may have a time zone. A field is a comma-separated list of `*` or `?`, numbers and ranges
+`a-b`, each optionally with `/step`; months and weekdays have three-letter English names. If both day fields
+are restricted, either may match. As in the official server, times that daylight saving skips do not occur,
+and times that it repeats occur twice.
 
-Invariants: the same pattern, zone and times give the same answer. Rejected: a cron library (those that know
-seconds count days of the week, combined day fields and the change of clocks in other ways).
+Invariant: equal pattern, zone and times give equal results. Rejected: a cron library. Those with seconds
+    differ in weekday numbers, in combined day fields and in daylight saving.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FIELDS: tuple[tuple[int, int, dict[str, int]], ...] = (
     (0, 6, _WEEKDAYS),
 )
 _NUMBER = re.compile(r"\+?[0-9]{1,9}", re.ASCII)
-PATTERN_MAX = 1000  # characters: more than six fields that list every value
+PATTERN_MAX = 1000  # characters; longer than six fields with every value listed
 _LOCALTIME = "/etc/localtime"
 _YEARS_AHEAD = 5
 _YEAR_MAX = 9990
@@ -55,14 +55,14 @@ _DAY = timedelta(days=1)
 
 
 class Occurrence(Struct, frozen=True):
-    """The next time of a schedule: ns since 1970, and whether others follow."""
+    """The next time of a schedule, ns since 1970, and whether it repeats."""
 
     at: int
     repeats: bool
 
 
 def load_zone(name: str) -> tzinfo:
-    """The time zone of that name in the machine's database; `Local` is the machine's own, as in Go. Raises
+    """The time zone of that name in the system's database; `Local` is the system's zone, as in Go. Raises
     MisuseError when there is none."""
     if name == "UTC":
         return UTC
@@ -75,7 +75,7 @@ def load_zone(name: str) -> tzinfo:
 
 
 def _local_zone() -> tzinfo:
-    """What TZ names, else what /etc/localtime holds, else UTC. Raises like ZoneInfo."""
+    """The zone named by TZ, else that of /etc/localtime, else UTC. Raises as ZoneInfo does."""
     from zoneinfo import ZoneInfo
 
     named = os.environ.get("TZ")
@@ -89,12 +89,20 @@ def _local_zone() -> tzinfo:
 
 
 def next_occurrence(pattern: str, zone: tzinfo | None, after: int, now: int) -> Occurrence:
-    """When a schedule that was last looked at at `after` (ns) happens next.
+    """The next occurrence of a schedule.
 
-    Times that passed before `now` (ns) are made up for by none: a repeating schedule goes on from `now`, one
-    for a certain time keeps it. zone: of a cron pattern; None: UTC.
+    Missed occurrences are not made up: a repeating schedule continues from `now`, and a schedule for one time
+    keeps that time.
 
-    Raises MisuseError: no pattern, a zone where none may be, or a time that never comes.
+    Args:
+        pattern: pattern as in the module docstring.
+        zone: zone of a cron pattern; None = UTC.
+        after: time of the last evaluation, ns since 1970.
+        now: current time, ns since 1970.
+
+    Raises:
+        MisuseError: invalid pattern, a zone with another pattern than cron, or no occurrence within five
+            years.
     """
     if len(pattern) > PATTERN_MAX:
         raise MisuseError(f"a pattern of {len(pattern)} characters; the most is {PATTERN_MAX}")
@@ -114,7 +122,7 @@ def next_occurrence(pattern: str, zone: tzinfo | None, after: int, now: int) -> 
 
 
 def format_occurrence(at: int, zone: tzinfo | None) -> str:
-    """The time as the produced message says it: RFC 3339, in the schedule's zone."""
+    """The time as written into the produced message: RFC 3339, in the schedule's zone."""
     text = format_time(at)
     if zone is None or zone is UTC:
         return text
@@ -128,7 +136,7 @@ def _rounded(ns: int) -> int:
 
 
 class Cron:
-    """A cron pattern of six fields in a time zone. Raises MisuseError when it is none."""
+    """A six-field cron pattern in a time zone. Raises MisuseError when it is invalid."""
 
     def __init__(self, pattern: str, zone: tzinfo) -> None:
         fields = pattern.split()
@@ -140,10 +148,11 @@ class Cron:
         self._seconds, self._minutes, self._hours, self._days, self._months, self._weekdays = (
             values for values, _ in parsed
         )
-        self._both_days = parsed[3][1] or parsed[5][1]  # one of them is open: the other decides
+        self._both_days = parsed[3][1] or parsed[5][1]  # one is unrestricted: the other decides
 
     def next_after(self, ns: int) -> int:
-        """The first matching second after a time (ns). Raises MisuseError: none comes within five years."""
+        """The first matching second after a time (ns). Raises MisuseError when none follows within five
+        years."""
         t = ns // NS_PER_S + 1
         local = self._local(t)
         year_max = min(local.year + _YEARS_AHEAD, _YEAR_MAX)
@@ -167,7 +176,7 @@ class Cron:
         return datetime.fromtimestamp(t, self._zone)
 
     def _midnight(self, day: datetime, after: int) -> int:
-        """Seconds of the day's begin, past `after` even where the clocks change at midnight."""
+        """Start of the day in seconds, later than `after` even if clocks change at midnight."""
         begin = day.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
         return max(int(begin.timestamp()), after + 1)
 
@@ -178,7 +187,7 @@ class Cron:
 
 
 def _field(text: str, low: int, high: int, names: dict[str, int]) -> tuple[frozenset[int], bool]:
-    """(values, is it open?) of one field."""
+    """(values, whether unrestricted) of one field."""
     values: set[int] = set()
     is_open = False
     for part in filter(None, text.split(",")):

@@ -1,15 +1,16 @@
-"""The archive a stream is backed up as: entries one after the other, all of it in an S2 stream.
+"""The archive format of stream backups: consecutive entries in an S2 stream.
 
-The official server's format since 2.15: a mark, `state.json`, an entry for each consumer
-(`consumers/NAME`), the messages in order of sequence, and an empty entry that says the archive is whole.
+The official server's format since 2.15: a magic mark, `state.json`, one entry per consumer
+(`consumers/NAME`), the messages by sequence, and an empty entry that marks the archive as complete.
 
     entry = name length | time (zigzag) | sequence | header length | payload length | name | header | payload
     (numbers are LEB128)
 
-Entries of messages are the kernel's (kernels/log/archive_entries.pyx), which takes thousands in one call.
+The kernel reads and writes message entries, thousands per call (kernels/log/archive_entries.pyx).
 
-A consumer may have a hundred thousand pending messages, which take a tenth of a second to read or to write as
-one JSON object. So that part of its state is read and written piece by piece (`pieces`, `joined`).
+A consumer may have a hundred thousand pending messages, whose JSON object takes a tenth of a second to read
+or write. That part of its state is processed in pieces (`pieces`, `joined`), so that the event loop is not
+blocked.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ MARK = b"NATSARC1"
 STATE_NAME = "state.json"
 CONSUMER_PREFIX = "consumers/"
 END = bytes(5)  # an entry whose five numbers are 0
-STATE_MAX = 1024 * 1024  # bytes of the stream's state: some hundred, unless messages were lost
-CONSUMER_MAX = 8 * 1024 * 1024  # bytes of a consumer: 60 for each message that is pending
+STATE_MAX = 1024 * 1024  # bytes of the stream's state; some hundred unless messages were lost
+CONSUMER_MAX = 8 * 1024 * 1024  # bytes of a consumer; about 60 per pending message
 NAME_MAX = 1024
 
-PIECE = 16 * 1024  # bytes of a consumer's messages that are read at once
+PIECE = 16 * 1024  # bytes of a consumer's pending messages read at once
 _FIELDS = 5
 _VARINT_MAX = 10
 
 
 class SequencePair(msgspec.Struct, frozen=True):
-    """How far a consumer is, by its own count and by the stream's."""
+    """A position of a consumer: consumer sequence and stream sequence."""
 
     consumer_seq: int = 0
     stream_seq: int = 0
 
 
 class PendingMessage(msgspec.Struct, frozen=True, rename="pascal"):
-    """sequence: the consumer's, of the first delivery. timestamp: ns of the last one."""
+    """sequence: consumer sequence of the first delivery. timestamp: time of the last delivery, ns."""
 
     sequence: int = 0
     timestamp: int = 0
@@ -56,8 +57,8 @@ _ENDS: dict[type, re.Pattern[bytes]] = {PendingMessage: re.compile(rb"\}\s*,"), 
 
 
 class ArchivedState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A consumer's state. pending (PendingMessage) and redelivered (int) are JSON objects by stream sequence,
-    see `pieces`; redelivered counts the deliveries after the first."""
+    """A consumer's state. `pending` (PendingMessage) and `redelivered` (int) are JSON objects by stream
+    sequence, see `pieces`; `redelivered` counts deliveries after the first."""
 
     delivered: SequencePair = msgspec.field(default_factory=SequencePair)
     ack_floor: SequencePair = msgspec.field(default_factory=SequencePair)
@@ -66,14 +67,14 @@ class ArchivedState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ArchivedConsumer(msgspec.Struct, frozen=True):
-    """What the entry of a consumer holds."""
+    """The content of a consumer's entry."""
 
     config: ConsumerConfig
     state: ArchivedState
 
 
 class ArchiveEntry(NamedTuple):
-    """An entry that is no message: time is ns, sequence 0."""
+    """An entry other than a message: `time` is ns since 1970; its sequence is 0."""
 
     name: str
     time: int
@@ -81,10 +82,10 @@ class ArchiveEntry(NamedTuple):
 
 
 def pieces(text: Text, kind: type[Value]) -> Iterator[dict[int, Value]]:
-    """What a JSON object by sequence holds, about PIECE bytes at a time.
+    """Yields the entries of a JSON object by sequence, about PIECE bytes at a time.
 
-    Raises ProtocolError or DecodeError for what is none. Cuts where a value of this kind ends: in text that
-    this cuts elsewhere, there is something else than such values.
+    Raises ProtocolError or DecodeError for malformed input. Splits after the end of a value of this kind;
+    text where that is ambiguous does not consist of such values and raises.
     """
     data = bytes(text).strip() if isinstance(text, msgspec.Raw) else b"null"
     if data == b"null":
@@ -100,13 +101,13 @@ def pieces(text: Text, kind: type[Value]) -> Iterator[dict[int, Value]]:
 
 
 def joined(parts: Iterable[bytes]) -> Text:
-    """JSON objects as one; unset when there is nothing in them."""
+    """Merges JSON objects into one; unset when all are empty."""
     inside = [part[1:-1] for part in parts if part != b"{}"]
     return msgspec.Raw(b"{%s}" % b",".join(inside)) if inside else msgspec.UNSET
 
 
 def pack_entry(entry: ArchiveEntry) -> bytes:
-    """The entry's bytes."""
+    """Encodes an entry."""
     name = entry.name.encode()
     zigzag = (entry.time << 1) ^ (entry.time >> 63)
     fields = (len(name), zigzag, 0, 0, len(entry.payload))
@@ -114,10 +115,10 @@ def pack_entry(entry: ArchiveEntry) -> bytes:
 
 
 def take_entry(data: bytes | bytearray, at: int, size_max: int) -> tuple[ArchiveEntry, int] | None:
-    """The entry at data[at:] and where the next one begins; None while it isn't there as a whole. It looks at
-    the numbers of one that isn't, and at none of its bytes.
+    """Decodes the entry at data[at:]; returns it and the offset of the next one. None = incomplete, decided
+    from the header alone.
 
-    Raises ProtocolError for what is no entry, one of a message, or one of more than size_max bytes.
+    Raises ProtocolError for a malformed entry, a message entry, or one of more than size_max bytes.
     """
     fields: list[int] = []
     for _ in range(_FIELDS):

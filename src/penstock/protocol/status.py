@@ -1,7 +1,7 @@
 """Status messages: empty messages whose header's first line carries a code and a text.
 
-All that pulls and pushes are told, in one place. `Status.block()` is the header block to send; `STATUS.code`
-and `STATUS.text` are what to compare a received one with.
+Every status that pull and push consumers send. `Status.block()` is the header block to send; compare a
+received status with `STATUS.code` and `STATUS.text`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Status(NamedTuple):
     text: str
 
     def block(self, pairs: Iterable[tuple[str, str]] = ()) -> bytes:
-        """The header block, with further headers after the status line."""
+        """The header block, with optional headers after the status line."""
         return headers.build(pairs, status=self.code, description=self.text)
 
     def format(self, **values: object) -> Status:
-        """With its `{placeholders}` filled in."""
+        """This status with its `{placeholders}` filled in."""
         return Status(self.code, self.text.format(**values))
 
 
@@ -71,5 +71,5 @@ NO_RESPONDERS = Status(503, "")
 
 
 def no_responders_block(subject: str) -> bytes:
-    """The header of the answer to a publish with a reply subject that nobody listens to."""
+    """The header block of the 503 reply to a request without responders."""
     return NO_RESPONDERS.block([(headers.SUBJECT, subject)])

@@ -1,7 +1,7 @@
-"""Subject grammar in plain Python: for configuration, the client and whatever is not a hot path.
+"""Subject grammar in Python, for configuration, the client and other cold paths.
 
-A subject is tokens between dots: none empty, no whitespace, no NUL, FILTER_MAX bytes at most. In a filter `*`
-stands for one whole token and `>`, as the last token, for one or more. The kernels hold the same rules for
+A subject is non-empty tokens separated by dots, without whitespace or NUL, at most FILTER_MAX bytes. In a
+filter `*` matches one token, and `>` as the last token one or more. The kernels implement the same rules for
 hot paths.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 from penstock.errors import InvalidSubjectError
 
 STREAM_NAME_MAX = 255
-FILTER_MAX = 1 << 15  # bytes of a subject or filter: what the index of subscriptions takes
+FILTER_MAX = 1 << 15  # bytes of a subject or filter; limit of the subscription index
 _FORBIDDEN = frozenset(" \t\r\n\f\0")
 _FORBIDDEN_IN_NAMES = frozenset(" \t\r\n\f\0.*>/\\")
 
 
 def is_valid_filter(subject: str) -> bool:
-    """May one subscribe to it?"""
+    """Whether clients may subscribe to it."""
     if not subject or is_too_long(subject) or not _FORBIDDEN.isdisjoint(subject):
         return False
     tokens = subject.split(".")
@@ -24,19 +24,19 @@ def is_valid_filter(subject: str) -> bool:
 
 
 def is_too_long(subject: str) -> bool:
-    """Does it exceed FILTER_MAX? The index refuses such a filter, so no configuration may hold one."""
+    """Whether it exceeds FILTER_MAX. The index refuses such a filter, so configurations must as well."""
     if len(subject) * 4 <= FILTER_MAX:
         return False
     return len(subject.encode("utf-8", "surrogateescape")) > FILTER_MAX
 
 
 def is_valid_subject(subject: str) -> bool:
-    """May one publish to it? A valid filter without wildcards."""
+    """Whether clients may publish to it: a valid filter without wildcards."""
     return is_valid_filter(subject) and not has_wildcard(subject)
 
 
 def has_wildcard(subject: str) -> bool:
-    """Is a whole token `*` or `>`? (`a*` is a literal token.)"""
+    """Whether a token is `*` or `>`. (`a*` is a literal token.)"""
     if "*" not in subject and ">" not in subject:
         return False
     tokens = subject.split(".")
@@ -44,24 +44,24 @@ def has_wildcard(subject: str) -> bool:
 
 
 def is_valid_name(name: str) -> bool:
-    """May a stream, consumer or bucket be called so? (Streams: at most STREAM_NAME_MAX as well.)"""
+    """Whether it is valid as the name of a stream, consumer or bucket. (Streams: also STREAM_NAME_MAX.)"""
     return bool(name) and _FORBIDDEN_IN_NAMES.isdisjoint(name)
 
 
 def is_valid_queue(queue: str) -> bool:
-    """May a queue group be called so?"""
+    """Whether it is a valid queue group name."""
     return bool(queue) and _FORBIDDEN.isdisjoint(queue)
 
 
 def matches(filter_subject: str, subject: str) -> bool:
-    """Does the filter match the literal subject?"""
+    """Whether the filter matches the literal subject."""
     if filter_subject == subject:
         return True
     return is_subset(subject, filter_subject)
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Is there any literal subject which both filters match?"""
+    """Whether some literal subject matches both filters."""
     left, right = one.split("."), other.split(".")
     for a, b in zip(left, right, strict=False):
         if a == ">" or b == ">":
@@ -72,7 +72,7 @@ def overlaps(one: str, other: str) -> bool:
 
 
 def is_subset(subset: str, superset: str) -> bool:
-    """Does `superset` match everything that `subset` matches?"""
+    """Whether `superset` matches everything that `subset` matches."""
     inner, outer = subset.split("."), superset.split(".")
     for a, b in zip(inner, outer, strict=False):
         if b == ">":
@@ -83,8 +83,9 @@ def is_subset(subset: str, superset: str) -> bool:
 
 
 def any_overlap(filters: list[str]) -> tuple[str, str] | None:
-    """The first two (valid) filters of a list that overlap, or None. Raises WorkLimitError for too many."""
-    # The client checks subjects, too, and needs none of the kernels for routing: they are imported here.
+    """The first two overlapping filters of a list of valid ones, or None. Raises WorkLimitError if too
+    many."""
+    # Imported here: the client uses this module without the routing kernels.
     from penstock.kernels.log.filter_set import overlapping_pair
 
     pair = overlapping_pair([one.encode() for one in filters])
@@ -92,14 +93,14 @@ def any_overlap(filters: list[str]) -> tuple[str, str] | None:
 
 
 def any_subset(filters: list[str]) -> bool:
-    """Does one of these (valid) filters match everything that another does? Raises WorkLimitError."""
+    """Whether one of these valid filters matches everything that another does. Raises WorkLimitError."""
     from penstock.kernels.log.filter_set import any_covered
 
     return len(filters) > 1 and any_covered([one.encode() for one in filters])
 
 
 def check_subject(subject: str) -> str:
-    """`subject`, when one may publish to it. Raises InvalidSubjectError."""
+    """Returns `subject` if it is valid for publishing. Raises InvalidSubjectError."""
     if not is_valid_subject(subject):
         raise InvalidSubjectError(
             f"can not publish to {subject!r}: a subject is tokens between dots, none empty, "
@@ -109,7 +110,7 @@ def check_subject(subject: str) -> str:
 
 
 def check_filter(subject: str) -> str:
-    """`subject`, when one may subscribe to it. Raises InvalidSubjectError."""
+    """Returns `subject` if it is valid for subscribing. Raises InvalidSubjectError."""
     if not is_valid_filter(subject):
         raise InvalidSubjectError(
             f"can not subscribe to {subject!r}: a filter is tokens between dots, none empty, "
@@ -119,7 +120,7 @@ def check_filter(subject: str) -> str:
 
 
 def check_name(name: str, what: str) -> str:
-    """`name`, when a `what` (stream, consumer, bucket) may have it. Raises InvalidSubjectError."""
+    """Returns `name` if it is valid for a `what` (stream, consumer, bucket). Raises InvalidSubjectError."""
     if not is_valid_name(name):
         raise InvalidSubjectError(
             f"{name!r} can not name a {what}: it must not be empty or hold spaces, dots, * > / or \\"

@@ -1,27 +1,27 @@
-"""Subject transforms: one subject becomes another, by a source filter and a destination with functions.
+"""Subject transforms: map subjects with a source filter and a destination with functions.
 
     Transform("orders.*.*", "orders.{{partition(3,1)}}.$2.$1").apply(b"orders.eu.7", below)
 
-One engine for account mappings, a stream's subject_transform, sources and mirrors, republish and imports.
+Used for account mappings, a stream's subject_transform, sources and mirrors, republish and imports.
 
-A destination is tokens between dots. A token that is wholly `{{ name(arguments) }}` or `$<number>` is a
-function, everything else is literal; a `>` at the end stands for what the source's `>` matched. Functions
-name the source's `*` tokens by their number, from 1.
+A destination is tokens separated by dots. A token `{{ name(arguments) }}` or `$<number>` is a function, any
+other token is literal; a final `>` stands for the match of the source's `>`. Functions refer to the source's
+`*` tokens by number, from 1.
 
-Invariants: a destination is read once, when the Transform is made, so `apply` only joins bytes and can't
-fail; the same subject always becomes the same one unless `is_random`. What `apply` costs is bounded, because
-a client can choose destination and subject: a destination has at most DESTINATION_MAX bytes, FUNCTIONS_MAX
-functions and ARGUMENTS_MAX arguments of each; a result has at most RESULT_MAX bytes, or there is none.
+Invariants: the destination is parsed once, by the constructor, so `apply` only joins bytes and cannot fail.
+    Equal subjects have equal results unless `is_random`. The cost of `apply` is bounded, because clients can
+    choose destination and subject: a destination has at most DESTINATION_MAX bytes, FUNCTIONS_MAX functions
+    and ARGUMENTS_MAX arguments per function; a result above RESULT_MAX bytes becomes NO_SUBJECT.
 
-What it does is what the official server (2.15) does, in its order of checks and its error texts. That
-includes: a number below 1 names the subject's first token; `split` leaves an empty token where a token begins
-with two delimiters, or holds nothing else. Such a subject is no valid one and reaches nobody, there as here.
-What it accepts and this doesn't: what is above those limits, and an empty destination (a mapping to it
-crashes it at the first message); where the API lets a destination be empty, that means "no transform", which
-the caller knows.
+Behaviour, order of checks and error texts are those of the official server (2.15). That includes: a number
+below 1 refers to the subject's first token; `split` produces an empty token for a token that begins with two
+delimiters or consists of delimiters, and the resulting invalid subject reaches no subscription, in both
+servers. This module refuses what exceeds the limits above, and an empty destination, with which a mapping
+crashes the official server at the first message. Where the API permits an empty destination, it means "no
+transform", which callers handle.
 
-Rejected: regular expressions and templates at run time (a list of functions over the split tokens is
-shorter and ten times as fast); an exception of its own (a transform is always configuration).
+Rejected: regular expressions and templates at run time (a list of functions over the tokens is shorter and
+    ten times as fast); an exception type of its own (a transform is always configuration).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from penstock.kernels.routing.grammar import fnv1a_32
 from penstock.protocol.subjects import is_valid_filter
 
 Below = Callable[[int], int]
-"""`below(n)`: a random number, evenly from 0..n-1; n is at least 1."""
+"""`below(n)` returns a uniformly distributed integer in [0, n); n >= 1."""
 
 Part = Callable[[list[bytes], bytes, Below], bytes]
-"""One part of a destination: (the subject's tokens, the subject, below) -> text, perhaps with dots."""
+"""One part of a destination: (tokens of the subject, subject, below) -> text, which may contain dots."""
 
 INVALID_SUBJECT = "invalid subject"
 _PREFIX = "invalid mapping destination: "
@@ -56,13 +56,13 @@ INT64_MAX = 2**63 - 1
 UINT32_MASK = 2**32 - 1
 
 DESTINATION_MAX = 4096  # bytes
-FUNCTIONS_MAX = 64  # of a destination, `$1` among them
-ARGUMENTS_MAX = 64  # of one function
-RESULT_MAX = 32 * 1024  # bytes of the subject a destination makes
+FUNCTIONS_MAX = 64  # per destination, including `$1`
+ARGUMENTS_MAX = 64  # per function
+RESULT_MAX = 32 * 1024  # bytes of a result
 NO_SUBJECT = b""
-"""What a subject becomes whose result would be too long: nobody can subscribe to it."""
+"""The result for subjects whose result would be too long. No subscription can match it."""
 
-_NUMBER_MAX = 10  # digits of what `partition` and `random` make
+_NUMBER_MAX = 10  # maximum digits of a `partition` or `random` result
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FUNCTION = re.compile(r"\{\{\s*([A-Za-z]+)\s*\((.*)\)\s*\}\}", re.ASCII)
@@ -70,9 +70,9 @@ _SPACE = frozenset(" \t\r\n\f")
 
 
 class SourceFilter:
-    """The subjects a transform is for. Raises ConfigError when the filter is not valid.
+    """The source filter of a transform. Raises ConfigError when it is invalid.
 
-    size -- number of its tokens; stars -- where its `*` are; has_tail -- does it end in `>`?
+    size: number of tokens; stars: indexes of its `*` tokens; has_tail: whether it ends in `>`.
     """
 
     __slots__ = ("_literals", "has_tail", "size", "stars")
@@ -87,26 +87,27 @@ class SourceFilter:
         self._literals = [(i, token.encode()) for i, token in enumerate(tokens) if token not in ("*", ">")]
 
     def matches(self, subject: bytes) -> bool:
-        """Is it for this subject? A `*` takes no empty token, a `>` takes any (as the official ones)."""
+        """Whether it matches the subject. `*` does not match an empty token, `>` does, as in the official
+        server."""
         return self.matches_tokens(subject.split(b"."))
 
     def matches_tokens(self, tokens: list[bytes]) -> bool:
-        """The same for a subject that is split already, as for one that many filters are asked about."""
+        """The same for a subject that is already split."""
         if len(tokens) < self.size or (len(tokens) > self.size and not self.has_tail):
             return False
         return all(tokens[i] == text for i, text in self._literals) and all(tokens[i] for i in self.stars)
 
 
 class Transform:
-    """A source filter and what its subjects become.
+    """A source filter and a destination.
 
     Args:
-        source: a filter; "" is `>`.
-        destination: what subjects become.
-        strict: as imports ask for: `wildcard(i)` and `$i` only, and every `*` of the source used.
+        source: a filter; "" means `>`.
+        destination: the destination.
+        strict: rules for imports: only `wildcard(i)` and `$i`, and every `*` of the source must be used.
 
     Raises:
-        ConfigError: source or destination is not valid; the message has the official server's text.
+        ConfigError: invalid source or destination, with the official server's text.
     """
 
     __slots__ = ("_parts", "_short", "destination", "filter", "is_random", "source")
@@ -134,17 +135,17 @@ class Transform:
         self.is_random = any(token.name == "random" for token in parsed)
 
     def apply(self, subject: bytes, below: Below) -> bytes:
-        """What a subject that the source matches becomes; NO_SUBJECT above RESULT_MAX bytes. `below` is used
-        by `random` only."""
+        """The result for a subject that the source matches; NO_SUBJECT above RESULT_MAX bytes. Only `random`
+        calls `below`."""
         tokens = subject.split(b".")
         if len(subject) > self._short:
             return self._apply_long(tokens, subject, below)
         return b".".join([part(tokens, subject, below) for part in self._parts])
 
     def _apply_long(self, tokens: list[bytes], subject: bytes, below: Below) -> bytes:
-        """The same for a subject that may make a long one: it stops where that is too long."""
+        """The same for subjects that may have a long result. Stops at RESULT_MAX."""
         found: list[bytes] = []
-        size = -1  # as many dots as parts, but one
+        size = -1  # one dot less than parts
         for part in self._parts:
             text = part(tokens, subject, below)
             size += 1 + len(text)
@@ -158,7 +159,7 @@ class Transform:
 
 
 class FirstMatch:
-    """Many source filters: which is the first that matches a subject? Costs little more than one of them."""
+    """Finds the first of many source filters that matches a subject, at little more than the cost of one."""
 
     __slots__ = ("_filters", "_set")
 
@@ -170,20 +171,20 @@ class FirstMatch:
             self._set.add(source.encode(), place)
 
     def find(self, subject: bytes) -> int | None:
-        """Its place; None when none matches."""
+        """Index of the first matching filter; None when none matches."""
         places = self._set.owners_matching(subject)
         if not places:
             return None
         tokens = subject.split(b".")
-        # The set lets `*` stand for an empty token.
+        # In the set, `*` also matches an empty token.
         return min((place for place in places if self._filters[place].matches_tokens(tokens)), default=None)
 
 
-# --- reading a destination
+# --- parsing a destination
 
 
 def _tokens(destination: str) -> list[str]:
-    """The tokens of a destination whose form is right. Raises ConfigError."""
+    """Splits a destination into tokens and checks its form. Raises ConfigError."""
     tokens = destination.split(".")
     for i, token in enumerate(tokens):
         is_function = _looks_like_function(token)
@@ -204,8 +205,8 @@ def _parsed(destination: str) -> list[_Token]:
 
 
 def _short(tokens: list[_Token], *, has_tail: bool) -> int:
-    """The bytes a subject may have so that the result can not be too long: `split` and the like put a dot
-    behind each byte at most."""
+    """The subject length in bytes up to which no result can be too long: `split` and similar functions insert
+    at most one dot per byte."""
     fixed = sum(_NUMBER_MAX if token.name else len(token.text.encode()) for token in tokens) + len(tokens)
     copies = sum(token.name not in ("", "random", "partition") for token in tokens) + has_tail
     return (RESULT_MAX - fixed) // (2 * copies) if copies else RESULT_MAX
@@ -216,10 +217,10 @@ def _looks_like_function(token: str) -> bool:
 
 
 class _Token:
-    """One token of a destination, read but not yet bound to a source.
+    """A parsed token of a destination, not yet bound to a source.
 
-    name -- the function's, in lower case; "" of a literal.
-    indexes -- the numbers of source wildcards it names.
+    name: name of the function in lower case; "" for a literal.
+    indexes: numbers of the source wildcards it uses.
     """
 
     def __init__(self, text: str) -> None:
@@ -258,7 +259,7 @@ class _Token:
     def count(self, argument: str) -> int:
         return self.integer(argument, -INT32_MAX - 1, INT32_MAX)
 
-    # The readers of arguments; the texts they refuse with are the official server's, odd ones included.
+    # Readers of arguments. The error texts are the official server's, including odd ones.
 
     def read_wildcard(self, arguments: list[str]) -> None:
         if arguments == [""]:
@@ -279,7 +280,7 @@ class _Token:
     def read_split(self, arguments: list[str]) -> None:
         self._read_two(arguments)
         self.indexes = [self.index(arguments[0])]
-        if " " in arguments[1]:  # a dot can't be there: it would have ended the token
+        if " " in arguments[1]:  # a dot cannot occur: it would have ended the token
             raise self.fail(INVALID_ARGUMENT)
         self.delimiter = arguments[1].encode()
 
@@ -295,9 +296,9 @@ class _Token:
             raise self.fail(TOO_MANY_ARGUMENTS)
 
     def part(self, stars: list[int], *, has_wildcard: bool) -> Part:
-        """The part this token makes of subjects of a source with `*` at these places.
+        """The part this token produces for a source with `*` at these indexes.
 
-        Raises ConfigError when it names a wildcard the source doesn't have.
+        Raises ConfigError when it refers to a wildcard that the source does not have.
         """
         if not self.name:
             return _literal(self.text.encode())
@@ -331,7 +332,7 @@ _READERS: dict[str, Callable[[_Token, list[str]], None]] = {
 
 
 def _canonical(name: str) -> str:
-    """The name in lower case; "" where a letter is large that doesn't begin a word."""
+    """The name in lower case; "" when it has a capital letter other than at the start of a word."""
     match = _NAME.fullmatch(name)
     return name.lower() if match else ""
 
@@ -342,7 +343,7 @@ _NAME = re.compile(
 
 
 def _integer(text: str) -> int | None:
-    """A decimal number as Go reads one, None for anything else."""
+    """Parses a decimal number as Go does; None for anything else."""
     if not _INTEGER.fullmatch(text) or len(text) > 20:
         return None
     value = int(text)
@@ -396,14 +397,14 @@ def _of_token(place: int, shape: Callable[[bytes], bytes] | None) -> Part:
     return lambda tokens, subject, below: shape(tokens[place])
 
 
-# --- shapes: what a function makes of one token
+# --- shapes: functions on one token
 
 
 def _split_by(delimiter: bytes) -> Callable[[bytes], bytes]:
     def split(token: bytes) -> bytes:
         words = token.split(delimiter) if delimiter else _characters(token)
         joined = b".".join([word for word in words if word])
-        # As the official server: after two delimiters at the head, the dot between them stays.
+        # As in the official server, the dot between two leading delimiters stays.
         return b"." + joined if joined and words[:2] == [b"", b""] else joined
 
     return split
@@ -429,7 +430,7 @@ def _split_from_right(size: int) -> Callable[[bytes], bytes]:
 
 
 def _slices(token: bytes, first: int, size: int) -> bytes:
-    """Pieces of `size` bytes, the first of `first` bytes."""
+    """Splits into pieces of `size` bytes; the first has `first` bytes."""
     return b".".join([token[:first], *(token[i : i + size] for i in range(first, len(token), size))])
 
 

@@ -1,9 +1,10 @@
-"""What the template of a scoped signing key means for one user.
+"""Expands the template of a scoped signing key for one user.
 
-Subjects of a template may hold `{{name()}}`, `{{subject()}}`, `{{account-name()}}`, `{{account-subject()}}`,
-`{{tag(key)}}` and `{{account-tag(key)}}`. A tag `key:value` may come several times; then the subject becomes
-several. What can't become a valid subject falls out of an allow list, and makes a deny list unusable: nobody
-may get more because something is missing. An allow list of which nothing is left denies everything.
+Subjects may contain `{{name()}}`, `{{subject()}}`, `{{account-name()}}`, `{{account-subject()}}`,
+`{{tag(key)}}` and `{{account-tag(key)}}`. A tag `key:value` may occur several times, and then the subject
+expands to several. A result that is not a valid subject is removed from an allow list and is an error in a
+deny list, because a missing value must not widen permissions. An allow list that becomes empty denies
+everything.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from penstock.protocol.claims import AccountClaims, PermissionClaim, UserClaims,
 from penstock.protocol.subjects import is_valid_filter
 
 EXPANSIONS_MAX = 4096
-"""Subjects that one list may become."""
+"""Maximum number of subjects that one list may expand to."""
 _CALL = re.compile(r"\{\{([^}]+)\}\}")
 _TAG = re.compile(r"(tag|account-tag)\((.*)\)", re.IGNORECASE)
 
 
 def fill(template: UserLimits, user: UserClaims, account: AccountClaims) -> UserLimits:
-    """The limits of a user whose token was signed with a scoped key.
+    """The limits of a user whose token is signed by a scoped key.
 
     Raises:
-        MisuseError: an unknown function, a deny entry that has no value, too many expansions.
+        MisuseError: an unknown function, a deny entry without value, or too many expansions.
     """
 
     def values(call: str) -> list[str]:
@@ -74,7 +75,7 @@ def _expanded(
 
 
 def _values(call: str, user: UserClaims, account: AccountClaims) -> list[str]:
-    """What a function stands for; nothing for a tag that isn't there."""
+    """The values of a template function; empty for a missing tag."""
     plain = {
         "name()": user.name,
         "subject()": user.subject,

@@ -1,7 +1,7 @@
-"""The JetStream API as typed structs, one module a subject; import from here.
+"""The JetStream API as typed structs, one module per topic; import from this package.
 
-Everything a single server serves of `$JS.API.>`. `encode`, `decode` and
-`decode_response` turn structs into JSON and back.
+Covers the requests of `$JS.API.>` that a single server serves. `encode`, `decode` and `decode_response`
+convert between structs and JSON.
 """
 
 from penstock.protocol.api.account_info import (

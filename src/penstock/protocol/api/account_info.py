@@ -1,4 +1,4 @@
-"""`$JS.API.INFO`: what an account uses and may use. -1 means "no limit"."""
+"""`$JS.API.INFO`: usage and limits of an account. -1 = no limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ApiStats(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class AccountUse(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What is held, and what may be."""
+    """Usage and limits."""
 
     memory: int = always(0)
     storage: int = always(0)
@@ -38,7 +38,7 @@ class AccountUse(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class AccountTier(AccountUse, omit_defaults=True, kw_only=True):
-    """Use of one replication tier (R1, R3)."""
+    """Usage of one replication tier (R1, R3)."""
 
 
 class AccountInfo(AccountUse, omit_defaults=True, kw_only=True):

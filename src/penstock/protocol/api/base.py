@@ -1,12 +1,12 @@
-"""What all JetStream API structs share: the error body, the response head, encoding and decoding.
+"""Common parts of the JetStream API structs: error body, response head, encoding and decoding.
 
 Invariants:
-- A field is left out of the JSON when it has its default, except fields made by `always`, which the
-  official server writes whatever their value.
-- Decoding ignores unknown fields and takes `null` for "not given"; a wrong type or value is a
-  DecodeError that names the field.
-- Times are RFC3339Nano text in UTC as they are on the wire (`protocol.durations` converts them without
-  losing a nanosecond); durations are whole nanoseconds.
+- The JSON omits a field that has its default, except fields declared with `always`, which the official server
+  always writes.
+- Decoding ignores unknown fields and treats `null` as absent; a wrong type or value raises a DecodeError that
+  names the field.
+- Times are RFC3339Nano text in UTC, as on the wire (`protocol.durations` converts them without losing
+  nanoseconds); durations are integer nanoseconds.
 
 Rejected: pydantic (ten times slower to decode, seconds of import time), datetime (microseconds only).
 """
@@ -24,35 +24,35 @@ from penstock.errors import JetStreamApiError, ProtocolError
 TYPE_PREFIX = "io.nats.jetstream.api.v1."
 ZERO_TIME = "0001-01-01T00:00:00Z"  # how the official server writes "no time"
 REPAIR_MAX = 256 * 1024
-"""Bytes of JSON in which nulls and bad UTF-8 are put up with: to read it again without them takes many times
-as long as to read it, and a server has others to serve."""
+"""Bytes up to which JSON with nulls or invalid UTF-8 is accepted. Rewriting it takes many times as long as
+decoding, and blocks the event loop."""
 
-# Plain text and whole numbers; the aliases only say what they hold.
+# Plain str and int; the aliases are documentation.
 Rfc3339 = str
 DurationNs = int
 
 T = TypeVar("T")
 _Shape = dict[str, tuple[str, Any]]
-"""Lower-case names of a struct's members: the name as declared, and the shape of what it holds."""
+"""Lower-case member names of a struct -> declared name, and the shape of the member's value."""
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
-_OTHER_CASE = re.compile(rb'[{,]\s*"[^"]*[A-Z\x80-\xff]')  # begins a name, or text in a list
+_OTHER_CASE = re.compile(rb'[{,]\s*"[^"]*[A-Z\x80-\xff]')  # start of a name, or of text in a list
 _LONG_NUMBER = re.compile(rb"\d{19}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class DecodeError(ProtocolError):
-    """JSON that can't be read as what was expected. The text is fit for the `{err}` of error 10025."""
+    """JSON that does not decode to the expected type. The text is suitable as `{err}` of error 10025."""
 
 
 def always(value: Any) -> Any:
-    """A default that is written even when the field has it."""
+    """A default that is encoded even when the field has it."""
     return msgspec.field(default_factory=lambda: value)
 
 
 def always_list() -> Any:
-    """An empty list of one's own that is written even when empty."""
-    return msgspec.field(default_factory=_new_list)  # `list` itself would count as "the default"
+    """A new empty list that is encoded even when empty."""
+    return msgspec.field(default_factory=_new_list)  # with `list` msgspec would omit it as a default
 
 
 def _new_list() -> list[Any]:
@@ -60,7 +60,7 @@ def _new_list() -> list[Any]:
 
 
 class ApiError(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The `error` of a response, and the templates in `protocol.error_codes`."""
+    """The `error` object of a response; also the templates in `protocol.error_codes`."""
 
     code: int = always(0)  # HTTP-like: 400, 404, 503
     err_code: int = 0
@@ -74,7 +74,7 @@ class ApiError(msgspec.Struct, frozen=True, omit_defaults=True):
     def exception(
         self, *, stream: str | None = None, request: str | None = None, **values: object
     ) -> JetStreamApiError:
-        """The exception to raise, placeholders filled in: `raise codes.STREAM_NOT_FOUND.exception()`."""
+        """The exception with placeholders filled in: `raise codes.STREAM_NOT_FOUND.exception()`."""
         body = self.format(**values) if values else self
         return JetStreamApiError.of(
             body.code, body.err_code, body.description, stream=stream, request=request
@@ -82,7 +82,7 @@ class ApiError(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @staticmethod
     def from_exception(error: JetStreamApiError) -> ApiError:
-        """The body that tells a requester about `error`."""
+        """The error object for `error`."""
         return ApiError(error.code, error.err_code, error.description)
 
 
@@ -94,14 +94,14 @@ class ErrorResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class SuccessResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """Delete, message delete, step-down: nothing but success."""
+    """Response of delete, message delete and step-down requests."""
 
     type: str = ""
     success: bool = always(False)
 
 
 class PagedRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """List requests without filters of their own."""
+    """Body of list requests without filters."""
 
     offset: int = 0
 
@@ -115,17 +115,17 @@ _head_decoder = msgspec.json.Decoder(ErrorResponse)
 
 
 def encode(value: Any) -> bytes:
-    """`value` as JSON."""
+    """Encodes `value` as JSON."""
     return _json_encoder.encode(value)
 
 
 def decode(kind: type[T], data: bytes) -> T:
-    """`data` as a `kind`; empty data and `null` are `kind()`, and what is no UTF-8 becomes U+FFFD.
+    """Decodes `data` as a `kind`. Empty data and `null` give `kind()`; invalid UTF-8 becomes U+FFFD.
 
-    Go's decoder does so too, and Rust's clients send `null` where they have no body.
+    Go's decoder does the same, and Rust's clients send `null` for an empty body.
 
-    Raises DecodeError: "can not read `max_msgs`: expected int, got str", or for numbers of more than 64 bits;
-    nulls and bad UTF-8 are errors above REPAIR_MAX bytes.
+    Raises DecodeError: "can not read `max_msgs`: expected int, got str", or for numbers of more than 64 bits.
+    Above REPAIR_MAX bytes, nulls and invalid UTF-8 are errors.
     """
     if not data or data.strip() == b"null":
         data = b"{}"
@@ -154,17 +154,17 @@ def _decode(kind: type[T], data: bytes) -> T:
             raise DecodeError(_explain(error)) from None
     except msgspec.DecodeError as error:
         raise DecodeError(_explain(error)) from None
-    try:  # some clients send null for what they leave open
+    try:  # some clients send null for unset fields
         return msgspec.convert(_without_nulls(msgspec.json.decode(data)), kind)
     except msgspec.DecodeError as error:
         raise DecodeError(_explain(error)) from None
 
 
 def with_declared_names(kind: type, data: bytes) -> bytes:
-    """`data` with the names that a `kind` declares, for members whose names differ from those in case alone.
+    """`data` with member names in the case that `kind` declares.
 
-    Go's decoder reads them as the same, at any depth. The names are compared only in bodies that seem to have
-    one with a capital letter, so that others cost one search. Above REPAIR_MAX bytes names must be exact.
+    Go's decoder ignores the case of names at any depth. Bodies without a capital letter at the start of a
+    name cost one search only. Above REPAIR_MAX bytes names must match exactly.
     """
     if data.islower() or len(data) > REPAIR_MAX or _OTHER_CASE.search(data) is None:
         return data
@@ -173,7 +173,7 @@ def with_declared_names(kind: type, data: bytes) -> bytes:
     try:
         return bytes(_renamed(msgspec.Raw(data), _shapes[kind]))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return data  # decode() says what is wrong with it
+        return data  # decode() reports the error
 
 
 def _shape_of(info: Any) -> _Shape | None:
@@ -194,18 +194,18 @@ def _renamed(raw: msgspec.Raw, shape: _Shape | None) -> msgspec.Raw:
         return msgspec.Raw(encode([_renamed(item, shape) for item in _items.decode(raw)]))
     members = {}
     for name, item in _members.decode(raw).items():
-        folded = name.lower().replace("\N{LATIN SMALL LETTER LONG S}", "s")  # has no capital of its own
+        folded = name.lower().replace("\N{LATIN SMALL LETTER LONG S}", "s")  # has no capital
         declared, inner = shape.get(folded, (name, None))
         members[declared] = _renamed(item, inner)
     return msgspec.Raw(encode(members))
 
 
 def unknown_field(value: Any, data: bytes) -> str | None:
-    """The first field of the JSON object `data` that the struct decoded from it doesn't have, at any depth: a
-    misspelt limit or filter must not vanish. None when there is none.
+    """The first field of the JSON object `data`, at any depth, that the decoded struct does not have; None
+    when there is none. Used where a misspelt limit or filter must not be ignored.
 
-    Only names are read. What an unknown field holds is skipped as decode() skips it: a number that no type
-    can hold must not become an error here.
+    Reads only names and skips the values of unknown fields, as decode() does: a number that no type can hold
+    must not become an error here.
     """
     if not data.strip():
         return None
@@ -233,7 +233,7 @@ def _unknown(value: Any, raw: msgspec.Raw) -> str | None:
 
 
 def _check_numbers(value: Any) -> None:
-    """Refuses numbers that no field holds: sequences have 64 bits, everything else 63 and a sign."""
+    """Raises for numbers out of range: sequences have 64 bits, all others are signed 64-bit."""
     if isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:
             item = getattr(value, name)
@@ -250,10 +250,10 @@ def _check_numbers(value: Any) -> None:
 
 
 def decode_response(kind: type[T], data: bytes, *, request: str | None = None) -> T:
-    """A server's answer as a `kind`.
+    """Decodes a server's response as a `kind`.
 
-    Raises JetStreamApiError (or a subclass) when the answer carries an error; `request` names the subject
-    in it. Raises DecodeError when the answer is neither.
+    Raises JetStreamApiError (or a subclass) when the response carries an error; `request` is the subject
+    named in it. Raises DecodeError when it is neither.
     """
     if b'"error"' in data:
         try:
@@ -274,7 +274,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _explain(error: msgspec.DecodeError) -> str:
-    """Where the official server has a text for it, that text (error 10025 carries it)."""
+    """Text of a decoding error; the official server's text where it has one (error 10025 carries it)."""
     text = str(error)
     if text == "Input data was truncated":
         return "unexpected EOF"

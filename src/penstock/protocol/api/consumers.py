@@ -40,7 +40,7 @@ class PriorityPolicy(StrEnum):
 
 
 class ConsumerAction(StrEnum):
-    """What a CONSUMER.CREATE may do: only create, only update, or either."""
+    """Whether CONSUMER.CREATE may create, update, or both."""
 
     CREATE_OR_UPDATE = ""
     CREATE = "create"
@@ -48,7 +48,7 @@ class ConsumerAction(StrEnum):
 
 
 class ConsumerConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A consumer's configuration. Durations in ns; 0 or absent means the server's default."""
+    """A consumer's configuration. Durations in ns; 0 or absent = the server's default."""
 
     durable_name: str = ""
     name: str = ""
@@ -63,7 +63,7 @@ class ConsumerConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     filter_subject: str = ""
     filter_subjects: list[str] = []
     replay_policy: ReplayPolicy = always(ReplayPolicy.INSTANT)
-    rate_limit_bps: int = 0  # bits a second
+    rate_limit_bps: int = 0  # bits per second
     sample_freq: str = ""  # "100" or "100%"
     max_waiting: int = 0
     max_ack_pending: int = 0
@@ -97,7 +97,7 @@ class ConsumerCreateRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_
 
 
 class SequenceInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A place in a consumer's deliveries and in its stream."""
+    """A position: consumer sequence and stream sequence."""
 
     consumer_seq: int = always(0)
     stream_seq: int = always(0)
@@ -156,7 +156,7 @@ class ConsumerListResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class ConsumerPauseRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Absent or zero time resumes."""
+    """Absent or zero time resumes the consumer."""
 
     pause_until: Rfc3339 | None = None
 
@@ -169,7 +169,7 @@ class ConsumerPauseResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class ConsumerResetRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    seq: Annotated[int, msgspec.Meta(ge=0)] = 0  # 0: just above the ack floor
+    seq: Annotated[int, msgspec.Meta(ge=0)] = 0  # 0 = the sequence after the ack floor
 
 
 class ConsumerResetResponse(ConsumerInfo, omit_defaults=True, kw_only=True):
@@ -186,7 +186,7 @@ class ConsumerUnpinResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class PullRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Body of CONSUMER.MSG.NEXT in its JSON form; an empty body is batch 1, decimal text is batch N."""
+    """JSON body of CONSUMER.MSG.NEXT; an empty body is batch 1, decimal text is batch N."""
 
     batch: int = 0
     expires: DurationNs = 0

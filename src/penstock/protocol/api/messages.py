@@ -1,4 +1,4 @@
-"""Stored messages by request, and the acks of publishes."""
+"""Requests for stored messages, and pub acks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.protocol.api.base import TYPE_PREFIX, ZERO_TIME, ApiError, Rfc3339
 
 
 class PubAck(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """The answer to a publish. On refusal `error` is set and seq is 0."""
+    """The reply to a publish. On error, `error` is set and `seq` is 0."""
 
     error: ApiError | None = None
     stream: str = always("")
@@ -23,7 +23,7 @@ class PubAck(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class StoredMessageBody(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A stored message as JSON carries it; hdrs and data are base64 on the wire, bytes here."""
+    """A stored message. `hdrs` and `data` are bytes here, base64 in JSON."""
 
     subject: str = always("")
     seq: int = always(0)
@@ -33,7 +33,7 @@ class StoredMessageBody(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class MsgGetRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Body of STREAM.MSG.GET and of DIRECT.GET; the second group is for direct get alone."""
+    """Body of STREAM.MSG.GET and of DIRECT.GET; the second group of fields is for direct gets only."""
 
     seq: Annotated[int, msgspec.Meta(ge=0)] = 0
     last_by_subj: str = ""

@@ -1,7 +1,7 @@
 """Streams: configuration, state, and the requests and responses of `$JS.API.STREAM.>`.
 
-Field names, and which fields are written when zero, are the official server's. A configuration is frozen:
-normalise it with `msgspec.structs.replace`.
+Field names, and which zero values are encoded, follow the official server. Configurations are frozen; change
+them with `msgspec.structs.replace`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PersistMode(StrEnum):
 
 
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Where in a cluster an asset should live."""
+    """Placement of an asset in a cluster."""
 
     cluster: str = ""
     tags: list[str] = []
@@ -64,7 +64,7 @@ class SubjectTransform(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
 
 class Republish(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Stored messages are published again under another subject."""
+    """Publishes stored messages again under another subject."""
 
     src: str = ""
     dest: str = always("")
@@ -72,21 +72,21 @@ class Republish(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ExternalStream(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Reaches a stream in another account or domain."""
+    """Access to a stream in another account or domain."""
 
     api: str = always("")  # API subject prefix
     deliver: str = always("")  # prefix of the delivery subject
 
 
 class StreamConsumerSource(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A durable consumer used for mirroring or sourcing."""
+    """An existing durable consumer for a mirror or source."""
 
     name: str = ""
     deliver_subject: str = ""
 
 
 class StreamSource(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One origin of a mirror or of a sourced stream."""
+    """The origin stream of a mirror or source."""
 
     name: str = always("")
     opt_start_seq: int = 0
@@ -98,14 +98,14 @@ class StreamSource(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class StreamConsumerLimits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Bounds and defaults for consumers of a stream."""
+    """Limits and defaults for the consumers of a stream."""
 
     inactive_threshold: DurationNs = 0
     max_ack_pending: int = 0
 
 
 class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A stream's configuration. -1 (or 0 in a request) means "no limit"; durations in ns."""
+    """A stream's configuration. -1 (or 0 in a request) = no limit; durations in ns."""
 
     name: str = always("")
     description: str = ""
@@ -148,12 +148,12 @@ class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class StreamConfigRequest(StreamConfig, frozen=True, omit_defaults=True, kw_only=True):
-    """STREAM.CREATE and STREAM.UPDATE bodies: a configuration, and whether to correct nothing silently."""
+    """Body of STREAM.CREATE and STREAM.UPDATE. `pedantic`: refuse instead of adjusting defaults."""
 
     pedantic: bool = False
 
     def config(self) -> StreamConfig:
-        """The configuration alone."""
+        """The configuration without `pedantic`."""
         return StreamConfig(**{name: getattr(self, name) for name in StreamConfig.__struct_fields__})
 
 
@@ -163,7 +163,7 @@ class LostStreamData(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class StreamState(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What a stream holds. Times are ZERO_TIME when there is no message."""
+    """State of a stream. Times are ZERO_TIME when it is empty."""
 
     messages: int = always(0)
     bytes: int = always(0)
@@ -172,9 +172,9 @@ class StreamState(msgspec.Struct, omit_defaults=True, kw_only=True):
     last_seq: int = always(0)
     last_ts: Rfc3339 = always(ZERO_TIME)
     num_subjects: int = 0
-    subjects: dict[str, int] = {}  # subject -> messages; only when a subjects_filter asked
+    subjects: dict[str, int] = {}  # subject -> messages; only with subjects_filter
     num_deleted: int = 0
-    deleted: list[int] = []  # only when deleted_details asked
+    deleted: list[int] = []  # only with deleted_details
     lost: LostStreamData | None = None
     consumer_count: int = always(0)
 
@@ -200,8 +200,8 @@ class ClusterInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class StreamSourceInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """How far a mirror or source is. seq: the origin's last sequence it has. active: ns since it last
-    received, -1 when never."""
+    """Progress of a mirror or source. seq: last sequence received from the origin. active: ns since the last
+    message, -1 = never."""
 
     name: str = always("")
     external: ExternalStream | None = None
@@ -247,7 +247,7 @@ class StreamInfoRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
 
 
 class StreamInfoResponse(StreamInfo, omit_defaults=True, kw_only=True):
-    """total, offset and limit page through `state.subjects`; all 0 when no filter asked for subjects."""
+    """total, offset and limit page through `state.subjects`; all are 0 without subjects_filter."""
 
     type: str = always(TYPE_PREFIX + "stream_info_response")
     total: int = always(0)
@@ -281,8 +281,8 @@ class StreamListResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class StreamSnapshotRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """no_consumers: leave them out. chunk_size, window_size: bytes of a chunk, and on their way at once.
-    jsck: check what is stored; it always is."""
+    """no_consumers: omit consumers. chunk_size: bytes per chunk. window_size: maximum unacked bytes.
+    jsck: verify checksums; the server always does."""
 
     deliver_subject: str = ""
     no_consumers: bool = False
@@ -298,7 +298,7 @@ class StreamSnapshotResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class StreamRestoreRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """state: what the backup says about the stream; what the archive says counts."""
+    """state: the stream's state according to the backup. The server uses the archive's state instead."""
 
     config: StreamConfigRequest
     state: StreamState = msgspec.field(default_factory=StreamState)
@@ -310,7 +310,7 @@ class StreamRestoreResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class StreamPurgeRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """filter: only these subjects; seq: only below it (exclusive); keep: all but the newest `keep`."""
+    """filter: only these subjects; seq: only sequences below it; keep: all but the newest `keep` messages."""
 
     filter: str = ""
     seq: Annotated[int, msgspec.Meta(ge=0)] = 0
