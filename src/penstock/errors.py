@@ -1,86 +1,86 @@
-"""Every exception penstock raises on purpose.
+"""All exceptions that penstock raises deliberately.
 
     PenstockError
-     ├─ MisuseError                  our caller's fault: wrong argument or order of calls (a ValueError)
-     │   └─ InvalidSubjectError      a subject, filter or asset name that the grammar refuses
-     ├─ MissingExtraError            a part whose extra is not installed (an ImportError): it says which one
-     ├─ ConfigError                  a configuration file or option says something it may not (file:line:col)
-     ├─ StoreError                   the disk or what is on it
-     │   ├─ StoreWriteError          a write or sync failed: the stream stops, what is stored stays
-     │   ├─ StoreCorruptError        bytes on disk are not what was written (file and offset)
-     │   ├─ StoreFormatError         files of a newer penstock, or of another server: nothing is touched
+     ├─ MisuseError                  the caller's fault: wrong argument or call order (a ValueError)
+     │   └─ InvalidSubjectError      an invalid subject, filter or asset name
+     ├─ MissingExtraError            an optional dependency is missing (an ImportError); names the extra
+     ├─ ConfigError                  an invalid configuration file or option (file:line:col)
+     ├─ StoreError                   an error of the disk or of stored data
+     │   ├─ StoreWriteError          a write or sync failed: the stream stops, stored data stays
+     │   ├─ StoreCorruptError        bytes on disk differ from what was written (file and offset)
+     │   ├─ StoreFormatError         files of a newer penstock or of another server; not modified
      │   └─ StoreLockedError         another process uses the store directory
      ├─ ProtocolError                the peer broke the protocol: the connection closes
-     ├─ ServerError                  an embedded or served server could not do what was asked
-     ├─ ClientError                  a client's connection or request
-     │   ├─ ConnectionClosedError    the connection is closed, or closes while the call waits
-     │   │   └─ ConnectionDrainingError  it is draining: no new publishes or subscriptions
-     │   ├─ DisconnectedError        between two connections, and the call can not wait for the next one
-     │   ├─ NoServersError           no server of the list could be reached
+     ├─ ServerError                  a server could not start, stop or perform an operation
+     ├─ ClientError                  a client connection or request failed
+     │   ├─ ConnectionClosedError    the connection is or was closed during the call
+     │   │   └─ ConnectionDrainingError  draining: no new publishes or subscriptions
+     │   ├─ DisconnectedError        disconnected, and the call cannot wait for a reconnect
+     │   ├─ NoServersError           no server of the list is reachable
      │   ├─ StaleConnectionError     the server stopped answering PINGs
      │   ├─ AuthorizationError       credentials refused, expired or revoked
-     │   │   └─ CredentialsError     own credentials can't be read or used: no server was asked
-     │   ├─ PermissionsError         allowed to connect, not to publish or subscribe this subject
-     │   ├─ ServerRefusedError       any other -ERR text (limits, payload, control line)
-     │   ├─ MaxPayloadError          the message is larger than the server takes (found before it is sent)
+     │   │   └─ CredentialsError     credentials are unreadable or unusable; nothing was sent
+     │   ├─ PermissionsError         no permission to publish or subscribe to a subject
+     │   ├─ ServerRefusedError       any other -ERR (limits, payload, control line)
+     │   ├─ MaxPayloadError          the message exceeds max_payload; not sent
      │   ├─ SlowConsumerError        a subscription's queue was full: messages were dropped
-     │   ├─ RequestTimeoutError      no answer in time (also a TimeoutError)
-     │   └─ NoRespondersError        nobody listens on the request's subject (status 503)
+     │   ├─ RequestTimeoutError      no reply in time (also a TimeoutError)
+     │   └─ NoRespondersError        no subscriber on the request's subject (status 503)
      └─ JetStreamError
          ├─ JetStreamApiError        the server refused a request: code, err_code, description
-         │   ├─ NotFoundError        what was asked for does not exist (any 404)
+         │   ├─ NotFoundError        the object does not exist (any 404)
          │   │   ├─ StreamNotFoundError
          │   │   ├─ ConsumerNotFoundError
          │   │   └─ MessageNotFoundError
-         │   ├─ AlreadyExistsError   a name in use with another configuration
+         │   ├─ AlreadyExistsError   the name is in use with another configuration
          │   ├─ WrongLastSequenceError   an expected-sequence header did not match
          │   ├─ JetStreamNotEnabledError
-         │   ├─ DirectGetNotAllowedError the stream does not allow direct gets (allow_direct)
-         │   ├─ BatchNotEnabledError     the stream takes no batches of this kind
-         │   ├─ BatchUnknownError        the server knows no batch of this id (any more)
-         │   └─ BatchIncompleteError     an atomic batch lost a message, or waited too long: nothing is stored
-         ├─ BatchEndedError          a fast batch ended before its commit: what is stored, and why
-         ├─ PublishNotAckedError     a publish whose ack did not come or could not be read
+         │   ├─ DirectGetNotAllowedError the stream does not allow direct gets
+         │   ├─ BatchNotEnabledError     the stream does not allow batches of this kind
+         │   ├─ BatchUnknownError        the batch id is unknown or the batch has ended
+         │   └─ BatchIncompleteError     an atomic batch lost a message or timed out; nothing is stored
+         ├─ BatchEndedError          a fast batch ended before its commit
+         ├─ PublishNotAckedError     a publish without a valid ack
          ├─ PublishFailedError       some publishes of a windowed publisher failed
          ├─ NoStreamError            no stream takes the subject (503 on a JetStream publish)
          ├─ PullError                a pull request ended in an error status (status, description)
          └─ ConsumerGoneError        the consumer was deleted, or its heartbeats stopped
 
-Invariants: the type says whose fault it is (style rule 5); a message says what was asked, what was found
-and what to do. Rejected: one exception class per err_code (two hundred classes nobody would import; the
-number is an attribute instead) and reusing ConnectionError (its errno arguments mean something else).
+Invariants: the type says whose fault it is; the text says what was requested, what was found and what to do.
+Rejected: one class per err_code (two hundred classes; the number is an attribute instead), and subclassing
+ConnectionError (its errno arguments have another meaning).
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as typing has it, which a server does not import before its port listens
+TYPE_CHECKING = False  # as in typing, which a server must not import before its port listens
 if TYPE_CHECKING:
     from typing import Any
 
 
 class PenstockError(Exception):
-    """Base of everything penstock raises on purpose."""
+    """Base class of penstock's exceptions."""
 
 
 class MisuseError(PenstockError, ValueError):
-    """The caller passed something wrong or called in the wrong order; nothing was sent or changed."""
+    """Wrong argument, or a call in the wrong order. Nothing was sent or changed."""
 
 
 class InvalidSubjectError(MisuseError):
-    """A subject, filter, queue group or asset name breaks the grammar."""
+    """A subject, filter, queue group or asset name is invalid."""
 
 
 class MissingExtraError(PenstockError, ImportError):
-    """A part of penstock needs packages that are not installed; the text names the extra which has them.
+    """Packages of an extra are not installed. The text names the extra.
 
-    An ImportError, because it is raised where the import of those packages would have failed.
+    An ImportError, because it replaces the failed import of those packages.
     """
 
 
 class ConfigError(PenstockError):
-    """A configuration says something it may not.
+    """An invalid configuration.
 
-    file, line and column (both from 1) say where; they are None for options given in code.
+    `file`, `line` and `column` (from 1) are its location; None for options set in code.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ConfigError(PenstockError):
 
 
 class StoreError(PenstockError):
-    """The disk, or what is on it. `path` is the file concerned, when one is."""
+    """An error of the disk or of stored data. `path` is the file, or None."""
 
     def __init__(self, message: str, *, path: str | None = None) -> None:
         self.path = path
@@ -106,11 +106,11 @@ class StoreError(PenstockError):
 
 
 class StoreWriteError(StoreError):
-    """A write or sync failed. Nothing that waits for it may be acked."""
+    """A write or sync failed. Messages that depend on it must not be acked."""
 
 
 class StoreCorruptError(StoreError):
-    """Bytes on disk are not what was written. `offset` is where in the file, when known."""
+    """Bytes on disk differ from what was written. `offset` in the file, or None."""
 
     def __init__(self, message: str, *, path: str | None = None, offset: int | None = None) -> None:
         self.offset = offset
@@ -118,7 +118,7 @@ class StoreCorruptError(StoreError):
 
 
 class StoreFormatError(StoreError):
-    """The files are whole, and in a format that this version does not read: they stay as they are."""
+    """Intact files in a format that this version does not read. They are not modified."""
 
 
 class StoreLockedError(StoreError):
@@ -129,18 +129,18 @@ class StoreLockedError(StoreError):
 
 
 class ProtocolError(PenstockError):
-    """The peer broke the protocol; its connection closes."""
+    """The peer violated the protocol; its connection is closed."""
 
 
 class ServerError(PenstockError):
-    """A server could not start, stop or do what was asked of it."""
+    """A server could not start, stop or perform an operation."""
 
 
 # --- client ------------------------------------------------------------------------------------
 
 
 class ClientError(PenstockError):
-    """A client's connection or request."""
+    """A client connection or request failed."""
 
 
 class ConnectionClosedError(ClientError):
@@ -148,15 +148,15 @@ class ConnectionClosedError(ClientError):
 
 
 class ConnectionDrainingError(ConnectionClosedError):
-    """The connection is draining: it delivers what it has and takes nothing new."""
+    """The connection is draining: it delivers received messages and accepts nothing new."""
 
 
 class DisconnectedError(ClientError):
-    """There is no connection just now and the call can not wait for the next one."""
+    """The client is disconnected, and the call cannot wait for a reconnect."""
 
 
 class NoServersError(ClientError):
-    """No server could be reached. `attempts` holds (server, error text) of the last round."""
+    """No server could be reached. `attempts` lists (server, error text) of the last round."""
 
     def __init__(self, message: str, *, attempts: list[tuple[str, str]] | None = None) -> None:
         self.attempts = attempts or []
@@ -173,11 +173,11 @@ class AuthorizationError(ClientError):
 
 
 class CredentialsError(AuthorizationError):
-    """Credentials that no server was asked about: a file can't be read, holds no seed, or has expired."""
+    """Unusable credentials: an unreadable file, no seed, or an expired token. Nothing was sent."""
 
 
 class PermissionsError(ClientError):
-    """The server refused one publish or subscription. `subject` is the one, `operation` says which."""
+    """The server refused one publish or subscription. `operation` and `subject` identify it."""
 
     def __init__(self, message: str, *, operation: str = "", subject: str = "") -> None:
         self.operation = operation
@@ -186,7 +186,7 @@ class PermissionsError(ClientError):
 
 
 class ServerRefusedError(ClientError):
-    """The server sent -ERR with a text that has no exception of its own; `text` is that text."""
+    """The server sent -ERR with a `text` that has no exception of its own."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -215,7 +215,7 @@ class SlowConsumerError(ClientError):
 
 
 class RequestTimeoutError(ClientError, TimeoutError):
-    """No answer came in time."""
+    """No reply arrived in time."""
 
     def __init__(self, message: str, *, subject: str = "", timeout_s: float | None = None) -> None:
         self.subject = subject
@@ -224,7 +224,7 @@ class RequestTimeoutError(ClientError, TimeoutError):
 
 
 class NoRespondersError(ClientError):
-    """Nobody listens on the request's subject."""
+    """The request's subject has no subscriber."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -235,15 +235,15 @@ class NoRespondersError(ClientError):
 
 
 class JetStreamError(PenstockError):
-    """Anything about streams and consumers."""
+    """Base class of stream and consumer errors."""
 
 
 class JetStreamApiError(JetStreamError):
     """The server refused a request.
 
-    code is HTTP-like (400, 404, 503), err_code the specific number (10059), description the server's text.
-    stream and request (the subject asked) are filled in where they are known. The same exception is raised
-    inside the server to refuse a request, and by the client which receives the refusal.
+    `code` is HTTP-like (400, 404, 503), `err_code` specific (10059), `description` the server's text.
+    `stream` and `request` (the request's subject) are set when known. The server raises the same exception
+    internally to refuse a request; the client raises it for a received refusal.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class JetStreamApiError(JetStreamError):
         super().__init__(f"{description} [{code}, err_code {err_code}]{asked}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Spark carries exceptions between processes; without this the keyword arguments would be lost.
+        # Spark pickles exceptions; without this the keyword arguments would be lost.
         arguments = (self.code, self.err_code, self.description)
         return type(self), arguments, {"stream": self.stream, "request": self.request}
 
@@ -272,7 +272,7 @@ class JetStreamApiError(JetStreamError):
     def of(
         code: int, err_code: int, description: str, *, stream: str | None = None, request: str | None = None
     ) -> JetStreamApiError:
-        """The exception of the fitting subclass."""
+        """The exception, of the subclass for `err_code`."""
         kind = _BY_ERR_CODE.get(err_code)
         if kind is None:
             kind = NotFoundError if code == 404 else JetStreamApiError
@@ -280,7 +280,7 @@ class JetStreamApiError(JetStreamError):
 
 
 class NotFoundError(JetStreamApiError):
-    """What was asked for does not exist."""
+    """The requested object does not exist."""
 
 
 class StreamNotFoundError(NotFoundError):
@@ -300,7 +300,7 @@ class AlreadyExistsError(JetStreamApiError):
 
 
 class WrongLastSequenceError(JetStreamApiError):
-    """err_code 10071 or 10164: an expected sequence was not the last one."""
+    """err_code 10071 or 10164: the expected sequence is not the last one."""
 
 
 class JetStreamNotEnabledError(JetStreamApiError):
@@ -316,18 +316,18 @@ class BatchNotEnabledError(JetStreamApiError):
 
 
 class BatchUnknownError(JetStreamApiError):
-    """The server knows no batch of this id: it ended, timed out, or the server was restarted."""
+    """Unknown batch id: the batch ended or timed out, or the server was restarted."""
 
 
 class BatchIncompleteError(JetStreamApiError):
-    """A message of an atomic batch got lost, or the batch waited too long; nothing of it is stored."""
+    """A message of an atomic batch was lost, or the batch timed out; nothing is stored."""
 
 
 class BatchEndedError(JetStreamError):
     """A fast batch ended before its commit.
 
-    acked: batch sequence up to which the server has confirmed messages. ack: the server's last word, with
-    `count` messages taken and the stream sequence of the last; None when it said none.
+    `acked`: batch sequence up to which the server has confirmed messages. `ack`: the server's final pub ack,
+    with the `count` of stored messages and the last stream sequence; None when there is none.
     """
 
     def __init__(self, message: str, *, acked: int, ack: Any = None) -> None:
@@ -337,13 +337,13 @@ class BatchEndedError(JetStreamError):
 
 
 class PublishNotAckedError(JetStreamError):
-    """A publish whose ack did not come or could not be read. It may or may not be stored."""
+    """No valid ack for a publish arrived. The message may or may not be stored."""
 
 
 class PublishFailedError(JetStreamError):
-    """Publishes of a windowed publisher failed: `failed` of them, while `acked` were stored.
+    """`failed` publishes of a windowed publisher failed, and `acked` were stored.
 
-    `failures` holds (subject, reason) of the first ones.
+    `failures` lists (subject, reason) of the first failures.
     """
 
     def __init__(self, failed: int, acked: int, failures: list[tuple[str, str]]) -> None:
@@ -355,7 +355,7 @@ class PublishFailedError(JetStreamError):
 
 
 class NoStreamError(JetStreamError):
-    """No stream takes the subject."""
+    """No stream stores messages of the subject."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -363,7 +363,7 @@ class NoStreamError(JetStreamError):
 
 
 class PullError(JetStreamError):
-    """A pull request ended in an error status. `status` is its number, `description` its text."""
+    """A pull request ended in an error status. `status` is its code, `description` its text."""
 
     def __init__(self, status: int, description: str) -> None:
         self.status = status
@@ -372,7 +372,7 @@ class PullError(JetStreamError):
 
 
 class ConsumerGoneError(JetStreamError):
-    """The consumer was deleted, or its heartbeats stopped coming."""
+    """The consumer was deleted, or its heartbeats stopped."""
 
 
 _BY_ERR_CODE: dict[int, type[JetStreamApiError]] = {

@@ -1,18 +1,19 @@
-"""Faults: exceptions that no code foresaw, noted where they are contained.
+"""Faults: unexpected exceptions, contained where they affect the least.
 
-A request, a message, a configuration or a file can make our own code raise in ways that we did not think of.
-Such an exception must cost the one request, stream, consumer or connection concerned, and nothing else. A
-boundary is a call of `contain` around the work for one of them, or a `try` statement where that is called for
-each message. What handles the exception gives it to `note`, which logs one line with an id, and stops what is
-concerned. Who asked gets the id (`told`), and the line says what happened where.
+A request, message, configuration or file can trigger an exception that the code does not foresee. Such an
+exception must affect only one request, stream, consumer or connection. A boundary is a call of `contain`
+around the work for one of them, or a `try` statement where the call would run per message. The handler passes
+the exception to `note`, which logs one line with an id, and stops the affected part. The requester gets the
+id (`describe`); the log line has the details.
 
-What is foreseen does not come here: JetStreamApiError, ProtocolError and StoreError have their own handlers.
+Expected errors do not come here: JetStreamApiError, ProtocolError and StoreError have their own handlers.
 
-Invariants: a fault is logged before anybody is told its id; a line is one line, whatever the exception says
-(its text may hold what a client sent).
+Invariants: a fault is logged before its id is sent; its log entry is one line, whatever the exception's text,
+which may contain client input.
 
-Tests must not mistake a contained bug for a working server: they `watch` and fail on what they did not cause.
-Rejected: the whole traceback (thirty lines for each request of whoever found a way to raise one).
+Tests must not mistake a contained bug for a working server: they `watch`, and fail on faults they did not
+cause.
+Rejected: logging whole tracebacks. A client that triggers the same fault repeatedly would flood the log.
 """
 
 from __future__ import annotations
@@ -29,53 +30,52 @@ log = logging.getLogger("penstock.faults")
 
 T = TypeVar("T")
 
-TEXT_MAX = 500  # characters of what the exception says
-FRAMES_MAX = 12  # innermost ones
+TEXT_MAX = 500  # characters of the exception's text
+FRAMES_MAX = 12  # innermost frames
 
-# Ids of another process's life in the same log file differ.
+# Makes ids of several runs in one log file differ.
 _PROCESS = os.urandom(3).hex()
 _numbers = itertools.count(1)
 _watchers: list[Callable[[str, BaseException], object]] = []
 
 
 def contain(work: Callable[..., T], failed: Callable[..., object], *args: object) -> T | None:
-    """Calls `work(*args)`. When it raises, calls `failed(error, *args)` instead of letting the exception out,
-    and returns None.
+    """Calls `work(*args)`. If it raises an Exception, calls `failed(error, *args)` and returns None.
 
-    What is no Exception (KeyboardInterrupt, a task's cancellation) comes out.
+    Other exceptions (KeyboardInterrupt, cancellation of a task) propagate.
     """
     try:
         return work(*args)
-    except Exception as error:  # noqa: BLE001 -- this is what it is for
+    except Exception as error:  # noqa: BLE001 -- the purpose of this function
         failed(error, *args)
         return None
 
 
 def note(where: str, error: BaseException) -> str:
-    """Logs an exception that was contained. where: what it is stopped for, "stream S of account A".
+    """Logs a contained exception. `where` names the affected part, such as "stream S of account A".
 
-    Returns the fault's id: the same one when a boundary within noted the exception before and let it out.
+    Returns the fault's id; the same id if an inner boundary has logged the exception already.
     """
     fault: str | None = getattr(error, "penstock_fault", None)
     if fault is None:
         fault = f"{_PROCESS}-{next(_numbers)}"
         text = ascii(error)[:TEXT_MAX]
         log.error("fault %s: %s: %s at %s", fault, where, text, " < ".join(_places(error)))
-        with suppress(AttributeError):  # some exceptions of other packages take no attributes
+        with suppress(AttributeError):  # some exception types have no attributes
             error.penstock_fault = fault  # type: ignore[attr-defined]
     for watcher in tuple(_watchers):
         watcher(where, error)
     return fault
 
 
-def told(fault: str) -> str:
-    """What a requester, or whoever looks at the state of a stream, is told about a fault."""
+def describe(fault: str) -> str:
+    """The text about a fault for requesters and status pages."""
     return f"internal error, the server's log has it as fault {fault}"
 
 
 @contextmanager
 def watch(watcher: Callable[[str, BaseException], object]) -> Iterator[None]:
-    """Calls `watcher(where, error)` for each fault. What it raises comes out of the boundary: a simulation
+    """Calls `watcher(where, error)` for each fault. Exceptions of the watcher propagate, so that a simulation
     stops at the fault."""
     _watchers.append(watcher)
     try:
@@ -85,7 +85,7 @@ def watch(watcher: Callable[[str, BaseException], object]) -> Iterator[None]:
 
 
 def _places(error: BaseException) -> list[str]:
-    """Where it was raised, innermost frame first."""
+    """Source locations of the traceback, innermost frame first."""
     frames = list(walk_tb(error.__traceback__))[-FRAMES_MAX:]
     return [
         f"{frame.f_code.co_filename.rpartition('penstock/')[2]}:{line} {frame.f_code.co_name}"

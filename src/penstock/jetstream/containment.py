@@ -58,13 +58,13 @@ class Containment:
 
     def stream_failed(self, error: Exception, stream: StreamReplica, *_: object) -> None:
         """Work on a stream raised."""
-        self.set_aside(stream, faults.told(self._note(error, f"stream {stream.name}")))
+        self.set_aside(stream, faults.describe(self._note(error, f"stream {stream.name}")))
 
     def consumer_failed(self, error: Exception, consumer: ConsumerReplica, *_: object) -> None:
         """Work on a consumer raised."""
         stream = consumer.stream
         fault = self._note(error, f"consumer {consumer.name} of stream {stream.name}")
-        self.leave_out(stream, consumer.name, faults.told(fault))
+        self.leave_out(stream, consumer.name, faults.describe(fault))
         self._engine.tick.forget_consumer(consumer)
         if stream.consumers.get(consumer.name) is consumer:
             del stream.consumers[consumer.name]
@@ -129,12 +129,12 @@ class Containment:
 
     def still_kept(self, stream: str, error: Exception) -> None:
         """What is kept of a stream that could not be made can't be removed either: a request can, later."""
-        self._engine.offline[stream] = faults.told(self._note(error, f"removing stream {stream}"))
+        self._engine.offline[stream] = faults.describe(self._note(error, f"removing stream {stream}"))
 
     def consumer_still_kept(self, stream: StreamReplica, consumer: str, error: Exception) -> None:
         """The same of a consumer."""
         fault = self._note(error, f"removing consumer {consumer} of stream {stream.name}")
-        self.leave_out(stream, consumer, faults.told(fault))
+        self.leave_out(stream, consumer, faults.describe(fault))
 
     def problems(self) -> list[Problem]:
         """What does not work, for those who look after the server."""

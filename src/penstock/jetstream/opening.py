@@ -121,4 +121,4 @@ class Opening:
 def _reason(error: Exception, where: str) -> str:
     if isinstance(error, (StoreError, msgspec.DecodeError)):
         return str(error)
-    return faults.told(faults.note(where, error))
+    return faults.describe(faults.note(where, error))

@@ -287,7 +287,7 @@ class Sourcing:
 
     def _reader_failed(self, error: Exception, reader: Reader, *_: object) -> None:
         """It reads no more: a restart, or another configuration of the stream, makes it try again."""
-        why = faults.told(self._note(reader, error))
+        why = faults.describe(self._note(reader, error))
         self._failed[reader] = codes.STREAM_GENERAL.format(err=why)
         self._deadlines.set(reader, None)
         faults.contain(partial(reader.stop, for_good=False), partial(self._note, reader))

@@ -126,7 +126,7 @@ class Transfers:
 
     def _restore_failed(self, error: Exception, restore: Restore, *_: object) -> None:
         """It raised: its client is told, and what there is of the stream is removed."""
-        why = faults.told(faults.note(f"restore of stream {restore.name}", error))
+        why = faults.describe(faults.note(f"restore of stream {restore.name}", error))
         if self._restores.get(restore.name) is restore:
             del self._restores[restore.name]
             if restore.name not in self._engine.streams:

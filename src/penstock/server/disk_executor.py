@@ -66,7 +66,7 @@ def _tell(future: Future[Any], done: Done[Any]) -> None:
 
 def _telling_failed(error: Exception, future: Future[Any], done: Done[Any]) -> None:
     """The work, or what follows from it, raised: it counts as refused by the disk."""
-    why = StoreError(faults.told(faults.note("work in the background", error)))
+    why = StoreError(faults.describe(faults.note("work in the background", error)))
     faults.contain(done, _lost, None, why)
 
 

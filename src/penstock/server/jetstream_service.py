@@ -275,7 +275,7 @@ class JetStreamService:
         """One account's store can't be read at all: that account has no JetStream, the others do."""
         why = str(error)
         if not isinstance(error, (StoreError, OSError)):
-            why = faults.told(faults.note(f"JetStream of account {account}", error))
+            why = faults.describe(faults.note(f"JetStream of account {account}", error))
         self._server.log.error(f'JetStream of account "{account}" can not be started: {why}')
         self.failed[account] = why
 

@@ -181,7 +181,7 @@ class ApiService:
 
     def _answer_fault(self, error: Exception, endpoint: Endpoint, request: ApiRequest, *_: object) -> None:
         """A handler raised what it never should: the requester is told, in the form it expects."""
-        text = faults.told(faults.note(f"request {request.subject!a}", error))
+        text = faults.describe(faults.note(f"request {request.subject!a}", error))
         if endpoint.json_errors:
             response = ErrorResponse(
                 type=TYPE_PREFIX + endpoint.response, error=codes.STREAM_GENERAL.format(err=text)

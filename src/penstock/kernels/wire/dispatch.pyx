@@ -33,7 +33,7 @@ from penstock.kernels.routing.subscription_index cimport MatchResult, Subscripti
 from penstock.kernels.wire.ticks cimport TickTrigger
 from penstock.kernels.routing.trace_headers cimport asks_for_trace
 
-from penstock.faults import note as note_fault, told
+from penstock.faults import note as note_fault, describe as describe_fault
 
 cdef extern from *:
     """
@@ -706,7 +706,7 @@ cdef class Ingress:
         fault = note_fault(f"publish to {ascii(subject)}", error)
         if f.reply_len and self.sink.headers and self.index is not None:
             m.reply, m.reply_len = f.reply, f.reply_len
-            answer_status(self.index, self.sink, &m, f"NATS/1.0 500 {told(fault)}\r\n\r\n".encode())
+            answer_status(self.index, self.sink, &m, f"NATS/1.0 500 {describe_fault(fault)}\r\n\r\n".encode())
         return 0
 
     cdef int publish_frame(self, const Frame* f, Lookup* sought) except -1:

@@ -234,7 +234,7 @@ def _text(text: str, status: int) -> Response:
 
 
 def _fault(path: str, error: Exception) -> Response:
-    return _text(faults.told(faults.note(f"page {path}", error)), 500)
+    return _text(faults.describe(faults.note(f"page {path}", error)), 500)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

@@ -196,7 +196,7 @@ class SystemService:
         code = 400 if isinstance(error, msgspec.DecodeError) else 500
         text = str(error)
         if not isinstance(error, (msgspec.DecodeError, MisuseError)):
-            text = faults.told(faults.note("request to the system account", error))
+            text = faults.describe(faults.note("request to the system account", error))
         return {"server": self.describe(), "error": {"code": code, "description": text}}
 
     def _user_info(self, subject: bytes, payload: bytes, origin: Sink | None) -> Page | None:
