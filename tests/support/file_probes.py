@@ -112,7 +112,7 @@ async def _reloaded(session: Session) -> None:
     server = session.server.server
     base = _without_file(server.options)
     with contextlib.suppress(PenstockError):  # that is how it says what is wrong with a file
-        await reload.take_over(server, lambda: directives.load(str(session.conf), base))
+        await reload.apply_reload(server, lambda: directives.load(str(session.conf), base))
 
 
 def _without_file(options: directives.Options) -> directives.Options:

@@ -207,7 +207,7 @@ async def _serve_until_signal(
 async def _reload(server: Server, load: Callable[[], ServerOptions], served: logs.ServedLog) -> None:
     from penstock.server import reload
 
-    await reload.take_over(server, load, served)
+    await reload.apply_reload(server, load, served)
 
 
 async def _wait(server: Server, ended: asyncio.Event, log: logs.Log) -> int:

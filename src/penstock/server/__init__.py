@@ -1,4 +1,14 @@
-"""The server: options, sessions, the end-of-tick order, lifecycle, monitoring. Wires the floors below it."""
+"""The server: wires the packages below it and runs them.
+
+- `server`, `session`, `tick`: the server object, one client session, and the end-of-tick order.
+- `jetstream_service`, `engines`, `disk_executor`: JetStream of all accounts and its background disk work.
+- `config`: options, the nats.conf parser and the directives. `reload`: applying a changed configuration.
+- `auth`: authentication by users, tokens, keys, certificates, operators and auth callout; permissions.
+- `accounts`: account set-up, session registry, imported services.
+- `monitoring`: HTTP pages, metrics, the system account, message traces. `logging`: log lines and outputs.
+- `client_tls`, `websocket_listener`, `proxy_connections`, `lame_duck`, `ports_file`: listeners and life
+  cycle.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +19,7 @@ __all__ = ["Server"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when used: the command line imports options and flags from here before it knows what to start.
+    # Imported on use: the command line imports options and flags from here before it knows the command.
     if name == "Server":
         from penstock.extras import need
 

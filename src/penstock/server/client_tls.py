@@ -1,4 +1,4 @@
-"""TLS of client connections, as the options want it: context, policy, and one layer for each socket."""
+"""TLS of client connections: builds the context, the policy and the layer of each socket from the options."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Encryption:
-    """Puts TLS between sockets and connections.
+    """Adds TLS layers to client connections.
 
     Args:
         options: the block `tls`.
-        plain_allowed: clients may go on without (`allow_non_tls`).
+        plain_allowed: whether clients may continue without TLS (`allow_non_tls`).
 
     Raises:
-        ConfigError: certificate, key or authorities can't be loaded.
+        ConfigError: certificate, key or CAs cannot be loaded.
     """
 
     def __init__(self, options: TlsOptions, *, plain_allowed: bool) -> None:
@@ -40,22 +40,22 @@ class Encryption:
         self._scratch = bytearray(READ_BYTES)
 
     def wrap(self, connection: ServerConnection, session: Session) -> TlsLayer:
-        """The protocol object of a new socket."""
+        """Returns the protocol object of a new socket."""
 
-        def told(text: str) -> None:
+        def log_debug(text: str) -> None:
             session.server.log.debug(f"{session.name} - {text}")
 
-        return TlsLayer(connection, self._context, self._policy, self._scratch, told)
+        return TlsLayer(connection, self._context, self._policy, self._scratch, log_debug)
 
     def refuses(self, session: Session) -> bool:
-        """Would the client of a session not be let in now, because of its certificate?"""
+        """Whether the current certificate rules would refuse the session's client."""
         refusal, connection = self._policy.refusal, session.connection
         if refusal is None or connection.kind == "websocket" or not connection.tls()[0]:
             return False
         return bool(refusal(connection.certificate()))
 
     def info(self) -> dict[str, Any]:
-        """What INFO says of it."""
+        """The TLS fields of INFO."""
         info: dict[str, Any] = {"tls_required" if self.required else "tls_available": True}
         if self.options.verify:
             info["tls_verify"] = True
@@ -63,7 +63,7 @@ class Encryption:
 
 
 def context_of(options: TlsOptions) -> ssl.SSLContext:
-    """What a listener with these options encrypts with. Raises ConfigError."""
+    """The SSL context for these options. Raises ConfigError."""
     return server_context(
         cert_file=options.cert_file,
         key_file=options.key_file,
@@ -75,7 +75,7 @@ def context_of(options: TlsOptions) -> ssl.SSLContext:
 
 
 def certificate_refusal(options: TlsOptions) -> Callable[[bytes], str] | None:
-    """Why a client's certificate is refused, as `TlsPolicy` wants it; None = any is good."""
+    """The certificate check for `TlsPolicy.refusal`; None accepts all certificates."""
     if not options.pinned_certs:
         return None
     from penstock.server.auth.pinned_certs import refusal_of  # few servers pin certificates

@@ -1,7 +1,7 @@
-"""CONNECT: what a client says of itself.
+"""CONNECT: the client's options and credentials.
 
-Defaults hold until the first CONNECT; a later one changes only the fields it gives. Null counts as absent,
-unknown fields are ignored, a field of the wrong type is a protocol violation.
+Defaults apply until the first CONNECT. A later CONNECT changes only the fields it contains. Null counts as
+absent, unknown fields are ignored, and a field of the wrong type is a protocol violation.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from penstock.errors import ProtocolError
 
 
 class ConnectMessage(Struct, frozen=True, kw_only=True):
-    """The fields of CONNECT that matter to a server of clients."""
+    """The fields of CONNECT that the server uses."""
 
     verbose: bool = True
-    """Answer +OK to what was accepted."""
+    """Reply +OK to accepted operations."""
     pedantic: bool = True
-    """Check published subjects as well."""
+    """Validate published subjects."""
     echo: bool = True
-    """Deliver the connection's own messages to its own subscriptions."""
+    """Deliver the connection's messages to its own subscriptions."""
     headers: bool = False
-    """The client understands HPUB and HMSG."""
+    """The client supports HPUB and HMSG."""
     no_responders: bool = False
-    """Answer requests that nobody listens to with a 503. Needs headers."""
+    """Reply 503 to requests without subscribers. Needs headers."""
     protocol: int = 0
-    """1 = the client understands an INFO at any time."""
+    """1 = the client accepts INFO at any time."""
     name: str = ""
     lang: str = ""
     version: str = ""
@@ -36,14 +36,14 @@ class ConnectMessage(Struct, frozen=True, kw_only=True):
     password: str = ""
     auth_token: str = ""
     nkey: str = ""
-    """Public key of the user, who signed the nonce of INFO."""
+    """Public key of the user, which signs the nonce of INFO."""
     sig: str = ""
     proxy_sig: str = ""
-    """The same of a proxy that the client comes through."""
+    """Signature of the nonce by the proxy that the client uses."""
     jwt: str = ""
-    """The user's token, for a server with operators."""
+    """The user's JWT, for a server with operators."""
     account: str = ""
-    """Asks for an account by name: an old way in, always refused."""
+    """An account name: a deprecated way to choose an account, always refused."""
 
 
 _WIRE_NAMES = {"password": "pass"}
@@ -55,19 +55,19 @@ _TYPES: dict[str, type] = {
 
 _SECRET = {"password", "auth_token", "sig", "proxy_sig", "jwt"}
 PUBLIC: dict[str, type] = {name: kind for name, kind in _TYPES.items() if name not in _SECRET}
-"""Types of the fields that logs may show, by their names in CONNECT."""
+"""Types of the fields that may appear in logs, by CONNECT field name."""
 PUBLIC["tls_required"] = bool
 
 
 def parse_connect(payload: bytes, before: ConnectMessage) -> ConnectMessage:
-    """The options after a CONNECT.
+    """Applies a CONNECT to the options before it.
 
     Args:
-        payload: its JSON.
+        payload: JSON of CONNECT.
         before: the options so far.
 
     Raises:
-        ProtocolError: neither a JSON object nor null, which names nothing; or a field of the wrong type.
+        ProtocolError: not a JSON object or null (null changes nothing), or a field of the wrong type.
     """
     try:
         found = msgspec.json.decode(payload, type=dict[str, msgspec.Raw] | None) or {}
@@ -80,7 +80,7 @@ def parse_connect(payload: bytes, before: ConnectMessage) -> ConnectMessage:
         if value is None:
             continue
         if type(value) is not kind:
-            # Without the value: it may be a secret, and logs show this.
+            # The error omits the value, which may be a secret: logs show it.
             raise ProtocolError(
                 f"CONNECT with a {type(value).__name__} as {wire_name}, expected {kind.__name__}"
             )
@@ -92,8 +92,8 @@ _KINDS = {b"{": "dict", b"[": "list"}
 
 
 def _scalar(name: str, raw: msgspec.Raw | None, kind: type) -> Any:
-    """A field's value; None when it is not given. Raises ProtocolError for a map or list, without reading it:
-    values that mean nothing are never built, however large they are."""
+    """A field's value; None when absent. Raises ProtocolError for a map or list, without decoding it: large
+    values of the wrong type cost nothing."""
     if raw is None:
         return None
     data = bytes(raw)

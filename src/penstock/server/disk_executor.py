@@ -1,7 +1,7 @@
-"""The store's work in the background: two threads, whose results come back to the event loop.
+"""Background disk work: two threads, with results delivered in the event loop.
 
-Invariant: every `done` is called once, by the loop's thread: from the loop, or while it waits in drain().
-When it raises it is called once more, with an error: who waits for it must not wait for ever.
+Invariant: the loop's thread calls every `done` once, from the loop or within drain(). If `done` raises, it is
+called once more with an error, so that its owner does not wait for ever.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from penstock.errors import StoreError
 from penstock.store.executor import Done, T, Work
 
 THREADS = 2
-"""One may sync while the other compresses. More would only contend for the disk and the interpreter."""
+"""One thread may sync while the other compresses. More would contend for the disk and the interpreter
+lock."""
 
 
 class LoopExecutor:
-    """See store.background.Background. The threads start with the first work."""
+    """Implements store.executor.Executor. The threads start with the first work."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -29,18 +30,18 @@ class LoopExecutor:
     def run(self, work: Work[T], done: Done[T]) -> None:
         future = self._threads.submit(work)
         self._waiting[future] = done
-        future.add_done_callback(self._come_back)
+        future.add_done_callback(self._on_done)
 
-    def _come_back(self, future: Future[Any]) -> None:
+    def _on_done(self, future: Future[Any]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:
-        # All that is done: when one failed to come back, it comes with the next.
+        # Take everything that is done: if a result was not delivered, the next one delivers it.
         for one in [one for one in self._waiting if one.done()]:
             done = self._waiting.pop(one, None)
-            if done is not None:  # drain() was not first
-                faults.contain(_tell, _telling_failed, one, done)
+            if done is not None:  # drain() has not delivered it yet
+                faults.contain(_deliver, _delivery_failed, one, done)
 
     def drain(self) -> None:
         while self._waiting:
@@ -49,12 +50,12 @@ class LoopExecutor:
             self._finish()
 
     def close(self) -> None:
-        """Does what is left, and ends the threads."""
+        """Completes pending work and ends the threads."""
         self.drain()
         self._threads.shutdown()
 
 
-def _tell(future: Future[Any], done: Done[Any]) -> None:
+def _deliver(future: Future[Any], done: Done[Any]) -> None:
     error = future.exception()
     if error is None:
         done(future.result(), None)
@@ -64,8 +65,8 @@ def _tell(future: Future[Any], done: Done[Any]) -> None:
         raise error
 
 
-def _telling_failed(error: Exception, future: Future[Any], done: Done[Any]) -> None:
-    """The work, or what follows from it, raised: it counts as refused by the disk."""
+def _delivery_failed(error: Exception, future: Future[Any], done: Done[Any]) -> None:
+    """The work or its `done` raised: reports it as a store error."""
     why = StoreError(faults.describe(faults.note("work in the background", error)))
     faults.contain(done, _lost, None, why)
 

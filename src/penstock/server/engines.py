@@ -1,7 +1,7 @@
-"""The JetStream engines of a server's accounts: how one is made, and what all of them share.
+"""Creates the JetStream engines of accounts, with the settings they share.
 
-Apart from `jetstream` because of what it imports: half of the modules of a server. `jetstream` loads it when
-an account has something stored, or with the first request.
+A separate module because of its imports, which are half of the server's modules. `jetstream_service` loads it
+when an account has stored data, or with the first request.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from penstock.store.interface import AccountStore
 
 
-class Engines:
-    """Makes engines.
+class EngineFactory:
+    """Creates engines.
 
     Args:
-        server: whose JetStream this is.
-        service: knows the server's limits.
+        server: the server.
+        service: JetStream of the server; has its limits.
         wake: called when an engine has work for the end of a tick.
     """
 
@@ -52,7 +52,7 @@ class Engines:
         self._requests.set_limits(options.request_queue_limit, options.info_queue_limit)
 
     def open(self, account: str, limits: AccountJetStream, store: AccountStore) -> JetStreamEngine:
-        """The engine of an account, with what is stored for it. Raises StoreError, OSError."""
+        """Opens the engine of an account with its stored data. Raises StoreError, OSError."""
         server = self._server
         engine = JetStreamEngine(
             server.account(account).index,
@@ -79,18 +79,18 @@ class Engines:
         return engine
 
     def _used_elsewhere(self, without: JetStreamEngine, storage: StorageType) -> int:
-        used = 0  # (a loop: this is asked in each tick that stores something)
+        used = 0  # a plain loop: runs in every tick that stores something
         for engine in self._service.running.values():
             if engine is not without:
                 used += engine.capacity.used(storage)
         return used
 
     def _others(self, without: JetStreamEngine) -> list[JetStreamEngine]:
-        """The engines of all accounts but one."""
+        """The engines of all other accounts."""
         return [engine for engine in self._service.running.values() if engine is not without]
 
     def config(self, account: str, limits: AccountJetStream) -> EngineConfig:
-        """What an engine knows of its server, and an account may use."""
+        """The configuration of an account's engine."""
         server, service = self._server, self._service
         options = service.options
         tiers = {name: _tier(tier) for name, tier in limits.tiers}
@@ -132,7 +132,7 @@ class Engines:
         )
 
     def _describe(self, sink: Sink) -> dict[str, Any] | None:
-        """The `client` of an API audit advisory."""
+        """The `client` object of an API audit advisory."""
         session = getattr(sink, "owner", None)
         if session is None:
             return None
@@ -154,7 +154,7 @@ class Engines:
         return {key: value for key, value in about.items() if value not in ("", 0)}
 
     def _dropped(self, queue: Queue, count: int) -> None:
-        """API requests were dropped: the system account hears of it."""
+        """Publishes an advisory in the system account: API requests were dropped."""
         server = self._server
         server.log.warning(f"{queue.value} limit reached, dropping {count} requests")
         advisories = Advisories(
@@ -182,5 +182,6 @@ def _tier(limits: AccountJetStream) -> AccountLimits:
 
 
 def _random_below(n: int) -> int:
-    """In [0, n). (`secrets` costs start-up time; the bias of 64 spare bits is nothing here.)"""
+    """A random integer in [0, n). (`secrets` costs start-up time; the bias with 64 extra bits is
+    negligible.)"""
     return int.from_bytes(os.urandom((n.bit_length() + 64) // 8 + 1), "little") % n

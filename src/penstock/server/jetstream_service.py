@@ -1,10 +1,10 @@
-"""JetStream in a server: its store, which accounts have it, and an engine for each that uses it.
+"""JetStream of a server: the store, the accounts that have JetStream, and their engines.
 
-An account with nothing stored sleeps: it has no engine before its first request, or before somebody asks for
-the engines. The modules of an engine take as long to import as the rest of a server, and most servers that
-suites start, and most accounts of a server, use no JetStream at once (docs/decisions/0019-start-up.md).
+An account without stored data is dormant: its engine opens with the first request, or when all engines are
+requested. Importing an engine's modules takes as long as the rest of the server's start, and most test
+servers, and most accounts, do not use JetStream at once (docs/decisions/0019-start-up.md).
 
-Invariant: an engine is closed before the store it writes to.
+Invariant: engines are closed before their store.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ if TYPE_CHECKING:
 
     from penstock.jetstream.engine import JetStreamEngine
     from penstock.routing.account import Account
-    from penstock.server.engines import Engines
+    from penstock.server.engines import EngineFactory
     from penstock.server.server import Server
     from penstock.server.tick import Tick
     from penstock.store.interface import Store
 
 API_PREFIX = "$JS.API."
-LOAD_AFTER_S = 1.0  # from the start, for accounts that sleep
+LOAD_AFTER_S = 1.0  # after the start, for dormant accounts
 
 
 class JetStreamService:
-    """Starts with everything that is stored, and answers requests from then on.
+    """Opens all stored accounts, then answers requests.
 
     Args:
-        server: whose JetStream this is.
+        server: the server.
         options: the `jetstream` block.
-        tick: drives the engines.
+        tick: runs the engines.
 
     Raises:
-        ServerError: the store directory can't be used, or accounts reserve more than there is.
+        ServerError: the store directory is unusable, or accounts reserve more than the server has.
     """
 
     def __init__(self, server: Server, options: JetStreamOptions, tick: Tick) -> None:
         self._server = server
         self._options = options
         self._tick = tick
-        self.running: dict[str, JetStreamEngine] = {}  # the engines of the accounts that do not sleep
-        self.failed: dict[str, str] = {}  # accounts whose JetStream could not be started, and why
-        self._limits: dict[str, AccountJetStream] = {}  # of the accounts that have JetStream
-        self._asleep: dict[str, list[SinkSubscription]] = {}  # what wakes them
-        self._maker: Engines | None = None
+        self.running: dict[str, JetStreamEngine] = {}  # engines of the accounts that are not dormant
+        self.failed: dict[str, str] = {}  # account -> error of a failed start
+        self._limits: dict[str, AccountJetStream] = {}  # of all accounts with JetStream
+        self._dormant: dict[str, list[SinkSubscription]] = {}  # subscriptions that open a dormant engine
+        self._factory: EngineFactory | None = None
         self.max_memory_bytes = _limit(options.max_memory_bytes, _memory_bytes())
         self.max_file_bytes = _limit(options.max_file_bytes, _disk_bytes(options.store_dir))
         self._background: LoopExecutor | None = None
-        self._tell()
+        self._log_start()
         problem = excess(server.jetstream_accounts().values(), self.max_memory_bytes, self.max_file_bytes)
         if problem:
             raise ServerError(
@@ -85,7 +85,7 @@ class JetStreamService:
 
     @property
     def store_dir(self) -> str:
-        """The directory of everything stored; "" when all is in memory."""
+        """The store's directory; "" when everything is in memory."""
         return "" if self._options.store_dir is None else os.path.join(self._options.store_dir, "jetstream")
 
     @property
@@ -93,19 +93,19 @@ class JetStreamService:
         return self._options
 
     def end_pulls(self) -> None:
-        """Tells those whose pull requests wait that the server stops."""
+        """Ends all waiting pull requests with a shutdown status."""
         for engine in self.running.values():
             engine.end_pulls()
 
     @property
     def engines(self) -> Mapping[str, JetStreamEngine]:
-        """The engine of every account that has JetStream; those that sleep are woken."""
-        for name in tuple(self._asleep):
-            self._wake(name)
+        """The engine of every account with JetStream. Opens dormant ones."""
+        for name in tuple(self._dormant):
+            self._open_dormant(name)
         return self.running
 
     def is_enabled(self, account: str) -> bool:
-        """Has the account JetStream?"""
+        """Whether the account has JetStream."""
         return account in self._limits
 
     def _open_store(self) -> Store:
@@ -122,7 +122,7 @@ class JetStreamService:
         return FileStore(options.store_dir, key=key, background=self._background)
 
     def close(self) -> None:
-        """Writes what is left and closes the store. A disk that fails here is told; all else still closes."""
+        """Writes pending data and closes the store. Logs a disk error, and still closes everything else."""
         self._loading.cancel()
         for close in (*(engine.close for engine in self.running.values()), self._store.close):
             faults.contain(close, self._closing_failed)
@@ -135,14 +135,14 @@ class JetStreamService:
         self._server.log.error(f"not everything could be written while stopping: {error}")
 
     def stored_accounts(self) -> list[str]:
-        """Names of the accounts that have something stored."""
+        """Names of the accounts with stored data."""
         return [name for name in self._store.account_names() if self._store.account(name).stream_names()]
 
     def renew(self) -> None:
-        """Limits, and which accounts have JetStream, as the server says now.
+        """Applies the current limits and set of accounts.
 
-        An account that has it no more keeps what it has stored. What can't be opened is told, and that
-        account has none.
+        An account that loses JetStream keeps its stored data. If an account cannot be opened, it has no
+        JetStream, and the error is logged.
         """
         options = self._server.options
         if options.jetstream is not None:
@@ -151,15 +151,15 @@ class JetStreamService:
             self.max_file_bytes = _limit(self._options.max_file_bytes, _disk_bytes(self._options.store_dir))
         wanted = self._server.jetstream_accounts()
         names = self._limits.keys() | wanted.keys()
-        # Those that give something back come first.
+        # Accounts that release reservations come first.
         for name in sorted(names, key=lambda name: (growth(self._limits.get(name), wanted.get(name)), name)):
             self.configure(name, wanted.get(name))
         self._refuse_others()
 
     def configure(self, name: str, limits: AccountJetStream | None) -> None:
-        """JetStream of one account from now on; None = it has none. See `renew`.
+        """Sets the JetStream limits of one account; None = no JetStream. See `renew`.
 
-        Limits that would reserve more than there is are told, and change nothing.
+        Logs limits that would reserve more than available, and keeps the previous ones.
         """
         present = self._limits.get(name)
         if limits is not None and growth(present, limits) > 0:
@@ -180,12 +180,12 @@ class JetStreamService:
         else:
             self._limits[name] = limits
             if name in self.running:
-                self.running[name].config = self._engines_maker().config(name, limits)
+                self.running[name].config = self._engine_factory().config(name, limits)
         self._refuse_others()
 
     def _end(self, name: str) -> None:
         self._limits.pop(name, None)
-        self._rouse(name)
+        self._remove_triggers(name)
         engine = self.running.pop(name, None)
         if engine is not None:
             engine.end_pulls()
@@ -203,7 +203,7 @@ class JetStreamService:
             del self._refusals[name]
 
     def _imports_api(self, name: str) -> bool:
-        """Does another account answer the API in this one?"""
+        """Whether another account serves the API in this one, through an import."""
         own = self._server.account_options(name)
         if own is None or not own.imports:
             return False
@@ -213,12 +213,12 @@ class JetStreamService:
         return any(matches(plan(entry).local, "$JS.API.INFO") for entry in services)
 
     def _begin(self, account: str, limits: AccountJetStream) -> None:
-        """Starts the engine of an account with what is stored for it; without anything stored, the account
-        sleeps. Raises StoreError, OSError."""
+        """Opens the engine of an account with stored data; an account without is dormant. Raises StoreError,
+        OSError."""
         if self._store.account(account).stream_names():
             self._open(account, limits)
         else:
-            self._asleep[account] = [
+            self._dormant[account] = [
                 self._server.account(account).subscribe_service(
                     f"{prefix}>".encode(), partial(self._first_request, account)
                 )
@@ -232,54 +232,55 @@ class JetStreamService:
         return [API_PREFIX, *([f"$JS.{domain}.API."] if domain else ())]
 
     def _open(self, account: str, limits: AccountJetStream) -> None:
-        engine = self._engines_maker().open(account, limits, self._store.account(account))
+        engine = self._engine_factory().open(account, limits, self._store.account(account))
         self.running[account] = engine
         self._tick.add(engine.tick)
 
-    def _engines_maker(self) -> Engines:
-        if self._maker is None:
-            from penstock.server.engines import Engines
+    def _engine_factory(self) -> EngineFactory:
+        if self._factory is None:
+            from penstock.server.engines import EngineFactory
 
-            self._maker = Engines(self._server, self, self._tick.schedule)
-        return self._maker
+            self._factory = EngineFactory(self._server, self, self._tick.schedule)
+        return self._factory
 
     def _load(self) -> None:
-        """Imports what engines need while no client waits for it, so that a later first request does not."""
-        if self._asleep:
-            self._engines_maker()
+        """Imports the engines' modules ahead of time, so that the first request need not wait for it."""
+        if self._dormant:
+            self._engine_factory()
 
     def _first_request(
         self, account: str, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
-        self._wake(account)
+        self._open_dormant(account)
         if account in self.running:
             self.running[account].serve(subject, reply, header, payload, origin)
         else:
             _refuse(self._server.account(account), subject, reply)
 
-    def _wake(self, account: str) -> None:
-        """Starts the engine of an account that sleeps."""
-        self._rouse(account)
+    def _open_dormant(self, account: str) -> None:
+        """Opens the engine of a dormant account."""
+        self._remove_triggers(account)
         limits = self._limits[account]
         faults.contain(self._open, self._opening_failed, account, limits)
         if account not in self.running:
             del self._limits[account]
             self._refuse_others()
 
-    def _rouse(self, account: str) -> None:
-        """The account does not listen for its first request any more."""
-        for subscription in self._asleep.pop(account, ()):
+    def _remove_triggers(self, account: str) -> None:
+        """Removes the subscriptions that wait for the account's first request."""
+        for subscription in self._dormant.pop(account, ()):
             self._server.account(account).unsubscribe(subscription)
 
     def _opening_failed(self, error: Exception, account: str, limits: AccountJetStream) -> None:
-        """One account's store can't be read at all: that account has no JetStream, the others do."""
+        """Logs an unreadable store of one account, which then has no JetStream; other accounts are
+        unaffected."""
         why = str(error)
         if not isinstance(error, (StoreError, OSError)):
             why = faults.describe(faults.note(f"JetStream of account {account}", error))
         self._server.log.error(f'JetStream of account "{account}" can not be started: {why}')
         self.failed[account] = why
 
-    def _tell(self) -> None:
+    def _log_start(self) -> None:
         log = self._server.log
         log.info("Starting JetStream")
         log.info("---------------- JETSTREAM ----------------")
@@ -297,7 +298,7 @@ class JetStreamService:
 
 
 def refuse_requests(account: Account) -> SinkSubscription:
-    """Tells an account without JetStream, on a server that has it, that it is not enabled."""
+    """Answers JetStream requests of an account without JetStream, on a server that has it, with an error."""
 
     def refuse(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
         _refuse(account, subject, reply)
@@ -306,7 +307,7 @@ def refuse_requests(account: Account) -> SinkSubscription:
 
 
 def _refuse(account: Account, subject: bytes, reply: bytes) -> None:
-    """Answers one request. Those that are answered by messages find no responders."""
+    """Refuses one request. Requests that are answered by messages get no responders."""
     if not reply:
         return
     from penstock.jetstream.api.service import TABLE
@@ -317,7 +318,7 @@ def _refuse(account: Account, subject: bytes, reply: bytes) -> None:
     text = subject.decode("utf-8", "surrogateescape")
     found = TABLE.find(text.removeprefix(API_PREFIX).split("."))
     if found is None:
-        return  # silence, as for unknown subjects of an account with JetStream
+        return  # no reply, as for unknown API subjects of an account with JetStream
     endpoint = found[0]
     if not endpoint.json_errors:
         account.publish(reply, b"", header=no_responders_block(text))
@@ -335,7 +336,7 @@ def _memory_bytes() -> int:
 
 
 def _disk_bytes(directory: str | None) -> int:
-    """Bytes free where the directory is, or will be made. Without one, file streams live in memory."""
+    """Free bytes of the disk of a directory, which may not exist yet. None = the machine's memory."""
     if directory is None:
         return _memory_bytes()
     path = os.path.abspath(directory)
@@ -346,7 +347,7 @@ def _disk_bytes(directory: str | None) -> int:
 
 
 def _shown(size: int) -> str:
-    """Bytes for people."""
+    """A size for log lines."""
     amount = float(size)
     for unit in ("B", "KB", "MB", "GB"):
         if amount < 1024:

@@ -1,8 +1,8 @@
-"""Lame duck mode: a server that goes without all its clients reconnecting at once.
+"""Lame duck mode: shuts down without all clients reconnecting at once.
 
-Clients that understand it are told (INFO with `ldm`) and move when it suits them; nobody new is accepted.
-After the grace period the remaining connections are closed one after the other, spread over what is left
-of the duration, at most a second apart.
+The server refuses new connections and sends INFO with `ldm` to clients that support it, so that they
+reconnect elsewhere. After the grace period it closes the remaining connections one by one, spread over the
+rest of the duration, at most one second apart.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ PAUSE_MAX_S = 1.0
 
 
 async def leave(server: Server, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-    """Tells the clients, waits, and closes them; the caller then stops the server.
+    """Notifies the clients, waits and closes them. The caller then stops the server.
 
     Args:
-        server: whose clients are to go; it accepts none any more.
-        sleep: waits so many seconds.
+        server: a server that accepts no more connections.
+        sleep: coroutine function that waits for a number of seconds.
     """
     options = server.options
     if not server.sessions:
@@ -38,6 +38,6 @@ async def leave(server: Server, sleep: Callable[[float], Awaitable[object]] = as
     left = tuple(server.sessions.values())
     spread_s = max(0.0, options.lame_duck_duration_ns / 1e9 - grace_s)
     for session in left:
-        server.settle([session])
+        server.process_input([session])
         session.close(CloseReason.SERVER_SHUTDOWN)
         await sleep(min(PAUSE_MAX_S, spread_s / len(left)))

@@ -1,4 +1,4 @@
-"""The small files a running server leaves for others: its process id, and where it listens."""
+"""Files of a running server: the process id, and the ports file."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from penstock.errors import ServerError
 
 
 def write_pid(path: str) -> None:
-    """Writes this process's id, digits only. An empty path does nothing. Raises ServerError."""
+    """Writes the process id in decimal. Does nothing for an empty path. Raises ServerError."""
     if path:
         _write(path, str(os.getpid()))
 
 
 def write_ports(directory: str, urls: dict[str, list[str]]) -> None:
-    """Writes `nats-server_<pid>.ports`, JSON. An empty directory does nothing. Raises ServerError."""
+    """Writes `nats-server_<pid>.ports`, JSON. Does nothing for an empty directory. Raises ServerError."""
     if directory:
         _write(_ports_path(directory), msgspec.json.encode(urls).decode())
 
 
 def remove_ports(directory: str) -> None:
-    """Removes what write_ports wrote, if it is there."""
+    """Removes the ports file if it exists."""
     if directory:
         remove(_ports_path(directory))
 
 
 def remove(path: str) -> None:
-    """Removes a file, if it is there. An empty path does nothing."""
+    """Removes a file if it exists. Does nothing for an empty path."""
     if path:
         try:
             os.unlink(path)
@@ -37,13 +37,13 @@ def remove(path: str) -> None:
 
 
 def _ports_path(directory: str) -> str:
-    # Always under the official program's name: suites look for it, and a shim of that name that runs
-    # `penstock serve` leaves no trace of its own.
+    # Always with the official program's name, which test suites look for, even if the process is called
+    # `penstock serve`.
     return os.path.join(directory, f"nats-server_{os.getpid()}.ports")
 
 
 def _write(path: str, text: str) -> None:
-    """Replaces the file in one step: who polls for it never reads half of it."""
+    """Replaces the file atomically: a reader never sees half of it."""
     temporary = f"{path}.tmp"
     try:
         with open(temporary, "w", encoding="ascii") as file:

@@ -1,9 +1,9 @@
-"""Clients that come through a proxy which says who they are (`proxy_protocol`).
+"""Clients behind a proxy that sends a PROXY header (`proxy_protocol`).
 
-INFO leaves before the proxy's header comes, without `client_ip`: the address it could show is the proxy's.
-From the header on, the client's own address is the one that logs, monitoring, events and networks of users
-know. A client without a header goes on as it is; one with a bad header, or none within five seconds that
-tells, is closed without a word.
+INFO leaves before the header arrives, without `client_ip`: only the proxy's address is known. After the
+header, logs, monitoring, events and user networks see the client's own address. A client without a header
+continues unproxied. A malformed header, or an incomplete one after five seconds, closes the connection
+without -ERR.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 def behind_proxy(
     inner: ServerConnection | TlsLayer, connection: ServerConnection, session: Session
 ) -> ProxyLayer:
-    """The protocol object of a new socket; `inner` is the one without a proxy."""
+    """The protocol object of a new socket; `inner` is the one that would serve it without a proxy."""
     session.is_peer_known = False
 
     def known(header: ProxyHeader) -> None:
         session.is_peer_known = True
         if header.source is not None:
-            session.comes_from(header.source)
+            session.set_peer(header.source)
 
     def refused(text: str) -> None:
         host, port = connection.peer

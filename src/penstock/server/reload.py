@@ -1,17 +1,17 @@
-"""Reload: a running server takes over what its configuration says now.
+"""Reload: applies a changed configuration to a running server.
 
-All or nothing, as in the official server: when anything changed that needs a restart, each such option is
-named in the log and the server goes on with what it had. `_APPLY` is the whole list of what can change;
-an option that is not in it needs a restart, so a new option is refused until somebody thought about it.
+All or nothing, as in the official server: if a changed option needs a restart, the server logs every such
+option and keeps its configuration. `_APPLY` lists all options that can change; any other option needs a
+restart, so that a new option is refused until someone adds it.
 
-Invariant: `server.options` is what the server works by, before and after, never a mixture.
+Invariant: `server.options` is the configuration in effect, before and after, never a mixture.
 
-Clients are held against the new authorization at once: who could not log in now is closed. Limits bind from
-the next message, subscription, ping or connection on; connections above a lower max_connections are closed,
-the youngest first.
+Clients that could not log in under the new authorization are closed at once. Limits apply from the next
+message, subscription, ping or connection on; connections above a lower max_connections are closed, the
+youngest first.
 
-Rejected: applying what can be applied and naming the rest. The file and the server would then differ in a
-way that only the log of that moment tells.
+Rejected: applying some options and naming the rest. File and server would then differ, and only the log of
+    that moment would show how.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 AUTHORIZATION = frozenset(
     {"user", "password", "token", "users", "no_auth_user", "accounts", "proxy_required", "trusted_proxies"}
 )
-FILES = frozenset({"tls", "websocket"})  # what they name may have changed although the options have not
+FILES = frozenset({"tls", "websocket"})  # the files they name may have changed
 LOG_FILE = frozenset(
     {
         "log_file",
@@ -49,33 +49,32 @@ LOG_FILE = frozenset(
 _NAMES = {"password": "authorization.password", "token": "authorization.token", "config_file": "config"}
 
 
-async def take_over(
+async def apply_reload(
     server: Server, load: Callable[[], ServerOptions], served: logs.ServedLog | None = None
 ) -> None:
-    """Reads the configuration anew and applies it; what happened is in the log.
+    """Reads the configuration and applies it. The result is in the log.
 
-    Reading takes a second for a file of a megabyte, so it is done in a thread: clients are served meanwhile.
-    Reloads wait for each other.
+    A file of a megabyte takes a second to read, so a thread reads it and clients are served meanwhile.
+    Concurrent reloads run one after the other.
 
     Args:
-        server: a server that runs.
-        load: gives the options as flags and file now say them, in a thread; may raise ConfigError or OSError.
-        served: where the log lines go; None when the host program keeps the log, whose file and form
-            options then mean nothing.
+        server: a running server.
+        load: returns the options from flags and file, in a thread; may raise ConfigError or OSError.
+        served: the log outputs; None when the host program owns the log, and log file options have no effect.
 
     Raises:
-        ConfigError: it is refused, and the server goes on with what it had.
+        ConfigError: the configuration is refused and the previous one stays in effect.
     """
     async with server.reloading:
         try:
             fresh = await asyncio.to_thread(load)
         except (ConfigError, OSError) as error:
             raise _refused(server, error) from error
-        adopt(server, fresh, served)
+        apply_options(server, fresh, served)
 
 
-def adopt(server: Server, fresh: ServerOptions, served: logs.ServedLog | None = None) -> None:
-    """Applies options that were read. Raises ConfigError: see `take_over`."""
+def apply_options(server: Server, fresh: ServerOptions, served: logs.ServedLog | None = None) -> None:
+    """Applies options. Raises ConfigError: see `apply_reload`."""
     try:
         changed = changes(server.options, fresh)
         _check(server, changed, fresh)
@@ -92,21 +91,22 @@ def adopt(server: Server, fresh: ServerOptions, served: logs.ServedLog | None = 
             applied.append(apply)
             apply(server)
         server.log.info(f"Reloaded: {_shown(name, getattr(fresh, name))}")
-    server.renew_info(tell="client_advertise" in changed)
+    server.renew_info(notify="client_advertise" in changed)
     server.log.info("Reloaded server configuration")
 
 
 def _refused(server: Server, error: Exception) -> ConfigError:
-    """Logs why, and is the exception to raise."""
+    """Logs a refused reload and returns the exception to raise."""
     for line in str(error).splitlines():
         server.log.error(f"Failed to reload server configuration: {line}")
     return error if isinstance(error, ConfigError) else ConfigError(str(error))
 
 
 def _check(server: Server, changed: list[str], fresh: ServerOptions) -> None:
-    """Raises ConfigError, a line for each option, when something changed that needs a restart."""
+    """Raises ConfigError, with a line per option, when a changed option needs a restart."""
+    before = server.options
     refused = [
-        f"config reload not supported for {_told(name, getattr(server.options, name), getattr(fresh, name))}"
+        f"config reload not supported for {_change(name, getattr(before, name), getattr(fresh, name))}"
         for name in changed
         if name not in _APPLY and name not in _PREPARE
     ]
@@ -120,7 +120,7 @@ def _check(server: Server, changed: list[str], fresh: ServerOptions) -> None:
 def _prepare(
     server: Server, changed: list[str], fresh: ServerOptions, served: logs.ServedLog | None
 ) -> list[Callable[[], object]]:
-    """Does everything that may fail, and undoes it when something does; what is returned puts it in force.
+    """Does everything that can fail, and undoes it on error. Returns the functions that commit it.
 
     Raises ConfigError or OSError.
     """
@@ -151,7 +151,7 @@ def changes(before: ServerOptions, after: ServerOptions) -> list[str]:
 
 
 def _shown(name: str, value: Any) -> str:
-    """An option for the log: without secrets, and lists only by name."""
+    """An option value for the log: without secrets, and lists by name only."""
     if name in AUTHORIZATION - {"no_auth_user"}:
         return f"authorization {name}"
     if isinstance(value, (bool, int, float, str)):
@@ -159,8 +159,8 @@ def _shown(name: str, value: Any) -> str:
     return name
 
 
-def _told(name: str, old: Any, new: Any) -> str:
-    """A refused change for the log."""
+def _change(name: str, old: Any, new: Any) -> str:
+    """Log text of a refused change."""
     plain = all(isinstance(value, (bool, int, float, str)) for value in (old, new))
     return f"{_directive(name)}: old={old}, new={new}" if plain else _directive(name)
 
@@ -169,7 +169,7 @@ def _directive(name: str) -> str:
     return _NAMES.get(name, name.removesuffix("_ns"))
 
 
-# -- what can change, after everything that may fail was done
+# -- commits of changes that cannot fail
 
 
 def _authorization(server: Server) -> None:
@@ -183,7 +183,7 @@ def _authorization(server: Server) -> None:
     account_setup.close_excess(server)
     if server.jetstream is not None:
         server.jetstream.renew()
-    account_setup.forget_gone(server)
+    account_setup.remove_unconfigured(server)
 
 
 def _logging(server: Server) -> None:
@@ -221,7 +221,7 @@ def _tokens(server: Server) -> None:
         server.operators.reload()
 
 
-# None: whoever uses the option reads it from server.options each time.
+# None: the option is read from server.options on every use.
 _APPLY: dict[str, Callable[[Server], None] | None] = {
     **dict.fromkeys(AUTHORIZATION, _authorization),
     "auth_timeout_ns": None,
@@ -244,30 +244,30 @@ _APPLY: dict[str, Callable[[Server], None] | None] = {
     "resolver_preload": _tokens,
     "default_sentinel": None,
     "client_advertise": None,
-    "websocket": _authorization,  # its users; _prepare made the rest
+    "websocket": _authorization,  # its users; _prepare does the rest
     "debug": _logging,
     "trace": _logging,
     "trace_verbose": _logging,
     "trace_headers": _logging,
     "max_traced_msg_len": _logging,
-    **dict.fromkeys(LOG_FILE, None),  # what _prepare made takes over
+    **dict.fromkeys(LOG_FILE, None),  # _prepare opened the new log file
     "lame_duck_duration_ns": None,
     "lame_duck_grace_period_ns": None,
 }
 
 
-# -- what may fail: each gives what puts it in force, and what takes it back
+# -- changes that can fail: each returns a commit and an undo function
 
 
 Prepared = tuple[Callable[[], object], Callable[[], object]]
 
 
 def _nothing() -> None:
-    """There is nothing to take back."""
+    """Nothing to undo."""
 
 
 def _tls(server: Server, fresh: ServerOptions) -> Prepared:
-    """New handshakes use the files as they are now, even when their names haven't changed."""
+    """Loads the files again, even if their names are unchanged: new handshakes use them."""
     encryption = server.open_encryption(fresh)
 
     def commit() -> None:
@@ -317,18 +317,18 @@ _PREPARE: dict[str, Callable[[Server, ServerOptions], Prepared]] = {
 }
 
 
-# -- what of a block needs a restart
+# -- parts of a block that need a restart
 
 
 def _fixed(block: str, *names: str) -> Callable[[Any, Any], list[str]]:
-    """Refuses changes of these fields, and that the block comes or goes."""
+    """Refuses changes of these fields, and adding or removing the block."""
 
     def check(old: Any, new: Any) -> list[str]:
         if old is None or new is None:
             return [f"config reload not supported for {block}"]
         pairs = [(f"{block}.{name}", getattr(old, name), getattr(new, name)) for name in names]
         return [
-            f"config reload not supported for {_told(name, before, after)}"
+            f"config reload not supported for {_change(name, before, after)}"
             for name, before, after in pairs
             if before != after
         ]

@@ -1,12 +1,13 @@
-"""A server: its parts wired together, started and stopped.
+"""The server object: creates its parts, starts and stops them.
+
 
     async with Server(port=-1, jetstream=True) as server:
         nc = await penstock.connect(server.url)
 
-It lives in the event loop that starts it. Starting binds the client port last, when everything behind it
-works; stopping closes connections first, then writes what is left, then closes the stores.
+The server runs in the event loop that starts it. Starting binds the client port last, when everything behind
+it works. Stopping closes connections first, then writes pending data, then closes the stores.
 
-Invariants: every session in `sessions` has an open socket; accounts are made on first use and stay.
+Invariants: every session in `sessions` has an open socket; accounts are created on first use and remain.
 """
 
 from __future__ import annotations
@@ -79,17 +80,17 @@ class Server:
     """A NATS server in the running event loop.
 
     Args:
-        options: everything at once; excludes the other arguments but `log`.
+        options: all options; excludes the other arguments except `log`.
         host: address to listen on.
-        port: port for clients; -1 = any free port (`server.port` then says which).
-        jetstream: True for JetStream, or its options.
-        store_dir: where JetStream keeps file streams. None: in memory, gone with the server.
-        log: where log lines go; default: Python's logger `penstock.server`.
-        listening: sockets for clients that listen on the options' address already (penstock.net.sockets).
+        port: client port; -1 = any free port (see `server.port`).
+        jetstream: True, or JetStream options.
+        store_dir: directory of file streams. None = in memory, lost when the server stops.
+        log: log output; default: Python's logger `penstock.server`.
+        listening: sockets that already listen on the client address (penstock.net.sockets).
         settings: any other field of `ServerOptions`.
 
     Raises:
-        ConfigError: an option out of its bounds.
+        ConfigError: an invalid option.
     """
 
     def __init__(
@@ -134,10 +135,10 @@ class Server:
         self.monitor: Monitor | None = None
         self.encryption: Encryption | None = None
         self.websockets: Websockets | None = None
-        self.reload_from: Callable[[], Awaitable[None]] | None = None  # reads, applies; may raise ConfigError
+        self.reload_from: Callable[[], Awaitable[None]] | None = None  # may raise ConfigError
         self.reloading = asyncio.Lock()
         self.service_requests: ServiceRequests | None = None
-        self.failed = False  # it stopped because what is stored can't be relied on
+        self.failed = False  # stopped, because the stored data is unreliable
         self._next_cid = 1
         self._listener: Listener | None = None
         self._listening = listening
@@ -150,14 +151,14 @@ class Server:
         self._leaving = False
         self._failure_stop: asyncio.Task[None] | None = None
 
-    # -- life
+    # -- life cycle
 
     async def start(self) -> None:
-        """Starts everything; clients can connect when it returns.
+        """Starts everything. Clients can connect when it returns.
 
         Raises:
-            ServerError: an address can't be bound, a file can't be written, or the server ran before.
-            StoreError: the JetStream store can't be opened.
+            ServerError: an address cannot be bound, a file cannot be written, or the server ran before.
+            StoreError: the JetStream store cannot be opened.
         """
         if self._tick is not None:
             raise ServerError("this server was started before; make a new one to start again")
@@ -192,7 +193,7 @@ class Server:
             self.monitor.start()
 
     async def stop(self) -> None:
-        """Closes every connection, writes what is left, closes the stores. Calling it again does nothing."""
+        """Closes all connections, writes pending data and closes the stores. Idempotent."""
         if self._stopping:
             await self._stopped.wait()
             return
@@ -212,7 +213,7 @@ class Server:
         if self.jetstream is not None:
             self.jetstream.end_pulls()
         self.system.shutting_down()
-        self.settle(self.sessions.values())
+        self.process_input(self.sessions.values())
         for session in tuple(self.sessions.values()):
             session.close(CloseReason.SERVER_SHUTDOWN)
         if self.sessions:
@@ -234,16 +235,16 @@ class Server:
         ports_file.remove(self.options.pid_file)
         ports_file.remove_ports(self.options.ports_file_dir)
 
-    def settle(self, sessions: Iterable[Session]) -> None:
-        """Works through all that was read from these clients and answers it: they are about to be closed, and
-        acks of what has arrived still reach them."""
+    def process_input(self, sessions: Iterable[Session]) -> None:
+        """Processes all input read from these clients before they are closed, so that acks of messages that
+        have arrived still reach them."""
         for session in tuple(sessions):
             session.connection.finish()
         if self._tick is not None:
-            self._tick.settle()
+            self._tick.run_now()
 
     async def lame_duck(self) -> None:
-        """Lets clients go at their own time, then stops: see `lameduck`. Calling it again does nothing."""
+        """Closes clients gradually, then stops: see `lame_duck`. Idempotent."""
         if self._leaving or self._stopping:
             return
         self._leaving = True
@@ -270,66 +271,67 @@ class Server:
     ) -> None:
         await self.stop()
 
-    # -- what it is
+    # -- properties
 
     @property
     def port(self) -> int:
-        """The port clients connect to. Raises ServerError before the server listens."""
+        """The client port. Raises ServerError before the server listens."""
         if self._listener is None:
             raise ServerError("the server does not listen: start it first")
         return self._listener.port
 
     @property
     def host(self) -> str:
-        """The address clients on this machine connect to."""
+        """The address for clients on this machine."""
         return connectable(self.options.host)
 
     @property
     def url(self) -> str:
-        """What to pass to a client: `nats://host:port`, `tls://host:port` where TLS is required."""
+        """The client URL: `nats://host:port`, or `tls://host:port` where TLS is required."""
         scheme = "tls" if self.encryption is not None and self.encryption.required else "nats"
         return f"{scheme}://{_host_port(self.host, self.port)}"
 
     @property
     def stalled_clients(self) -> int:
-        """How often a publisher was slowed down because of a congested receiver."""
+        """How often publishers were paused because of a congested receiver."""
         return self._watch.stalls if self._watch is not None else 0
 
     # -- for sessions
 
     def account(self, name: str) -> Account:
-        """The account of that name, made when it is new."""
+        """The account of that name; creates it on first use."""
         account = self.accounts.get(name)
         if account is None:
             account = self.accounts[name] = Account(name)
-            account_setup.furnish(self, account)
+            account_setup.configure_account(self, account)
             self.system.serve(account)
         return account
 
     def account_options(self, name: str) -> AccountOptions | None:
-        """What an account is configured as, by the options or by its token; None for `$G` and the like."""
+        """The configuration of an account, from options or token; None for `$G` and other unconfigured
+        accounts."""
         return self.options.account(name) if self.operators is None else self.operators.options_of(name)
 
     def all_account_options(self) -> list[AccountOptions]:
-        """What all accounts are configured as that the options or tokens tell of."""
+        """The configurations of all accounts from options and tokens."""
         if self.operators is None:
             return list(self.options.accounts)
         return [known.options for known in self.operators.known.values()]
 
     def jetstream_accounts(self) -> dict[str, AccountJetStream]:
-        """Which accounts have JetStream, and their limits."""
+        """JetStream limits of the accounts that have JetStream."""
         return (self.operators or self.options).jetstream_accounts()
 
     def account_name(self, name: str) -> str:
-        """What people call an account."""
+        """Display name of an account."""
         return name if self.operators is None else self.operators.name_of(name)
 
     def new_authenticator(self) -> Authenticator:
-        """Who may connect, as the options say now."""
+        """An authenticator for the current options."""
         return self.operators or ConfiguredUsers(self.options, passwords=self.passwords)
 
     def new_callout(self) -> AuthCallout | None:
-        """Services that decide who may connect, as the options say now; None = there are none."""
+        """An auth callout for the current options; None when none is configured."""
         if self.options.auth_callout is None and self.operators is None:
             return None
         from penstock.server.auth.auth_callout import AuthCallout
@@ -343,7 +345,7 @@ class Server:
         return AuthCallout(self, ConfiguredPolicy(self.options.auth_callout, frozenset(names | system)))
 
     def admit(self, session: Session) -> bool:
-        """Counts a new session; False when there are as many as there may be."""
+        """Registers a new session; False when max_connections is reached."""
         limit = self.options.max_connections
         if 0 < limit <= len(self.sessions):
             self.log.error("maximum connections exceeded")
@@ -353,14 +355,14 @@ class Server:
         return True
 
     def has_room(self, account: str, new_session: Session) -> bool:
-        """May the account have one more connection?"""
+        """Whether the account may have one more connection."""
         own = self.account_options(account)
         if own is None or own.max_connections < 0:
             return True
         return not self.account_sessions.is_full(account, own.max_connections, new_session)
 
     def session_closed(self, session: Session, reason: CloseReason) -> None:
-        """The socket of a session is gone."""
+        """Removes a session whose socket is closed."""
         if self.sessions.pop(session.cid, None) is None:
             return
         self.account_sessions.leave(session)
@@ -373,12 +375,12 @@ class Server:
             self._no_sessions.set()
 
     def count_stale(self) -> None:
-        """A session is closed because it doesn't answer pings."""
+        """Counts a session that is closed because it does not answer pings."""
         self.totals.stale_connections += 1
 
     def info_line(self, session: Session, *, connect_info: bool = False, leaving: bool = False) -> bytes:
-        """INFO for one client; with `connect_info`, the one that tells it its account; with `leaving`, the
-        one that tells it to go."""
+        """INFO for one client. `connect_info`: add the account, after CONNECT. `leaving`: add `ldm`, so that
+        the client reconnects elsewhere."""
         host, _ = session.connection.peer
         info = self._info
         if self.websockets is not None and session.connection.kind == "websocket":
@@ -400,20 +402,21 @@ class Server:
 
     # -- for a reload
 
-    def renew_info(self, *, tell: bool) -> None:
-        """Makes INFO from the options as they are now; `tell`: clients that listen for it get it at once."""
+    def renew_info(self, *, notify: bool) -> None:
+        """Rebuilds INFO from the current options. `notify`: send it to clients that accept INFO at any
+        time."""
         assert self._listener is not None
         leaving = self._info.get("ldm", False)
         self._info = self._static_info(self._listener.port)
         if leaving:
             self._info["ldm"] = True
-        if tell:
+        if notify:
             for session in tuple(self.sessions.values()):
                 if session.options.protocol >= 1:
                     session.send(self.info_line(session))
 
     async def reload(self) -> str:
-        """Reads the configuration anew and takes it over: see `reload`. Returns "" or why it is refused."""
+        """Reads and applies the configuration: see `reload`. Returns "" or why it was refused."""
         if self.reload_from is None:
             return (
                 "no configuration to read anew: the server is embedded in a program that gave it its options"
@@ -425,14 +428,14 @@ class Server:
         return ""
 
     def renew_bounds(self) -> None:
-        """How much may wait for a client and how long it may take nothing, from now on."""
+        """Applies the current limits on pending bytes and write deadlines."""
         assert self._watch is not None
         self._watch.set_bounds(backlog_bounds(self.options))
         for session in self.sessions.values():
             session.sink.pending_max = self.options.max_pending
 
     def write_ports(self, directory: str) -> None:
-        """Writes the file that says where the server listens, "" = nowhere. Raises ServerError."""
+        """Writes the ports file; "" = none. Raises ServerError."""
         urls = {"nats": [self.url]}
         if self.monitor is not None:
             urls["monitoring"] = [self.monitor.url]
@@ -440,10 +443,10 @@ class Server:
             urls["websocket"] = [self.websockets.url]
         ports_file.write_ports(directory, urls)
 
-    # -- own
+    # -- internal
 
     def open_encryption(self, options: ServerOptions | None = None) -> Encryption | None:
-        """TLS as these options want it, by default its own; the files are read now. Raises ConfigError."""
+        """TLS for these options, by default the current ones. Reads the files now. Raises ConfigError."""
         options = options or self.options
         if options.tls is None:
             return None
@@ -461,26 +464,26 @@ class Server:
         return outer
 
     def accept_websocket(self, given: dict[str, str], forwarded_for: str) -> ServerConnection:
-        """The connection of a WebSocket client whose handshake is done; `given`: fields of CONNECT that hold
-        until it sends them itself; `forwarded_for`: the address it claims, for log lines."""
+        """The connection of a WebSocket client after its handshake. `given`: fields of CONNECT that apply
+        until the client sends them; `forwarded_for`: claimed client address, for log lines."""
         connection, session = self._new_session("websocket", forwarded_for)
         session.options = structs.replace(session.options, **given)
         return connection
 
     def auth_timeout_ns_of(self, kind: str) -> int:
-        """How long such clients have for their CONNECT."""
+        """Time limit for CONNECT of clients of this kind, ns."""
         if kind == "websocket" and self.websockets is not None:
             return self.websockets.auth_timeout_ns
         return self.options.auth_timeout_ns
 
     def ping_interval_ns_of(self, kind: str) -> int:
-        """How long such clients may be silent."""
+        """Idle time after which clients of this kind are pinged, ns."""
         websocket = self.options.websocket
         own = websocket.ping_interval_ns if kind == "websocket" and websocket is not None else 0
         return own or self.options.ping_interval_ns
 
     def authenticator_of(self, kind: str) -> Authenticator:
-        """Who checks the credentials of clients that come in by "nats" or "websocket"."""
+        """The authenticator of clients of kind "nats" or "websocket"."""
         own = self.websockets.authenticator if kind == "websocket" and self.websockets is not None else None
         return own or self.authenticator
 
@@ -499,7 +502,7 @@ class Server:
 
     async def _listen(self) -> None:
         options = self.options
-        self._info = self._static_info(options.port)  # complete before the first client; the port follows
+        self._info = self._static_info(options.port)  # needed by the first client; the port follows
         listener = Listener(self._accept)
         listening = self._listening or sockets.listen_for_clients(options.host, options.port)
         await listener.open(options.host, options.port, sockets=listening)
@@ -537,9 +540,9 @@ class Server:
             if options.jetstream is not None and options.jetstream.domain:
                 info["domain"] = options.jetstream.domain
         if options.client_advertise:
-            host, told = host_and_port("client_advertise", options.client_advertise)
-            info |= {"host": host, "port": told or port}
-            info["connect_urls"] = [_host_port(host, told or port)]
+            host, advertised_port = host_and_port("client_advertise", options.client_advertise)
+            info |= {"host": host, "port": advertised_port or port}
+            info["connect_urls"] = [_host_port(host, advertised_port or port)]
         return info
 
     def _open_jetstream(self, tick: Tick) -> None:
@@ -551,7 +554,7 @@ class Server:
         self.jetstream = JetStreamService(self, options, tick)
 
     def _open_operators(self) -> Operators | None:
-        """Those who are trusted to say who may connect. Raises ConfigError."""
+        """The trusted operators. Raises ConfigError."""
         if not self.options.trusts_operators:
             return None
         from penstock.server.auth.operators import Operators
@@ -559,7 +562,7 @@ class Server:
         return Operators(self)
 
     def _open_accounts(self) -> None:
-        """Accounts that must be known before the first client. Raises ConfigError."""
+        """Creates the accounts that must exist before the first client. Raises ConfigError."""
         if self.operators is not None:
             self.operators.start(self.jetstream.stored_accounts() if self.jetstream is not None else [])
 
@@ -579,12 +582,12 @@ class Server:
         if self.options.websocket is not None:
             from penstock.server.websocket_listener import Websockets
 
-            self._info = self._static_info(self.options.port)  # complete before the first client
+            self._info = self._static_info(self.options.port)  # must be complete before the first client
             self.websockets = Websockets(self, self.options.websocket)
             await self.websockets.open()
 
     async def _wait_for_sessions(self) -> None:
-        """Until every socket has written what was in its buffer; a receiver that doesn't read is cut off."""
+        """Waits until every socket has written its buffer; cuts off receivers that do not read."""
         self._no_sessions.clear()
         try:
             async with asyncio.timeout(STOP_GRACE_S):
@@ -600,7 +603,7 @@ class Server:
 
 
 def backlog_bounds(options: ServerOptions) -> Bounds:
-    """What the options allow a receiver that is behind."""
+    """Back pressure limits from the options."""
     return Bounds(
         max_pending=options.max_pending,
         write_deadline_s=options.write_deadline_ns / 1e9,
@@ -610,7 +613,7 @@ def backlog_bounds(options: ServerOptions) -> Bounds:
 
 
 def connectable(host: str) -> str:
-    """Where a client on this machine reaches a server that listens on `host`."""
+    """The address at which a client on this machine reaches a server that listens on `host`."""
     return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
@@ -619,7 +622,7 @@ def _host_port(host: str, port: int) -> str:
 
 
 def _random() -> float:
-    """In [0, 1), coarse; spreads timers. (`random` costs start-up time.)"""
+    """A coarse random number in [0, 1), to spread timers. (`random` costs start-up time.)"""
     return os.urandom(1)[0] / 256
 
 

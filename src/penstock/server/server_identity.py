@@ -1,4 +1,4 @@
-"""What a server says of itself: versions, its generated id."""
+"""Identity of a server: versions, id and keys."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 VERSION = "2.15.2"
 """The NATS version whose features clients may expect; not the version of this package."""
 API_LEVEL = 5
-"""The JetStream API level of that version; INFO has it with and without JetStream."""
+"""The JetStream API level of that version. INFO contains it with and without JetStream."""
 PROTOCOL = 1
 RUNTIME = f"python{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
 _PREFIX_SERVER = 13 << 3
 
 
 def new_server_key() -> KeyPair:
-    """A fresh key whose public half is the server's id, for servers that must sign."""
+    """A new key pair whose public key is the server's id, for servers that must sign."""
     from penstock.protocol.nkeys import KeyPair, Prefix
 
     return KeyPair.from_bytes(Prefix.SERVER, os.urandom(32))
 
 
 def new_curve_key() -> CurveKey:
-    """A fresh key with which a server and services that it asks encrypt what they say."""
+    """A new curve key for encrypted auth callout requests and replies."""
     from penstock.protocol.curvekeys import CurveKey
 
     return CurveKey.from_bytes(os.urandom(32))
 
 
 def new_server_id() -> str:
-    """A fresh id in the form of a server's public nkey: `N`, 55 more base32 characters, checksum included."""
+    """A new id in the form of a public server nkey: `N` and 55 more base32 characters, with checksum."""
     body = bytes([_PREFIX_SERVER]) + os.urandom(32)
     return b32encode(body + crc_hqx(body, 0).to_bytes(2, "little")).decode().rstrip("=")

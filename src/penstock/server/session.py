@@ -1,15 +1,15 @@
-"""One client session: what its control frames mean.
+"""One client session: interprets control frames.
 
-PUB and HPUB never come here; the inlet dispatches them in compiled code. The session sees what is rare:
-CONNECT, SUB, UNSUB, PING, PONG, and how a peer broke the protocol.
+PUB and HPUB never come here: the ingress dispatches them in compiled code. The session handles CONNECT, SUB,
+UNSUB, PING, PONG and protocol errors.
 
-States: GREETED (INFO sent, no CONNECT yet) -> OPEN -> CLOSED. Where authentication is required, GREETED lets
-nothing through but CONNECT; else a client may go on without one, with the defaults of `ConnectMessage`.
+States: GREETED (INFO sent, no CONNECT yet) -> OPEN -> CLOSED. If authentication is required, GREETED accepts
+    only CONNECT. Otherwise a client may continue without CONNECT, with the defaults of `ConnectMessage`.
 
-Invariant: `subscriptions` holds exactly the session's subscriptions that are in the account's index.
+Invariant: `subscriptions` holds exactly the session's subscriptions in the account's index.
 
--ERR texts and which of them close are the official server's (clients match on them). Texts of violations
-of known verbs are only logged: the official server closes there without a word.
+-ERR texts, and which of them close the connection, match the official server: clients compare them.
+Violations by known verbs are only logged, because the official server closes those connections without -ERR.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 FIRST_PING_S = 2.0
 FIRST_PING_JITTER = 0.2
 HASH_WAIT_S = 30.0
-"""How long a login may wait for the hash of its password: others come first, and it has done its part."""
+"""How long a login may wait for its password hash. Replaces the authentication timeout, which limits the
+client."""
 RTT_INTERVAL_NS = 3_600_000_000_000
-"""An active client is pinged so often, to know how far away it is."""
+"""Interval of pings to an active client, which measure its round trip time."""
 PONG = b"PONG\r\n"
 PING = b"PING\r\n"
 OK = b"+OK\r\n"
@@ -61,9 +62,9 @@ class Session:
 
     Args:
         server: options, accounts, log, clock.
-        cid: number of the connection, unique in the server's life.
+        cid: connection number, unique while the server runs.
         connection: its socket.
-        inlet: its compiled halves.
+        ingress: its compiled parser, publisher state and sink.
     """
 
     def __init__(self, server: Server, cid: int, connection: ServerConnection, ingress: Ingress) -> None:
@@ -75,25 +76,25 @@ class Session:
         self.state = SessionState.GREETED
         self.options = ConnectMessage()
         self.identity: Identity | None = None
-        self.nonce = ""  # what the client must sign, where a signature may be asked for
-        self.is_peer_known = True  # or its proxy has yet to say who it is
-        self.proxy_key: str | None = None  # of the proxy it comes through; "" = of one nobody trusts
+        self.nonce = ""  # for the client to sign, if authentication may need a signature
+        self.is_peer_known = True  # False until the PROXY header has arrived
+        self.proxy_key: str | None = None  # key of the client's proxy; "" = an untrusted proxy
         self.session_permissions: SessionPermissions | None = None
         self.subscriptions: dict[bytes, SinkSubscription] = {}
         self.started_ns = server.clock()
         self.last_activity_ns = self.started_ns
         self.rtt_ns = 0
-        self._ping_sent_ns = 0  # what no PONG has come for
+        self._ping_sent_ns = 0  # time of the unanswered PING
         self._last_ping_ns = 0
         self._pings_out = 0
         self._pong_sent = False
-        self._waiting = False  # for a service, or a thread, that decides who the client is
+        self._waiting = False  # authentication is pending in a service or thread
         self._ping_timer: asyncio.TimerHandle | None = None
         self._auth_timer: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
-        self.name = ""  # how log lines call it
+        self.name = ""  # prefix of log lines
         self.traced = server.log.trace_on
-        self.flush = connection.flush  # at the end of a tick in which something was sent
+        self.flush = connection.flush  # called at the end of a tick with output
         self._apply(self.options)
 
     # -- from the connection
@@ -112,32 +113,32 @@ class Session:
             self.refuse("maximum connections exceeded", CloseReason.MAX_CONNECTIONS)
             return
         if self.authenticator.required:
-            self.ingress.parser.connect_only = True  # as long as nobody knows who it is
+            self.ingress.parser.connect_only = True  # until the client is authenticated
             timeout_ns = server.auth_timeout_ns_of(self.connection.kind)
             if server.options.tls is not None:
-                timeout_ns += server.options.tls.timeout_ns  # the handshake has time of its own
-            self._give_time(timeout_ns / 1e9)
+                timeout_ns += server.options.tls.timeout_ns  # the handshake has its own time limit
+            self._set_auth_timeout(timeout_ns / 1e9)
         else:
-            # Cookies, which `options` hold by now, count with CONNECT, as in the official server.
+            # Cookies are in `options` already and count as CONNECT fields, as in the official server.
             self._check(ConnectMessage(), self._welcome)
-        # A client that has not sent CONNECT may not be ready for a PING, so the early one waits for it.
+        # A client that has not sent CONNECT may not be ready for a PING, so the early PING waits for it.
         self._ping_in(server.ping_interval_ns_of(self.connection.kind) / 1e9)
 
     def _welcome(self, identity: Identity | None) -> None:
-        """Lets in who needs no CONNECT, unless it has to show that it comes through a proxy."""
+        """Opens a session that needs no CONNECT, unless the client must prove that it uses a proxy."""
         if identity is None or identity.proxy_required:
             self.ingress.parser.connect_only = True
         else:
             self._identify(identity)
 
-    def comes_from(self, peer: tuple[str, int]) -> None:
-        """A proxy says who the client is."""
+    def set_peer(self, peer: tuple[str, int]) -> None:
+        """Sets the client's address, from the PROXY header."""
         before, self.connection.peer = self.name, peer
         self.name = log_name(self)
         self.server.log.debug(f"{before} - Client is {self.name}")
 
     def control(self, op: int) -> None:
-        """Works through what has arrived, from a control frame on."""
+        """Processes input from a control frame on."""
         faults.contain(self._control, self.fail, op)
 
     def _control(self, op: int) -> None:
@@ -161,19 +162,19 @@ class Session:
         self.server.log.info(f"{self.name} - Slow Consumer: write deadline exceeded, {waiting} bytes wait")
 
     def closed(self, reason: CloseReason) -> None:
-        for end in (self._shut, partial(self._tell_closed, reason), self._drop_subscriptions):
+        for end in (self._shut, partial(self._notify_closed, reason), self._drop_subscriptions):
             faults.contain(end, self._end_failed)
 
-    def _tell_closed(self, reason: CloseReason) -> None:
+    def _notify_closed(self, reason: CloseReason) -> None:
         self.server.log.debug(f"{self.name} - Client connection closed: {reason}")
         self.server.session_closed(self, reason)
 
     def fail(self, error: Exception, *_: object) -> None:
-        """What this client sent, or asked for, made our own code raise: the connection ends, and no other."""
+        """Contains an exception caused by this client's input: closes this connection only."""
         fault = faults.note(f"connection {self.name or self.cid}", error)
         faults.contain(self.error, self._end_failed, f"Internal Error, fault {fault}")
         faults.contain(self.close, self._end_failed, CloseReason.INTERNAL_ERROR)
-        self.connection.abort(CloseReason.INTERNAL_ERROR)  # unless it closes already
+        self.connection.abort(CloseReason.INTERNAL_ERROR)  # unless it is closing already
 
     def _end_failed(self, error: Exception, *_: object) -> None:
         faults.note(f"end of connection {self.name or self.cid}", error)
@@ -181,30 +182,30 @@ class Session:
     # -- from the kernels
 
     def on_auto_unsubscribe(self, subscription: SinkSubscription) -> None:
-        """The subscription has had its maximum (UNSUB max)."""
+        """The subscription has received its maximum (UNSUB max)."""
         if self.subscriptions.get(subscription.sid) is subscription:
             self._remove(subscription)
 
-    # -- out
+    # -- output
 
     def send(self, data: bytes) -> None:
-        """Puts protocol bytes into the out buffer; they leave at the end of the tick."""
+        """Appends protocol bytes to the out buffer, which is flushed at the end of the tick."""
         self.sink.write(data)
 
     def ok(self) -> None:
-        """+OK, when the client asked for it."""
+        """Sends +OK if the client is verbose."""
         if self.ingress.verbose:
             if self.traced:
                 self.trace("->> [OK]")
             self.send(OK)
 
     def trace(self, text: str) -> None:
-        """A protocol line for the log, when it shows them."""
+        """Logs a protocol line if tracing is on."""
         if self.traced:
             self.server.log.trace(f"{self.name} - {text}")
 
     def trace_messages(self) -> None:
-        """Begins or ends tracing, as log and options say now."""
+        """Starts or stops message tracing, according to log and options."""
         self.traced, self.sink.tracer = self.server.log.trace_on, None
         if self.traced:
             from penstock.server.logging.protocol_trace import message_tracer
@@ -212,23 +213,24 @@ class Session:
             self.sink.tracer = message_tracer(self)
 
     def error(self, text: str) -> None:
-        """-ERR; the connection stays."""
+        """Sends -ERR; the connection stays open."""
         self.trace(f"->> [-ERR {text}]")
         self.send(f"-ERR '{text}'\r\n".encode())
 
     def refuse(self, text: str, reason: CloseReason) -> None:
-        """-ERR, and the connection closes."""
+        """Sends -ERR and closes the connection."""
         self.error(text)
         self.close(reason)
 
     def violation(self, text: str, reason: CloseReason = CloseReason.PROTOCOL_VIOLATION) -> None:
-        """Closes without -ERR; the text is for the log."""
+        """Closes without -ERR; logs the text."""
         self.server.log.error(f"{self.name} - {text}")
         self.close(reason)
 
     def authenticate_again(self) -> None:
-        """Authorization changed: a client that could not log in now, or not into its account, is closed."""
-        if self.state is not SessionState.CLOSED and not self._waiting:  # who waits is decided about soon
+        """Authenticates again after a reload: closes a client that could not log in now, or not into its
+        account."""
+        if self.state is not SessionState.CLOSED and not self._waiting:  # a pending login is checked again
             self._check(self.options, self._authenticated_again)
 
     def _authenticated_again(self, identity: Identity | None) -> None:
@@ -246,7 +248,7 @@ class Session:
             self._identify(identity)
 
     def close(self, reason: CloseReason) -> None:
-        """Closes after what is in the out buffer."""
+        """Flushes the out buffer and closes."""
         self._shut()
         self.connection.close(reason)
 
@@ -267,7 +269,7 @@ class Session:
             self.refuse("invalid client protocol", CloseReason.BAD_CLIENT_PROTOCOL)
             return
         if not self.server.options.header_support:
-            options = structs.replace(options, headers=False)  # both sides must have them
+            options = structs.replace(options, headers=False)  # both sides must support them
         if options.no_responders and not options.headers:
             self.refuse("no responders requires headers support", CloseReason.NO_RESPONDERS_REQUIRES_HEADERS)
             return
@@ -280,13 +282,13 @@ class Session:
             self.proxy_key = proven_key(self.server.options, options, self.nonce)
             if self._refuses_proxy(options.user, None):
                 return
-        self.rtt_ns = max(1, self.server.clock() - self.started_ns)  # until a PONG says it better
+        self.rtt_ns = max(1, self.server.clock() - self.started_ns)  # an estimate until the first PONG
         first_ping_s = min(FIRST_PING_S, self.server.ping_interval_ns_of(self.connection.kind) / 1e9)
         self._ping_in(first_ping_s * (1 + FIRST_PING_JITTER * self.server.random()))
         self._check(options, lambda identity: self._checked(options, identity))
 
     def _refuses_proxy(self, user: str, identity: Identity | None) -> bool:
-        """Closes a client that may not come as it comes: through this proxy, or through none."""
+        """Closes a client that uses an untrusted proxy, or that must use a proxy and does not."""
         if self.proxy_key is None and (identity is None or not identity.proxy_required):
             return False
         from penstock.server.auth.trusted_proxies import refusal
@@ -297,7 +299,7 @@ class Session:
         return reason is not None
 
     def _check(self, options: ConnectMessage, then: Callable[[Identity | None], None]) -> None:
-        """Holds what the client shows against the users: at once, or in a thread if it takes long."""
+        """Checks the client's credentials: at once, or in a thread if it may take long."""
         credentials, authenticator = credentials_of(self, options), self.authenticator
         if not authenticator.is_slow(credentials):
             then(authenticator.check(credentials))
@@ -307,29 +309,29 @@ class Session:
             if authenticator is self.authenticator:
                 then(identity)
             else:
-                self._check(options, then)  # a reload was faster
+                self._check(options, then)  # a reload changed the users meanwhile
 
         if self._auth_timer is not None:
-            self._give_time(HASH_WAIT_S)
+            self._set_auth_timeout(HASH_WAIT_S)
         user = credentials.user if authenticator.has_user(credentials.user) else ""
         check = partial(authenticator.check, credentials)
-        job = PasswordCheck(check, self._pause(decide), self._is_there, self.fail)
+        job = PasswordCheck(check, self._pause(decide), self._is_connected, self.fail)
         self.server.passwords.run(job, host=self.connection.peer[0], user=user)
 
-    def _give_time(self, seconds: float) -> None:
-        """The client has so long to be let in, from now on."""
+    def _set_auth_timeout(self, seconds: float) -> None:
+        """Sets the time limit for authentication."""
         if self._auth_timer is not None:
             self._auth_timer.cancel()
         self._auth_timer = self._call_later(seconds, self._on_auth_timeout)
 
-    def _is_there(self) -> bool:
-        """Has the client, which isn't read from, not hung up meanwhile?"""
+    def _is_connected(self) -> bool:
+        """Whether the client, whose input is paused, has not disconnected."""
         if self.connection.has_left():
             self.close(CloseReason.CLIENT_CLOSED)
         return self.connection.close_reason is None
 
     def _pause(self, decide: Callable[[Identity | None], None]) -> Callable[[Identity | None], None]:
-        """Reads nothing more until what this returns is called, which decides and goes on."""
+        """Pauses input until the returned callback is called; it passes on the identity and resumes."""
         self._waiting = True
         self.connection.pause_input()
 
@@ -343,12 +345,12 @@ class Session:
         return decided
 
     def _checked(self, options: ConnectMessage, identity: Identity | None) -> None:
-        """What the configuration says of the client; a service may have to be asked."""
+        """Continues after the check against the configuration; an auth callout may follow."""
         callout = self.server.callout
         service = callout.service(credentials_of(self, options), identity) if callout is not None else None
         if callout is not None and service is not None:
             if self._auth_timer is not None:
-                self._auth_timer.cancel()  # the service has a time of its own
+                self._auth_timer.cancel()  # the auth callout has its own time limit
                 self._auth_timer = None
             callout.ask(service, self, options, self._pause(lambda identity: self._decide(options, identity)))
             return
@@ -357,7 +359,7 @@ class Session:
         self._decide(options, identity)
 
     def _decide(self, options: ConnectMessage, identity: Identity | None) -> None:
-        """Lets the client in as who it is, or refuses it."""
+        """Accepts the client with this identity, or refuses it."""
         if identity is None:
             self._refuse_login(options.user)
             return
@@ -375,11 +377,11 @@ class Session:
 
     @property
     def authenticator(self) -> Authenticator:
-        """Who checks its credentials."""
+        """The authenticator for this client."""
         return self.server.authenticator_of(self.connection.kind)
 
     def _apply(self, options: ConnectMessage) -> None:
-        """Tells the compiled halves what the client wants."""
+        """Passes CONNECT options to the compiled parts."""
         self.options = options
         self.ingress.verbose = options.verbose
         self.ingress.pedantic = options.pedantic
@@ -388,7 +390,7 @@ class Session:
         self.sink.headers = options.headers
 
     def _identify(self, identity: Identity | None) -> None:
-        """The client is who it says: it may publish and subscribe in its account."""
+        """Opens the session with this identity and lets it publish and subscribe in its account."""
         if identity is None:
             return
         if self._auth_timer is not None:
@@ -408,21 +410,21 @@ class Session:
             self.trace_messages()
 
     def trace_parents(self) -> None:
-        """Whether a `traceparent` asks for a message's trace is the account's to say."""
+        """Applies the account's setting for traces requested by `traceparent`."""
         own = self.server.account_options(self.identity.account) if self.identity is not None else None
         self.ingress.trace_parent = own is not None and own.trace is not None
 
     def _publish_traced(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> int:
-        from penstock.server.monitoring.message_trace import publish_traced  # few messages are traced
+        from penstock.server.monitoring.message_trace import publish_traced  # rarely needed
 
         return publish_traced(self, subject, reply, header, payload)
 
-    def become(self, identity: Identity) -> None:
-        """The client goes on with other permissions or limits, in its account."""
+    def update_identity(self, identity: Identity) -> None:
+        """Changes permissions and limits within the same account."""
         self._identify(identity)
 
     def payload_limit(self) -> int:
-        """The least of what the server, the account and the user allow."""
+        """The lowest payload limit of server, account and user."""
         identity, limits = self.identity, [self.server.options.max_payload]
         if identity is not None:
             own = self.server.account_options(identity.account)
@@ -431,11 +433,11 @@ class Session:
 
     @property
     def max_payload(self) -> int:
-        """Most bytes of a message that this client may publish."""
+        """Maximum bytes of a message that this client may publish."""
         return self.ingress.parser.max_payload
 
     def _expire_at(self, expires_ns: int) -> None:
-        """Ends the session when its user's token expires; 0 = never."""
+        """Closes the session when its user's token expires; 0 = never."""
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
             self._expiry_timer = None
@@ -448,7 +450,7 @@ class Session:
         self.refuse("User Authentication Expired", CloseReason.AUTHENTICATION_EXPIRED)
 
     def _restrict(self, permissions: Permissions | None) -> None:
-        """Holds the client to its user's permissions; None = it has none and may do everything."""
+        """Enforces a user's permissions; None = no restrictions."""
         if self.session_permissions is not None:
             self.session_permissions.release()
             self.session_permissions = None
@@ -463,11 +465,11 @@ class Session:
 
     @property
     def user(self) -> str:
-        """The name of its user, "" when it has none."""
+        """Name of the user; "" when there is none."""
         return self.identity.user if self.identity is not None else ""
 
     def _move_to(self, account: str) -> None:
-        """Routes in this account from now on; subscriptions of an account before end."""
+        """Moves to this account. Subscriptions in the previous account end."""
         if self.identity is not None and self.identity.account == account:
             return
         self._drop_subscriptions()
@@ -496,7 +498,7 @@ class Session:
             self.error(f'Permissions Violation for Subscription to "{shown}", too many tokens')
             return
         if sid in self.subscriptions:
-            self.ok()  # as the official server: the first subscription of a sid stays
+            self.ok()  # as in the official server, the first subscription of a sid stays
             return
         limit = self._subscriptions_max()
         if 0 <= limit <= len(self.subscriptions):
@@ -511,7 +513,7 @@ class Session:
         self.ok()
 
     def _subscriptions_max(self) -> int:
-        """The least of what the server, the account and the user allow; -1 = no limit."""
+        """The lowest subscription limit of server, account and user; -1 = no limit."""
         identity, limits = self.identity, [self.server.options.max_subscriptions or -1]
         if identity is not None:
             own = self.server.account_options(identity.account)
@@ -519,9 +521,9 @@ class Session:
         return min((limit for limit in limits if limit >= 0), default=-1)
 
     def _subscribe(self, subject: bytes, queue: bytes, sid: bytes) -> None:
-        """Raises ValueError when nobody may subscribe to this subject."""
+        """Raises ValueError for an invalid filter."""
         subscription = SinkSubscription(self.sink, subject, queue, sid)
-        assert self.ingress.index is not None  # there is one from _identify() on
+        assert self.ingress.index is not None  # set by _identify()
         self.ingress.index.insert(subscription)
         self.subscriptions[sid] = subscription
 
@@ -552,7 +554,7 @@ class Session:
             self.trace("->> [PONG]")
         self.send(PONG)
         if not self._pong_sent:
-            # Clients of protocol 1 learn their account and the API level with the first PONG.
+            # Clients of protocol 1 get their account and the API level with the first PONG.
             self._pong_sent = True
             if self.options.protocol >= 1:
                 self.send(self.server.info_line(self, connect_info=True))
@@ -570,9 +572,9 @@ class Session:
         self.violation(f"Client Error '{text}'", CloseReason.PARSE_ERROR)
 
     def _on_ignored(self, frame: PyFrame) -> None:
-        """INFO and +OK from a client mean nothing."""
+        """Ignores INFO and +OK from a client."""
 
-    # -- what goes wrong
+    # -- errors
 
     def _on_broken_protocol(self) -> None:
         if self.identity is None:
@@ -592,14 +594,14 @@ class Session:
             self._on_unexpected(Op.OP_ERROR)
 
     def _on_unexpected(self, op: int) -> None:
-        """A verb nobody knows, or one that only a server may send."""
+        """Unknown verb, or one that only servers send."""
         name = Op(op).name.removeprefix("OP_")
         self.server.log.error(f"{self.name} - Client parser ERROR: {name}")
         self.refuse("Unknown Protocol Operation", CloseReason.PROTOCOL_VIOLATION)
 
     def _refuse_login(self, user: str, reason: CloseReason = CloseReason.AUTHENTICATION_FAILURE) -> None:
         if user and self.identity is None:
-            self.options = structs.replace(self.options, user=user)  # what AUTH.ERR shows
+            self.options = structs.replace(self.options, user=user)  # for the AUTH.ERR event
         who = f' - User "{quoted_text(user)}"' if user else ""
         self.server.log.error(f"{self.name} - authentication error{who}")
         self.refuse("Authorization Violation", reason)
@@ -612,8 +614,8 @@ class Session:
         self.refuse("Authentication Timeout", CloseReason.AUTHENTICATION_TIMEOUT)
 
     def _on_ping_timer(self) -> None:
-        """Pings a silent client, and an active one now and then; closes one that neither answers nor sends
-        anything."""
+        """Pings an idle client, and an active one periodically. Closes a client that neither answers pings
+        nor sends anything."""
         now = self.server.clock()
         active, self.connection.active = self.connection.active, False
         if active:

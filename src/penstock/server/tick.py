@@ -1,18 +1,18 @@
-"""The end of a tick: everything that was put off while sockets were read, in the one order that is right.
+"""The end of a tick: runs all deferred work in a fixed order.
 
-    1. apply        what was published to streams gets its sequence; acks are applied
-    2. write        what was applied goes to the operating system (and to the disk, with `sync: always`)
-    3. acknowledge  pub acks go into out buffers: never before their record was written
-    4. deliver      consumers pump messages into out buffers, after the acks of what they follow
-    5. flush        each connection that has something to send writes it in one call
+    1. apply        streams store the publishes of the tick; consumers apply acks
+    2. write        new records go to the operating system (and to the disk, with `sync: always`)
+    3. acknowledge  pub acks go into out buffers; the order 2, 3 ensures that their records are written
+    4. deliver      consumers deliver messages into out buffers, after the acks of the same messages
+    5. flush        each connection with output writes once
 
-One tick covers everything that was read since the last one: however many publishes arrived, each stream
-is written once and each connection is written to once. Code that puts work off calls `schedule()` (DirtyLists
-do by their `wake`); the event loop runs the tick once the sockets that were ready are read, or the one read
-that came alone runs it itself (`TickTrigger`). Sinks that have something to send need step 5 only.
+One tick covers all input since the last one: however many publishes arrived, each stream writes once and each
+connection writes once. Code that defers work calls `schedule()` (dirty lists do, through `wake`). The event
+loop runs the tick after it has read all ready sockets. A read that comes alone runs the tick itself
+(`TickTrigger`). Sinks with output need step 5 only.
 
-Rejected: acting at once where work arises. It would cost a system call a message, and it would spread the
-order above over every place that publishes.
+Rejected: acting immediately. It would cost a system call per message, and every place that publishes would
+    have to keep the order above.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Protocol
 from penstock import faults
 from penstock.kernels.wire.ticks import TickTrigger
 
-AGAIN_S = 0.1  # until what failed outside of any stream and consumer has its next tick
+AGAIN_S = 0.1  # delay of the next tick after a failure outside of streams and consumers
 
 
 class Engine(Protocol):
-    """What a tick needs of an account's JetStream."""
+    """What a tick needs from an account's JetStream engine."""
 
     def apply(self, now: int) -> None: ...
     def write(self) -> None: ...
@@ -44,10 +44,10 @@ class Tick:
 
     Args:
         loop: the event loop.
-        clock: now, ns since the epoch.
-        on_failure: told of what escaped an engine and is no Exception; the server stops on it. An engine
-            contains exceptions itself (jetstream/engine_tick.py); one that escapes all the same costs that
-            engine the rest of its tick, and the other accounts nothing.
+        clock: returns ns since 1970.
+        on_failure: called with a BaseException that is no Exception; the server then stops. Engines contain
+            exceptions (jetstream/engine_tick.py). An exception that still escapes costs that engine the rest
+            of its tick; other accounts are unaffected.
     """
 
     def __init__(
@@ -65,20 +65,20 @@ class Tick:
         self._timer_ns = 0
         self.trigger = TickTrigger(loop.call_soon, self._run)
         self.dirty_sinks = self.trigger.dirty_sinks
-        self.schedule = self.trigger.schedule  # there is work for the end of this tick
-        self.flush = self.trigger.flush  # step 5; True when a receiver among them is congested
+        self.schedule = self.trigger.schedule  # requests an end of tick
+        self.flush = self.trigger.flush  # step 5 only; True when a receiver is congested
 
     def add(self, engine: Engine) -> None:
         self._engines.append(engine)
         self.schedule()
 
     def remove(self, engine: Engine) -> None:
-        """The engine has been closed."""
+        """Removes a closed engine."""
         self._engines.remove(engine)
 
     def run_engines(self, now: int) -> None:
-        """Steps 1 to 4. An engine that fails in one of them has none of those that follow: acks of what was
-        not written must not leave."""
+        """Runs steps 1 to 4. An engine that fails in a step skips the following ones: acks for unwritten
+        records must not leave."""
         engines = list(self._engines)
         for engine in engines:
             try:
@@ -102,19 +102,19 @@ class Tick:
                 self._engine_failed(error, engine)
 
     def _without(self, failed: Engine, engines: list[Engine], error: Exception) -> list[Engine]:
-        """The engines that have the next step, when this one of them failed."""
+        """The engines that continue with the next step after `failed` raised."""
         self._engine_failed(error, failed)
         return [engine for engine in engines if engine is not failed]
 
-    def settle(self) -> None:
-        """Does at once what waits for the end of this tick."""
+    def run_now(self) -> None:
+        """Runs the end of this tick now if work is pending."""
         if not self._failed:
             self.run_engines(self._clock())
         self.flush()
 
     def stop(self) -> None:
-        """Does what is left; no more ticks and timers follow."""
-        self.settle()
+        """Runs pending work; no ticks or timers follow."""
+        self.run_now()
         self._engines = []
         if self._timer is not None:
             self._timer.cancel()
@@ -134,13 +134,14 @@ class Tick:
             self._end_failed(error)
 
     def _end_failed(self, error: Exception) -> None:
-        """The tick itself failed. Nothing schedules what it left undone, so another tick follows."""
+        """Handles a failure of the tick itself. Nothing else would schedule the remaining work, so retry
+        later."""
         faults.note("end of a tick", error)
         self._loop.call_later(AGAIN_S, self._again)
 
     def _again(self) -> None:
         self.schedule()
-        self._run()  # what schedule() asks for may be what failed
+        self._run()  # not schedule(), which may be what failed
 
     def _engine_failed(self, error: Exception, engine: Engine) -> None:
         faults.note("JetStream of an account", error)
@@ -155,12 +156,12 @@ class Tick:
             self.run_engines(self._clock())
         except Exception:
             raise  # _end_failed
-        except BaseException as error:  # acks of this tick must not leave
+        except BaseException as error:  # the acks of this tick must not leave
             self._fail(error)
             raise
 
     def _arm(self) -> None:
-        """Sets the one timer to the earliest deadline of all engines."""
+        """Sets the timer to the earliest deadline of all engines."""
         at = 0
         for engine in self._engines:
             try:

@@ -1,4 +1,4 @@
-"""The listener for WebSocket clients, as the options want it."""
+"""The listener for WebSocket clients: policy, TLS and users from the `websocket` block."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _TLS_FIELDS = ("tls_required", "tls_available", "tls_verify")
 
 
 class Websockets:
-    """WebSocket clients of a server.
+    """Accepts WebSocket clients of a server.
 
     Args:
-        server: who the clients are sessions of.
+        server: creates the sessions.
         options: the block `websocket`.
 
     Raises:
-        ConfigError: an allowed origin that is none.
+        ConfigError: an invalid allowed origin.
     """
 
     def __init__(self, server: Server, options: WebsocketOptions) -> None:
@@ -46,7 +46,7 @@ class Websockets:
 
     @property
     def url(self) -> str:
-        """What clients on this machine connect to: `ws://host:port`, `wss://host:port` with TLS."""
+        """URL for clients on this machine: `ws://host:port`, or `wss://host:port` with TLS."""
         host = self._options.host
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         return (
@@ -59,17 +59,17 @@ class Websockets:
 
     @property
     def auth_timeout_ns(self) -> int:
-        """How long these clients have for their CONNECT."""
+        """Time limit for CONNECT of these clients, ns."""
         return self._options.auth_timeout_ns or self._server.options.auth_timeout_ns
 
     def new_authenticator(self) -> Authenticator | None:
-        """Who may come, where the block says so; None = who the server's says. Operators decide for all."""
+        """The block's own authenticator; None = the server's. With operators, always the server's."""
         if not self._options.has_own_users or self._server.operators is not None:
             return None
         return ConfiguredUsers(self._server.options, self._options, self._server.passwords)
 
     async def open(self) -> None:
-        """Binds and listens. Raises ServerError, and ConfigError for files of TLS that can't be read."""
+        """Binds and listens. Raises ServerError, or ConfigError for unreadable TLS files."""
         options, context = self._options, None
         if options.tls is not None:
             from penstock.server.client_tls import context_of
@@ -88,7 +88,8 @@ class Websockets:
             log.warning("Websocket not configured with TLS. DO NOT USE IN PRODUCTION!")
 
     def prepared(self, options: WebsocketOptions) -> Callable[[], None]:
-        """What puts other options in force for new clients; files of TLS are read now. Raises ConfigError."""
+        """Returns a function that applies other options to new clients. Reads TLS files now. Raises
+        ConfigError."""
         policy, context = _policy(options), None
         if options.tls is not None:
             from penstock.server.client_tls import context_of
@@ -104,18 +105,19 @@ class Websockets:
         return commit
 
     def close(self) -> None:
-        """Stops listening; accepted connections stay."""
+        """Stops listening; accepted connections stay open."""
         self._listener.close()
 
     def info(self, info: dict[str, Any]) -> dict[str, Any]:
-        """INFO as these clients get it: of this listener, and silent about TLS inside the WebSocket."""
+        """INFO for these clients: with this listener's address, and without TLS, which is below the
+        WebSocket."""
         own = {name: value for name, value in info.items() if name not in _TLS_FIELDS}
         if self.authenticator is not None and self.authenticator.required:
             own["auth_required"] = True
         return own | {"host": self._options.host, "port": self.port}
 
     def shown(self) -> dict[str, Any]:
-        """What varz says of it."""
+        """The `websocket` object of varz."""
         options = self._options
         shown = {
             "host": options.host,
@@ -132,7 +134,7 @@ class Websockets:
         return WebsocketLayer(self._connection, self._policy, self._server.log.error)
 
     def _connection(self, cookies: dict[str, str], forwarded_for: str) -> ServerConnection:
-        """Of a client whose handshake is done. Its cookies say who it is, unless its CONNECT will."""
+        """The connection after the handshake. Cookies provide credentials unless CONNECT does."""
         options = self._options
         names = {
             "jwt": options.jwt_cookie,

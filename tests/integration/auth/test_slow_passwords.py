@@ -250,14 +250,14 @@ def test_the_hash_of_nobody_matches_nothing_and_costs_what_others_do() -> None:
 
 
 def test_networks_have_turns_and_users_within_them() -> None:
-    turns = PasswordQueue()
+    queue = PasswordQueue()
     for name, network, user in [
         *((f"a{number}", "net a", "joe") for number in range(3)),
         ("b", "net b", ""), ("c", "net a", "ann"), ("d", "net b", ""), ("e", "net c", "joe"),
     ]:  # fmt: skip
-        turns.add(network, user, job_named(name))
+        queue.add(network, user, job_named(name))
     order = []
-    while (job := turns.take()) is not None:
+    while (job := queue.take()) is not None:
         order.append(name_of(job))
     assert order == ["a0", "b", "e", "c", "d", "a1", "a2"]
 

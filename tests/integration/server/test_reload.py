@@ -27,7 +27,7 @@ from penstock.server.config.server_options import (
     WebsocketOptions,
 )
 from penstock.server.logging import logs
-from penstock.server.reload import changes, take_over
+from penstock.server.reload import apply_reload, changes
 from penstock.server.server import Server
 from penstock.testing import EmbeddedServer
 from tests.support.certificates import Certificates, make_certificates
@@ -507,8 +507,8 @@ async def test_clients_are_served_while_a_configuration_is_read() -> None:
             assert served.wait(30), "nothing was served while the configuration was read"
             return replace(server.options, max_payload=1000)
 
-        first = asyncio.create_task(take_over(server, load))
-        second = asyncio.create_task(take_over(server, lambda: replace(server.options, max_payload=2000)))
+        first = asyncio.create_task(apply_reload(server, load))
+        second = asyncio.create_task(apply_reload(server, lambda: replace(server.options, max_payload=2000)))
         async with await penstock.connect(server.url) as client:
             subscription = await client.subscribe("a")
             await client.publish("a", b"x")

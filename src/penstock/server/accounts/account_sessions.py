@@ -1,8 +1,9 @@
-"""Which sessions are in which account, so that a login asks about its own account's and no others.
+"""Sessions by account, so that a login checks only the sessions of its account.
 
-Invariant: a session is in one account's set from the moment it gets an identity until it is gone.
+Invariant: a session is in one account's set from the time it has an identity until it is closed.
 
-Rejected: counting those that are not yet closing (a session begins to close in many places and ends in one).
+Rejected: a counter of the sessions that are not closing. A session starts to close in many places and ends in
+    one.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ class AccountSessions:
         self._of: dict[str, set[Session]] = {}
 
     def move(self, session: Session, account: str) -> None:
-        """The session, with its identity of before, is in this account from now on."""
+        """Moves the session, which still has its previous identity, to this account."""
         self.leave(session)
         self._of.setdefault(account, set()).add(session)
 
     def leave(self, session: Session) -> None:
-        """The session is in no account any more."""
+        """Removes the session from its account."""
         if session.identity is None:
             return
         inside = self._of[session.identity.account]
@@ -34,7 +35,7 @@ class AccountSessions:
             del self._of[session.identity.account]
 
     def is_full(self, account: str, limit: int, new_session: Session) -> bool:
-        """Are there `limit` sessions, without the newcomer and without those that are closing?"""
+        """Whether the account has `limit` sessions, not counting the new one and those that are closing."""
         inside = self._of.get(account, ())
         if len(inside) < limit:
             return False

@@ -1,9 +1,9 @@
-"""Accounts as the options say: when they are made, and again at each reload.
+"""Applies options and tokens to accounts, when they are created and at each reload.
 
-`furnish` gives an account what its options say of it, whether it is new or not; `renew` does that for all,
-makes those that are new and their imports (`share`); `forget_gone` lets those go that are no longer
-configured. The clients of an account that is gone have been closed, or moved, by the authenticator; its
-streams stay on the disk. `close_excess` ends the youngest connections of accounts that have too many now.
+`configure_account` applies the options to one account. `renew` does so for all, creates missing accounts, and
+sets up imports (`share`). `remove_unconfigured` drops accounts that are no longer configured: the
+authenticator has closed or moved their clients, and their streams stay on disk. `close_excess` closes the
+youngest connections above an account's limit.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from penstock.server.server import Server
 
 
-def furnish(server: Server, account: Account) -> None:
-    """Mappings; the top-level ones are those of the global account, other accounts have their own."""
+def configure_account(server: Server, account: Account) -> None:
+    """Sets the mappings: the top-level ones for the global account, their own for other accounts."""
     options = server.options
     own = server.account_options(account.name)
     mappings = options.mappings if account.name == GLOBAL_ACCOUNT else own.mappings if own else ()
@@ -33,23 +33,23 @@ def furnish(server: Server, account: Account) -> None:
 
 
 def renew(server: Server) -> None:
-    """Makes the accounts of a running server what its options say now."""
+    """Applies the current options to all accounts of a running server."""
     configured = _configured(server)
     for name in configured:
         if name in server.accounts:
-            furnish(server, server.accounts[name])
+            configure_account(server, server.accounts[name])
         else:
             server.account(name)
-    _tell_sessions(server)
+    _update_sessions(server)
 
 
-def refurnish(server: Server, name: str) -> None:
-    """One account is what its token says now, for those who are in it as well."""
-    furnish(server, server.account(name))
-    _tell_sessions(server)
+def reconfigure_account(server: Server, name: str) -> None:
+    """Applies the current token to one account and its sessions."""
+    configure_account(server, server.account(name))
+    _update_sessions(server)
 
 
-def _tell_sessions(server: Server) -> None:
+def _update_sessions(server: Server) -> None:
     for session in server.sessions.values():
         if session.identity is not None and session.identity.account in server.accounts:
             session.ingress.mapper = server.accounts[session.identity.account].mapper
@@ -58,7 +58,7 @@ def _tell_sessions(server: Server) -> None:
 
 
 def share(server: Server) -> None:
-    """Makes imports what the options say; their accounts are there. Imports that stay keep their requests."""
+    """Sets up imports for the current options. Unchanged imports keep their pending requests."""
     if server.service_requests is None and any(own.imports for own in server.all_account_options()):
         from penstock.server.accounts.service_requests import (
             ServiceRequests,  # most configurations share nothing
@@ -70,15 +70,15 @@ def share(server: Server) -> None:
 
 
 def _configured(server: Server) -> set[str]:
-    """Accounts that are there whether somebody is in them or not."""
+    """Names of the accounts that exist even without sessions."""
     named = {account.name for account in server.options.accounts}
     known = set(server.operators.known) if server.operators is not None else set()
     own = {server.options.system_account} if server.options.has_system_account else set()
     return named | known | own | {GLOBAL_ACCOUNT}
 
 
-def forget_gone(server: Server) -> None:
-    """Lets accounts go that are no longer configured; nobody is in them any more."""
+def remove_unconfigured(server: Server) -> None:
+    """Removes accounts that are neither configured nor in use."""
     configured = _configured(server)
     inhabited = {
         session.identity.account
@@ -91,8 +91,8 @@ def forget_gone(server: Server) -> None:
 
 
 def close_excess(server: Server) -> None:
-    """Closes what an account has above its `max_connections`: the youngest, where the official server's
-    choice is its map's. Who is waiting to be let in is not counted yet."""
+    """Closes connections above an account's `max_connections`, the youngest first. (The official server's
+    order is random.) Sessions that are still authenticating do not count."""
     counts: dict[str, int] = {}
     for session in tuple(server.sessions.values()):
         if session.identity is None or session.connection.close_reason is not None:

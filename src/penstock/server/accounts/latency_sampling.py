@@ -1,7 +1,7 @@
-"""Which requests of an exported service are measured: by chance, or because their headers ask for it.
+"""Decides which requests to an exported service are measured: by sampling, or by tracing headers.
 
-Headers of four kinds of tracing are understood, as by the official server: Uber's, B3 (several headers or
-one) and the W3C's trace context.
+Supports the same four header formats as the official server: Uber, B3 (several headers or one) and W3C trace
+context.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Headers = dict[str, list[str]]
 
 
 def sampled(sampling: int, header: bytes, percent: int) -> Headers | None:
-    """Is a request measured?
+    """Whether to measure a request.
 
     Args:
-        sampling: percent; 0 = by headers alone.
-        header: its header block, b"" for none.
-        percent: drawn evenly from 0..99.
+        sampling: percent; 0 = by headers only.
+        header: header block of the request; b"" = none.
+        percent: uniformly distributed integer in 0..99.
 
     Returns:
-        The headers that made it so, {} for chance, None when it is not measured.
+        The headers that requested it, {} for sampling, None when it is not measured.
     """
     if sampling >= 100 or (sampling > 0 and percent <= sampling):
         return {}
@@ -42,7 +42,7 @@ def sampled(sampling: int, header: bytes, percent: int) -> Headers | None:
 
 
 def by_headers(found: Headers) -> Headers | None:
-    """The tracing headers, when they ask for a measurement."""
+    """The tracing headers, if they request a measurement."""
     if UBER in found:
         words = found[UBER][0].split(":")
         flags = _hexadecimal(words[3], 2) if len(words) == 4 else None
@@ -75,5 +75,5 @@ def _hexadecimal(text: str, digits: int) -> int | None:
 
 
 def _canonical(name: str) -> str:
-    """`x-b3-TraceId` is `X-B3-Traceid`."""
+    """Canonical MIME header name: `x-b3-TraceId` becomes `X-B3-Traceid`."""
     return "-".join(word.capitalize() for word in name.split("-"))

@@ -1,9 +1,9 @@
-"""Imports and exports in a running server: who asks a service, how long it took, when it took too long.
+"""Imports and exports of a running server: request info and latency of imported services.
 
-`ServiceRequests` holds the server's Exchange and gives it what it asks for. Requests to a service carry the
-header `Nats-Request-Info`: the asking account and the round trip time of its connection; with `share`,
-everything about the connection. A service with `latency` has its requests measured; measurements are
-published in the account that exports it, in the official server's form.
+`ServiceRequests` owns the server's ImportRouter and provides its callbacks. Requests to a service carry the
+header `Nats-Request-Info`: the requesting account and the round trip time of its connection; with `share`,
+all details of the connection. Requests to a service with `latency` are measured; measurements are published
+in the exporting account, in the official server's format.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ _FAILURES = {
 
 
 class ServiceRequests:
-    """What accounts of a server exchange.
+    """Imports and exports of a server's accounts.
 
-    Args: server: whose accounts these are.
+    Args:
+        server: the server.
     """
 
     def __init__(self, server: Server) -> None:
@@ -58,10 +59,10 @@ class ServiceRequests:
         )
 
     def set_up(self) -> None:
-        """Makes imports those of the server's options; accounts that are new come to be."""
+        """Sets up the imports of the current options; creates missing accounts."""
         server = self._server
         if self._is_looking_up:
-            return  # an account that an import named is read just now
+            return  # called recursively while an imported account is resolved
         self._is_looking_up = True
         try:
             self._look_up_exporters()
@@ -79,7 +80,7 @@ class ServiceRequests:
         self.import_router.set_up({name: server.account(name) for name in sharing}, sharing)
 
     def _look_up_exporters(self) -> None:
-        """Accounts that are known by their tokens import from others that nobody asked for yet."""
+        """Resolves the accounts from which known accounts import."""
         operators = self._server.operators
         if operators is None:
             return
@@ -98,12 +99,12 @@ class ServiceRequests:
         self._unknown.clear()
 
     def close(self) -> None:
-        """Watches no more."""
+        """Cancels the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    # -- time
+    # -- timeouts
 
     def _watch(self) -> None:
         if self._timer is None:
@@ -116,10 +117,10 @@ class ServiceRequests:
         if self.import_router.expire(self._server.clock()):
             self._watch()
 
-    # -- who asks
+    # -- request info
 
-    def about(self, origin: Sink | None, share: bool) -> dict[str, Any]:
-        """A connection, as another account may know it; {} when there is none."""
+    def request_info(self, origin: Sink | None, share: bool) -> dict[str, Any]:
+        """Request info about a connection, for another account; {} when there is no connection."""
         session: Session | None = getattr(origin, "owner", None)
         if session is None or session.identity is None:
             return {}
@@ -131,14 +132,15 @@ class ServiceRequests:
         return brief
 
     def _describe(self, origin: Sink | None, share: bool) -> bytes:
-        about = self.about(origin, share)
+        about = self.request_info(origin, share)
         return msgspec.json.encode(about) if about else b""
 
     def _chain(self, importer: str, header: bytes, origin: Sink | None, share: bool) -> bytes:
-        """The request came to `importer` by an import: who asked first stays, and is told the way."""
+        """Request info for a request that reached `importer` by an import: the original client's, with the
+        path."""
         try:
-            told = headers.value_of(header, headers.REQUEST_INFO) or b""
-            about = msgspec.json.decode(told, type=dict[str, Any])
+            info = headers.value_of(header, headers.REQUEST_INFO) or b""
+            about = msgspec.json.decode(info, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self._describe(origin, share)
         about["svc"] = importer
@@ -167,7 +169,7 @@ class ServiceRequests:
 
         return measure
 
-    def tell(self, account: str, latency: Latency, fields: dict[str, Any]) -> None:
+    def publish_measurement(self, account: str, latency: Latency, fields: dict[str, Any]) -> None:
         """Publishes a measurement in the exporting account."""
         server = self._server
         page = {
@@ -184,7 +186,7 @@ class ServiceRequests:
 
 
 class ServiceRequest:
-    """The measurement of one request."""
+    """Measures one request."""
 
     def __init__(
         self,
@@ -195,7 +197,7 @@ class ServiceRequest:
         share: bool,
         trace: dict[str, list[str]],
     ) -> None:
-        self._crossings = service_requests
+        self._service_requests = service_requests
         self._exporter = exporter
         self._latency = latency
         self._origin = origin
@@ -205,30 +207,30 @@ class ServiceRequest:
         self._rtt = _rtt(origin)
 
     def answered(self, origin: Sink | None) -> None:
-        """The first answer came, from `origin`."""
-        took = self._crossings.now - self._since
+        """The first reply came, from `origin`."""
+        took = self._service_requests.now - self._since
         requestor_rtt, responder_rtt = _rtt(self._origin), _rtt(origin)
         fields: dict[str, Any] = {"status": 200}
         for name, who, share in (("requestor", self._origin, self._share), ("responder", origin, True)):
-            about = self._crossings.about(who, share)
+            about = self._service_requests.request_info(who, share)
             if about:
                 fields[name] = about
-        self._tell(fields, requestor_rtt, service=max(took - responder_rtt, 0), total=requestor_rtt + took)
+        self._publish(fields, requestor_rtt, service=max(took - responder_rtt, 0), total=requestor_rtt + took)
 
     def ended(self, why: int) -> None:
-        """No answer came."""
+        """The request ended without a reply."""
         if why in _FAILURES:
             self.fail(*_FAILURES[ReplyEnd(why)])
 
     def fail(self, status: int, text: str) -> None:
-        """Tells of a request that was not answered."""
+        """Publishes the measurement of a request without reply."""
         fields: dict[str, Any] = {"status": status, "description": text}
-        about = self._crossings.about(self._origin, self._share)
+        about = self._service_requests.request_info(self._origin, self._share)
         if about:
             fields["requestor"] = about
-        self._tell(fields, _rtt(self._origin), service=0, total=0)
+        self._publish(fields, _rtt(self._origin), service=0, total=0)
 
-    def _tell(self, fields: dict[str, Any], rtt: int, *, service: int, total: int) -> None:
+    def _publish(self, fields: dict[str, Any], rtt: int, *, service: int, total: int) -> None:
         if self._trace:
             fields["header"] = self._trace
         fields |= {
@@ -237,7 +239,7 @@ class ServiceRequest:
             "system": 0,
             "total": total,
         }
-        self._crossings.tell(self._exporter, self._latency, fields)
+        self._service_requests.publish_measurement(self._exporter, self._latency, fields)
 
 
 def _rtt(sink: Sink | None) -> int:

@@ -1,1 +1,9 @@
-"""Who may connect: users, tokens, keys, certificates, operators and auth callout."""
+"""Authentication and authorization of clients.
+
+- `authenticator`, `passwords`: users of the options. `certificate_users`, `pinned_certs`: client
+  certificates.
+- `operators`, `account_claims`, `activations`, `resolver`, `claims_service`: operator mode, with JWTs.
+- `auth_callout`, `callout_policies`: authentication by a service among the clients.
+- `session_permissions`: enforces permissions on a connection. `trusted_proxies`: proxies that sign the nonce.
+- `client_identity`: credentials and log name of a session.
+"""

@@ -1,10 +1,10 @@
-"""What an account's or a user's token means to this server: its claims as the options of nats.conf.
+"""Converts account and user claims to the options of nats.conf.
 
-Pure translation, no keys and no clock: who signed a token and whether it holds just now is checked in
-`operators`. Numbers differ: in claims -1 is no limit and 0 lets nothing through; JetStream limits of 0
-streams or consumers are no limits, and no storage at all is no JetStream.
+Pure conversion, without keys and clock: `operators` checks signatures and validity. Conventions differ: in
+claims -1 is no limit and 0 permits nothing; JetStream limits of 0 streams or consumers are no limits, and no
+storage of either kind means no JetStream.
 
-Tiers of JetStream limits are by replicas; which one holds is the engine's to say.
+Tiers of JetStream limits are by replicas; the engine selects the tier.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _RESPONSES = {"Stream": ResponseType.STREAMED, "Chunked": ResponseType.CHUNKED}
 
 
 def permissions_of(given: claims.PermissionsClaim) -> Permissions | None:
-    """Permissions of a user, or the default ones of an account; None = everything is allowed.
+    """Permissions of a user, or an account's default permissions; None = no restrictions.
 
-    Raises ConfigError when a filter is none.
+    Raises ConfigError for an invalid filter.
     """
     if given.is_empty:
         return None
@@ -64,14 +64,14 @@ def _subjects(given: claims.PermissionClaim, *, queues: bool) -> SubjectPermissi
 def account_options(
     account: claims.AccountClaims, is_activated: Callable[[claims.ImportClaim], bool]
 ) -> AccountOptions:
-    """An account as nats.conf would have it.
+    """Converts account claims to account options.
 
     Args:
-        account: its claims, which have no problems.
-        is_activated: does the token of an import give leave for it?
+        account: claims without problems.
+        is_activated: whether the activation token of an import is valid.
 
     Raises:
-        ConfigError: mappings that can't be.
+        ConfigError: invalid mappings.
     """
     body, limits = account.nats, account.nats.limits
     return AccountOptions(
@@ -95,7 +95,7 @@ def _trace(given: claims.TraceClaim | None) -> MessageTrace | None:
 
 
 def jetstream_of(limits: claims.OperatorLimits) -> AccountJetStream | None:
-    """JetStream of an account; None = it has none."""
+    """JetStream limits of an account; None = no JetStream."""
     if not limits.has_jetstream:
         return None
     tiers = limits.tiered_limits
@@ -154,12 +154,12 @@ def _export(one: claims.ExportClaim) -> AnyExport:
 
 def _import(one: claims.ImportClaim, activated: bool) -> AnyImport:
     if one.type == "stream":
-        # The old field `to` of a stream import is a prefix; `local_subject` says it whole.
+        # The deprecated field `to` of a stream import is a prefix; `local_subject` is the whole subject.
         to = one.local_subject or (f"{one.to}.{one.subject}" if one.to else "")
         return StreamImport(
             account=one.account, subject=one.subject, to=to, allow_trace=one.allow_trace, activated=activated
         )
-    # The old form of a service import has the local subject in `subject`, and the remote one in `to`.
+    # The deprecated form of a service import has the local subject in `subject` and the remote one in `to`.
     subject, to = (
         (one.subject, one.local_subject) if one.local_subject else (one.to or one.subject, one.subject)
     )
@@ -167,6 +167,6 @@ def _import(one: claims.ImportClaim, activated: bool) -> AnyImport:
 
 
 def connection_types_of(user: claims.UserLimits) -> frozenset[str] | None:
-    """How a user may come in; empty = any way, None = no way that is known here."""
+    """Connection types a user may use; empty = all, None = none that this server supports."""
     known = frozenset(kind.upper() for kind in user.allowed_connection_types) & CONNECTION_TYPES
     return known if known or not user.allowed_connection_types else None

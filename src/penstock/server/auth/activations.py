@@ -1,7 +1,7 @@
-"""Activations: tokens with which an exporting account lets another one import.
+"""Activations: tokens by which an exporting account permits another account's import.
 
-An import that needs one holds from the activation's beginning until it expires, the exporting account revokes
-it, or somebody else than that account (or one of its signing keys) turns out to have signed it.
+An activation is valid from its start until it expires or the exporting account revokes it, and only if that
+account or one of its signing keys signed it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from penstock.protocol.jwt import decode_activation
 
 
 def holds(importer: AccountClaims, one: ImportClaim, exporter: AccountClaims, now_s: int) -> bool:
-    """Does the token of an import come from the exporting account, for this account and subject, just now?"""
+    """Whether an import's token is from the exporting account, for this account and subject, and valid
+    now."""
     try:
         activation = decode_activation(one.token)
     except MisuseError:
@@ -30,7 +31,7 @@ def holds(importer: AccountClaims, one: ImportClaim, exporter: AccountClaims, no
 
 
 def next_change(importer: AccountClaims, now_s: int) -> int:
-    """When the next one of an account's activations begins or expires, s since 1970; 0 = none will."""
+    """Time at which the next activation of an account begins or expires, s since 1970; 0 = none."""
     found = []
     for one in importer.nats.imports:
         if not one.token:

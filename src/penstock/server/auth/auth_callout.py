@@ -1,18 +1,18 @@
-"""Auth callout: a service among the clients decides who another client is.
+"""Auth callout: a service among the clients authenticates other clients.
 
-A client that the configuration does not let in (or whose account leaves it to a service) is described in a
-token that the server signs, and published to `$SYS.REQ.USER.AUTH` in the service's account. The answer is a
-token of the service with the token of a user in it: for just the key that was made for this question, to just
-this server. It places the client in an account, with permissions and perhaps an end.
+The server describes a client that the configuration does not accept (or whose account delegates to a service)
+in a token that it signs, and publishes it to `$SYS.REQ.USER.AUTH` in the service's account. The reply is a
+token of the service that contains a user token. It is valid only for the key generated for this request, and
+for this server. It assigns the account, the permissions and optionally an expiry.
 
-Until the answer is there the client is not read from; without one in time it is refused. The service itself
-logs in as one of `auth_users`, whom nobody is asked about. Who is in the service's account may not publish to
-the subject of questions.
+The server does not read from the client until the reply arrives, and refuses it after a timeout. The service
+itself logs in as one of `auth_users`, who are exempt. Users in the service's account may not publish to the
+request subject.
 
-With a curve key (`xkey`) the question is sealed for the service, and names the server's own key in a header;
-an answer may be sealed in turn, and then needs no signature that is known.
+With a curve key (`xkey`) the request is encrypted for the service, and a header names the server's own curve
+key. An encrypted reply needs no trusted signature, because encryption authenticates the sender.
 
-Who is asked, and whose answers count, is in `callout_policies`.
+`callout_policies` decides which service is asked and which replies are trusted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from penstock.protocol.nkeys import KeyPair, Prefix, is_public
 from penstock.routing.permissions import PermissionEntry, Permissions
 from penstock.server.auth.account_claims import connection_types_of, permissions_of
 from penstock.server.auth.authenticator import Credentials, Identity
-from penstock.server.auth.callout_policies import Policy, Service
+from penstock.server.auth.callout_policies import CalloutPolicy, CalloutService
 from penstock.server.auth.operators import time_left_ns
 from penstock.server.config.option_checks import NS
 from penstock.server.server_identity import VERSION
@@ -53,35 +53,35 @@ Decided = Callable[[Identity | None], None]
 
 
 class AuthCallout:
-    """Asks services about clients.
+    """Sends auth callout requests and checks the replies.
 
     Args:
-        server: has the accounts, the clock, and keys.
-        policy: whom to ask, and whose answers count.
+        server: accounts, clock and keys.
+        policy: selects the service and checks its replies.
     """
 
-    def __init__(self, server: Server, policy: Policy) -> None:
+    def __init__(self, server: Server, policy: CalloutPolicy) -> None:
         self._server = server
         self._policy = policy
-        assert server.key is not None  # there is one where services may be asked
+        assert server.key is not None  # exists if auth callout is configured
         assert server.curve_key is not None
         self._key, self._curve_key = server.key, server.curve_key
         self._new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
 
-    def service(self, credentials: Credentials, identity: Identity | None) -> Service | None:
-        """Who decides about this client, whom its credentials let in, or did not; None = nobody else does."""
+    def service(self, credentials: Credentials, identity: Identity | None) -> CalloutService | None:
+        """The service that must authenticate this client; None = the result of the credentials stands."""
         return self._policy.service(credentials, identity)
 
     def let_in(self, identity: Identity) -> Identity:
-        """Who is in a service's account asks no questions in the server's name."""
+        """Denies publishing to the request subject for users in a service's account."""
         if not self._policy.asks_in(identity.account):
             return identity
         permissions = identity.permissions or Permissions()
         denied = replace(permissions.publish, deny=(*permissions.publish.deny, PermissionEntry(SUBJECT)))
         return structs.replace(identity, permissions=replace(permissions, publish=denied))
 
-    def ask(self, service: Service, session: Session, given: ConnectMessage, decided: Decided) -> None:
-        """Asks about a client; `decided` is called once, soon or when the time for it is over."""
+    def ask(self, service: CalloutService, session: Session, given: ConnectMessage, decided: Decided) -> None:
+        """Sends a request about a client. Calls `decided` once, with the reply or after the timeout."""
         server, account = self._server, self._server.account(service.account)
         user = KeyPair.from_bytes(Prefix.USER, os.urandom(32))
         reply = f"$SYS._INBOX.{self._new_id()}".encode()
@@ -96,7 +96,7 @@ class AuthCallout:
             account.unsubscribe(subscription)
             if why:
                 server.log.warning(f"{session.name} - {why}")
-            loop.call_soon(decided, identity)  # the answer is being routed: nothing else may be meanwhile
+            loop.call_soon(decided, identity)  # a callback must not run while the reply is routed
 
         def answered(
             subject: bytes, again: bytes, header: bytes, payload: bytes, origin: Sink | None
@@ -119,9 +119,9 @@ class AuthCallout:
         if not account.publish(SUBJECT.encode(), question, reply=reply, header=header):
             end(None, f"auth callout: nobody listens to {SUBJECT} in account {account.name}")
 
-    # -- the question
+    # -- request
 
-    def _question(self, service: Service, session: Session, given: ConnectMessage, user: str) -> str:
+    def _question(self, service: CalloutService, session: Session, given: ConnectMessage, user: str) -> str:
         server = self._server
         host, _ = session.connection.peer
         about: dict[str, Any] = {
@@ -171,10 +171,10 @@ class AuthCallout:
         )
         return encode(claims, self._key, now_s=now_s)
 
-    # -- the answer
+    # -- reply
 
-    def _identity(self, service: Service, payload: bytes, expected: str) -> Identity:
-        """Who the client is. Raises MisuseError or ConfigError."""
+    def _identity(self, service: CalloutService, payload: bytes, expected: str) -> Identity:
+        """The identity from a reply. Raises MisuseError or ConfigError."""
         if not payload:
             raise MisuseError(f'auth callout violation: "no reason supplied" on account {service.account!r}')
         is_sealed = bool(service.xkey) and not payload.startswith(TOKEN_START)
@@ -189,7 +189,7 @@ class AuthCallout:
             raise MisuseError("auth callout violation: auth callout response is not for expected user")
         if answer.audience != self._server.server_id:
             raise MisuseError("auth callout violation: auth callout response is not for server")
-        if not is_sealed:  # who could seal it, was asked
+        if not is_sealed:  # encryption authenticates the service
             self._policy.check_signer(service, answer)
         if answer.nats.get("error"):
             raise MisuseError(f"auth callout service returned an error: {answer.nats['error']}")
@@ -203,22 +203,22 @@ class AuthCallout:
             raise MisuseError(f"Expected authorized user of {expected!r} but got {user.subject!r}")
         return self._placed(service, user)
 
-    def _placed(self, service: Service, user: UserClaims) -> Identity:
-        place = self._policy.place(service, user)
-        if connection_types_of(place.limits) is None:
+    def _placed(self, service: CalloutService, user: UserClaims) -> Identity:
+        placement = self._policy.placement(service, user)
+        if connection_types_of(placement.limits) is None:
             raise MisuseError("authorized user using invalid connection type")
         expires_ns = user.expires * NS
-        if place.limits.times:
-            ends_ns = self._server.clock() + time_left_ns(place.limits, self._server.clock())
+        if placement.limits.times:
+            ends_ns = self._server.clock() + time_left_ns(placement.limits, self._server.clock())
             expires_ns = min(expires_ns or ends_ns, ends_ns)
-        permissions = permissions_of(place.limits)
+        permissions = permissions_of(placement.limits)
         identity = Identity(
-            account=place.account,
+            account=placement.account,
             user=user.name or user.subject,
-            permissions=place.default_permissions if permissions is None else permissions,
-            issuer_key=place.account,
+            permissions=placement.default_permissions if permissions is None else permissions,
+            issuer_key=placement.account,
             expires_ns=expires_ns,
-            proxy_required=place.limits.proxy_required,
+            proxy_required=placement.limits.proxy_required,
         )
         return self.let_in(identity)
 

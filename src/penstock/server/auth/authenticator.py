@@ -1,10 +1,10 @@
-"""Who may connect: the credentials of a CONNECT against those of the options.
+"""Authentication: checks the credentials of CONNECT against the options.
 
-One user with a password, a token, or users, each in its account; nothing configured lets everybody in. A user
-is known by its password, by the signature of its nkey under the nonce of INFO, or by the certificate its TLS
-handshake showed. Where operators are trusted, `operator_auth` decides instead, by tokens.
+Options may have one user with a password, a token, or users, each in an account; without any of them every
+client is accepted. A user is identified by password, by the nkey's signature of the nonce, or by its TLS
+certificate. With operators, `operators.Operators` authenticates by JWT instead.
 
-How passwords are compared, and what to do about those that take long, is in `passwords`.
+`passwords` compares passwords, and moves slow comparisons to threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["GLOBAL_ACCOUNT", "Authenticator", "ConfiguredUsers", "Credentials", 
 
 
 class Credentials(Struct, frozen=True):
-    """What a client shows of itself; empty = not shown."""
+    """Credentials of a client; empty = not provided."""
 
     user: str = ""
     password: str = ""
@@ -33,64 +33,66 @@ class Credentials(Struct, frozen=True):
     sig: str = ""
     jwt: str = ""
     nonce: str = ""
-    """What the client had to sign."""
+    """The nonce that the client had to sign."""
     host: str = ""
-    """The address it comes from."""
+    """The client's address."""
     connection_type: str = "STANDARD"
     certificate: bytes | None = None
-    """Its TLS certificate, DER, where that says who it is; b"" = it has none, None = it says nothing."""
+    """The TLS certificate, DER, with certificate authentication; b"" = the client has none, None = not
+    used."""
 
     @property
-    def names_nobody(self) -> bool:
-        """Nothing is shown that a configured user could be known by."""
+    def is_anonymous(self) -> bool:
+        """Whether no credential identifies a configured user."""
         return not (self.user or self.password or self.token or self.nkey)
 
 
 class Identity(Struct, frozen=True):
-    """Who a connection is: its account, the name that logs and connz show, and what it may do."""
+    """The authenticated identity: account, user name (for logs and connz) and permissions."""
 
     account: str
     user: str
     permissions: Permissions | None = None
     claims: UserClaims | None = None
-    """What the user's token says, where one let it in; limits as its signing key's scope has them."""
+    """Claims of the user's JWT, with the limits of its signing key's scope; None without JWT."""
     issuer_key: str = ""
-    """Whose signature, or whose configuration, makes the owner of an nkey a user."""
+    """The key, or account, that issued the nkey user."""
     expires_ns: int = 0
-    """When it must go; 0 = never."""
+    """Time at which the session expires, ns since 1970; 0 = never."""
     proxy_required: bool = False
-    """It must come through a proxy that is trusted."""
+    """The client must connect through a trusted proxy."""
     max_payload: int = -1
-    """Most bytes of a message; -1 = as many as its account and the server allow."""
+    """Maximum bytes of a message; -1 = the limit of account and server."""
     max_subscriptions: int = -1
-    """Most subscriptions; -1 = as many as its account and the server allow."""
+    """Maximum subscriptions; -1 = the limit of account and server."""
 
 
 class Authenticator(Protocol):
     """Checks credentials."""
 
     required: bool
-    """What INFO says as auth_required."""
+    """`auth_required` of INFO."""
     needs_nonce: bool
-    """INFO brings something to sign."""
+    """Whether INFO contains a nonce."""
 
     def check(self, credentials: Credentials) -> Identity | None:
-        """The identity these credentials prove; None when they are refused."""
+        """The identity for these credentials; None when they are refused."""
 
     def is_slow(self, credentials: Credentials) -> bool:
-        """May `check` take so long that a thread should do it? It is one that any thread may do then."""
+        """Whether `check` may take so long that a thread should run it. `check` is thread-safe in that
+        case."""
 
     def has_user(self, name: str) -> bool:
-        """Is there a user of this name, as far as they are known before they come?"""
+        """Whether a user of this name is configured."""
 
 
 class ConfiguredUsers:
-    """The users of the options.
+    """Authenticates the users of the options.
 
     Args:
-        options: the server's.
-        websocket: where its clients have a single user, a token or a `no_auth_user` of their own.
-        passwords: knows what was proven before a reload; None = nothing was.
+        options: the server's options.
+        websocket: for WebSocket clients, if the block has its own user, token or `no_auth_user`.
+        passwords: cache of verified passwords, kept across reloads; None = a new one.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class ConfiguredUsers:
         single = websocket or options
         self._token = single.token
         self._users = {user.name: user for user in options.all_users()}
-        # The official server has no such thing for WebSocket clients' own user.
+        # The official server has no such option for the WebSocket block's own user.
         self._proxy_required = websocket is None and options.proxy_required
         if single.user:
             self._users[single.user] = User(
@@ -128,13 +130,13 @@ class ConfiguredUsers:
             return self._signer(credentials)
         if credentials.certificate is not None:
             return self._mapped(credentials, credentials.certificate)
-        if self._no_auth_user and credentials.names_nobody:
+        if self._no_auth_user and credentials.is_anonymous:
             return _identity(self._users[self._no_auth_user], credentials)
         known = self._users.get(credentials.user)
         if known is not None and (known.nkey or (self._maps and not known.password)):
-            known = None  # it is known by its key or its certificate, which isn't shown here
-        # Every failure takes as long as a comparison: time must not tell which names exist. Where there are
-        # bcrypt hashes that is the time of one, for an unknown name and for a plain password, too.
+            known = None  # identified by key or certificate, which is not provided here
+        # Every failure takes as long as a comparison, so that timing does not reveal user names. With bcrypt
+        # hashes that is the time of one hash, for unknown names and plain passwords as well.
         expected = known.password if known is not None else self._stand_in or "\x00"
         matches = self._passwords.match(credentials.password, expected)
         if not matches and self._stand_in and not is_bcrypt(expected):
@@ -144,10 +146,10 @@ class ConfiguredUsers:
     def is_slow(self, credentials: Credentials) -> bool:
         if self._token:
             return self._passwords.is_slow(credentials.token, self._token)
-        if not self._stand_in or (self._no_auth_user and credentials.names_nobody):
+        if not self._stand_in or (self._no_auth_user and credentials.is_anonymous):
             return False
         if credentials.certificate is not None:
-            return True  # whose it is, only `check` finds out
+            return True  # only `check` can tell whose it is
         known = self._users.get(credentials.user)
         if known is None or not known.password:
             return True
@@ -159,7 +161,7 @@ class ConfiguredUsers:
         return name in self._users
 
     def _signer(self, credentials: Credentials) -> Identity | None:
-        """The user of an nkey, when the signature is its own."""
+        """The user of an nkey, if the signature is valid."""
         known = self._users.get(credentials.nkey)
         if known is None or not known.nkey:
             return None
@@ -168,7 +170,7 @@ class ConfiguredUsers:
         return _identity(known, credentials)
 
     def _mapped(self, credentials: Credentials, certificate: bytes) -> Identity | None:
-        """The user of a certificate; a password, if it has one, must be given as well."""
+        """The user of a certificate. If the user has a password, it must match as well."""
         if not certificate:
             return None
         from penstock.server.auth.certificate_users import user_of
@@ -199,7 +201,7 @@ def _identity(user: User, credentials: Credentials) -> Identity | None:
 
 
 def is_signed(credentials: Credentials, public: str) -> bool:
-    """Did the owner of a public key sign the nonce? In base64 of either alphabet."""
+    """Whether the owner of the public key signed the nonce. Accepts both base64 alphabets."""
     from penstock.protocol.nkeys import verify
 
     signature = _signature(credentials.sig)
@@ -207,7 +209,7 @@ def is_signed(credentials: Credentials, public: str) -> bool:
 
 
 def _signature(text: str) -> bytes:
-    """The bytes of a signature: base64url without padding, or else standard base64; b"" = neither."""
+    """Decodes a signature: base64url without padding, or standard base64; b"" = neither."""
     from base64 import b64decode, urlsafe_b64decode
 
     try:

@@ -1,13 +1,14 @@
-"""Who is asked about a client, and whose answers count: as nats.conf says, or as accounts' tokens say.
+"""Auth callout policies: which service authenticates a client, and which replies are trusted.
 
-With nats.conf there is one service. It is asked about everybody whom the configuration doesn't let in, and
-about configured users of `allowed_accounts`; its issuer signs answers and users, and the audience of a user's
-token names the account.
+With nats.conf there is one service. It authenticates clients that the configuration does not accept, and
+configured users of `allowed_accounts`. Its issuer signs replies and user tokens; the audience of a user token
+is the account name.
 
-With operators each account may leave its users to a service of its own (`authorization` in its claims). A
-client has to show a token of the account that holds before the service is asked; that it only says where to
-ask is what `default_sentinel` is for. Answers are signed by the account or its signing keys. The account that
-issued a user's token is the one the user comes to: the service's, or one of its `allowed_accounts`.
+With operators, each account may delegate its users to a service (`authorization` in its claims). The client
+must provide a valid token of the account before the service is asked; for clients without a token,
+`default_sentinel` provides one. The account or its signing keys sign replies. The issuer account of the user
+token is the user's
+account: the service's, or one of its `allowed_accounts`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from penstock.server.config.server_options import GLOBAL_ACCOUNT, CalloutOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """Who is asked.
+class CalloutService:
+    """The service for one client.
 
-    account: where it listens. subject: what the question's token is about. xkey: its curve key, "" for none.
-    token: the client's, as the service is told.
+    account: account in which the service listens.
+    subject: subject of the request token.
+    xkey: curve key of the service; "" = unencrypted.
+    token: the client's token, for the request.
     """
 
     account: str
@@ -38,64 +41,68 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a user comes to: its account, its own limits, and the permissions of users who have none."""
+class UserPlacement:
+    """The assignment of a user: account, limits, and default permissions of the account."""
 
     account: str
     limits: UserLimits
     default_permissions: Permissions | None = None
 
 
-class Policy(Protocol):
-    """Decides whom to ask and what answers mean."""
+class CalloutPolicy(Protocol):
+    """Selects the service for a client and interprets replies."""
 
-    def service(self, credentials: Credentials, identity: Identity | None) -> Service | None:
-        """Who is asked about a client, whom its credentials let in (as `identity`) or did not.
+    def service(self, credentials: Credentials, identity: Identity | None) -> CalloutService | None:
+        """The service for a client; None = no auth callout.
 
-        None = nobody.
+        `identity` is the identity from the credentials, None when they were refused.
         """
 
     def asks_in(self, account: str) -> bool:
-        """Are questions of the server published in this account?"""
+        """Whether requests are published in this account."""
 
-    def check_signer(self, service: Service, answer: GenericClaims) -> None:
-        """Raises MisuseError when somebody signed an answer who may not."""
+    def check_signer(self, service: CalloutService, answer: GenericClaims) -> None:
+        """Raises MisuseError for a reply whose signer is not trusted."""
 
-    def place(self, service: Service, user: UserClaims) -> Place:
-        """Where the user of an answer comes to. Raises MisuseError."""
+    def placement(self, service: CalloutService, user: UserClaims) -> UserPlacement:
+        """The assignment of the user in a reply. Raises MisuseError."""
 
 
 class ConfiguredPolicy:
-    """As the block `auth_callout` of nats.conf says.
+    """The policy of the block `auth_callout`.
 
-    Args: options: the block; accounts: the names of those there are.
+    Args:
+        options: the block.
+        accounts: names of all accounts.
     """
 
     def __init__(self, options: CalloutOptions, accounts: frozenset[str]) -> None:
         self._options = options
         self._accounts = accounts
 
-    def service(self, credentials: Credentials, identity: Identity | None) -> Service | None:
+    def service(self, credentials: Credentials, identity: Identity | None) -> CalloutService | None:
         if identity is not None and not self._is_delegated(identity.account):
             return None
         name = credentials.nkey or credentials.user
         if name in self._options.auth_users:
             return None
-        return Service(self._options.account, self._options.issuer, self._options.xkey, credentials.jwt)
+        return CalloutService(
+            self._options.account, self._options.issuer, self._options.xkey, credentials.jwt
+        )
 
     def _is_delegated(self, account: str) -> bool:
-        """Does the service decide about configured users of this account?"""
+        """Whether the service authenticates configured users of this account."""
         allowed = self._options.allowed_accounts
         return account == GLOBAL_ACCOUNT or not allowed or account in allowed
 
     def asks_in(self, account: str) -> bool:
         return account == self._options.account
 
-    def check_signer(self, service: Service, answer: GenericClaims) -> None:
+    def check_signer(self, service: CalloutService, answer: GenericClaims) -> None:
         if answer.issuer != self._options.issuer:
             raise MisuseError("auth callout signing key is unknown")
 
-    def place(self, service: Service, user: UserClaims) -> Place:
+    def placement(self, service: CalloutService, user: UserClaims) -> UserPlacement:
         if user.nats.issuer_account:
             raise MisuseError(
                 f"error non operator mode account {service.account!r}: attempted to use issuer_account"
@@ -107,19 +114,20 @@ class ConfiguredPolicy:
             )
         if user.audience not in self._accounts:
             raise MisuseError(f"no valid account {user.audience!r} for auth callout response")
-        return Place(user.audience, user.nats.limits)
+        return UserPlacement(user.audience, user.nats.limits)
 
 
 class OperatorPolicy:
-    """As the tokens of accounts say.
+    """The policy of the accounts' claims.
 
-    Args: operators: knows the accounts.
+    Args:
+        operators: resolves accounts.
     """
 
     def __init__(self, operators: Operators) -> None:
         self._operators = operators
 
-    def service(self, credentials: Credentials, identity: Identity | None) -> Service | None:
+    def service(self, credentials: Credentials, identity: Identity | None) -> CalloutService | None:
         if identity is None:
             return None
         known = self._operators.known[identity.account]
@@ -127,13 +135,13 @@ class OperatorPolicy:
         if not callout.auth_users or identity.user in callout.auth_users:
             return None
         token = self._operators.token_of(credentials)
-        return Service(known.name, known.name, callout.xkey, token)
+        return CalloutService(known.name, known.name, callout.xkey, token)
 
     def asks_in(self, account: str) -> bool:
         known = self._operators.known.get(account)
         return known is not None and bool(known.claims.nats.authorization.auth_users)
 
-    def check_signer(self, service: Service, answer: GenericClaims) -> None:
+    def check_signer(self, service: CalloutService, answer: GenericClaims) -> None:
         issuer_account = answer.nats.get("issuer_account", "")
         if issuer_account and issuer_account != service.account:
             raise MisuseError(
@@ -142,7 +150,7 @@ class OperatorPolicy:
         if answer.issuer not in {service.account, *self._account(service.account).signing_keys}:
             raise MisuseError("auth callout signing key is unknown")
 
-    def place(self, service: Service, user: UserClaims) -> Place:
+    def placement(self, service: CalloutService, user: UserClaims) -> UserPlacement:
         allowed = self._account(service.account).claims.nats.authorization.allowed_accounts
         name = user.account
         if name != service.account and allowed != (ALL,) and name not in allowed:
@@ -153,7 +161,7 @@ class OperatorPolicy:
         known = self._operators.account(name)
         if known.expired:
             raise MisuseError(f"no valid account {name!r} for auth callout response: it has expired")
-        return Place(known.name, limits_of(known, user), known.default_permissions)
+        return UserPlacement(known.name, limits_of(known, user), known.default_permissions)
 
     def _account(self, name: str) -> KnownAccount:
         return self._operators.account(name)

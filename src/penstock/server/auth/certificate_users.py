@@ -1,11 +1,11 @@
-"""Which user a TLS client certificate stands for (`verify_and_map`).
+"""Maps a TLS client certificate to a user (`verify_and_map`).
 
-The official server's order: each e-mail address, DNS name and URI among the alternative names, if a user has
-just that name; then the subject as a distinguished name (RFC 4514), against every user whose name is one, in
-the same order of its parts and failing that in any; then the subject as Go writes it, with its domain
-components at the end, and without them.
+Order as in the official server: each e-mail address, DNS name and URI of the alternative names that equals a
+user name; then the subject as a distinguished name (RFC 4514) against all user names that are one, with parts
+in the same order, and then in any order; then the subject in Go's format, with domain components at the end,
+and without them.
 
-Names of users are read leniently, as there: spaces around parts don't matter, types are case-insensitive.
+As there, user names are parsed leniently: spaces around parts are ignored, types are case-insensitive.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SPECIAL = ' "#+,;<=>\\'
 
 
 def user_of(certificate: bytes, users: Iterable[str]) -> str | None:
-    """The name of the user a certificate (DER) stands for; None when it is nobody's."""
+    """The user of a certificate (DER); None when there is none."""
     from cryptography import x509
 
     names = tuple(users)
@@ -86,7 +86,7 @@ def _alternative_names(certificate: x509.Certificate) -> Iterator[str]:
 
 
 def _parts_of(certificate: x509.Certificate) -> tuple[Part, ...] | None:
-    """The subject, its most special part first; None when it has a type that nobody can write."""
+    """The subject, most specific part first; None when it has a type without a textual name."""
     parts = []
     for rdn in reversed(certificate.subject.rdns):
         if any(one.oid.dotted_string not in _TYPES for one in rdn):
@@ -96,19 +96,19 @@ def _parts_of(certificate: x509.Certificate) -> tuple[Part, ...] | None:
 
 
 def _as_go_writes_it(subject: x509.Name) -> str:
-    """Types in Go's own order, all values of one type together, and none that Go doesn't know."""
+    """The subject in Go's order: values of one type together, without types that Go does not know."""
     parts = []
     for oid in _GO_ORDER:
         values = [_escaped(str(one.value)) for one in subject if one.oid.dotted_string == oid]
         if oid in ("2.5.4.3", "2.5.4.5"):
-            values = values[-1:]  # Go keeps the last one
+            values = values[-1:]  # Go keeps the last value
         if values:
             parts.append("+".join(f"{_TYPES[oid]}={value}" for value in values))
     return ",".join(parts)
 
 
 def _escaped(value: str) -> str:
-    """As RFC 2253 wants it."""
+    """Escapes a value as in RFC 2253."""
     text = "".join("\\" + c if c in ',+"\\<>;' else c for c in value)
     if text[:1] in (" ", "#"):
         text = "\\" + text
@@ -117,7 +117,7 @@ def _escaped(value: str) -> str:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> tuple[Part, ...] | None:
-    """The parts of a distinguished name; None when the text is none."""
+    """Parses a distinguished name; None when malformed."""
     parts: list[Part] = []
     current: list[tuple[str, str]] = []
     for token, end in _pieces(text):
@@ -132,8 +132,8 @@ def parse(text: str) -> tuple[Part, ...] | None:
 
 
 def _pieces(text: str) -> Iterator[tuple[tuple[str, bool, str], str]]:
-    """((type, whether there was a `=`, value), the `,`, `+` or "" behind it)."""
-    kind, found, buffer, kept = "", False, bytearray(), 0  # kept: bytes that no strip may take
+    """Yields ((type, whether there was a `=`, value), the `,`, `+` or "" after it)."""
+    kind, found, buffer, kept = "", False, bytearray(), 0  # kept: length protected from stripping
     i = 0
     data = text.encode()
     while i <= len(data):
@@ -162,7 +162,7 @@ def _stripped(buffer: bytearray, kept: int) -> str:
 
 
 def _unescape(after: bytes) -> tuple[int, bytes]:
-    """(how many characters an escape has behind its backslash, what it stands for); 0 = it is none."""
+    """(characters of the escape after its backslash, decoded bytes); 0 characters = not an escape."""
     if after[:1].decode("latin-1") in tuple(_SPECIAL):
         return 1, after[:1]
     try:

@@ -1,15 +1,17 @@
-"""Requests of the system account that keep the tokens of accounts: the official resolver's subjects.
+"""Requests of the system account that manage account JWTs, as the official server's resolver.
 
-    $SYS.REQ.CLAIMS.UPDATE                   a token, of the account that it names
-    $SYS.REQ.ACCOUNT.<account>.CLAIMS.UPDATE the same; also $SYS.ACCOUNT.<account>.CLAIMS.UPDATE
-    $SYS.REQ.ACCOUNT.<account>.CLAIMS.LOOKUP answers with the token, or with nothing
-    $SYS.REQ.CLAIMS.LIST                     names of all accounts
-    $SYS.REQ.CLAIMS.PACK                     all tokens, a message each, then an empty one; only an empty one
-                                             when the body is the hash of what is kept
-    $SYS.REQ.CLAIMS.DELETE                   accounts in a token the operator signed for itself
 
-A resolver in memory takes new tokens for accounts that are known, until the server stops, and answers nothing
-else. A cache takes tokens of known accounts. A full directory takes all, and it alone looks up and packs.
+    $SYS.REQ.CLAIMS.UPDATE                   stores a token; the token names the account
+    $SYS.REQ.ACCOUNT.<account>.CLAIMS.UPDATE the same, also $SYS.ACCOUNT.<account>.CLAIMS.UPDATE
+    $SYS.REQ.ACCOUNT.<account>.CLAIMS.LOOKUP replies with the token, or an empty message
+    $SYS.REQ.CLAIMS.LIST                     replies with the names of all accounts
+    $SYS.REQ.CLAIMS.PACK                     replies with all tokens, one message each, then an empty one;
+    only
+                                             the empty one if the body equals the resolver's hash
+    $SYS.REQ.CLAIMS.DELETE                   deletes accounts, listed in a token self-signed by the operator
+
+A memory resolver accepts new tokens for known accounts until the server stops, and no other request. A cache
+accepts tokens of known accounts. A full directory accepts all tokens; only it supports lookup and pack.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ _UPDATED = {"memory": "jwt updated", "full": "jwt updated", "cache": "jwt update
 
 
 class ClaimsService:
-    """Answers in the system account of a server that trusts operators.
+    """Serves these requests in the system account of a server with operators.
 
     Args:
-        server: its system account exists.
-        operators: whose resolver this is.
+        server: has a system account.
+        operators: has the resolver.
     """
 
     def __init__(self, server: Server, operators: Operators) -> None:
@@ -49,7 +51,7 @@ class ClaimsService:
         self._kind = self._options.type
 
     def serve(self, account: Account) -> None:
-        """Subscribes, in the system account."""
+        """Subscribes in the system account."""
 
         def on(subject: str, answer: Callable[[str, bytes, bytes], None]) -> None:
             def serve(name: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
@@ -79,7 +81,7 @@ class ClaimsService:
         self._take(payload, reply, "")
 
     def _take(self, payload: bytes, reply: bytes, named: str) -> None:
-        """Takes a token; named: the account of the subject, "" = none was."""
+        """Stores a token; named: account in the subject, "" = none."""
         cache = " cache" if self._kind == "cache" else ""
         try:
             claims = _decoded(payload)
@@ -98,7 +100,7 @@ class ClaimsService:
             self._confirm(reply, message, claims.subject)
 
     def _stored(self, claims: AccountClaims, token: str, named: str) -> str:
-        """Keeps a token and lets a known account follow it; returns what to say."""
+        """Stores a token and updates a known account. Returns the reply text."""
         operators, account = self._operators, claims.subject
         if self._kind == "full":
             _check_sound(claims)
@@ -118,13 +120,13 @@ class ClaimsService:
             try:
                 operators.update(account, token)
             except (Untrusted, ConfigError, MisuseError) as error:
-                # What is kept is kept, as in the official server; the account goes on with what it had.
+                # The stored token stays, as in the official server; the account keeps its previous state.
                 self._server.log.error(
                     f'DirResolver - Update for account "{account}" resulted in error {error}'
                 )
         return _UPDATED[self._kind]
 
-    # -- the rest
+    # -- other requests
 
     def _lookup(self, subject: str, reply: bytes, payload: bytes) -> None:
         if not reply:
@@ -176,7 +178,7 @@ class ClaimsService:
             self._confirm(reply, f"deleted {len(names)} accounts", "")
 
     def _deletable(self, claims: Any) -> list[str]:
-        """The accounts a request may delete. Raises MisuseError."""
+        """The accounts that a delete request may remove. Raises MisuseError."""
         if not (self._options.allow_delete or self._kind == "cache"):
             raise MisuseError("delete must be enabled in server config")
         if claims.subject != claims.issuer:
@@ -196,7 +198,7 @@ class ClaimsService:
     def _expire(self) -> None:
         self._operators.resolver.expire(self._server.clock())
 
-    # -- answers
+    # -- replies
 
     def _confirm(self, reply: bytes, message: str, account: str) -> None:
         self._server.log.debug(f"{message} - {account}" if account else message)
@@ -205,8 +207,8 @@ class ClaimsService:
 
     def _refuse(self, reply: bytes, account: str, message: str, error: Exception) -> None:
         self._server.log.error(" - ".join(part for part in (message, account, str(error)) if part))
-        told = {"account": account, "code": 500, "description": f"{message} - {error}"}
-        self._answer(reply, {"error": {name: value for name, value in told.items() if value != ""}})
+        fields = {"account": account, "code": 500, "description": f"{message} - {error}"}
+        self._answer(reply, {"error": {name: value for name, value in fields.items() if value != ""}})
 
     def _answer(self, reply: bytes, page: dict[str, Any]) -> None:
         if reply:
@@ -214,7 +216,7 @@ class ClaimsService:
 
 
 class _Invalid(MisuseError):
-    """Claims that can't be."""
+    """Invalid claims."""
 
 
 def _check_sound(claims: AccountClaims) -> None:

@@ -1,4 +1,4 @@
-"""What a client of a session shows of itself: its credentials, and the name that log lines give it."""
+"""Credentials and log name of a session's client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def credentials_of(session: Session, given: ConnectMessage) -> Credentials:
-    """What the client shows, in a CONNECT or so far."""
+    """The credentials of a CONNECT, completed by the connection's."""
     connection, is_websocket = session.connection, session.connection.kind == "websocket"
     options = session.server.options
     tls = options.tls
@@ -34,9 +34,9 @@ def credentials_of(session: Session, given: ConnectMessage) -> Credentials:
 
 
 def log_name(session: Session) -> str:
-    """Its address and number; from CONNECT on its client library, name and user, too.
+    """Address and number of the connection; after CONNECT also client library, name and user.
 
-    An address that it claims (X-Forwarded-For) stands before its own, as in the official server's log.
+    A claimed address (X-Forwarded-For) comes before the socket's, as in the official server's log.
     """
     connection = session.connection
     host, port = connection.peer
@@ -51,22 +51,22 @@ def log_name(session: Session) -> str:
         found += f' - "{quoted_text(":".join(part for part in parts if part))}"'
     if identity is not None and identity.user:
         kinds = (("nkey:", options.nkey), ("user:", options.user), ("jwt:", options.jwt))
-        kind = next((kind for kind, given in kinds if given), "")  # a token has no name
+        kind = next((kind for kind, given in kinds if given), "")  # token authentication has no user name
         found += f' - "{quoted_text(f"{identity.account}/{kind}{identity.user}")}"'
     return found
 
 
 def quoted_text(text: str) -> str:
-    """A peer's text as it may stand between quotes in a log line, where it can't end them."""
+    """Escapes client text for use between quotes in a log line."""
     if text.isprintable() and '"' not in text and "\\" not in text:
         return text
-    from penstock.server.logging.protocol_trace import quoted  # few names need it
+    from penstock.server.logging.protocol_trace import quoted  # rarely needed
 
     return quoted(text.encode("utf-8", "surrogatepass"))
 
 
 def new_nonce() -> str:
-    """15 characters that nobody can foresee, for a client to sign."""
+    """A nonce: 15 unpredictable characters."""
     from base64 import urlsafe_b64encode
 
     return urlsafe_b64encode(os.urandom(11)).decode().rstrip("=")

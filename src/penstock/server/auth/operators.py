@@ -1,17 +1,17 @@
-"""Trusted operators: accounts and users that nobody configured, known by their tokens.
+"""Operator mode: authenticates accounts and users by JWTs instead of configuration.
 
-An operator signs the token of an account, the account (or one of its signing keys) that of a user. A client
-shows its user's token and signs the nonce of INFO; the account's token comes from the resolver when it is
-first needed. From then on the account is *known*: its limits, mappings, JetStream and shared subjects are
-what its claims say, until another token takes the place of this one (`update`).
+An operator signs account tokens; an account, or one of its signing keys, signs user tokens. A client provides
+its user token and signs the nonce of INFO. The resolver provides the account token on first use. From then on
+the account is *known*: its claims determine limits, mappings, JetStream, imports and exports, until a new
+token replaces the old one (`update`).
 
-A user is let in when every signature, time, limit and revocation along that way holds; the official server's
-order of checks is kept, and so is what it tells the client, which is always the same. The log says why.
+Authentication checks every signature, time, limit and revocation on this path, in the official server's
+order. As there, the client gets the same error for every reason; the log has the reason.
 
-When a token changes, clients that could not log in with what it says now are closed with the official texts.
-An account whose token expires closes its clients, and lets nobody in until there is a new token.
+When a token changes, clients that could not log in under the new one are closed with the official texts. An
+account whose token expires closes its clients and accepts none until it has a new token.
 
-Rejected: making known accounts part of the options. They change while the server runs, options don't.
+Rejected: keeping known accounts in the options. They change while the server runs; options do not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from penstock.protocol.jwt import decode_account, decode_operator, decode_user
 from penstock.protocol.nkeys import Prefix, is_public
 from penstock.protocol.user_templates import fill
 from penstock.routing.permissions import Permissions
-from penstock.server.accounts.account_setup import refurnish, share
+from penstock.server.accounts.account_setup import reconfigure_account, share
 from penstock.server.auth import activations
 from penstock.server.auth.account_claims import account_options, connection_types_of, permissions_of
 from penstock.server.auth.authenticator import Credentials, Identity, is_signed
@@ -58,19 +58,19 @@ if TYPE_CHECKING:
 
 
 class Untrusted(MisuseError):
-    """Why somebody is not let in; for the log alone."""
+    """Why authentication failed. For the log only."""
 
 
 @dataclass(slots=True)
 class KnownAccount:
-    """An account as its token says."""
+    """An account with its current token."""
 
     claims: AccountClaims
     token: str
     options: AccountOptions
     default_permissions: Permissions | None
     signing_keys: dict[str, ScopeClaim | None]
-    """Whose signature makes a user of this account, with the scope of those that have one."""
+    """Keys that may sign users of this account, with their scopes; None without scope."""
     updated_ns: int
     expired: bool = False
     timer: asyncio.TimerHandle | None = None
@@ -81,7 +81,7 @@ class KnownAccount:
         return self.claims.subject
 
     def stop_timers(self) -> None:
-        """It is known no more, or known anew."""
+        """The account is removed or replaced."""
         for timer in (self.timer, self.activation_timer):
             if timer is not None:
                 timer.cancel()
@@ -89,13 +89,13 @@ class KnownAccount:
 
 
 class Operators:
-    """Checks credentials by tokens, and knows the accounts of those that were shown.
+    """Authenticates by tokens and keeps the known accounts.
 
     Args:
-        server: has options that trust operators; its clock runs.
+        server: options with operators.
 
     Raises:
-        ConfigError: the resolver's directory can't be used.
+        ConfigError: the resolver's directory is unusable.
     """
 
     required = True
@@ -110,16 +110,16 @@ class Operators:
                         for key in one.nats.signing_keys}  # fmt: skip
         self._root = claims[0].subject if claims else ""
         self.root_keys = frozenset(claims[0].trusted_keys()) if claims else frozenset()
-        assert options.resolver is not None  # `check` has seen to it
+        assert options.resolver is not None  # ensured by `check`
         self.resolver = resolver_of(options.resolver, server.clock())
         for account, token in options.resolver_preload:
             self.resolver.store(account, token, server.clock())
         self.known: dict[str, KnownAccount] = {}
 
     def start(self, stored: list[str]) -> None:
-        """Looks up the system account, and the accounts that have something stored.
+        """Looks up the system account, and the accounts with stored data.
 
-        Raises ConfigError when there is no system account, as far as one is configured.
+        Raises ConfigError when the configured system account cannot be resolved.
         """
         system = self._server.options.system_account
         if system != SYSTEM_ACCOUNT:
@@ -134,7 +134,7 @@ class Operators:
                 self._server.log.warning(f"Account [{name}] has streams, and is not known: {refused}")
 
     def close(self) -> None:
-        """Ends the timers."""
+        """Cancels all timers."""
         for known in self.known.values():
             known.stop_timers()
 
@@ -192,7 +192,7 @@ class Operators:
         return decode_user(token)
 
     def token_of(self, credentials: Credentials) -> str:
-        """What a client counts as having shown: the sentinel's token in place of one that is none."""
+        """The client's token; the sentinel's token when the client provides none."""
         sentinel = self._server.options.default_sentinel
         if not sentinel:
             return credentials.jwt
@@ -205,7 +205,7 @@ class Operators:
     def _check_how(
         self, credentials: Credentials, account: KnownAccount, user: UserClaims, limits: UserLimits
     ) -> None:
-        """Where a client comes from, how, and whether it is who the token is about."""
+        """Checks the client's address, connection type and signature."""
         if limits.bearer_token and account.claims.nats.limits.disallow_bearer:
             raise Untrusted("Account does not allow bearer tokens")
         types = connection_types_of(limits)
@@ -221,7 +221,7 @@ class Operators:
     # -- accounts
 
     def account(self, name: str) -> KnownAccount:
-        """An account, by its token when it is not known yet. Raises Untrusted."""
+        """An account; resolves its token if it is not known. Raises Untrusted."""
         known = self.known.get(name)
         if known is not None and not known.expired:
             return known
@@ -237,26 +237,27 @@ class Operators:
         return known
 
     def _is_imported(self, name: str) -> bool:
-        """Does another account import from this one?"""
+        """Whether another account imports from this one."""
         return any(entry.account == name for known in self.known.values() for entry in known.options.imports)
 
     def options_of(self, name: str) -> AccountOptions | None:
-        """What a known account is configured as."""
+        """The options of a known account."""
         known = self.known.get(name)
         return known.options if known is not None else None
 
     def jetstream_accounts(self) -> dict[str, AccountJetStream]:
-        """Which known accounts have JetStream, and their limits."""
+        """JetStream limits of the known accounts that have JetStream."""
         found = {name: known.options.jetstream for name, known in self.known.items()}
         return {name: limits for name, limits in found.items() if limits is not None}
 
     def name_of(self, name: str) -> str:
-        """What the account calls itself; its key when it doesn't."""
+        """Name from the account's claims; its key when there is none."""
         known = self.known.get(name)
         return (known.claims.name if known is not None else "") or name
 
     def update(self, name: str, token: str) -> None:
-        """A new token for a known account. Raises Untrusted, ConfigError, MisuseError: the old one stays."""
+        """Replaces the token of a known account. On Untrusted, ConfigError or MisuseError the old one
+        stays."""
         before = self.known[name]
         if before.token == token and not before.expired:
             return
@@ -266,11 +267,11 @@ class Operators:
         for other in self.known.values():
             if any(one.account == name and one.token for one in other.claims.nats.imports):
                 self._renew_activations(other)
-        refurnish(self._server, name)
-        self._hold(before, fresh)
+        reconfigure_account(self._server, name)
+        self._update_sessions(before, fresh)
 
     def remove(self, name: str) -> None:
-        """The account was deleted: nobody is in it, and it has no JetStream. What is stored stays."""
+        """Removes a deleted account: closes its clients and JetStream. Stored data stays."""
         known = self.known.get(name)
         if known is None:
             return
@@ -282,7 +283,7 @@ class Operators:
         share(self._server)
 
     def reload(self) -> None:
-        """The preloaded tokens are others: known accounts follow."""
+        """Applies changed preloaded tokens to known accounts."""
         for account, token in self._server.options.resolver_preload:
             self.resolver.store(account, token, self._server.clock())
             if account in self.known:
@@ -292,7 +293,7 @@ class Operators:
                     self._server.log.error(f"Account [{account}] keeps its token: {refused}")
 
     def verified(self, token: str) -> AccountClaims:
-        """The claims of an account, signed by an operator and in force. Raises Untrusted, MisuseError."""
+        """The claims of a valid account token signed by an operator. Raises Untrusted, MisuseError."""
         claims = decode_account(token)
         if claims.issuer not in self._trusted:
             raise Untrusted("account validation failed: not signed by a trusted operator")
@@ -302,7 +303,7 @@ class Operators:
         return claims
 
     def is_strict_about(self, issuer: str) -> bool:
-        """Is this the operator's own key, which it doesn't sign with?"""
+        """Whether the issuer is an operator's identity key that may not sign accounts."""
         return issuer == self._root and issuer not in self.root_keys
 
     def _fetch(self, name: str) -> str | None:
@@ -333,7 +334,7 @@ class Operators:
         )
 
     def _stub(self, name: str) -> KnownAccount:
-        """The system account before a directory has its token: with it, tokens can be put there."""
+        """A system account for a directory that does not have its token yet, so that tokens can be stored."""
         if name != self._server.options.system_account or isinstance(self.resolver, MemoryResolver):
             raise Untrusted(f"account {name} is not in the resolver")
         self._server.log.info("Using bootstrapping system account")
@@ -347,7 +348,7 @@ class Operators:
         )
 
     def _adopt(self, known: KnownAccount) -> None:
-        """From now on the account is what this says."""
+        """Replaces the account's state by this one."""
         server = self._server
         self.known[known.name] = known
         server.account(known.name)
@@ -360,7 +361,7 @@ class Operators:
         self._watch_activations(known)
 
     def _options(self, claims: AccountClaims) -> AccountOptions:
-        """What the claims mean just now. Raises ConfigError."""
+        """The options for these claims at this time. Raises ConfigError."""
         return account_options(claims, lambda one: self._is_activated(claims, one))
 
     def _is_activated(self, importer: AccountClaims, one: ImportClaim) -> bool:
@@ -377,7 +378,7 @@ class Operators:
         return exporter is not None and activations.holds(importer, one, exporter, self._server.clock() // NS)
 
     def _renew_activations(self, known: KnownAccount) -> None:
-        """Activations of an account may have begun or ended: its imports follow."""
+        """Applies activations that have begun or ended to the account's imports."""
         known.options = self._options(known.claims)
         self._watch_activations(known)
 
@@ -396,10 +397,10 @@ class Operators:
         self._renew_activations(known)
         share(self._server)
 
-    # -- those who are connected
+    # -- connected clients
 
     def _sessions(self, name: str) -> list[Session]:
-        """The clients in an account, the oldest first."""
+        """The clients of an account, oldest first."""
         return [session for session in self._server.sessions.values()
                 if session.identity is not None and session.identity.account == name]  # fmt: skip
 
@@ -408,8 +409,8 @@ class Operators:
         for session in self._sessions(known.name):
             session.refuse("Account Authentication Expired", CloseReason.AUTHENTICATION_EXPIRED)
 
-    def _hold(self, before: KnownAccount, fresh: KnownAccount) -> None:
-        """Holds clients against the new token of their account."""
+    def _update_sessions(self, before: KnownAccount, fresh: KnownAccount) -> None:
+        """Closes or updates clients according to the new token of their account."""
         room = fresh.options.max_connections
         for session in self._sessions(fresh.name):
             identity = session.identity
@@ -429,9 +430,9 @@ class Operators:
             elif _signer_changed(before, fresh, claims.issuer):
                 session.close(CloseReason.AUTHENTICATION_FAILURE)
             elif identity.permissions == before.default_permissions and permissions_of(claims.nats) is None:
-                session.become(structs.replace(identity, permissions=fresh.default_permissions))
+                session.update_identity(structs.replace(identity, permissions=fresh.default_permissions))
             else:
-                session.become(identity)
+                session.update_identity(identity)
 
 
 def _signer_changed(before: KnownAccount, fresh: KnownAccount, issuer: str) -> bool:
@@ -441,7 +442,7 @@ def _signer_changed(before: KnownAccount, fresh: KnownAccount, issuer: str) -> b
 
 
 def limits_of(account: KnownAccount, user: UserClaims) -> UserLimits:
-    """A user's limits: its own, or those of the scope of the key that signed it. Raises Untrusted."""
+    """Limits of a user: its own, or those of its signing key's scope. Raises Untrusted."""
     if user.issuer not in account.signing_keys:
         raise Untrusted("User JWT issuer is not known")
     scope = account.signing_keys[user.issuer]
@@ -464,12 +465,12 @@ def _comes_from(host: str, networks: tuple[str, ...]) -> bool:
 
 
 def time_left_ns(limits: UserLimits, now_ns: int) -> int:
-    """How long a user with times of day may stay. Raises Untrusted: not now."""
+    """Time until the user's allowed hours end, ns. Raises Untrusted outside of them."""
     from zoneinfo import ZoneInfo
 
     try:
         zone = ZoneInfo(limits.times_location) if limits.times_location else None
-    except (KeyError, ValueError, OSError) as error:  # not known (a KeyError), no name, no file
+    except (KeyError, ValueError, OSError) as error:  # a KeyError = unknown zone
         raise Untrusted(f"could not parse iana time zone by name: {error}") from error
     now = datetime.fromtimestamp(now_ns / NS, zone)
     second = now.hour * 3600 + now.minute * 60 + now.second + now.microsecond / 1e6
@@ -483,7 +484,7 @@ def time_left_ns(limits: UserLimits, now_ns: int) -> int:
 
 
 def check(options: ServerOptions) -> None:
-    """Holds options that trust operators against themselves. Raises ConfigError."""
+    """Validates options with operators. Raises ConfigError."""
     if options.resolver is None:
         raise ConfigError("operators require an account resolver to be configured")
     if options.accounts:

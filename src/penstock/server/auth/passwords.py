@@ -1,16 +1,15 @@
-"""What clients give as passwords and tokens against what is configured, plain or as a bcrypt hash.
+"""Compares passwords and tokens with configured ones, in plain text or as bcrypt hashes.
 
-Plain passwords are compared in a time that tells nothing. A bcrypt hash costs a tenth of a second and more by
-design: whoever asks finds out first (`is_slow`), and has such a comparison made by a thread (`run`), so that
-the event loop serves everybody else. Of a hash the password that proved right is remembered, as a keyed
-digest, over reloads too: who comes again costs nothing.
+Plain passwords are compared in constant time. A bcrypt hash takes a tenth of a second and more by design.
+Callers check first (`is_slow`) and run such a comparison in a thread (`run`), so that the event loop is not
+blocked. A verified password is cached as a keyed digest, also across reloads, so that reconnects are cheap.
 
-Anybody may make the server compute hashes, so those who wait have turns: by the network they come from, and
-within one by the user they name. Wrong logins from elsewhere, or for another user, delay a right one by one
-turn each, however many there are. Rejected: one queue in order of arrival, which is as long as an attacker
-wants it; refusing whoever comes when it is long, which an attacker decides as well.
+Any client can make the server compute hashes, so pending checks are scheduled fairly: round-robin by network,
+and within a network by configured user. Wrong logins from other networks, or for other users, delay a valid
+one by one check each, however many they are. Rejected: a FIFO queue, whose length an attacker controls; and
+refusing logins above a queue length, which an attacker controls as well.
 
-Invariant: each `done` is called by the loop's thread, and not at all once its loop is closed.
+Invariant: the loop's thread calls each `done`, and never after its loop is closed.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ if TYPE_CHECKING:
     from penstock.server.auth.authenticator import Identity
 
 THREADS = 2
-"""One expensive hash must not keep all others waiting; more threads would only take the loop's processor."""
+"""One expensive hash must not block all others; more threads would only take CPU time from the loop."""
 
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
 _NO_PASSWORD = "." * 53  # salt and hash in bcrypt's own base64
 
 
 def is_bcrypt(password: str) -> bool:
-    """Is a configured password a bcrypt hash?"""
+    """Whether a configured password is a bcrypt hash."""
     return password.startswith(_BCRYPT)
 
 
 def stand_in(passwords: Iterable[str]) -> str:
-    """A bcrypt hash of no password, which takes as long to compare as most of these do.
+    """A bcrypt hash that no password matches, with the most common cost of `passwords`.
 
-    "" when none of these is a bcrypt hash.
+    "" when none of them is a bcrypt hash.
     """
     hashes = [password for password in passwords if is_bcrypt(password)]
     if not hashes:
@@ -53,7 +52,7 @@ def stand_in(passwords: Iterable[str]) -> str:
 
 
 def network_of(host: str) -> str:
-    """The part of an address that whoever has one of its network has as well: 64 bits of IPv6."""
+    """The network of an address for scheduling: the first 64 bits of IPv6, or the IPv4 address."""
     if ":" not in host:
         return host
     import ipaddress
@@ -62,61 +61,61 @@ def network_of(host: str) -> str:
         address = ipaddress.IPv6Address(host)
     except ValueError:
         return host
-    mapped = address.ipv4_mapped  # as a listener on [::] sees clients that come by IPv4
+    mapped = address.ipv4_mapped  # IPv4 clients of a listener on [::]
     return str(mapped) if mapped is not None else address.packed[:8].hex()
 
 
 class PasswordCheck(NamedTuple):
-    """A comparison that waits for a thread."""
+    """A comparison to run in a thread."""
 
     work: Callable[[], Identity | None]
     done: Callable[[Identity | None], None]
     is_wanted: Callable[[], bool]
     failed: Callable[[Exception], object]
-    """Gets what any of the others raises."""
+    """Called with an exception of any of the others."""
 
 
 class PasswordQueue:
-    """Jobs in the order in which they are done: one of each network in turn, of each user there."""
+    """Pending checks, taken round-robin by network, and within a network by user."""
 
     def __init__(self) -> None:
         self._networks: dict[str, dict[str, deque[PasswordCheck]]] = {}
 
-    def add(self, network: str, user: str, job: PasswordCheck) -> None:
-        self._networks.setdefault(network, {}).setdefault(user, deque()).append(job)
+    def add(self, network: str, user: str, check: PasswordCheck) -> None:
+        self._networks.setdefault(network, {}).setdefault(user, deque()).append(check)
 
     def take(self) -> PasswordCheck | None:
-        """The next one; None when there is none."""
+        """The next check; None when there is none."""
         network = next(iter(self._networks), None)
         if network is None:
             return None
         users = self._networks.pop(network)
         user = next(iter(users))
         jobs = users.pop(user)
-        job = jobs.popleft()
+        check = jobs.popleft()
         if jobs:
-            users[user] = jobs  # behind the others
+            users[user] = jobs  # moves to the end
         if users:
             self._networks[network] = users
-        return job
+        return check
 
     def clear(self) -> None:
         self._networks.clear()
 
 
 class Passwords:
-    """Compares, and remembers what was proven."""
+    """Compares passwords and caches verified ones."""
 
     def __init__(self) -> None:
         self._key = b""
-        self._proven: dict[str, bytes] = {}  # bcrypt hash: keyed digest of its password
-        self._turns = PasswordQueue()
+        self._proven: dict[str, bytes] = {}  # bcrypt hash -> keyed digest of its password
+        self._queue = PasswordQueue()
         self._running = 0
         self._threads: ThreadPoolExecutor | None = None
 
     def match(self, given: str, expected: str) -> bool:
-        """Is this the configured password? Any thread may ask."""
-        import hmac  # imported when first needed: it costs start-up time
+        """Whether `given` matches the configured password. Thread-safe."""
+        import hmac  # imported on first use: costs start-up time
 
         if not is_bcrypt(expected):
             return hmac.compare_digest(given.encode(), expected.encode())
@@ -128,7 +127,7 @@ class Passwords:
         return True
 
     def is_slow(self, given: str, expected: str) -> bool:
-        """Would `match` compute a hash?"""
+        """Whether `match` would compute a hash."""
         return is_bcrypt(expected) and not self._is_proven(given, expected)
 
     def _is_proven(self, given: str, expected: str) -> bool:
@@ -147,23 +146,25 @@ class Passwords:
 
     # -- threads
 
-    def run(self, job: PasswordCheck, *, host: str, user: str) -> None:
-        """Has a thread do the work of a client from this address, when its turn comes; `done` gets what it
-        returned. The threads start with the first work.
+    def run(self, check: PasswordCheck, *, host: str, user: str) -> None:
+        """Queues a check for a thread; `done` gets its result. The threads start with the first check.
 
-        user: one that is configured; "" = any other, which have their turns together.
+        Args:
+            check: the check.
+            host: the client's address.
+            user: a configured user; "" = any other name, which share one queue.
         """
-        self._turns.add(network_of(host), user, job)
+        self._queue.add(network_of(host), user, check)
         self._begin()
 
     def _begin(self) -> None:
-        """Gives the threads that are free their next jobs."""
-        while self._running < THREADS and (job := self._turns.take()) is not None:
-            if faults.contain(job.is_wanted, job.failed):
+        """Starts queued checks in idle threads."""
+        while self._running < THREADS and (check := self._queue.take()) is not None:
+            if faults.contain(check.is_wanted, check.failed):
                 self._running += 1
-                self._submit(job)
+                self._submit(check)
 
-    def _submit(self, job: PasswordCheck) -> None:
+    def _submit(self, check: PasswordCheck) -> None:
         if self._threads is None:
             from concurrent.futures import ThreadPoolExecutor
 
@@ -172,28 +173,28 @@ class Passwords:
 
         def end(future: Future[Identity | None]) -> None:
             self._running -= 1
-            faults.contain(lambda: job.done(future.result()), job.failed)
+            faults.contain(lambda: check.done(future.result()), check.failed)
             self._begin()
 
         def come_back(future: Future[Identity | None]) -> None:
             if not future.cancelled() and not loop.is_closed():
                 loop.call_soon_threadsafe(end, future)
 
-        self._threads.submit(job.work).add_done_callback(come_back)
+        self._threads.submit(check.work).add_done_callback(come_back)
 
     def close(self) -> None:
-        """Drops what waits for a thread; a hash that is being computed is let go."""
-        self._turns.clear()
+        """Drops queued checks; a running hash is abandoned."""
+        self._queue.clear()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
 
 
 def matches_bcrypt(given: str, expected: str) -> bool:
-    """bcrypt takes at most 72 bytes; a longer password matches nothing, as with the official server."""
+    """bcrypt takes at most 72 bytes; a longer password matches nothing, as in the official server."""
     import bcrypt
 
     try:
         return bcrypt.checkpw(given.encode(), expected.encode())
-    except ValueError:  # no hash after all, or too long a password
+    except ValueError:  # not a valid hash, or a too long password
         return False

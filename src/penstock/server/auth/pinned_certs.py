@@ -1,9 +1,9 @@
-"""`pinned_certs`: client certificates whose keys are listed, and no others.
+"""`pinned_certs`: accepts only client certificates with listed keys.
 
-A pin is the SHA-256 of a certificate's public key (SubjectPublicKeyInfo, DER) in hex, as
-`openssl x509 -noout -pubkey | openssl pkey -pubin -outform DER | sha256sum` shows it. It survives a
-certificate's renewal with the same key. Pins come on top of what `verify` asks, and without that nobody shows
-a certificate.
+A pin is the SHA-256 of a certificate's public key (SubjectPublicKeyInfo, DER) in hex, as printed by
+`openssl x509 -noout -pubkey | openssl pkey -pubin -outform DER | sha256sum`. It stays valid when a
+certificate is renewed with the same key. Pins are checked in addition to `verify`, without which clients
+present no certificate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOT_PINNED = "certificate not pinned"
 
 
 def pins(node: ConfNode, name: str) -> frozenset[str]:
-    """An array of pins; an empty one is as good as none."""
+    """Parses an array of pins; an empty array means no pinning."""
     if not isinstance(node.value, list):
         raise node.where.error(
             f"error parsing tls config, expected '{name}' to be a list of hex-encoded sha256 of DER encoded"
@@ -39,7 +39,7 @@ def pins(node: ConfNode, name: str) -> frozenset[str]:
 
 
 def pin_of(certificate: bytes) -> str:
-    """The pin of a certificate, DER."""
+    """The pin of a certificate (DER)."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -48,7 +48,7 @@ def pin_of(certificate: bytes) -> str:
 
 
 def refusal_of(pinned: Collection[str]) -> Callable[[bytes], str]:
-    """Says why a client's certificate (DER, b"" = none) is refused, "" = it isn't."""
+    """A check that returns why a client certificate (DER, b"" = none) is refused; "" = accepted."""
 
     def refusal(certificate: bytes) -> str:
         return "" if certificate and pin_of(certificate) in pinned else NOT_PINNED

@@ -1,13 +1,13 @@
-"""Where the tokens of accounts are kept: in memory, or as files of a directory that is this server's alone.
+"""Storage of account JWTs: in memory, or in a directory that this server owns.
 
-A file is `<account>.jwt`. The directory of `type: full` holds every account, refuses more than `limit`, and
-gives the accounts whose tokens have expired up; of `type: cache` it holds those that were asked for lately,
-forgets the one unused longest when it is full, and each after `ttl`.
+Files are named `<account>.jwt`. A directory of `type: full` holds all accounts, refuses more than `limit`,
+and removes expired tokens. A directory of `type: cache` holds recently used accounts, evicts the least
+recently used one when it is full, and each after `ttl`.
 
-`hash` tells two directories apart without comparing them: the XOR of the SHA-256 of all tokens, as the
-official server makes it.
+`hash` compares directories without listing them: the XOR of the SHA-256 of all tokens, as in the official
+server.
 
-Invariant: the index names exactly the files that count. Nothing is kept under a name that is no account key.
+Invariant: the index contains exactly the valid files. File names are always valid account keys.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ CACHE_LIMIT = 1000
 
 
 class Resolver(Protocol):
-    """Gives and takes the tokens of accounts. What it can't do raises MisuseError or OSError."""
+    """Stores account tokens. Methods raise MisuseError or OSError on failure."""
 
     def fetch(self, account: str) -> str | None:
         """The token of an account; None when there is none."""
 
     def store(self, account: str, token: str, now_ns: int) -> None:
-        """Keeps a token in place of the one before. Raises MisuseError when there is no room."""
+        """Stores a token, replacing the previous one. Raises MisuseError when the limit is reached."""
 
     def delete(self, account: str) -> None:
-        """Forgets an account; fine when there is none."""
+        """Deletes an account's token if it exists."""
 
     def expire(self, now_ns: int) -> None:
-        """Forgets what is too old."""
+        """Removes expired entries."""
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """(account, token) of all."""
+        """Yields (account, token) for all accounts."""
 
     def hash(self) -> bytes:
-        """32 bytes that differ when what is kept differs."""
+        """32 bytes that depend on all stored tokens."""
 
 
 class MemoryResolver:
-    """What `resolver_preload` gave, and what was stored since."""
+    """Tokens of `resolver_preload`, and those stored since."""
 
     def __init__(self) -> None:
         self._tokens: dict[str, str] = {}
@@ -66,7 +66,7 @@ class MemoryResolver:
         self._tokens.pop(account, None)
 
     def expire(self, now_ns: int) -> None:
-        """What is in memory stays."""
+        """Entries in memory do not expire."""
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         yield from sorted(self._tokens.items())
@@ -76,20 +76,20 @@ class MemoryResolver:
 
 
 class DirectoryResolver:
-    """Files.
+    """Tokens in files.
 
     Args:
         options: of type full or cache.
-        now_ns: for what expires.
+        now_ns: current time, for expiry.
 
     Raises:
-        ConfigError: the directory can't be made or read.
+        ConfigError: the directory cannot be created or read.
     """
 
     def __init__(self, options: ResolverOptions, now_ns: int) -> None:
         self._options = options
         self._directory = Path(options.directory)
-        self._index: dict[str, tuple[bytes, int]] = {}  # account: (hash, expires ns); least used first
+        self._index: dict[str, tuple[bytes, int]] = {}  # account -> (hash, expiry ns), in LRU order
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             for path in sorted(self._directory.glob(f"*{SUFFIX}")):
@@ -174,7 +174,7 @@ class DirectoryResolver:
 
 
 def resolver_of(options: ResolverOptions, now_ns: int) -> Resolver:
-    """The resolver that is configured. Raises ConfigError."""
+    """The configured resolver. Raises ConfigError."""
     return MemoryResolver() if options.type == "memory" else DirectoryResolver(options, now_ns)
 
 

@@ -1,9 +1,11 @@
-"""The permissions of a user at work on one connection.
+"""Enforces a user's permissions on one connection.
 
-Publishes are checked by the inlet, which remembers what is allowed; subscriptions when they are made;
-deliveries by a guard on the sink, which is there only once a subscription needs it or replies are granted.
+Publishes: the ingress asks and caches permitted subjects. Subscriptions: checked when they are created.
+    Deliveries: checked by a guard on the sink, which exists only if a subscription needs it or replies are
+    granted.
 
-Invariant: a connection whose user has no permissions has no permits, no publish check and no guard.
+Invariant: a connection whose user has no permissions has no SessionPermissions, no publish check and no
+    guard.
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ if TYPE_CHECKING:
     from penstock.server.session import Session
 
 REFUSED, ALLOWED, ALLOWED_ONCE = False, True, 2
-"""Answers to an inlet: only ALLOWED is remembered."""
+"""Results for the ingress, which caches only ALLOWED."""
 
 
 class SessionPermissions:
     """Binds permissions to a session.
 
     Args:
-        session: whose inlet and sink they restrict, until `release()`.
-        permissions: those of its user.
+        session: its ingress and sink are restricted until `release()`.
+        permissions: permissions of its user.
     """
 
     def __init__(self, session: Session, permissions: Permissions) -> None:
@@ -42,13 +44,13 @@ class SessionPermissions:
         self._guard()
 
     def release(self) -> None:
-        """The connection becomes somebody else's: nothing is restricted."""
+        """Removes all restrictions from the connection."""
         self._session.ingress.publish_check = None
         self._session.ingress.forget_permissions()
         self._session.sink.guard = None
 
     def check_publish(self, subject: bytes) -> int:
-        """The inlet's question; a refusal has sent its -ERR."""
+        """Check for the ingress; sends -ERR if refused."""
         if self._rules.may_publish(subject):
             return ALLOWED
         session = self._session
@@ -60,14 +62,15 @@ class SessionPermissions:
         return REFUSED
 
     def check_subscribe(self, subject: bytes, queue: bytes, sid: bytes) -> bool:
-        """May the session subscribe? From now on what is denied of it is kept away. False: -ERR was sent."""
+        """Whether the session may subscribe; sends -ERR if not. Installs the guard if deliveries need
+        filtering."""
         if self._admit(subject, queue):
             return True
         self._refuse(subject, queue, sid)
         return False
 
     def keeps(self, subscription: SinkSubscription) -> bool:
-        """May a subscription stay that is older than these permissions? False: -ERR was sent."""
+        """Whether an existing subscription may stay under new permissions; sends -ERR if not."""
         if self._admit(subscription.subject, subscription.queue):
             return True
         sid = subscription.sid

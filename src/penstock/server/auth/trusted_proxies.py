@@ -1,8 +1,8 @@
-"""Proxies that vouch for their clients: `proxies { trusted: [...] }` and `proxy_required`.
+"""Trusted proxies: `proxies { trusted: [...] }` and `proxy_required`.
 
-Such a proxy passes the protocol on and adds to a client's CONNECT its own signature of the server's nonce
-(`proxy_sig`). A signature that none of the trusted keys made ends the connection; without one, those users
-are refused who must come through a proxy. Where no proxies are trusted, a signature means nothing.
+A trusted proxy forwards the protocol and adds its own signature of the server's nonce to the client's CONNECT
+(`proxy_sig`). A signature by an untrusted key closes the connection. Without a signature, users with
+`proxy_required` are refused. If no proxies are trusted, signatures are ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNTRUSTED = ""
 
 
 def proven_key(options: ServerOptions, connect: ConnectMessage, nonce: str) -> str | None:
-    """The key of the proxy that a client comes through; "" = one that isn't trusted, None = through none."""
+    """The key of the client's proxy; "" = an untrusted one, None = no proxy."""
     if not connect.proxy_sig or not options.trusted_proxies:
         return None
     try:
@@ -39,7 +39,7 @@ def proven_key(options: ServerOptions, connect: ConnectMessage, nonce: str) -> s
 
 
 def refusal(session: Session, identity: Identity | None) -> CloseReason | None:
-    """Why a client may not be who it is; None = it may, as far as proxies are concerned."""
+    """Why the client may not use this identity, as far as proxies are concerned; None = it may."""
     key = session.proxy_key
     if key is not None and key not in session.server.options.trusted_proxies:
         return CloseReason.PROXY_NOT_TRUSTED
@@ -49,7 +49,7 @@ def refusal(session: Session, identity: Identity | None) -> CloseReason | None:
 
 
 def trusted(node: ConfNode, name: str) -> tuple[str, ...]:
-    """The block `proxies`: keys of those it trusts."""
+    """Parses the block `proxies`: the trusted keys."""
     found: tuple[str, ...] = ()
     for key, where, entry in block(node, name):
         if key.lower() != "trusted":
@@ -78,7 +78,7 @@ def _key(node: ConfNode) -> str:
 
 
 def check(options: ServerOptions) -> None:
-    """Raises ConfigError for keys that are none."""
+    """Raises ConfigError for invalid keys."""
     for key in options.trusted_proxies:
         if not is_public(key):
             raise ConfigError(f'proxy trusted key "{key}" is invalid')

@@ -1,6 +1,6 @@
-"""The blocks of nats.conf that say who may do what: `users`, `permissions`, `accounts`.
+"""The blocks `users`, `permissions` and `accounts` of nats.conf.
 
-Read when a configuration has one of them: most have not. What is refused is a ConfigError with its place.
+Imported only if a configuration has one of them. Invalid values raise ConfigError with their location.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX = frozenset({"max", "max_msgs", "max_messages", "max_responses"})
 
 
 def permissions(node: ConfNode, name: str) -> Permissions:
-    """A block of `publish`, `subscribe` and `allow_responses`."""
+    """Parses a block of `publish`, `subscribe` and `allow_responses`."""
     found: dict[str, Any] = {}
     for key, where, entry in block(node, name):
         field = key.lower()
@@ -54,7 +54,7 @@ def permissions(node: ConfNode, name: str) -> Permissions:
 
 
 def _subjects(node: ConfNode, name: str, *, queues: bool) -> SubjectPermission:
-    """One filter, an array of them, or a map of `allow` and `deny`."""
+    """Parses one filter, an array of filters, or a map of `allow` and `deny`."""
     if not isinstance(node.value, ConfMap):
         return SubjectPermission(allow=_entries(node, name, queues=queues) or None)
     allow: tuple[PermissionEntry, ...] = ()
@@ -84,7 +84,7 @@ def _entries(node: ConfNode, name: str, *, queues: bool) -> tuple[PermissionEntr
 
 
 def _responses(node: ConfNode, name: str) -> ResponsePermission | None:
-    """True, false, or a map of `max` and `expires`, in which 0 stands for the default."""
+    """Parses true, false, or a map of `max` and `expires`, in which 0 means the default."""
     if isinstance(node.value, bool):
         return ResponsePermission() if node.value else None
     if not isinstance(node.value, ConfMap):
@@ -104,7 +104,7 @@ _CONNECTION_TYPES = ("STANDARD", "WEBSOCKET", "LEAFNODE", "LEAFNODE_WS", "MQTT",
 
 
 def _connection_types(node: ConfNode, name: str) -> frozenset[str]:
-    """One of the official names, or an array of them."""
+    """Parses one official connection type, or an array of them."""
     entries = node.value if isinstance(node.value, list) else [node]
     found = {text(entry, name).upper(): entry for entry in entries}
     for kind, entry in found.items():
@@ -130,7 +130,7 @@ _USER = {
 
 
 def users(node: ConfNode, name: str) -> tuple[User, ...]:
-    """An array of users."""
+    """Parses an array of users."""
     if not isinstance(node.value, list):
         raise node.where.error(f"{name} is {shown(node)}; it must be an array of maps")
     return tuple(_user(entry, name) for entry in node.value)
@@ -157,14 +157,14 @@ def _nkey_user(node: ConfNode, found: dict[str, Any]) -> User:
 
 
 def with_defaults(users: tuple[User, ...], defaults: Permissions | None) -> tuple[User, ...]:
-    """Users without permissions of their own have these."""
+    """Gives the default permissions to users without permissions of their own."""
     if defaults is None:
         return users
     return tuple(user if user.permissions else structs.replace(user, permissions=defaults) for user in users)
 
 
 def _size(node: ConfNode, name: str) -> int:
-    """Bytes; in an account's block an integer, as with the official server, which reads no text here."""
+    """Parses a size in bytes: an integer, because the official server accepts no text in account blocks."""
     if isinstance(node.value, bool) or not isinstance(node.value, int):
         raise node.where.error(f'Expected a parseable size for "{name}", got {shown(node)}')
     return node.value
@@ -184,7 +184,7 @@ _UNSUPPORTED_JETSTREAM = frozenset({"cluster_traffic"})
 
 
 def _jetstream(node: ConfNode, name: str) -> AccountJetStream | None:
-    """True, false, "enabled", "disabled", or a map of limits."""
+    """Parses true, false, "enabled", "disabled", or a map of limits."""
     value = node.value
     if isinstance(value, str) and value.lower() in ("enabled", "enable", "disabled", "disable"):
         value = value.lower().startswith("enable")
@@ -220,7 +220,7 @@ def _imports(node: ConfNode, name: str) -> list[ImportExportEntry]:
 
 
 def _trace(node: ConfNode, name: str) -> MessageTrace:
-    """A destination, or a map of `dest` and `sampling`."""
+    """Parses a destination, or a map of `dest` and `sampling`."""
     found = {"dest": text(node, name)} if isinstance(node.value, str) else fields(
         block(node, name), {"dest": ("dest", text), "sampling": ("sampling", _percent)}, frozenset()
     )  # fmt: skip
@@ -233,7 +233,7 @@ def _trace(node: ConfNode, name: str) -> MessageTrace:
 
 
 def _percent(node: ConfNode, name: str) -> int:
-    """A number, or one with `%`."""
+    """Parses a percentage, with or without `%`."""
     percent = natural(node.value.removesuffix("%")) if isinstance(node.value, str) else None
     if percent is not None:
         return percent
@@ -255,7 +255,7 @@ _UNSUPPORTED_ACCOUNT = frozenset("nkey cluster_traffic default_js_domain".split(
 
 
 def accounts(node: ConfNode, name: str) -> tuple[AccountOptions, ...]:
-    """A map of accounts by name, or an array of names."""
+    """Parses a map of accounts by name, or an array of names."""
     if isinstance(node.value, list):
         return tuple(AccountOptions(name=text(entry, name)) for entry in node.value)
     found: list[AccountOptions] = []
@@ -279,7 +279,7 @@ def accounts(node: ConfNode, name: str) -> tuple[AccountOptions, ...]:
 
 
 def _account(name: str, items: ConfMap, shared: list[ImportExportEntry]) -> AccountOptions:
-    """Its exports and imports are added to `shared`, with their places."""
+    """Parses one account. Appends its exports and imports, with their locations, to `shared`."""
     found = fields(items, _ACCOUNT, _UNSUPPORTED_ACCOUNT)
     for field in ("exports", "imports"):
         entries: list[ImportExportEntry] = found.get(field, [])

@@ -1,16 +1,16 @@
-"""The grammar of nats.conf: text to a tree of values that know where they stand.
+"""Parser of nats.conf: text to a tree of values with source locations.
 
-A tokenizing recursive-descent reader over one text. What it yields has no meaning yet; `directives`
-turns the tree into `Options`. Every error names file, line and column.
+A recursive-descent parser without a separate lexer. The tree has no semantics; `directives` converts it to
+`ServerOptions`. Every error has file, line and column.
 
-Grammar (as the official server reads it): items `key: value`, `key = value`, `key value`, maps `{}`, arrays
-`[]`; comments `#` and `//`; integers with suffixes of powers of 1000 (k m g t p e) or 1024 (kb ki kib ...);
-`$NAME` refers to an earlier key of the enclosing maps, then to the environment; `include 'file'` merges that
-file's keys into the current map. An included file knows only its own variables, and a `}` that closes nothing
-is accepted at the end of a file, as there.
+Grammar (as in the official server): items `key: value`, `key = value`, `key value`, maps `{}`, arrays `[]`;
+comments `#` and `//`; integers with suffixes for powers of 1000 (k m g t p e) or 1024 (kb ki kib ...);
+`$NAME` refers to an earlier key of the enclosing maps, or else to the environment; `include 'file'` merges
+that file's keys into the current map. An included file sees only its own variables, and an unmatched `}` at
+the end of a file is accepted, as there.
 
-Rejected: reading values straight into options while parsing. Variables may hold whole blocks that are
-used in several places, and unknown keys can only be told from variables at the end.
+Rejected: converting values to options while parsing. Variables may hold whole blocks that are used in several
+places, and only at the end can unknown keys be distinguished from variables.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from datetime import UTC, datetime
 from penstock.errors import ConfigError
 
 INCLUDE_DEPTH_MAX = 32
-NESTING_MAX = 100  # maps and arrays inside each other; no directive needs ten
-INTEGER_DIGITS_MAX = 19  # of a signed number of 64 bits, as the official server holds integers in
+NESTING_MAX = 100  # levels of maps and arrays; no directive needs ten
+INTEGER_DIGITS_MAX = 19  # of a signed 64-bit integer, the official server's type
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """A place in a configuration file; line and column count from 1."""
+    """A position in a configuration file; line and column count from 1."""
 
     file: str
     line: int
@@ -41,7 +41,7 @@ class SourceLocation:
         return f"{self.file}:{self.line}:{self.column}"
 
     def error(self, text: str) -> ConfigError:
-        """The exception that says so of this place."""
+        """A ConfigError at this location."""
         return ConfigError(text, file=self.file, line=self.line, column=self.column)
 
 
@@ -50,8 +50,8 @@ Scalar = str | int | float | bool | datetime
 
 @dataclass(slots=True)
 class ConfNode:
-    """A value and where it stands. `used` is set once a variable referred to it; `warning` is what a test of
-    the configuration refuses, although a server starts with it."""
+    """A value and its location. `used` is set when a variable refers to it; `warning` is an error of a
+    configuration test (`-t`), with which a server nevertheless starts."""
 
     value: Scalar | ConfMap | list[ConfNode]
     where: SourceLocation
@@ -61,13 +61,13 @@ class ConfNode:
 
 @dataclass(slots=True)
 class ConfMap:
-    """The items of a block, by key as written; `where_of` is where each key stands."""
+    """The items of a block by key, in their original case; `where_of` has the location of each key."""
 
     items: dict[str, ConfNode] = field(default_factory=dict)
     where_of: dict[str, SourceLocation] = field(default_factory=dict)
 
     def put(self, key: str, where: SourceLocation, node: ConfNode) -> None:
-        """The last of repeated keys wins."""
+        """Sets an item; the last one of repeated keys wins."""
         self.items[key] = node
         self.where_of[key] = where
 
@@ -75,7 +75,7 @@ class ConfMap:
         return ((key, self.where_of[key], node) for key, node in self.items.items())
 
 
-# A word that begins with a plus is a string, as with the official server.
+# A word that begins with a plus is a string, as in the official server.
 _INTEGER = re.compile(r"-?[0-9]+")
 _SIZED = re.compile(r"(-?[0-9]+)([A-Za-z]{1,3})")
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]+")
@@ -91,11 +91,11 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _BETWEEN_LINES = re.compile(r"[ \t\r\n;]*")
 _BETWEEN_ITEMS = re.compile(r"[ \t\r\n,;]*")
 _BETWEEN_VALUES = re.compile(r"[ \t\r\n,]*")
-_HASH = re.compile(r"\$2[aby]?\$")  # of bcrypt; no variable
+_HASH = re.compile(r"\$2[aby]?\$")  # start of a bcrypt hash, which is not a variable
 
 
 class _Reader:
-    """Reads one text. `scopes` are the maps around the current place, innermost last."""
+    """Parses one text. `scopes` are the enclosing maps, innermost last."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class _Reader:
         self.text = text
         self.file = file
         self.at = 0
-        self._line = 1  # of the place `_placed`, up to which lines are counted
+        self._line = 1  # line of the offset `_placed`, up to which lines are counted
         self._line_start = 0
         self._placed = 0
         self.scopes = scopes
@@ -123,7 +123,7 @@ class _Reader:
     # -- characters
 
     def where(self) -> SourceLocation:
-        """The current place. Lines are counted from the place before up to it: a text is read once."""
+        """The current location. Counts lines from the previous call on, so that the text is scanned once."""
         newlines = self.text.count("\n", self._placed, self.at)
         if newlines:
             self._line += newlines
@@ -135,12 +135,12 @@ class _Reader:
         return (where or self.where()).error(text)
 
     def bad(self, text: str, where: SourceLocation | None = None) -> ConfigError:
-        """A text that breaks the grammar, in words that scripts look for in the official server's output."""
+        """An error of the grammar, with words that scripts search for in the official server's output."""
         where = where or self.where()
         return where.error(f"Parse error on line {where.line}: {text}")
 
     def peek(self) -> str:
-        """The next character, "" at the end."""
+        """The next character; "" at the end."""
         return self.text[self.at : self.at + 1]
 
     def advance(self) -> str:
@@ -149,14 +149,14 @@ class _Reader:
         return char
 
     def take(self, pattern: re.Pattern[str]) -> str:
-        """What this pattern, which matches everywhere, matches here."""
+        """Consumes and returns the match of a pattern, which may be empty."""
         found = pattern.match(self.text, self.at)
         assert found is not None
         self.at = found.end()
         return found[0]
 
     def skip(self, pattern: re.Pattern[str]) -> None:
-        """Skips what the pattern matches, and comments (a comment ends before its newline)."""
+        """Skips matches of the pattern, and comments (up to the newline)."""
         text = self.text
         while True:
             self.take(pattern)
@@ -168,7 +168,7 @@ class _Reader:
     # -- items
 
     def document(self, into: ConfMap) -> None:
-        """The whole text: items, which may stand in one pair of braces."""
+        """Parses the whole text: items, optionally in one pair of braces."""
         if "\0" in self.text:
             self.at = self.text.index("\0")
             raise self.bad("a NUL character: no value may hold one")
@@ -194,11 +194,11 @@ class _Reader:
                 raise self.bad(f"expected a new line, ';' or a comment after a value, found {self.peek()!r}")
 
     def ends_with_stray_brace(self) -> bool:
-        """Is all that is left a closing brace too many?"""
+        """Whether only one unmatched closing brace is left."""
         return self.peek() == "}" and not self.text[self.at + 1 :].strip(" \t\r\n")
 
     def map_items(self, into: ConfMap) -> None:
-        """Items up to and with the closing brace."""
+        """Parses items up to and including the closing brace."""
         opened = self.where()
         while True:
             self.skip(_BETWEEN_ITEMS)
@@ -220,7 +220,7 @@ class _Reader:
             if self.peek() not in (":", "=", "{"):
                 self.include(into, where)
                 return
-        self.skip(_SPACE)  # before the separator, or a value without one, lines may end
+        self.skip(_SPACE)  # newlines are allowed before the separator or the value
         if self.peek() and self.peek() in ":=":
             self.advance()
             self.skip(_SPACE if in_map else _BLANKS)
@@ -243,7 +243,7 @@ class _Reader:
         path = os.path.join(os.path.dirname(self.file), name)
         try:
             text = self.open_file(path)
-        except (OSError, ValueError) as error:  # ValueError: no path, or no text
+        except (OSError, ValueError) as error:  # ValueError: invalid path or encoding
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise self.fail(f"error parsing include file '{name}', {why}: {path}", where) from error
         included = ConfMap()
@@ -274,7 +274,8 @@ class _Reader:
             raise self.fail(str(error), where) from None
 
     def nested(self, opening: str) -> ConfMap | list[ConfNode]:
-        """The map or array that was opened. Reading recurses: how deep is bounded here, not by the stack."""
+        """Parses a map or array after its opening bracket. NESTING_MAX limits the recursion, not the
+        stack."""
         if self.nesting >= NESTING_MAX:
             raise self.fail(f"more than {NESTING_MAX} maps and arrays inside each other")
         self.nesting += 1
@@ -304,7 +305,7 @@ class _Reader:
                 raise self.bad(f"expected a new line, ',' or ']' after a value, found {self.peek()!r}")
 
     def quoted(self, quote: str) -> str:
-        """The rest of a quoted string; only double quotes know escapes."""
+        """Parses the rest of a quoted string; only double quotes support escapes."""
         where = self.where()
         parts: list[str] = []
         while True:
@@ -342,7 +343,7 @@ class _Reader:
         return word
 
     def block_text(self, where: SourceLocation) -> str:
-        """Everything up to a line that is a closing parenthesis alone."""
+        """Parses text up to a line with only a closing parenthesis."""
         start = self.at
         while (newline := self.text.find("\n", self.at)) >= 0:
             self.at = newline + 1
@@ -377,9 +378,10 @@ class _Reader:
 
 
 def scalar(word: str) -> Scalar:
-    """What a bare word means: a boolean, an integer (with a size suffix), a float, a time, or itself.
+    """The value of a bare word: a boolean, an integer (with size suffix), a float, a time, or the word
+    itself.
 
-    Raises ValueError for a number out of range, and for a time that there is not.
+    Raises ValueError for a number out of range or an invalid time.
     """
     known = _BOOLEAN.get(word.lower())
     if known is not None:
@@ -407,7 +409,8 @@ def scalar(word: str) -> Scalar:
 
 
 def _integer(digits: str, word: str, unit: int = 1) -> int:
-    """Raises ValueError for more than 64 bits; Python alone would take any, slowly, up to 4,300 digits."""
+    """Raises ValueError for more than 64 bits. Python would accept any number of up to 4,300 digits,
+    slowly."""
     if len(digits.lstrip("+-0")) <= INTEGER_DIGITS_MAX and -(2**63) <= (number := int(digits) * unit) < 2**63:
         return number
     raise ValueError(f"integer '{_short(word)}' is out of the range")
@@ -429,16 +432,16 @@ def parse(
     environ: dict[str, str] | None = None,
     open_file: Callable[[str], str] = _read_text,
 ) -> ConfMap:
-    """Reads a configuration text.
+    """Parses a configuration text.
 
     Args:
         text: the configuration.
-        file: its name, for errors and for the place that `include` starts from.
+        file: its name, for errors and as the base of `include` paths.
         environ: variables that no key defines; default `os.environ`.
-        open_file: returns the text of an included file by its path.
+        open_file: returns the text of an included file.
 
     Raises:
-        ConfigError: the text breaks the grammar, or a variable or included file can't be found.
+        ConfigError: syntax error, undefined variable or unreadable included file.
     """
     top = ConfMap()
     _Reader(text, file, [top], dict(os.environ) if environ is None else environ, open_file, 0).document(top)
@@ -446,7 +449,7 @@ def parse(
 
 
 def parse_file(path: str) -> ConfMap:
-    """Reads a configuration file. Raises ConfigError, and OSError when the file itself can't be read."""
+    """Parses a configuration file. Raises ConfigError, or OSError when the file is unreadable."""
     try:
         text = _read_text(path)
     except UnicodeDecodeError as error:

@@ -1,11 +1,10 @@
-"""What the directives of nats.conf mean: the tree of `conf` becomes `ServerOptions`.
+"""Semantics of nats.conf: converts the parser's tree to `ServerOptions`.
 
-Each block has a table from directive to the function that reads its value and the option it sets.
-A directive the official server knows and this one doesn't support yet is refused by name, never ignored:
-a server that silently drops `tls` or `accounts` is worse than one that doesn't start. What has an effect in
-clusters alone is checked (`standalone_directives`).
+Each block has a table from directive to parse function and option. Directives that the official server has
+and this one does not support are errors: a server that silently drops `tls` or `accounts` is worse than one
+that does not start. Directives that only matter in clusters are validated and ignored (`ignored_directives`).
 
-A key that some value refers to as a variable is no unknown field, in whatever block it stands.
+A key to which a value refers as a variable is not an unknown field, in any block.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def boolean(node: ConfNode, name: str) -> bool:
 
 
 def duration(node: ConfNode, name: str) -> int:
-    """Nanoseconds of `"1h2m3s"`; a bare number means seconds."""
+    """Parses a duration such as `"1h2m3s"` to ns; a bare number is seconds."""
     if isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
         return int(node.value * NS)
     try:
@@ -79,20 +78,20 @@ def duration(node: ConfNode, name: str) -> int:
 
 
 def interval(node: ConfNode, name: str) -> int:
-    """A duration that was once a number of seconds, which is still taken; a test of the configuration refuses
-    it."""
+    """Parses a duration. The deprecated form, a number of seconds, is accepted but is an error of a
+    configuration test."""
     if not isinstance(node.value, str):
         node.warning = f'invalid use of field "{name}": {name} should be converted to a duration'
     return duration(node, name)
 
 
 def duration_text(node: ConfNode, name: str) -> int:
-    """A duration that must be a string."""
+    """Parses a duration that must be a string."""
     return duration(ConfNode(text(node, name), node.where), name)
 
 
 def storage_size(node: ConfNode, name: str) -> int:
-    """Bytes: an integer, or a string that ends in K, M, G or T (powers of 1024); the empty string is 0."""
+    """Parses bytes: an integer, or a string with suffix K, M, G or T (powers of 1024); "" is 0."""
     if not isinstance(node.value, str):
         return integer(node, name)
     if not node.value:
@@ -107,7 +106,7 @@ def storage_size(node: ConfNode, name: str) -> int:
 
 
 def address(node: ConfNode, name: str) -> tuple[str | None, int]:
-    """(host or None, port) of `4222`, `"host:port"`, `"[v6]:port"` or `":port"`."""
+    """Parses `4222`, `"host:port"`, `"[v6]:port"` or `":port"` to (host or None, port)."""
     if isinstance(node.value, int) and not isinstance(node.value, bool):
         return None, node.value
     word = text(node, name)
@@ -137,7 +136,7 @@ def shown(node: ConfNode) -> str:
 def fields(
     items: ConfMap, table: Mapping[str, tuple[str, Reader]], unsupported: frozenset[str]
 ) -> dict[str, Any]:
-    """Options of a block whose directives each set one option. Raises ConfigError."""
+    """Parses a block in which each directive sets one option. Raises ConfigError."""
     found: dict[str, Any] = {}
     for key, where, node in items:
         entry = table.get(key.lower())
@@ -153,8 +152,8 @@ def fields(
 def _check_without_effect(
     key: str, where: SourceLocation, node: ConfNode, unsupported: frozenset[str]
 ) -> None:
-    """A directive that sets nothing. Raises ConfigError, unless it means nothing to a server that stands
-    alone."""
+    """Validates a directive that sets nothing. Raises ConfigError unless it has no effect without a
+    cluster."""
     name = key.lower()
     if name not in unsupported:
         raise where.error(f'unknown field "{key}"')
@@ -218,7 +217,7 @@ _AUTHORIZATION: dict[str, tuple[str, Reader]] = {
 
 
 def _sync_interval(node: ConfNode, name: str) -> int | None:
-    """Nanoseconds; None stands for `always`."""
+    """Parses ns; None = `always`."""
     if isinstance(node.value, str) and node.value.lower() == "always":
         return None
     return interval(node, name)
@@ -301,7 +300,7 @@ _JETSTREAM: dict[str, tuple[str, Reader]] = {
 
 
 def _jetstream(node: ConfNode, name: str) -> JetStreamOptions | None:
-    """The block, `true`/`false`, or "enabled"/"disabled"."""
+    """Parses the block, `true`/`false`, or "enabled"/"disabled"."""
     value = node.value
     if isinstance(value, bool):
         return JetStreamOptions() if value else None
@@ -328,7 +327,7 @@ def _tls(node: ConfNode, name: str) -> Any:
 
 
 def _trust(reader: str) -> Reader:
-    """A reader of operator_directives, which most configurations don't need."""
+    """A parse function of operator_directives, imported on use."""
 
     def read(node: ConfNode, name: str) -> Any:
         from penstock.server.config import operator_directives
@@ -351,7 +350,7 @@ def _proxies(node: ConfNode, name: str) -> tuple[str, ...]:
 
 
 def _tags(node: ConfNode, name: str) -> Any:
-    from penstock.server.config import server_tags  # most servers have no labels
+    from penstock.server.config import server_tags  # most servers have no tags
 
     return server_tags.tags(node, name)
 
@@ -466,24 +465,24 @@ _ADDRESSES = {
     "https": ("http_host", "https_port"),
 }
 _TRACES = frozenset({"trace_verbose", "trace_headers"})
-_ALONE = frozenset({"cluster", "gateway", "leafnodes", "leaf", "mqtt"})
+_REMOTE_BLOCKS = frozenset({"cluster", "gateway", "leafnodes", "leaf", "mqtt"})
 
 
 def options_of(tree: ConfMap, base: ServerOptions | None = None) -> ServerOptions:
-    """Turns a configuration tree into options.
+    """Converts a configuration tree to options.
 
     Args:
-        tree: what `conf.parse` returned.
-        base: what holds for directives that the tree doesn't give; default `ServerOptions()`.
+        tree: result of `conf_parser.parse`.
+        base: options for absent directives; default `ServerOptions()`.
 
     Raises:
-        ConfigError: an unknown or unsupported directive, a value of the wrong kind or out of its bounds.
+        ConfigError: unknown or unsupported directive, or an invalid value.
     """
     found: dict[str, Any] = {}
     store_dir: tuple[str, SourceLocation] | None = None
     steps: list[
         tuple[SourceLocation, dict[str, Any]]
-    ] = []  # after each directive: where it is, and what was found
+    ] = []  # location of each directive, and the options after it
     for key, where, node in tree:
         name = key.lower()
         if name in _ADDRESSES:
@@ -498,7 +497,7 @@ def options_of(tree: ConfMap, base: ServerOptions | None = None) -> ServerOption
             found[name] = boolean(node, name)
             if found[name]:
                 found["trace"] = True
-        elif name in _ALONE:
+        elif name in _REMOTE_BLOCKS:
             from penstock.server.config import remote_directives  # most configurations have none of them
 
             found.update(remote_directives.checked(node, name, where))
@@ -539,7 +538,7 @@ def _check_no_profile(node: ConfNode, name: str) -> None:
 def _with_store_dir(
     found: dict[str, Any], base: ServerOptions, path: str, where: SourceLocation
 ) -> dict[str, Any]:
-    """The directory of the top level goes to JetStream, which alone stores anything; without it, nowhere."""
+    """Passes a top-level store_dir to JetStream, which alone uses it; ignored without JetStream."""
     jetstream = found.get("jetstream", base.jetstream)
     if jetstream is None:
         return found
@@ -551,7 +550,7 @@ def _with_store_dir(
 def _blamed(
     error: ConfigError, base: ServerOptions, steps: list[tuple[SourceLocation, dict[str, Any]]]
 ) -> ConfigError:
-    """What the options as a whole refused, with the place of the directive that brought it about."""
+    """Adds the location of the directive that caused an error of the options as a whole."""
     for where, found in steps:
         try:
             structs.replace(base, **found)
@@ -562,7 +561,7 @@ def _blamed(
 
 
 def _placed(read: Reader, node: ConfNode, name: str, where: SourceLocation) -> Any:
-    """Reads a value; what it refuses without a place is told with the directive's."""
+    """Parses a value; errors without a location get the directive's."""
     try:
         return read(node, name)
     except ConfigError as error:
@@ -572,12 +571,12 @@ def _placed(read: Reader, node: ConfNode, name: str, where: SourceLocation) -> A
 
 
 def load(path: str, base: ServerOptions | None = None) -> ServerOptions:
-    """Reads options from a configuration file. Raises ConfigError; OSError when the file can't be read."""
+    """Reads options from a configuration file. Raises ConfigError, or OSError when the file is unreadable."""
     return structs.replace(options_of(parse_file(path), base), config_file=path)
 
 
 def warnings(path: str) -> list[str]:
-    """What a test of a configuration (`-t`) refuses, although a server starts with it. Raises like `load`."""
+    """Errors of a configuration test (`-t`) with which a server nevertheless starts. Raises like `load`."""
     tree = parse_file(path)
     options_of(tree)
     if not tree.items:
@@ -586,7 +585,7 @@ def warnings(path: str) -> list[str]:
 
 
 def _nodes(tree: ConfMap) -> Iterator[ConfNode]:
-    """All values, at any depth."""
+    """Yields all values at any depth."""
     found = list(tree.items.values())
     while found:
         node = found.pop()

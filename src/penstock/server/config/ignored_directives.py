@@ -1,7 +1,7 @@
-"""Directives that set nothing in a server that stands alone and is no Go program.
+"""Directives without effect in a server without clustering that is not written in Go.
 
-What has an effect in clusters alone is checked and means nothing here, as with the official server. What
-would leave something undone that was asked for is refused, with the reason.
+Directives that only matter in clusters are validated and ignored, as in the official server. Directives whose
+effect would be missing are refused with a reason.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _feature_flags(node: ConfNode, name: str) -> None:
 
 
 def _ocsp(node: ConfNode, name: str) -> None:
-    """Only `false` and `mode: never` ask for nothing."""
+    """Accepts only `false` and `mode: never`, which request nothing."""
     if isinstance(node.value, ConfMap):
         modes = [entry.value for key, _, entry in node.value if key == "mode"]
         if modes and isinstance(modes[-1], str) and modes[-1].lower() == "never":

@@ -1,7 +1,7 @@
 """The blocks `exports` and `imports` of an account in nats.conf.
 
-Each entry is read on its own here; whether all of them fit together is `routing.sharing.check`, whose
-answers `placed` puts beside the entries they are about. Texts are the official server's.
+Entries are parsed one by one here. `routing.imports_exports.check` validates all accounts together; `placed`
+adds locations to its errors. Texts are the official server's.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ Value = tuple[Any, SourceLocation]
 
 
 class ImportExportEntry(NamedTuple):
-    """An export or import and where it is written."""
+    """An export or import and its location."""
 
     value: AnyExport | AnyImport
     where: SourceLocation
 
 
 def placed(accounts: Mapping[str, AccountSharing], entries: list[ImportExportEntry]) -> None:
-    """Raises ConfigError, with its place, when the exports and imports of the accounts don't fit together."""
+    """Raises ConfigError, with location, when exports and imports of the accounts are inconsistent."""
     for value, message in check(accounts):
         where = next((entry.where for entry in entries if entry.value is value), None)
         raise where.error(message) if where is not None else ConfigError(message)
 
 
 def exports(node: ConfNode, name: str) -> list[ImportExportEntry]:
-    """An array of maps, each with `stream` or `service`."""
+    """Parses an array of maps, each with `stream` or `service`."""
     if not isinstance(node.value, list):
         raise node.where.error(f"Exports should be an array, got {shown(node)}")
     return [ImportExportEntry(_export(entry), entry.where) for entry in node.value]
 
 
 def imports(node: ConfNode, name: str) -> list[ImportExportEntry]:
-    """An array of maps, each with `stream` or `service`, which are maps of `account` and `subject`."""
+    """Parses an array of maps, each with `stream` or `service`, which are maps of `account` and `subject`."""
     if not isinstance(node.value, list):
         raise node.where.error(f"Imports should be an array, got {shown(node)}")
     found = [ImportExportEntry(_import(entry), entry.where) for entry in node.value]
@@ -82,7 +82,7 @@ def imports(node: ConfNode, name: str) -> list[ImportExportEntry]:
 def _read(
     items: ConfMap, table: Mapping[str, tuple[str, Callable[[ConfNode, str], Any]]]
 ) -> dict[str, tuple[Any, SourceLocation]]:
-    """What a map says, by what it is about; with where it says so."""
+    """Parses a map to (value, location) by option."""
     found: dict[str, Value] = {}
     for key, where, node in items:
         entry = table.get(key.lower())
@@ -141,7 +141,7 @@ def _export(node: ConfNode) -> AnyExport:
 
 
 def _one_kind(node: ConfNode, found: dict[str, Value], kind: str) -> None:
-    """A stream or a service, one of them."""
+    """Checks that exactly one of stream and service is given."""
     if "stream" in found and "service" in found:
         first, second = sorted(("stream", "service"), key=list(found).index)
         raise found[second][1].error(f"Detected {second} but already saw a {first}")
@@ -164,7 +164,7 @@ def _response(node: ConfNode, name: str) -> ResponseType:
 
 
 def _latency(node: ConfNode, name: str) -> Latency:
-    """A subject, or a map of `subject` and `sampling`."""
+    """Parses a subject, or a map of `subject` and `sampling`."""
     if isinstance(node.value, str):
         return Latency(subject=node.value)
     if not isinstance(node.value, ConfMap):
@@ -176,7 +176,7 @@ def _latency(node: ConfNode, name: str) -> Latency:
 
 
 def _sampling(node: ConfNode, name: str) -> int:
-    """Percent, with or without `%`; `headers` is 0."""
+    """Parses a percentage, with or without `%`; `headers` is 0."""
     value = node.value
     if isinstance(value, str):
         if value.strip().lower() == "headers":

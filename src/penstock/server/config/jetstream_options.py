@@ -1,4 +1,4 @@
-"""The options of JetStream: the `jetstream` block."""
+"""JetStream options: the `jetstream` block."""
 
 from __future__ import annotations
 
@@ -12,64 +12,64 @@ class JetStreamOptions(Struct, frozen=True, kw_only=True):
     """The `jetstream` block."""
 
     store_dir: str | None = None
-    """Directory below which `jetstream/` is made. None: everything is kept in memory. `store_dir`."""
+    """Parent directory of `jetstream/`. None (default) = everything in memory. `store_dir`."""
     max_memory_bytes: int = -1
-    """Most bytes of all memory streams; -1 (default) = 3/4 of the machine's memory. `max_memory_store`."""
+    """Maximum bytes of all memory streams; -1 (default) = 3/4 of the machine's memory. `max_memory_store`."""
     max_file_bytes: int = -1
-    """Most bytes of all file streams; -1 (default) = 3/4 of the free disk. `max_file_store`."""
+    """Maximum bytes of all file streams; -1 (default) = 3/4 of the free disk space. `max_file_store`."""
     domain: str = ""
     """JetStream domain, one subject token. Default none. `domain`."""
     unique_tag: str = ""
-    """Beginning of the tag in which the servers of a stream's replicas must differ; pages show it, and to one
-    that stands alone it means nothing. Default none. `unique_tag`."""
+    """Prefix of the tag that must differ between the servers of a stream's replicas. Shown in monitoring; no
+    effect without clustering. Default none. `unique_tag`."""
     sync_interval_ns: int = 120 * NS
-    """How often file streams are fsynced, ns, > 0. Default 2 minutes. `sync_interval`."""
+    """Fsync interval of file streams, ns, > 0. Default 2 minutes. `sync_interval`."""
     sync_always: bool = False
     """Fsync before every ack. Default off. `sync_interval: always`."""
     cipher: str = "chacha"
-    """What files are encrypted with when there is a key: "chacha" (default) or "aes". `cipher`."""
+    """Cipher of encrypted files: "chacha" (default) or "aes". `cipher`."""
     key: str = ""
-    """Key of the files; "" (default): they are not encrypted. `key`, `ek`, `encryption_key`."""
+    """Encryption key of the files; "" (default) = no encryption. `key`, `ek`, `encryption_key`."""
     prev_key: str = ""
-    """The key until now, once `key` names another one. `prev_key`, `prev_ek`, `prev_encryption_key`."""
+    """Previous key, when `key` changes. `prev_key`, `prev_ek`, `prev_encryption_key`."""
     batch_inflight_per_stream_max: int = 0
-    """Most batches that may be open in a stream; 0 (default) = 50 atomic and 1000 fast ones.
+    """Maximum open batches per stream; 0 (default) = 50 atomic and 1000 fast ones.
     `limits.batch.max_inflight_per_stream`."""
     batch_inflight_total_max: int = 0
-    """Most batches that may be open in the server; 0 (default) = 1000 atomic and 50,000 fast ones.
+    """Maximum open batches of the server; 0 (default) = 1000 atomic and 50,000 fast ones.
     `limits.batch.max_inflight_total`."""
     batch_messages_max: int = 1000
-    """Most messages of an atomic batch, > 0. Default 1000. `limits.batch.max_msgs`."""
+    """Maximum messages of an atomic batch, > 0. Default 1000. `limits.batch.max_msgs`."""
     batch_bytes_max: int = 1024 * 1024 * 1024
-    """Most bytes that the open atomic batches of the server hold in memory, > 0; what is above is refused
-    (10210). Default 1 GiB. `limits.batch.max_bytes`."""
+    """Maximum memory of all open atomic batches, bytes, > 0; further messages are refused (10210). Default 1
+    GiB. `limits.batch.max_bytes`."""
     batch_timeout_ns: int = 10 * NS
-    """How long nothing may come of a batch before it is abandoned, ns, > 0. Default 10 s.
+    """Idle time after which a batch is abandoned, ns, > 0. Default 10 s.
     `limits.batch.timeout`."""
     duplicate_window_max_ns: int = 0
-    """Longest duplicate window of a stream, and the one of streams that name none where it is below two
-    minutes; 0 (default) = no limit. `limits.duplicate_window`."""
+    """Maximum duplicate window of a stream, and the default one if below two minutes; 0 (default) = no limit.
+    `limits.duplicate_window`."""
     ack_pending_max: int = 0
-    """Most messages a consumer may have unacked; 0 (default) = no limit. `limits.max_ack_pending`."""
+    """Maximum unacked messages of a consumer; 0 (default) = no limit. `limits.max_ack_pending`."""
     request_batch_max: int = 0
-    """Most messages a pull request may ask for: the largest `max_batch` of a consumer, and that of consumers
-    that name none; 0 (default) = no limit. `limits.max_request_batch`."""
+    """Maximum batch of a pull request: upper limit and default of a consumer's `max_batch`; 0 (default) = no
+    limit. `limits.max_request_batch`."""
     consumers_per_stream_max: int = 0
-    """Most consumers of a stream that names no limit; 0 (default) = 1000, -1 = no limit.
+    """Maximum consumers of a stream without own limit; 0 (default) = 1000, -1 = no limit.
     `limits.default_max_consumers`."""
     buffered_msgs_max: int = 0
-    """Most publishes that may wait to be stored in a stream; what is above is answered with 429. -1 = no
-    limit, 0 (default) = 100,000, while the disk is waited for. `max_buffered_msgs`."""
+    """Maximum publishes that wait to be stored in a stream; more are refused with 429. -1 = no limit,
+    0 (default) = 100,000 while the disk is busy. `max_buffered_msgs`."""
     buffered_bytes_max: int = 0
-    """The same for their bytes; 0 (default) = 128 MiB. `max_buffered_size`."""
+    """Maximum bytes of these publishes; 0 (default) = 128 MiB. `max_buffered_size`."""
     request_queue_limit: int = 0
-    """API requests that may wait for the disk; the one that makes so many is dropped with all of them. 0
-    (default) or less = 10,000. `request_queue_limit`."""
+    """Maximum API requests that wait for the disk; on overflow all of them are dropped. 0 (default) or less =
+    10,000. `request_queue_limit`."""
     info_queue_limit: int = 0
-    """The same for requests that only ask; 0 (default) or less = what `request_queue_limit` says.
+    """The same limit for read-only requests; 0 (default) or less = as `request_queue_limit`.
     `info_queue_limit`."""
     official_fast_errors: bool = False
-    """Errors of fast ingest have the official server's numbers (10205 to 10208) instead of those of ADR-50
+    """Use the official server's error codes for fast ingest (10205 to 10208) instead of those of ADR-50
     (10203 to 10206, the default). `fast_ingest_errors: official`."""
 
     def __post_init__(self) -> None:

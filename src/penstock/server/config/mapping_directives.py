@@ -13,10 +13,10 @@ from penstock.server.config.directives import Reader, block, shown, text
 
 
 def mappings(node: ConfNode, name: str) -> tuple[SubjectMapping, ...]:
-    """The block `mappings`, of the top level or of an account; in the order they are written.
+    """Parses the block `mappings`, of the top level or of an account, in order.
 
-    A source leads to a destination, to a map of `destination`, `weight` and perhaps `cluster`, or to an array
-    of such maps. What is refused has the official server's text.
+    A source maps to a destination, to a map of `destination`, `weight` and optional `cluster`, or to an array
+    of such maps. Errors have the official server's texts.
     """
     return tuple(_mapping(source, where, entry) for source, where, entry in block(node, name))
 
@@ -58,7 +58,7 @@ def _destination(source: str, node: ConfNode) -> Destination:
 
 
 def _weight(node: ConfNode, name: str) -> int:
-    """Percent: an integer, or a string of one with or without `%`."""
+    """Parses a percentage: an integer, or a string with or without `%`."""
     value = node.value
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise node.where.error(f"Unknown entry type for weight of {shown(node)}")

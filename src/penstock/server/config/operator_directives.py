@@ -1,4 +1,4 @@
-"""The directives of nats.conf that trust operators: `operator`, `resolver` and what belongs to them."""
+"""Directives of operator mode: `operator`, `resolver` and related ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MEMORY = re.compile(r"mem(ory)?\s*", re.IGNORECASE)
 
 
 def operators(node: ConfNode, name: str) -> tuple[str, ...]:
-    """Tokens of operators: files or the tokens themselves, one or an array."""
+    """Parses operator tokens: a file name or the token, one or an array."""
     entries = node.value if isinstance(node.value, list) else [node]
     return tuple(_operator(entry, name) for entry in entries)
 
@@ -43,7 +43,7 @@ def _operator(node: ConfNode, name: str) -> str:
 
 
 def trusted_keys(node: ConfNode, name: str) -> tuple[str, ...]:
-    """Public keys of operators."""
+    """Parses public keys of operators."""
     entries = node.value if isinstance(node.value, list) else [node]
     found = tuple(text(entry, name) for entry in entries)
     for entry, one in zip(entries, found, strict=True):
@@ -53,7 +53,7 @@ def trusted_keys(node: ConfNode, name: str) -> tuple[str, ...]:
 
 
 def resolver(node: ConfNode, name: str) -> ResolverOptions:
-    """`MEMORY`, or a map of `type` and what belongs to it."""
+    """Parses `MEMORY`, or a map of `type` and its settings."""
     if isinstance(node.value, str):
         if _MEMORY.fullmatch(node.value):
             return ResolverOptions()
@@ -88,7 +88,7 @@ _RESOLVER: dict[str, tuple[str, Reader]] = {
 
 
 def preload(node: ConfNode, name: str) -> tuple[tuple[str, str], ...]:
-    """A map of tokens by account."""
+    """Parses a map of tokens by account."""
     if not isinstance(node.value, ConfMap):
         raise node.where.error("preload should be a map of account_public_key:account_jwt")
     found = []
@@ -104,13 +104,13 @@ def preload(node: ConfNode, name: str) -> tuple[tuple[str, str], ...]:
 
 
 def pinned(node: ConfNode, name: str) -> frozenset[str]:
-    """Accounts: one or an array."""
+    """Parses account keys: one or an array."""
     entries = node.value if isinstance(node.value, list) else [node]
     return frozenset(text(entry, name) for entry in entries)
 
 
 def callout(node: ConfNode, name: str) -> CalloutOptions:
-    """The block `auth_callout`."""
+    """Parses the block `auth_callout`."""
     found = fields(block(node, name), _CALLOUT, frozenset())
     if "issuer" not in found:
         raise node.where.error("Authorization callouts require an issuer to be specified")
@@ -150,7 +150,7 @@ _CALLOUT: dict[str, tuple[str, Reader]] = {
 
 
 def completed(found: dict[str, Any]) -> dict[str, Any]:
-    """What an operator's token adds: the system account, where the file names none."""
+    """Adds the system account from an operator's token if the file names none."""
     if found.get("operators") and "system_account" not in found:
         system = decode_operator(found["operators"][0]).nats.system_account
         if system:

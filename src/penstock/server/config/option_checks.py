@@ -1,5 +1,4 @@
-"""Checks that the options of all blocks share. A value they refuse is a ConfigError that names the option,
-the value and the bounds."""
+"""Validation shared by all option blocks. Errors are ConfigErrors with option name, value and bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ NS = 1_000_000_000
 
 
 def host_and_port(name: str, text: str) -> tuple[str, int]:
-    """The parts of `host`, `host:port` or `[v6]:port`; port 0 when there is none. Raises ConfigError."""
+    """Parses `host`, `host:port` or `[v6]:port`; port 0 when absent. Raises ConfigError."""
     match = re.fullmatch(r"(\[[^\[\]]+\]|[^:\[\]]*)(?::(\d{1,5}))?", text)
     if match is None or int(match[2] or 0) > 65535:
         raise ConfigError(f'{name} is "{text}"; write it as "host:port" or "host"')

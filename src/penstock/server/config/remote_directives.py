@@ -1,9 +1,9 @@
-"""Blocks of nats.conf that connect servers and other protocols: `cluster`, `gateway`, `leafnodes`, `mqtt`.
+"""Blocks of nats.conf for other servers and protocols: `cluster`, `gateway`, `leafnodes`, `mqtt`.
 
-A server stands alone so far. The blocks are read and checked like all others, with line and column; what
-would need a listener or a connection of their own is then refused, because a server that silently is no
-member of the cluster it was told to be in accepts writes nobody else sees. A block that opens nothing (empty,
-or with a name, timeouts and the like only) changes nothing with the official server either, and passes.
+The server does not support them. The blocks are parsed and validated, with line and column. A block that
+would need a listener or a connection is then refused: a server that silently is not a member of its
+configured cluster would accept writes that the other members never see. A block that opens nothing (empty, or
+only a name, timeouts and the like) has no effect, as in the official server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.server.config.directives import (
     text,
 )
 
-ALONE = "this server stands alone; remove it to start without it"
+STANDALONE_TEXT = "this server stands alone; remove it to start without it"
 _OPENING = {
     "cluster": frozenset({"listen", "port", "routes"}),
     "gateway": frozenset({"listen", "port", "gateways"}),
@@ -33,20 +33,20 @@ _WHAT = {"cluster": "clusters", "gateway": "gateways", "leafnodes": "leaf nodes"
 
 
 def checked(node: ConfNode, name: str, where: SourceLocation) -> dict[str, Any]:
-    """Checks one of the blocks.
+    """Validates one of the blocks.
 
     Returns:
-        The options it sets: the name of the cluster, perhaps.
+        The options it sets: at most the cluster name.
 
     Raises:
-        ConfigError: an unknown field or a value of the wrong kind; or the block wants what isn't there.
+        ConfigError: an unknown field, an invalid value, or a block that needs an unsupported feature.
     """
     name = {"leaf": "leafnodes"}.get(name, name)
     items = block(node, name)
     _check(items, _TABLES[name])
     for key, at, value in items:
         if key.lower() in _OPENING[name] and value.value not in (0, []):
-            raise at.error(f'field "{key}" of "{name}" needs {_WHAT[name]}, and {ALONE}')
+            raise at.error(f'field "{key}" of "{name}" needs {_WHAT[name]}, and {STANDALONE_TEXT}')
     found = {key.lower(): value.value for key, _, value in items}
     return {"cluster_name": found["name"]} if name == "cluster" and "name" in found else {}
 
@@ -65,7 +65,7 @@ def _check(items: ConfMap, table: dict[str, Reader]) -> None:
 
 
 def _any(node: ConfNode, name: str) -> None:
-    """Has a meaning of its own only once there are other servers."""
+    """Accepts any value: meaningful only with other servers."""
 
 
 def _tls(node: ConfNode, name: str) -> None:
@@ -99,7 +99,7 @@ def _url(node: ConfNode, name: str) -> None:
 
 
 def _maps_of(table: dict[str, Reader]) -> Reader:
-    """An array of maps with these fields."""
+    """A parser for an array of maps with these fields."""
 
     def read(node: ConfNode, name: str) -> None:
         if not isinstance(node.value, list):
@@ -124,7 +124,7 @@ def _routes(node: ConfNode, name: str) -> None:
 
 
 def _compression(node: ConfNode, name: str) -> None:
-    """A boolean, a mode, or a map of `mode` and `rtt_thresholds`."""
+    """Validates a boolean, a mode, or a map of `mode` and `rtt_thresholds`."""
     if isinstance(node.value, bool):
         return
     if isinstance(node.value, ConfMap):

@@ -1,12 +1,11 @@
-"""Options of a server: frozen, validated once, the same whether they come from flags, nats.conf or Python.
+"""Options of a server: frozen, validated once, and the same from flags, nats.conf and Python.
 
-Every field says its default, bounds, unit and directive in nats.conf. Validation happens in
-`__post_init__`, so an `ServerOptions` that exists is a valid one; whoever changes a field uses
-`msgspec.structs.replace`, which validates again. What it refuses is a ConfigError that names the option, the
-value and the bounds.
+Every field documents its default, bounds, unit and nats.conf directive. `__post_init__` validates, so that an
+existing `ServerOptions` is valid; change fields with `msgspec.structs.replace`, which validates again. Errors
+are ConfigErrors with option name, value and bounds.
 
-Rejected: one mutable options object filled by several readers (as flags, file and defaults are merged
-in the official server): nobody can tell when it has become valid.
+Rejected: one mutable options object filled by several readers, as in the official server. It is unclear when
+    such an object is valid.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.routing.mapping import SubjectMapping
     from penstock.routing.permissions import Permissions
 
-# Blocks with files of their own are offered here as well: who makes Options in Python finds all they take.
+# Options of blocks with their own modules are re-exported here, for users of ServerOptions.
 __all__ = [
     "GLOBAL_ACCOUNT",
     "LAME_DUCK_MIN_NS",
@@ -53,56 +52,56 @@ LAME_DUCK_MIN_NS = 30 * NS
 
 
 class User(Struct, frozen=True, kw_only=True):
-    """One user of `authorization.users`."""
+    """A user of `authorization.users`."""
 
     name: str
-    """Name the client gives as `user` in CONNECT. Not empty. Directive `user`."""
+    """Value of `user` in CONNECT. Not empty. Directive `user`."""
     password: str
-    """Password in plain text, or its bcrypt hash (`$2a$...`). Directive `password`."""
+    """Password in plain text or as bcrypt hash (`$2a$...`). Directive `password`."""
     nkey: bool = False
-    """The name is a public nkey, whose owner signs the server's nonce instead of giving a password. Directive
-    `nkey` in place of `user` and `password`. Default no."""
+    """The name is a public nkey, whose owner signs the server's nonce instead of sending a password.
+    Directive `nkey` instead of `user` and `password`. Default off."""
     permissions: Permissions | None = None
-    """What it may publish and subscribe to. Default None = everything. Directive `permissions`."""
+    """Publish and subscribe permissions. Default None = no restrictions. Directive `permissions`."""
     connection_types: frozenset[str] = frozenset()
-    """How it may come in: STANDARD, WEBSOCKET. Default: any way. Directive `allowed_connection_types`."""
+    """Allowed connection types: STANDARD, WEBSOCKET. Default: all. Directive `allowed_connection_types`."""
     proxy_required: bool = False
-    """It must come through a trusted proxy. Default no. `proxy_required`."""
+    """The user must connect through a trusted proxy. Default off. `proxy_required`."""
     account: str = GLOBAL_ACCOUNT
-    """The account it is in. Default `$G`."""
+    """Account of the user. Default `$G`."""
 
 
 class AccountJetStream(Struct, frozen=True, kw_only=True):
-    """JetStream in an account; limits of -1 (default) = those of the server. Block `jetstream`."""
+    """JetStream limits of an account; -1 (default) = the server's limits. Block `jetstream`."""
 
     max_memory_bytes: int = -1
-    """Most bytes of its memory streams. `max_memory`, `max_mem`."""
+    """Maximum bytes of its memory streams. `max_memory`, `max_mem`."""
     max_file_bytes: int = -1
-    """Most bytes of its file streams. `max_store`, `max_file`, `max_disk`."""
+    """Maximum bytes of its file streams. `max_store`, `max_file`, `max_disk`."""
     max_streams: int = -1
-    """Most streams. `max_streams`, `streams`."""
+    """Maximum streams. `max_streams`, `streams`."""
     max_consumers: int = -1
-    """Most consumers of a stream. `max_consumers`, `consumers`."""
+    """Maximum consumers per stream. `max_consumers`, `consumers`."""
     max_ack_pending: int = -1
-    """Most messages a consumer may have unacked. `max_ack_pending`."""
+    """Maximum unacked messages of a consumer. `max_ack_pending`."""
     max_bytes_required: bool = False
     """Whether each stream must have a `max_bytes`. Default off. `max_bytes_required`, `max_bytes`."""
     memory_max_stream_bytes: int = -1
-    """Most bytes of one memory stream. `memory_max_stream_bytes`, `mem_max_stream_bytes`."""
+    """Maximum bytes of one memory stream. `memory_max_stream_bytes`, `mem_max_stream_bytes`."""
     file_max_stream_bytes: int = -1
-    """Most bytes of one file stream. `disk_max_stream_bytes`, `store_max_stream_bytes`."""
+    """Maximum bytes of one file stream. `disk_max_stream_bytes`, `store_max_stream_bytes`."""
     tiers: tuple[tuple[str, AccountJetStream], ...] = ()
-    """Limits by a stream's replicas (`R1`, `R3`); where there are some, the others mean nothing. Default
-    none. (Account JWTs only.)"""
+    """Limits by replicas of a stream (`R1`, `R3`). If set, the other limits have no effect. Default none.
+    (Account JWTs only.)"""
 
 
 class MessageTrace(Struct, frozen=True, kw_only=True):
-    """Traces of an account's messages that other systems trace as well. Block `msg_trace`."""
+    """Traces of messages with a `traceparent` header. Block `msg_trace`."""
 
     dest: str
-    """Where traces are published that a sampled `traceparent` asks for. `dest`."""
+    """Subject of the traces. `dest`."""
     sampling: int = 100
-    """Percent of those messages that are traced, 1..100 (default). `sampling`."""
+    """Percent of sampled messages that are traced, 1..100 (default). `sampling`."""
 
     def __post_init__(self) -> None:
         if not is_valid_subject(self.dest):
@@ -114,30 +113,31 @@ class MessageTrace(Struct, frozen=True, kw_only=True):
 
 
 class AccountOptions(Struct, frozen=True, kw_only=True):
-    """One account of `accounts`. Limits of -1 (default) = those of the server."""
+    """An account of `accounts`. Limits: -1 (default) = the server's limits."""
 
     name: str
-    """Name of the account, no spaces; `$G` is taken."""
+    """Name of the account, without spaces; not `$G`."""
     users: tuple[User, ...] = ()
-    """Its users, with this account's name in `account`. `users`."""
+    """Users of the account; their `account` is this one. `users`."""
     mappings: tuple[SubjectMapping, ...] = ()
-    """What becomes of the subjects of its clients' publishes. `mappings`, `maps`."""
+    """Subject mappings of its clients' publishes. `mappings`, `maps`."""
     jetstream: AccountJetStream | None = None
-    """JetStream; None (default) = not in this account. `jetstream`."""
+    """JetStream limits; None (default) = no JetStream in this account. `jetstream`."""
     max_connections: int = -1
-    """Most connections of its users at a time. `limits.max_connections`, `max_conn`."""
+    """Maximum simultaneous connections. `limits.max_connections`, `max_conn`."""
     max_subscriptions: int = -1
-    """Most subscriptions of one of them. `limits.max_subscriptions`, `max_subs`."""
+    """Maximum subscriptions per connection. `limits.max_subscriptions`, `max_subs`."""
     max_payload: int = -1
-    """Most bytes of a message of one of them. `limits.max_payload`, `max_pay`."""
+    """Maximum bytes of a message. `limits.max_payload`, `max_pay`."""
     max_leafnodes: int = -1
-    """Most leaf nodes at a time. `limits.max_leafnodes`, `max_leafs`."""
+    """Maximum simultaneous leaf nodes. `limits.max_leafnodes`, `max_leafs`."""
     exports: tuple[AnyExport, ...] = ()
-    """What other accounts may import. `exports`."""
+    """Subjects that other accounts may import. `exports`."""
     trace: MessageTrace | None = None
-    """Traces that a `traceparent` asks for; None (default) = it asks for none. `msg_trace`, `trace_dest`."""
+    """Traces requested by `traceparent`; None (default) = the header has no effect. `msg_trace`,
+    `trace_dest`."""
     imports: tuple[AnyImport, ...] = ()
-    """What it has from other accounts. `imports`."""
+    """Subjects imported from other accounts. `imports`."""
 
     def __post_init__(self) -> None:
         if self.name == GLOBAL_ACCOUNT:
@@ -150,19 +150,19 @@ class AccountOptions(Struct, frozen=True, kw_only=True):
 
 
 class CalloutOptions(Struct, frozen=True, kw_only=True):
-    """The service that decides who clients are. `authorization.auth_callout`."""
+    """The auth callout service. `authorization.auth_callout`."""
 
     issuer: str
-    """Public key of the account that must have signed its answers. `issuer`."""
+    """Public key of the account that signs replies. `issuer`."""
     auth_users: tuple[str, ...]
-    """Users the service logs in as; it is not asked about them. At least one. `auth_users`."""
+    """Users of the service itself, exempt from auth callout. At least one. `auth_users`."""
     account: str = GLOBAL_ACCOUNT
-    """The account it listens in. Default `$G`. `account`."""
+    """Account of the service. Default `$G`. `account`."""
     allowed_accounts: tuple[str, ...] = ()
-    """Of the users that are configured, it is asked about those in these accounts; default: about all.
+    """Accounts whose configured users the service authenticates; default: all.
     `allowed_accounts`."""
     xkey: str = ""
-    """Public curve key of the service: what the server asks is encrypted for it. Default "" = not. `xkey`."""
+    """Public curve key of the service, for encrypted requests. Default "" = unencrypted. `xkey`."""
 
     def __post_init__(self) -> None:
         if not self.auth_users:
@@ -170,25 +170,25 @@ class CalloutOptions(Struct, frozen=True, kw_only=True):
 
 
 class ResolverOptions(Struct, frozen=True, kw_only=True):
-    """Where the tokens of accounts are kept. `resolver`."""
+    """Storage of account JWTs. `resolver`."""
 
     type: str = "memory"
-    """`memory` (default), `full` (a directory of all accounts) or `cache` (of those asked for lately)."""
+    """`memory` (default), `full` (a directory of all accounts) or `cache` (recently used ones)."""
     directory: str = ""
-    """Directory of `full` and `cache`. `dir`."""
+    """Directory for `full` and `cache`. `dir`."""
     limit: int = 0
-    """Most accounts in the directory; 0 (default) = no limit, of `cache` 1000. `limit`."""
+    """Maximum accounts in the directory; 0 (default) = no limit, for `cache` 1000. `limit`."""
     ttl_ns: int = 0
-    """Of `cache`: how long a token is kept, ns; 0 (default) = until it expires. `ttl`."""
+    """For `cache`: how long to keep a token, ns; 0 (default) = until it expires. `ttl`."""
     interval_ns: int = 0
-    """Of `full`: how often servers of a cluster compare what they have. One that stands alone has nobody to
-    compare with. Default 0 = every minute. `interval`."""
+    """For `full`: how often servers of a cluster compare their tokens; no effect without clustering. Default
+    0 = every minute. `interval`."""
     timeout_ns: int = 2 * NS
-    """How long other servers are waited for. Default 2 s. `timeout`."""
+    """Timeout of requests to other servers. Default 2 s. `timeout`."""
     allow_delete: bool = False
-    """Of `full`: may an operator delete accounts? Default off. `allow_delete`."""
+    """For `full`: an operator may delete accounts. Default off. `allow_delete`."""
     hard_delete: bool = False
-    """Remove the files of deleted accounts, instead of renaming them. Default off. `hard_delete`."""
+    """Remove the files of deleted accounts instead of renaming them. Default off. `hard_delete`."""
 
     def __post_init__(self) -> None:
         if self.type not in ("memory", "full", "cache"):
@@ -212,173 +212,173 @@ class ResolverOptions(Struct, frozen=True, kw_only=True):
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):
-    """Everything a server is told. Times are ns unless the name says otherwise."""
+    """All options of a server. Times are ns unless the name says otherwise."""
 
     host: str = DEFAULT_HOST
     """Address to listen on. Default all IPv4 addresses. `host`, `net` or in `listen`."""
     port: int = DEFAULT_PORT
     """Port for clients, 1..65535; 0 = 4222; -1 = any free port. Default 4222. `port`."""
     server_name: str = ""
-    """Name of the server, no spaces. Default: its generated id. `server_name`."""
+    """Name of the server, without spaces. Default: its generated id. `server_name`."""
     server_tags: tuple[str, ...] = ()
-    """Words that varz and events show, and by which requests of the system account choose servers; in small
-    letters. Default none. `server_tags`."""
+    """Lower-case tags, shown in varz and events; requests of the system account select servers by them.
+    Default none. `server_tags`."""
     server_metadata: tuple[tuple[str, str], ...] = ()
-    """(key, value) that varz and events show. Default none. `server_metadata`."""
+    """(key, value) pairs, shown in varz and events. Default none. `server_metadata`."""
     client_advertise: str = ""
-    """host[:port] that clients are told instead of the bound address. Default none. `client_advertise`."""
+    """host[:port] for clients instead of the bound address. Default none. `client_advertise`."""
     cluster_name: str = ""
-    """Name of the cluster, no spaces. A server stands alone so far, and the name means nothing. Default
-    none. `cluster.name`."""
+    """Name of the cluster, without spaces; no effect without clustering. Default none.
+    `cluster.name`."""
 
     http_host: str = ""
     """Address of HTTP monitoring. Default: `host`. In `http`."""
     http_port: int = 0
     """Port of HTTP monitoring; 0 (default) = off, -1 = any free port. `http_port`, `monitor_port`, `http`."""
     http_base_path: str = ""
-    """Path below which the monitoring pages are. Default none. `http_base_path`."""
+    """Path prefix of the monitoring pages. Default none. `http_base_path`."""
     https_port: int = 0
-    """Port of monitoring over TLS, with the certificate of `tls`; excludes `http_port`. 0 (default) = off,
-    -1 = any free port. `https_port`, `https`."""
+    """Port of monitoring over TLS, with the certificate of `tls`; excludes `http_port`. 0 (default) = off, -1
+    = any free port. `https_port`, `https`."""
 
     max_payload: int = 1024 * 1024
-    """Most bytes of a message (headers included), 1..64 MiB. Default 1 MiB. `max_payload`."""
+    """Maximum bytes of a message with headers, 1..64 MiB. Default 1 MiB. `max_payload`."""
     max_connections: int = 65536
-    """Most client connections at a time; 0 or less = no limit. Default 65536. `max_connections`."""
+    """Maximum client connections; 0 or less = no limit. Default 65536. `max_connections`."""
     max_control_line: int = 4096
-    """Most bytes of a protocol line, 1..64 MiB. Default 4096. `max_control_line`."""
+    """Maximum bytes of a protocol line, 1..64 MiB. Default 4096. `max_control_line`."""
     proxy_protocol: bool = False
-    """Clients may come through proxies that put a PROXY header before what the client sends. Default off.
+    """Accept a PROXY header before the client's bytes. Default off.
     `proxy_protocol`."""
     max_pending: int = 64 * 1024 * 1024
-    """Bytes that may wait for one client before it is a slow consumer, > 0. Default 64 MiB. `max_pending`."""
+    """Maximum pending bytes of a client before it is a slow consumer, > 0. Default 64 MiB. `max_pending`."""
     max_subscriptions: int = 0
-    """Most subscriptions of a connection; 0 (default) or less = no limit. `max_subscriptions`."""
+    """Maximum subscriptions of a connection; 0 (default) or less = no limit. `max_subscriptions`."""
     header_support: bool = True
-    """Do messages have headers? Without: INFO says so, and a client that sends HPUB is closed. Default yes.
+    """Support headers. If off, INFO says so, and a client that sends HPUB is closed. Default on.
     `no_header_support: true` turns it off."""
     disable_sublist_cache: bool = False
-    """Means nothing: what is remembered of lookups is small and always right. `disable_sublist_cache`."""
+    """No effect: the lookup cache is small and always consistent. `disable_sublist_cache`."""
     max_sub_tokens: int = 0
-    """Most tokens of a subscription's subject, 1..255; 0 (default) = no limit. `max_sub_tokens`."""
+    """Maximum tokens of a subscription's subject, 1..255; 0 (default) = no limit. `max_sub_tokens`."""
     max_closed_clients: int = 0
-    """How many closed connections connz remembers; 0 (default) = 10,000. `max_closed_clients`."""
+    """Number of closed connections kept for connz; 0 (default) = 10,000. `max_closed_clients`."""
     ping_interval_ns: int = 120 * NS
-    """How long a connection may be silent before it is pinged, > 0. Default 2 minutes. `ping_interval`."""
+    """Idle time after which a connection is pinged, > 0. Default 2 minutes. `ping_interval`."""
     ping_max: int = 2
-    """Unanswered pings after which a connection is stale, > 0. Default 2. `ping_max`."""
+    """Number of unanswered pings after which a connection is stale, > 0. Default 2. `ping_max`."""
     write_deadline_ns: int = 10 * NS
-    """How long a socket has to take what waits for it, > 0. Default 10 s. `write_deadline`."""
+    """Time in which a socket must take pending bytes, > 0. Default 10 s. `write_deadline`."""
     write_timeout: str = "default"
-    """What happens to a client that took less than that: "close", which is also what "default" means, or
-    "retry": it is given the time again as long as it takes something. `write_timeout`."""
+    """Action on a missed write deadline: "close" (also "default"), or "retry": a new deadline for a client
+    that took some bytes. `write_timeout`."""
     fast_producer_stall: bool = True
-    """Whether reading from a publisher pauses for moments while a receiver of its messages has a long
-    backlog. Default on. `no_fast_producer_stall: true` turns it off."""
+    """Briefly pause reading from publishers while a receiver of their messages has a large backlog. Default
+    on. `no_fast_producer_stall: true` turns it off."""
 
     user: str = ""
     """The single user of `authorization`. Default none. `authorization.user`."""
     password: str = ""
     """Its password. `authorization.password`."""
     token: str = ""
-    """Token clients must give as `auth_token`. Excludes `user` and `users`. `authorization.token`."""
+    """Token for `auth_token` of clients. Excludes `user` and `users`. `authorization.token`."""
     users: tuple[User, ...] = ()
-    """Users with passwords; excludes `user` and `token`. `authorization.users`."""
+    """Users; excludes `user` and `token`. `authorization.users`."""
     auth_timeout_ns: int = 2 * NS
-    """Time a client has for its CONNECT where authentication is required, > 0. Default 2 s.
+    """Time limit for CONNECT if authentication is required, > 0. Default 2 s.
     `authorization.timeout`."""
     proxy_required: bool = False
-    """The single user, or who gives the token, must come through a trusted proxy. Default no.
+    """The single user, or clients with the token, must connect through a trusted proxy. Default off.
     `authorization.proxy_required`."""
     trusted_proxies: tuple[str, ...] = ()
-    """Public keys of proxies that sign for the clients that come through them. Default none.
+    """Public keys of proxies that sign the nonce for their clients. Default none.
     `proxies.trusted`, maps of `key`."""
     no_auth_user: str = ""
-    """User whom clients without credentials become; one of `users`. Default none. `no_auth_user`."""
+    """User for clients without credentials; one of `users`. Default none. `no_auth_user`."""
 
     tls: TlsOptions | None = None
     """TLS of client connections; None (default) = off. `tls`."""
     allow_non_tls: bool = False
-    """With `tls`: clients may do without. Default off. `allow_non_tls`."""
+    """With `tls`: accept clients without TLS as well. Default off. `allow_non_tls`."""
     websocket: WebsocketOptions | None = None
-    """The listener for WebSocket clients; None (default) = there is none. `websocket`, `ws`."""
+    """Listener for WebSocket clients; None (default) = off. `websocket`, `ws`."""
 
     accounts: tuple[AccountOptions, ...] = ()
-    """Accounts beside `$G`, with their users; excludes `user` and `token`. Default none. `accounts`."""
+    """Accounts other than `$G`, with their users; excludes `user` and `token`. Default none. `accounts`."""
     system_account: str = SYSTEM_ACCOUNT
-    """The account of the server's own affairs; one of `accounts`, or `$SYS` (default). `system_account`."""
+    """The system account; one of `accounts`, or `$SYS` (default). `system_account`."""
 
     no_system_account: bool = False
-    """There is no system account, and no requests and events below `$SYS`, unless `system_account` names one
-    or JetStream is on, which needs it. Default off. `no_system_account`, `no_system`, `no_sys_acc`."""
+    """No system account, and no requests and events below `$SYS`, unless `system_account` names one or
+    JetStream is on, which needs it. Default off. `no_system_account`, `no_system`, `no_sys_acc`."""
 
     auth_callout: CalloutOptions | None = None
-    """The service that decides who clients are; None (default) = none. `authorization.auth_callout`."""
+    """Auth callout service; None (default) = none. `authorization.auth_callout`."""
     operators: tuple[str, ...] = ()
-    """Tokens of the operators whose accounts and users are let in; excludes every other user. Default none.
-    `operator`, a file or the token itself."""
+    """Tokens of trusted operators; excludes all configured users. Default none.
+    `operator`, a file or the token."""
     trusted_keys: tuple[str, ...] = ()
-    """Public keys of operators, in place of their tokens. Default none. `trusted_keys`."""
+    """Public keys of operators, instead of tokens. Default none. `trusted_keys`."""
     resolver: ResolverOptions | None = None
-    """Where the tokens of accounts are; needed with `operators`. Default none. `resolver`."""
+    """Storage of account JWTs; required with `operators`. Default none. `resolver`."""
     resolver_preload: tuple[tuple[str, str], ...] = ()
-    """(account, token) that the resolver begins with. Default none. `resolver_preload`."""
+    """(account, token) pairs preloaded into the resolver. Default none. `resolver_preload`."""
     default_sentinel: str = ""
-    """The user's token of clients that show none, a bearer's; "" (default) = they are refused.
+    """User token (a bearer token) for clients that send none; "" (default) = such clients are refused.
     `default_sentinel`."""
     resolver_pinned_accounts: frozenset[str] = frozenset()
-    """The only accounts whose users are let in, beside the system account. Default: all.
+    """If not empty, only these accounts and the system account are accepted. Default: all.
     `resolver_pinned_accounts`."""
 
     mappings: tuple[SubjectMapping, ...] = ()
-    """What becomes of the subjects of clients' publishes; the first whose source matches decides. Default
-    none. `mappings`, `maps`."""
+    """Subject mappings of client publishes; the first matching source decides. Default none.
+    `mappings`, `maps`."""
 
     debug: bool = False
-    """Log debugging lines. Default off. `debug`."""
+    """Log debug lines. Default off. `debug`."""
     trace: bool = False
-    """Log protocol lines and messages. Default off. `trace`."""
+    """Log protocol lines. Default off. `trace`."""
     trace_verbose: bool = False
-    """With `trace`: what the server says in the system account, as well. Default off. `trace_verbose` (turns
+    """With `trace`: also log messages of the system account. Default off. `trace_verbose` (turns
     `trace` on)."""
     trace_headers: bool = False
-    """Of messages, log the headers alone. Default off. `trace_headers` (turns `trace` on)."""
+    """Log only the headers of messages. Default off. `trace_headers` (turns `trace` on)."""
     max_traced_msg_len: int = 0
-    """Most bytes of a message in a log line; 0 (default) or less = all. `max_traced_msg_len`."""
+    """Maximum bytes of a message in a log line; 0 (default) or less = all. `max_traced_msg_len`."""
     logtime: bool = True
-    """Put the time at the head of log lines. Default on. `logtime`."""
+    """Begin log lines with the time. Default on. `logtime`."""
     logtime_utc: bool = False
-    """That time in UTC instead of local time. Default off. `logtime_utc`."""
+    """Log UTC instead of local time. Default off. `logtime_utc`."""
     log_format: str = "text"
-    """Form of log lines: "text" (default) is the official server's, "json" has an object a line with time,
-    level, component, connection and text. This server's own directive. `log_format`."""
+    """Format of log lines: "text" (default), as the official server, or "json", one object per line with
+    time, level, component, connection and text. Not a directive of the official server. `log_format`."""
     log_file: str = ""
-    """File that log lines are appended to. Default: stderr. `log_file`, `logfile`."""
+    """File to append log lines to. Default: stderr. `log_file`, `logfile`."""
     log_size_limit: int = 0
-    """Bytes above which the log file is moved away and a new one begun; 0 (default) or less = never.
+    """Size in bytes above which the log file is rotated; 0 (default) or less = never.
     `logfile_size_limit`, `log_size_limit`."""
     logfile_max_num: int = 0
-    """Log files that are kept, the open one included; 0 (default) or less = all. `logfile_max_num`,
+    """Number of log files to keep, including the current one; 0 (default) or less = all. `logfile_max_num`,
     `log_max_num`."""
     syslog: bool = False
-    """Log to this machine's syslog, unless there is a log file. Default off. `syslog`."""
+    """Log to the local syslog, unless there is a log file. Default off. `syslog`."""
     remote_syslog: str = ""
-    """Log to this syslog (`udp://host:port`, `tcp://host:port`, `unix:///path`), unless there is a log file.
-    Default none. `remote_syslog`."""
+    """Log to a remote syslog (`udp://host:port`, `tcp://host:port`, `unix:///path`), unless there is a log
+    file. Default none. `remote_syslog`."""
     pid_file: str = ""
-    """File that holds the process id while the server runs. Default none. `pid_file`, `pidfile`."""
+    """File with the process id while the server runs. Default none. `pid_file`, `pidfile`."""
     ports_file_dir: str = ""
-    """Directory for `nats-server_<pid>.ports`, JSON with the URLs. Default none. `ports_file_dir`."""
+    """Directory of `nats-server_<pid>.ports`, a JSON file with the URLs. Default none. `ports_file_dir`."""
 
     lame_duck_duration_ns: int = 120 * NS
-    """Over how long connections close in lame duck mode, >= 30 s. Default 2 minutes. `lame_duck_duration`."""
+    """Time over which lame duck mode closes connections, >= 30 s. Default 2 minutes. `lame_duck_duration`."""
     lame_duck_grace_period_ns: int = 10 * NS
-    """Time between the notice and the first close, >= 0. Default 10 s. `lame_duck_grace_period`."""
+    """Time between lame duck notice and first close, >= 0. Default 10 s. `lame_duck_grace_period`."""
 
     jetstream: JetStreamOptions | None = None
-    """JetStream; None (default) = off. `jetstream`."""
+    """JetStream options; None (default) = off. `jetstream`."""
     config_file: str = ""
-    """The configuration file these options came from, for the log. Default none."""
+    """Configuration file of these options, for the log. Default none."""
 
     def __post_init__(self) -> None:
         between("port", self.port, -1, 65535)
@@ -423,22 +423,23 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
         return (*self.users, *(user for account in self.accounts for user in account.users))
 
     def account(self, name: str) -> AccountOptions | None:
-        """The options of an account; None for `$G` and others that `accounts` doesn't have."""
+        """Options of an account; None for `$G` and others that are not in `accounts`."""
         return next((account for account in self.accounts if account.name == name), None)
 
     @property
     def has_system_account(self) -> bool:
-        """Does anybody hear of the server's own affairs?"""
+        """Whether there is a system account."""
         named = self.system_account != SYSTEM_ACCOUNT
         return not self.no_system_account or named or self.jetstream is not None
 
     @property
     def trusts_operators(self) -> bool:
-        """Are users let in by tokens?"""
+        """Whether users authenticate by JWT."""
         return bool(self.operators or self.trusted_keys)
 
     def jetstream_accounts(self) -> dict[str, AccountJetStream]:
-        """Who has JetStream where the server has it: `$G` when it stands alone, else accounts that say so."""
+        """JetStream limits by account: of `$G` when there are no other accounts, else of accounts that have
+        them."""
         if all(account.name == self.system_account for account in self.accounts):
             return {GLOBAL_ACCOUNT: AccountJetStream()}
         return {account.name: account.jetstream for account in self.accounts if account.jetstream is not None}
@@ -467,8 +468,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
             self._check_latencies()
 
     def _check_latencies(self) -> None:
-        """Without a system account no services are measured, as with the official server; not even where
-        JetStream or `system_account` make one."""
+        """Refuses latency measurements without a configured system account, as the official server does, even
+        if JetStream or `system_account` create one."""
         if not self.no_system_account:
             return
         for account in self.accounts:

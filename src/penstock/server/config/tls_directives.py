@@ -21,7 +21,7 @@ def tls(node: ConfNode, name: str) -> TlsOptions:
     """Reads the block. Raises ConfigError."""
     found = fields(block(node, name), _TLS, UNSUPPORTED)
     found.update(found.pop("first", {}))
-    found.pop("insecure", None)  # about servers that are dialled
+    found.pop("insecure", None)  # concerns outgoing connections only
     if found.get("verify_and_map"):
         found["verify"] = True
     try:
@@ -31,7 +31,7 @@ def tls(node: ConfNode, name: str) -> TlsOptions:
 
 
 def _handshake_first(node: ConfNode, name: str) -> dict[str, Any]:
-    """A boolean, `auto`, or how long to wait for the handshake before INFO is sent in clear."""
+    """Parses a boolean, `auto`, or the time to wait for a handshake before plain INFO is sent."""
     if isinstance(node.value, bool):
         return {"handshake_first": node.value}
     if isinstance(node.value, str) and node.value.lower() == "auto":
@@ -52,7 +52,7 @@ def _pins(node: ConfNode, name: str) -> frozenset[str]:
 
 
 def _version(node: ConfNode, name: str) -> str:
-    """`"1.3"`; quoted or not."""
+    """Parses `"1.3"`, quoted or not."""
     return str(node.value) if isinstance(node.value, float) else text(node, name)
 
 

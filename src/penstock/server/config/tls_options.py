@@ -1,4 +1,4 @@
-"""The options of TLS: the `tls` block of the server, and of its WebSocket listener."""
+"""TLS options: the `tls` block of the server and of its WebSocket listener."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ class TlsOptions(Struct, frozen=True, kw_only=True):
     """The `tls` block. The files are read when the server starts."""
 
     cert_file: str = ""
-    """PEM file of the server's certificate, with those between it and its authority. `cert_file`."""
+    """PEM file of the server's certificate chain. Required. `cert_file`."""
     key_file: str = ""
-    """PEM file of the certificate's key; both are needed. `key_file`."""
+    """PEM file of the private key. Required. `key_file`."""
     ca_file: str = ""
-    """PEM file of the authorities client certificates must be from. Default: the machine's. `ca_file`."""
+    """PEM file of the CAs of client certificates. Default: the system's CAs. `ca_file`."""
     verify: bool = False
-    """Clients must have a certificate. Default off. `verify`."""
+    """Require client certificates. Default off. `verify`."""
     verify_and_map: bool = False
-    """With `verify`: the certificate says which user a client is. Default off. `verify_and_map`."""
+    """With `verify`: map the client certificate to a user. Default off. `verify_and_map`."""
     pinned_certs: frozenset[str] = frozenset()
-    """The only client certificates that are let in, by the SHA-256 of their public keys in small hex letters;
-    needs `verify`. Default: any. `pinned_certs`."""
+    """Accepted client certificates, by the SHA-256 of their public keys in lower-case hex; requires `verify`.
+    Default: all. `pinned_certs`."""
     timeout_ns: int = 2 * NS
-    """How long a handshake may take, ns, > 0. Default 2 s. `timeout`."""
+    """Time limit of a handshake, ns, > 0. Default 2 s. `timeout`."""
     handshake_first: bool = False
-    """The handshake comes before INFO. Default off. `handshake_first`."""
+    """Handshake before INFO. Default off. `handshake_first`."""
     handshake_first_wait_ns: int = 0
-    """With `handshake_first`: a client that has not begun after this time gets INFO in clear, as without it;
-    0 (default) = it never does. `handshake_first: auto` is 50 ms, `handshake_first: "<duration>"` any."""
+    """With `handshake_first`: time after which a client that has not started the handshake gets plain INFO; 0
+    (default) = never. `handshake_first: auto` is 50 ms, `handshake_first: "<duration>"` any time."""
     min_version: str = "1.2"
-    """Oldest version, "1.2" (default) or "1.3". `min_version`."""
+    """Minimum version, "1.2" (default) or "1.3". `min_version`."""
     cipher_suites: tuple[str, ...] = ()
-    """Suites for TLS 1.2, by their standard names. Default: OpenSSL's choice. `cipher_suites`."""
+    """TLS 1.2 cipher suites by standard name. Default: OpenSSL's. `cipher_suites`."""
 
     def __post_init__(self) -> None:
         if not self.cert_file:

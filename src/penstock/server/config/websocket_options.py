@@ -1,4 +1,4 @@
-"""The options of the listener for WebSocket clients: the `websocket` block."""
+"""WebSocket options: the `websocket` block."""
 
 from __future__ import annotations
 
@@ -17,50 +17,51 @@ class WebsocketOptions(Struct, frozen=True, kw_only=True):
     """The `websocket` block."""
 
     port: int = 0
-    """Port for WebSocket clients, 1..65535; -1 = any free port. Needed. `port` or in `listen`."""
+    """Port for WebSocket clients, 1..65535; -1 = any free port. Required. `port` or in `listen`."""
     host: str = "0.0.0.0"
     """Address to listen on. Default all IPv4 addresses. `host` or in `listen`."""
     tls: TlsOptions | None = None
-    """TLS of the listener. Needed, unless `no_tls` says that there is none. `tls`."""
+    """TLS of the listener. Required unless `no_tls` is set. `tls`."""
     no_tls: bool = False
-    """Without TLS: for a proxy in front that has it, and for tests. Default off. `no_tls`."""
+    """No TLS: for a TLS proxy in front, and for tests. Default off. `no_tls`."""
     compression: bool = False
     """Use permessage-deflate with clients that offer it. Default off. `compression`."""
     same_origin: bool = False
-    """A page in a browser must be from the host and port that it connects to. Default off. `same_origin`."""
+    """Require that a browser page's origin is the host and port it connects to. Default off.
+    `same_origin`."""
     allowed_origins: tuple[str, ...] = ()
-    """Origins that a page in a browser must be from. Default: any. `allowed_origins`."""
+    """Allowed origins of browser pages. Default: all. `allowed_origins`."""
     handshake_timeout_ns: int = 2 * NS
-    """How long a handshake may take, ns, > 0. Default 2 s. `handshake_timeout`."""
+    """Time limit of a handshake, ns, > 0. Default 2 s. `handshake_timeout`."""
     user: str = ""
-    """The single user of these clients, instead of the server's. Default none. `authorization.user`."""
+    """Single user of these clients, instead of the server's users. Default none. `authorization.user`."""
     password: str = ""
     """Its password. `authorization.password`."""
     token: str = ""
-    """Token these clients must give. Excludes `user`. `authorization.token`."""
+    """Token of these clients. Excludes `user`. `authorization.token`."""
     auth_timeout_ns: int = 0
-    """Time they have for their CONNECT; 0 (default) = the server's. `authorization.timeout`."""
+    """Time limit for CONNECT, ns; 0 (default) = the server's. `authorization.timeout`."""
     no_auth_user: str = ""
-    """User whom these clients become without credentials. Default: the server's. `no_auth_user`."""
+    """User for clients without credentials. Default: the server's. `no_auth_user`."""
     jwt_cookie: str = ""
-    """Cookie that holds the token of a user, for clients whose CONNECT has none. `jwt_cookie`."""
+    """Cookie with a user JWT, for clients whose CONNECT has none. `jwt_cookie`."""
     user_cookie: str = ""
-    """The same for the user. `user_cookie`."""
+    """Cookie with the user name. `user_cookie`."""
     pass_cookie: str = ""
-    """The same for the password. `pass_cookie`."""
+    """Cookie with the password. `pass_cookie`."""
     token_cookie: str = ""
-    """The same for the token of `authorization`. `token_cookie`."""
+    """Cookie with the token of `authorization`. `token_cookie`."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Headers of the answer to a handshake. Default none. `headers`."""
+    """Additional headers of the handshake response. Default none. `headers`."""
     ping_interval_ns: int = 0
-    """How long these connections may be silent; 0 (default) = as long as others. `ping_interval`."""
+    """Idle time before a ping, ns; 0 (default) = the server's. `ping_interval`."""
     advertise: str = ""
-    """host[:port] that other servers of a cluster tell their clients; one that stands alone shows it in varz.
-    Default none. `advertise`."""
+    """host[:port] that other servers of a cluster advertise; without clustering shown in varz only. Default
+    none. `advertise`."""
 
     @property
     def has_own_users(self) -> bool:
-        """Are these clients known by what this block says?"""
+        """Whether the block has its own user, token or no_auth_user."""
         return bool(self.user or self.token or self.no_auth_user)
 
     def __post_init__(self) -> None:

@@ -1,1 +1,1 @@
-"""The server's log: lines, where they go, and protocol traces."""
+"""The server's log: line formats (`logs`), outputs (`log_spool`, `syslog`) and protocol traces."""

@@ -1,16 +1,15 @@
-"""Log lines on their way to where they are written, which may take none: a pipe that nobody reads, a terminal
-that was stopped, a syslog that is gone.
+"""A queue between the server and a log output that may block: a pipe without reader, a stopped terminal, a
+syslog that is down.
 
-A regular file takes a line at once, and has it when the server crashes right after. Anything else may make
-the writer wait for its reader, so lines go there through a thread and a bounded queue: the event loop never
-waits, whatever becomes of the log. What can't be kept or written is counted, and a line says how much was
-lost as soon as one can be written again.
+A regular file takes a line at once and keeps it if the server crashes. Any other output may block, so lines
+go through a bounded queue and a thread, and the event loop never waits. Lines that cannot be queued or
+written are counted; as soon as writing works again, a line reports the number lost.
 
-Rejected: writing without waiting (O_NONBLOCK). The flag belongs to the open file, which the shell and other
-processes share, and would break their writes. Asking with poll() first: another process may fill the pipe in
-between.
+Rejected: non-blocking writes (O_NONBLOCK). The flag belongs to the open file description, which the shell and
+    other processes share, and would break their writes. Polling first: another process may fill the pipe in
+    between.
 
-Invariant: lines are written in the order in which they came, and the line about lost ones in their place.
+Invariant: lines are written in order, and the report of lost lines comes in their place.
 """
 
 from __future__ import annotations
@@ -24,41 +23,41 @@ CLOSE_GRACE_S = 1.0
 
 
 class Writer(Protocol):
-    """Where the lines of a served server go."""
+    """An output for log lines."""
 
     waits: bool
-    """May `write` wait for a reader? Then a thread calls it."""
+    """Whether `write` may block. If so, a thread calls it."""
 
     def line(self, label: str, text: str, component: str) -> bytes:
-        """A log line: its label ("INF"), what it says, and which part of the server says it."""
+        """Formats a line from its label ("INF"), text and component."""
 
     def write(self, lines: Sequence[bytes]) -> int:
         """Writes lines; returns how many could not be written."""
 
     def reopened(self) -> Writer:
-        """One that writes to the same place, opened now; this one is closed by its owner. Raises OSError."""
+        """A new writer for the same output. The owner closes this one. Raises OSError."""
 
     def close(self) -> None: ...
 
 
 class Spool:
-    """The lines of one writer. Any thread may call it.
+    """Passes lines to one writer. Thread-safe.
 
     Args:
-        writer: closed by `close()`.
+        writer: the output; `close()` closes it.
     """
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
         self._lines: list[bytes] = []
-        self._bytes = 0  # of lines that wait, and of those that are being written
+        self._bytes = 0  # bytes of queued lines, and of those being written
         self._lost = 0
         self._closing = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def put(self, line: bytes) -> None:
-        """Writes a line, now or when its turn comes. Never waits for a reader."""
+        """Writes or queues a line. Never blocks."""
         with self._changed:
             if self._closing:
                 return
@@ -76,9 +75,9 @@ class Spool:
             self._changed.notify()
 
     def close(self, grace_s: float = CLOSE_GRACE_S) -> None:
-        """Closes the writer, behind the lines that wait.
+        """Writes the queued lines and closes the writer.
 
-        After `grace_s` it returns all the same: what waits may still be written, if the process lives on.
+        Returns after `grace_s` at the latest; a thread may then still write the rest.
         """
         with self._changed:
             self._closing = True
@@ -97,7 +96,7 @@ class Spool:
         return self.writer.line("WRN", f"{lost} log lines were lost: they could not be written", "server")
 
     def _work(self) -> None:
-        """The thread: writes all that waits, then all that has come meanwhile."""
+        """The thread: writes all queued lines, then those that arrived meanwhile."""
         while True:
             with self._changed:
                 self._bytes = 0
@@ -105,7 +104,7 @@ class Spool:
                     self._changed.wait()
                 lines, self._lines = self._lines, []
                 self._bytes = sum(map(len, lines))
-                lost = self._lost  # after these lines, which fill the queue, and before any others
+                lost = self._lost  # reported after these lines, before any later ones
             if not lines:
                 break
             failed = self.writer.write(lines)

@@ -1,11 +1,11 @@
-"""The server's log: lines as the official server writes them, to stderr, a file or Python's logging.
+"""The server's log: lines in the official server's format, to stderr, a file or Python's logging.
 
-`[<pid>] 2006/01/02 15:04:05.000000 [INF] text`. Labels INF DBG WRN ERR FTL TRC, coloured on a terminal only.
+`[<pid>] 2006/01/02 15:04:05.000000 [INF] text`. Labels INF DBG WRN ERR FTL TRC, coloured on terminals only.
 
-Rejected: handlers of the `logging` package for served servers. Suites of other clients read these lines,
-and a formatter that yields them costs more than the few lines here; an embedded server hands its lines
-to the logger `penstock.server` instead, so that they end where the host program's do. What other floors
-say to the loggers below `penstock` comes into the lines of a served server by `take_over_logging`.
+Rejected: handlers of the `logging` package for a served server. Test suites of other clients parse these
+    lines, and a formatter for them costs more than this code. An embedded server logs to the logger
+    `penstock.server` instead, so that its lines go where the host program's go. `take_over_logging` routes
+    other loggers below `penstock` into a served server's log.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _COLOURS = {"INF": "32", "DBG": "36", "WRN": "93", "ERR": "31", "FTL": "91", "TR
 
 
 class Log:
-    """Writes log lines. `debug_on` and `trace_on` tell callers whether a line is worth building.
+    """Writes log lines. `debug_on` and `trace_on` say whether building such a line is worthwhile.
 
     Args:
-        emit: takes a label ("INF") and a text.
+        emit: called with a label ("INF") and a text.
         debug: whether DBG lines are written.
         trace: whether TRC lines are written.
     """
@@ -52,11 +52,11 @@ class Log:
         self._emit("ERR", text)
 
     def fatal(self, text: str) -> None:
-        """The server can't go on; whoever calls this ends the process."""
+        """Logs an error after which the caller ends the process."""
         self._emit("FTL", text)
 
     def failure(self, text: str, error: BaseException | None) -> None:
-        """An error that should not have happened, with its traceback, each of whose lines is one here."""
+        """Logs an unexpected error with its traceback, one log line per traceback line."""
         self.error(text)
         for line in traceback_of(error) if error is not None else ():
             self.error(line)
@@ -71,10 +71,10 @@ class Log:
 
 
 def escaped(text: str) -> str:
-    """A text as a log line may hold it: control characters, and others that don't show, as `\\n`, `\\u001b`.
+    """Escapes control and other non-printable characters, as `\\n`, `\\u001b`.
 
-    Names, subjects and errors come from peers. A newline among them would begin a line that the server never
-    said, an escape sequence would change what a terminal shows.
+    Names, subjects and errors come from peers. A newline in them would forge a log line; an escape sequence
+    would change what a terminal shows.
     """
     if text.isprintable():
         return text
@@ -93,9 +93,9 @@ _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def opened(path: str, *, wait: bool = True) -> int:
-    """A descriptor of the file to append to, stderr's when path is empty; LineWriter.close() closes it.
+    """Opens the log file for appending, or duplicates stderr when path is empty. Returns a descriptor.
 
-    A named pipe is there when somebody reads it; without `wait` that is an error now. Raises OSError.
+    Opening a named pipe waits for its reader; with `wait` False that is an error. Raises OSError.
     """
     if not path and sys.stderr is not None:
         return sys.stderr.fileno()
@@ -106,14 +106,14 @@ def opened(path: str, *, wait: bool = True) -> int:
 
 
 def as_json(time_ns: int, label: str, text: str, component: str) -> str:
-    """A line for programs.
+    """A log line as JSON object.
 
         {"time":"2026-01-02T03:04:05.000000006Z","level":"ERR","component":"server",
          "connection":{"peer":"127.0.0.1:4333","cid":5},"text":"authentication error"}
 
-    The connection is taken out of the text, which begins with it (`<peer> - cid:<n> - ...`).
+    The `connection` comes from the start of the text (`<peer> - cid:<n> - ...`), which is removed there.
     """
-    import re  # imported when first needed: it costs start-up time
+    import re  # imported on first use: costs start-up time
 
     import msgspec
 
@@ -125,8 +125,8 @@ def as_json(time_ns: int, label: str, text: str, component: str) -> str:
         connection: dict[str, object] = {"peer": found["peer"], "cid": int(found["cid"])}
         client, user = found[3], found[4]
         if client and not user and "/" in client.partition(":")[0]:
-            client, user = None, client  # <account>/<kind>:<user>; a client that says nothing of itself
-        connection |= {name: told for name, told in (("client", client), ("user", user)) if told}
+            client, user = None, client  # only <account>/<kind>:<user>, without client library
+        connection |= {name: value for name, value in (("client", client), ("user", user)) if value}
         line["connection"], text = connection, found["text"]
     return msgspec.json.encode(line | {"text": text}).decode() + "\n"
 
@@ -139,12 +139,12 @@ class LineWriter:
     """Formats lines and writes them to a file, a pipe or a terminal.
 
     Args:
-        file: where to, a descriptor; opened from `path`, or stderr's when path is empty.
-        path: the file behind it.
-        logtime, utc: whether lines begin with the time, and whether that is UTC.
-        size_limit: bytes above which the file is moved to `<path>.<time>` and a new one begun; 0 = never.
-        files_max: files that are kept then, the open one included; 0 = all.
-        json: lines are objects, see `as_json`.
+        file: descriptor of the output.
+        path: path of the file; "" = stderr.
+        logtime, utc: whether lines begin with the time, and whether it is UTC.
+        size_limit: size in bytes above which the file is renamed to `<path>.<time>`; 0 = never.
+        files_max: number of files to keep, including the open one; 0 = all.
+        json: write JSON objects, see `as_json`.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class LineWriter:
         self.json = json
         about = os.fstat(file)
         self.waits = not stat.S_ISREG(about.st_mode)
-        self._limit = size_limit if path and not self.waits else 0  # doubled while the file can't be moved
+        self._limit = size_limit if path and not self.waits else 0  # doubled when a rotation fails
         self._size = about.st_size
 
     def line(self, label: str, text: str, component: str = SERVER) -> bytes:
@@ -188,14 +188,14 @@ class LineWriter:
         return lost
 
     def _append(self, lines: Sequence[bytes]) -> int:
-        """Returns how many lines could not be written, all of them when one part could not."""
+        """Writes lines; returns how many could not be written: all of them after a partial failure."""
         rest = memoryview(b"".join(lines))
         try:
             while rest:
                 count = os.write(self.file, rest)
                 self._size += count
                 rest = rest[count:]
-        except OSError:  # no reader any more, a full disk: there is no place where this could be said
+        except OSError:  # no reader, or a full disk: there is nowhere to report it
             return len(lines)
         return 0
 
@@ -221,12 +221,12 @@ class LineWriter:
         )
 
     def close(self) -> None:
-        """Closes the file, unless it is the process's own stderr."""
+        """Closes the file unless it is the process's stderr."""
         if self.path:
             os.close(self.file)
 
     def _rotate(self) -> None:
-        """Moves the file away and begins a new one; when that fails, tries again at twice the size."""
+        """Renames the file and opens a new one. On failure, retries at twice the size."""
         now_ns = time.time_ns()
         stamp = time.strftime("%Y.%m.%d.%H.%M.%S", time.localtime(now_ns // 1_000_000_000))
         backup = f"{self.path}.{stamp}.{now_ns % 1_000_000_000:09d}"
@@ -246,7 +246,7 @@ class LineWriter:
             self._purge()
 
     def _purge(self) -> None:
-        """Removes the oldest backups. Their names sort by time."""
+        """Removes the oldest backups. File names sort by time."""
         import re
 
         directory, name = os.path.split(self.path)
@@ -261,13 +261,13 @@ class LineWriter:
 
 
 def to_logging(label: str, text: str) -> None:
-    """Hands a line to the logger `penstock.server` of Python's logging."""
+    """Passes a line to the logger `penstock.server`."""
     levels = {"INF": logging.INFO, "WRN": logging.WARNING, "ERR": logging.ERROR, "FTL": logging.CRITICAL}
     logging.getLogger("penstock.server").log(levels.get(label, logging.DEBUG), "%s", escaped(text))
 
 
 class FromLogging(logging.Handler):
-    """Takes what the store and JetStream say to Python's logging into a server's log."""
+    """Routes records of penstock's loggers (store, JetStream) into a served server's log."""
 
     def __init__(self, served: ServedLog) -> None:
         super().__init__(logging.DEBUG if served.log.debug_on else logging.INFO)
@@ -283,14 +283,14 @@ class FromLogging(logging.Handler):
 
 
 def traceback_of(error: BaseException) -> list[str]:
-    """The lines of an error's traceback, each to be a log line of its own."""
-    import traceback  # imported when first needed: it costs start-up time
+    """The lines of an error's traceback."""
+    import traceback  # imported on first use: costs start-up time
 
     return "".join(traceback.format_exception(error)).splitlines()
 
 
 def take_over_logging(served: ServedLog) -> None:
-    """Makes a served server's log the place of everything penstock says in this process."""
+    """Routes all loggers below `penstock` in this process into a served server's log."""
     logger = logging.getLogger("penstock")
     handler = FromLogging(served)
     logger.addHandler(handler)
@@ -299,7 +299,7 @@ def take_over_logging(served: ServedLog) -> None:
 
 
 def set_levels(log: Log, *, debug: bool, trace: bool) -> None:
-    """Changes what a log writes, and what it takes from the loggers of `take_over_logging`."""
+    """Sets the levels of a log, and of the loggers of `take_over_logging`."""
     log.debug_on = debug
     log.trace_on = trace
     logger = logging.getLogger("penstock")
@@ -310,9 +310,9 @@ def set_levels(log: Log, *, debug: bool, trace: bool) -> None:
 
 
 def writer_of(options: ServerOptions, *, wait: bool = True) -> Writer:
-    """What writes as the options say: to a file, else to a syslog, else to stderr. Raises OSError.
+    """The writer for the options: a file, else a syslog, else stderr. Raises OSError.
 
-    wait: until somebody reads the log, where it is a named pipe.
+    `wait`: wait for the reader of a named pipe.
     """
     if not options.log_file and (options.syslog or options.remote_syslog):
         from penstock.server.logging.syslog import SyslogWriter
@@ -330,11 +330,11 @@ def writer_of(options: ServerOptions, *, wait: bool = True) -> Writer:
 
 
 class ServedLog:
-    """The log of a served server, whose writer a reload may exchange.
+    """The log of a served server. A reload may exchange its writer.
 
-    Every line passes `emit`, whichever its writer: what it says is made harmless there.
+    Every line passes `emit`, which escapes it, whatever the writer.
 
-    Raises OSError when it can't be opened.
+    Raises OSError when the output cannot be opened.
     """
 
     def __init__(self, options: ServerOptions) -> None:
@@ -347,11 +347,11 @@ class ServedLog:
         spool.put(spool.writer.line(label, escaped(text), component))
 
     def reopen(self) -> None:
-        """Opens the log file anew, for whoever has moved the old one away. Raises OSError."""
+        """Reopens the log file, after it was renamed externally. Raises OSError."""
         self._use(self._spool.writer.reopened())
 
     def use(self, writer: Writer, options: ServerOptions) -> None:
-        """Writes with `writer`, made of these options, from now on."""
+        """Switches to `writer`, which was created from these options."""
         self._use(writer)
         self.path = options.log_file
 

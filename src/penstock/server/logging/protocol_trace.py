@@ -1,14 +1,14 @@
-"""Protocol lines in the log: what `-V`, `trace_verbose`, `trace_headers` and `max_traced_msg_len` show.
+"""Protocol traces in the log: `-V`, `trace_verbose`, `trace_headers` and `max_traced_msg_len`.
 
-In the official server's form:
+Format of the official server:
 
     127.0.0.1:4333 - cid:5 - <<- [PUB foo 5]
     127.0.0.1:4333 - cid:5 - <<- MSG_PAYLOAD: ["hello"]
     127.0.0.1:4333 - cid:5 - ->> [MSG foo 1 5]
 
-The header block counts as payload; with `trace_headers` it is all that is shown. What the server itself is
-asked and says in the system account is shown with `trace_verbose` (`SYSTEM - ...`, in `system_service.py`). A
-connection that isn't traced pays one comparison a message.
+The header block counts as payload; `trace_headers` shows only the header block. `trace_verbose` adds the
+server's own messages in the system account (`SYSTEM - ...`, in `system_service.py`). A connection without
+trace pays one comparison per message.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ _ESCAPES = {
 
 
 def message_tracer(session: Session) -> Tracer:
-    """Writes the session's messages to the log."""
+    """A tracer that logs the session's messages."""
     options, trace = session.server.options, session.server.log.trace
     headers_only, length_max = options.trace_headers, options.max_traced_msg_len
 
-    def tell(received: bool, subject: bytes, sid: bytes, reply: bytes, body: bytes, header_len: int) -> None:
+    def trace_message(
+        received: bool, subject: bytes, sid: bytes, reply: bytes, body: bytes, header_len: int
+    ) -> None:
         arrow, verb = ("<<-", "PUB") if received else ("->>", "MSG")
         words = [part.decode("utf-8", "replace") for part in (subject, sid, reply) if part]
         if header_len:
@@ -44,18 +46,18 @@ def message_tracer(session: Session) -> Tracer:
         if shown:
             trace(f'{session.name} - {arrow} MSG_PAYLOAD: ["{cut(shown, length_max)}"]')
 
-    return Tracer(tell)
+    return Tracer(trace_message)
 
 
 def cut(data: bytes, length_max: int) -> str:
-    """Bytes as a quoted string shows them, at most so many of them (0 or less: all)."""
+    """Quotes at most `length_max` bytes of data (0 or less: all)."""
     if 0 < length_max < len(data):
         return f"{quoted(data[:length_max])}..."
     return quoted(data)
 
 
 def quoted(data: bytes) -> str:
-    """Bytes with the escapes of Go's %q: what is printable UTF-8 stays, other bytes become `\\xff`."""
+    """Quotes data as Go's %q: printable UTF-8 stays, other bytes become `\\xff`."""
     parts = []
     for char in data.decode("utf-8", "surrogateescape"):
         code = ord(char)
@@ -73,10 +75,10 @@ def quoted(data: bytes) -> str:
 
 
 def redacted(payload: bytes) -> str:
-    """A CONNECT as logs may show it.
+    """A CONNECT for logs, without secrets.
 
-    Only fields that are known to hold no secret are shown, and only with values of their type: a password may
-    be misspelt, a number, in a list, or cut off. Of what is no JSON object nothing is.
+    Shows only fields that are known not to be secret, with values of the right type: a password may be in a
+    misspelt field, a number, in a list, or truncated. Shows nothing of text that is not a JSON object.
     """
     import msgspec
 

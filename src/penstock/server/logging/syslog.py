@@ -1,10 +1,10 @@
-"""Log lines to a syslog: this machine's, or one that is named by a URL.
+"""Log output to a syslog: the local one, or one given by URL.
 
-The form is that of the official server (Go's log/syslog): `<priority>time host tag[pid]: text` and a newline
-over the network, without the host on this machine.
+Format as in the official server (Go's log/syslog): `<priority>time host tag[pid]: text` and a newline over
+the network, without the host locally.
 
-Rejected: logging.handlers.SysLogHandler. It ends a message over TCP with nothing or NUL, which a syslog that
-takes lines doesn't see, and importing it costs a tenth of the time this process has to be ready.
+Rejected: logging.handlers.SysLogHandler. Over TCP it terminates messages with nothing or NUL, which a
+    line-based syslog does not recognise, and importing it takes a tenth of the start-up time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from penstock.errors import ConfigError
 
 LOCAL_PATHS = ("/dev/log", "/var/run/syslog", "/var/run/log")
-DAEMON = 3 << 3  # facility of local messages; remote ones have 0, as the official server's
+DAEMON = 3 << 3  # facility of local messages; 0 for remote ones, as in the official server
 _SEVERITY = {"INF": 5, "DBG": 7, "WRN": 4, "ERR": 3, "FTL": 2, "TRC": 5}
 _KINDS = {"udp": socket.SOCK_DGRAM, "tcp": socket.SOCK_STREAM}
 SEND_TIMEOUT_S = 0.2
@@ -46,17 +46,17 @@ def address_of(url: str) -> tuple[str, str | tuple[str, int]]:
 
 
 class SyslogWriter:
-    """Sends each line by itself; called by a thread, because sending and connecting may take a while.
+    """Sends each line separately. Called by a thread, because sending and connecting may block.
 
-    A line that can't be sent is sent once more over a new socket and then lost, and so are those of the next
-    PAUSE_S.
+    A line that cannot be sent is sent once more over a new socket; then it is lost, and so are the lines of
+    the next PAUSE_S.
 
     Args:
-        url: where the syslog is; "" = on this machine.
+        url: URL of the syslog; "" = the local one.
 
     Raises:
-        OSError: there is none.
-        ConfigError: the URL is none.
+        OSError: no syslog is reachable.
+        ConfigError: invalid URL.
     """
 
     waits = True
@@ -66,7 +66,7 @@ class SyslogWriter:
         self._tag = f"{os.path.basename(sys.argv[0]) or 'penstock'}[{os.getpid()}]"
         self._host = socket.gethostname()
         self._socket = self._connected()
-        self._silent_until = 0.0  # of time.monotonic()
+        self._silent_until = 0.0  # in time.monotonic()
 
     def line(self, label: str, text: str, component: str = "") -> bytes:
         if not self.url:
@@ -128,7 +128,7 @@ def _connect(family: int, kind: int, address: str | tuple[str, int]) -> socket.s
 
 
 def _connect_unix(paths: tuple[str, ...]) -> socket.socket:
-    """The first of these sockets that answers, whichever kind it is."""
+    """Connects to the first of these sockets that accepts, stream or datagram."""
     failed = OSError("no syslog")
     for path in paths:
         for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):

@@ -1,4 +1,4 @@
-"""Message traces (ADR-41): what became of one message, told to a subject that its publisher names.
+"""Message traces (ADR-41): reports the path of one message to a subject chosen by its publisher.
 
 A publish with `Nats-Trace-Dest` is routed step by step, and each step is an event: how it came in, mappings,
 imported services and streams it went through, streams that store it, clients that get it. With
@@ -6,12 +6,11 @@ imported services and streams it went through, streams that store it, clients th
 that have a destination of their own (`msg_trace`). The events leave as one message, in the official server's
 form, when the message has been routed.
 
-Traces end where an account is left that doesn't allow them (`allow_trace`), and at streams: what goes on from
-there has the header's value replaced by one that is no subject.
+Traces end where the message enters an account without `allow_trace`, and at streams: from there on the
+header's value is replaced by one that is not a valid subject.
 
-What a stream will do is told ahead of its turn (`jetstream.preview`), so that a trace is whole when it
-leaves.
-Rejected: waiting for the stream's ack, which publishers need not ask for.
+The stream's decision is predicted (`jetstream.preview`), so that the trace is complete when it is sent.
+Rejected: waiting for the stream's ack, which the publisher need not request.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ _ENDS = b"\r\n\r\n"
 _PARENT = "traceparent"
 _ENCODING = "Accept-Encoding"
 _YES = frozenset({"1", "true", "on"})
-_CLIENT = 0  # its kind, in events
+_CLIENT = 0  # `kind` of clients in events
 _OWN_REPLIES = (b"$JS.ACK.", b"_R_.", b"_GR_.")
 
 
 class TracedPublish(NamedTuple):
-    """A message as it was published; b"" for no reply."""
+    """A published message; `reply` is b"" for none."""
 
     subject: bytes
     reply: bytes
@@ -55,14 +54,16 @@ class TracedPublish(NamedTuple):
     payload: bytes
 
     def untraced(self) -> TracedPublish:
-        """The same, for where its trace ends."""
+        """The message with its trace header disabled."""
         return self._replace(header=headers.trace_disabled(self.header))
 
 
 class TraceRequest(NamedTuple):
-    """What is asked for.
+    """A request for a trace.
 
-    fields: the message's headers, names as they came. dest: where the trace goes. only: is nothing delivered?
+    fields: headers of the message, with original names.
+    dest: destination of the trace.
+    only: trace without delivery (`Nats-Trace-Only`).
     """
 
     fields: dict[str, list[str]]
@@ -71,7 +72,7 @@ class TraceRequest(NamedTuple):
 
 
 def publish_traced(session: Session, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> int:
-    """Routes a publish whose headers may ask for a trace; returns how many took it."""
+    """Routes a publish whose headers may request a trace; returns the number of receivers."""
     message = TracedPublish(subject, reply, header, payload)
     fields = _fields(header)
     dest = fields.get(headers.TRACE_DEST, [])
@@ -92,16 +93,16 @@ def publish_traced(session: Session, subject: bytes, reply: bytes, header: bytes
 
 
 def _by_parent(session: Session, message: TracedPublish, fields: dict[str, list[str]]) -> int:
-    told = trace_of(session)
-    if told is not None and is_sampled(fields):
-        if int.from_bytes(os.urandom(4), "little") % 100 < told.sampling:
-            return _begin(session, message, TraceRequest(fields, told.dest, only=False))
+    decision = trace_of(session)
+    if decision is not None and is_sampled(fields):
+        if int.from_bytes(os.urandom(4), "little") % 100 < decision.sampling:
+            return _begin(session, message, TraceRequest(fields, decision.dest, only=False))
         message = message.untraced()
     return _route(session, message, None)
 
 
 def trace_of(session: Session) -> MessageTrace | None:
-    """Where the session's account wants the traces that a `traceparent` asks for."""
+    """The `traceparent` setting of the session's account; None when it has none."""
     if session.identity is None:
         return None
     own = session.server.account_options(session.identity.account)
@@ -109,7 +110,7 @@ def trace_of(session: Session) -> MessageTrace | None:
 
 
 def is_sampled(fields: dict[str, list[str]]) -> bool:
-    """Does one of the headers `traceparent`, in letters of any size, say that its trace is recorded?"""
+    """Whether a `traceparent` header, in any case, has the sampled flag."""
     for name, values in fields.items():
         if name.lower() != _PARENT:
             continue
@@ -119,13 +120,13 @@ def is_sampled(fields: dict[str, list[str]]) -> bool:
                 flags = int(parts[3], 16) if len(parts) == 4 and len(parts[3]) == 2 else 0
             except ValueError:
                 continue
-            if 0 <= flags <= 0x7F and flags & 1:  # the official server reads them as a signed byte
+            if 0 <= flags <= 0x7F and flags & 1:  # the official server parses them as a signed byte
                 return True
     return False
 
 
 def _fields(header: bytes) -> dict[str, list[str]]:
-    """The headers of a block that is whole; {} for any other."""
+    """The headers of a complete block; {} for any other."""
     found: dict[str, list[str]] = {}
     if not header.startswith(_START) or not header.endswith(_ENDS):
         return found
@@ -138,7 +139,7 @@ def _fields(header: bytes) -> dict[str, list[str]]:
 
 
 def _begin(session: Session, message: TracedPublish, wanted: TraceRequest) -> int:
-    """Routes a publish with a trace, when its publisher may publish to the trace's destination."""
+    """Routes a publish with a trace, if the publisher may publish to the trace's destination."""
     if refused_part(session.ingress, wanted.dest.encode(), b""):
         return 0
     trace = PublishTrace(session, message, wanted)
@@ -149,7 +150,8 @@ def _begin(session: Session, message: TracedPublish, wanted: TraceRequest) -> in
 
 
 def _route(session: Session, message: TracedPublish, trace: PublishTrace | None) -> int:
-    """What the inlet does with a publish: map, check, answer, route."""
+    """Routes a publish as the ingress does: map, check permissions, route, reply if there are no
+    receivers."""
     subject, reply, header, payload = message
     ingress = session.ingress
     assert ingress.index is not None
@@ -175,12 +177,12 @@ def _route(session: Session, message: TracedPublish, trace: PublishTrace | None)
 
 
 class PublishTrace:
-    """The events of one message. Told by a TracedRoute.
+    """Collects the events of one message; called by a TracedRoute.
 
     Args:
-        session: its publisher.
-        message: as it was published.
-        wanted: what was asked for.
+        session: the publisher.
+        message: the published message.
+        wanted: the request.
     """
 
     def __init__(self, session: Session, message: TracedPublish, wanted: TraceRequest) -> None:
@@ -206,17 +208,17 @@ class PublishTrace:
     # -- steps
 
     def mapped(self, to: bytes) -> None:
-        """A mapping of the account changed the subject."""
+        """A subject mapping changed the subject."""
         self._events.append(self._event("sm", to=_text(to)))
 
     def refused(self, part: bytes, *, is_reply: bool) -> None:
-        """The publisher may not publish to this subject, or with this reply."""
+        """The publisher has no permission for this subject or reply."""
         what = "Publish with Reply of" if is_reply else "Publish to"
         self._ingress["error"] = f'Permissions Violation for {what} "{_text(part)}"'
 
     def egress(self, shown: SinkSubscription, sub: SinkSubscription, error: str) -> None:
-        """A client got it, or did not."""
-        session: Session = getattr(sub.sink, "owner")  # noqa: B009 -- only clients' sinks come here
+        """Delivery to a client, or the error that prevented it."""
+        session: Session = getattr(sub.sink, "owner")  # noqa: B009 -- only client sinks come here
         event = self._event("eg", kind=_CLIENT, cid=session.cid, **_named(session))
         account = session.identity.account if session.identity is not None else self._account
         if account != self._account:
@@ -229,7 +231,7 @@ class PublishTrace:
         self._events.append(event)
 
     def stream_import(self, sub: SinkSubscription, to: bytes) -> None:
-        """It comes to a subscription of an account that imports it as a stream."""
+        """Delivery to a subscription of an account that imports the message as a stream."""
         session: Session | None = getattr(sub.sink, "owner", None)
         if session is not None and session.identity is not None:
             account = session.identity.account
@@ -238,13 +240,13 @@ class PublishTrace:
         self._events.append(self._event("se", acc=self._server.account_name(account), to=_text(to)))
 
     def service_import(self, index: SubscriptionIndex, subject: bytes, to: bytes) -> None:
-        """It is routed on in the account of this index, as an imported service's request, or an answer."""
+        """Routing into the account of this index, as a request to an imported service, or its reply."""
         account = self._account_of(lambda other: other is index)
         event = self._event("si", acc=self._server.account_name(account))
         self._events.append({**event, "from": _text(subject), "to": _text(to)})
 
     def service(self, subject: bytes) -> bool:
-        """The server itself answers: in the system account, which others import from."""
+        """A service of the server itself, in the system account. Other accounts import from it."""
         system = self._server.options.system_account
         if self._account == system:
             return True
@@ -259,26 +261,26 @@ class PublishTrace:
     def store(
         self, stream: StreamReplica, subject: bytes, reply: bytes, header: bytes, payload: bytes
     ) -> bool:
-        """A stream takes it, or refuses it."""
+        """A stream stores or refuses the message."""
         service = self._server.jetstream
         engine = next((e for e in service.running.values() if e.streams.get(stream.name) is stream), None) \
             if service is not None else None  # fmt: skip
         if engine is not None:
-            engine.may_answer()  # what came before is applied
+            engine.may_answer()  # applies earlier publishes first
         now = self._server.clock()
-        told = preview(stream, subject, reply, header, payload, now, dry=self.only)
+        decision = preview(stream, subject, reply, header, payload, now, dry=self.only)
         event = self._event("js", stream=stream.name)
-        if told.subject:
-            event["subject"] = _text(told.subject)
-        if not told.is_wanted:
+        if decision.subject:
+            event["subject"] = _text(decision.subject)
+        if not decision.is_wanted:
             event["nointerest"] = True
-        if told.error:
-            event["error"] = told.error
+        if decision.error:
+            event["error"] = decision.error
         self._events.append(event)
         if not self.only:
             return True
-        if told.answer and reply and engine is not None and not stream.config.no_ack:
-            publish(engine.index, reply, b"", b"", told.answer)
+        if decision.answer and reply and engine is not None and not stream.config.no_ack:
+            publish(engine.index, reply, b"", b"", decision.answer)
         return False
 
     def _account_of(self, is_its: Callable[[SubscriptionIndex], bool]) -> str:
@@ -288,7 +290,7 @@ class PublishTrace:
     # -- out
 
     def send(self) -> None:
-        """Publishes what happened."""
+        """Publishes the trace."""
         page = {
             "server": self._server.system.describe(),
             "request": {"header": self._wanted.fields, "msgsize": self._size},
@@ -309,7 +311,7 @@ def _text(word: bytes) -> str:
 
 
 def _encoded(body: bytes, fields: dict[str, list[str]]) -> tuple[bytes, str]:
-    """The trace as the publisher can read it: (bytes, "snappy", "gzip" or "" for as it is)."""
+    """Encodes the trace as the publisher accepts it: (bytes, "snappy", "gzip" or "")."""
     accepted = fields.get(_ENCODING, [""])[0].lower()
     if "snappy" in accepted or "s2" in accepted:
         from penstock.protocol.s2_stream import IDENTIFIERS, encode_chunks

@@ -1,13 +1,13 @@
-"""/metrics: what to watch, in the OpenMetrics format.
+"""/metrics in the OpenMetrics format.
 
-`collect` gathers plain samples in the server's loop, a piece at a time; `encode` makes text of them with
-prometheus-client, in the monitoring thread, and is where that package is imported.
+`collect` gathers samples in the server's loop, in pieces. `encode` formats them with prometheus-client in the
+monitoring thread, which alone imports that package.
 
-Cardinality is bounded: connections are shown in sum, and by name only the CONNECTIONS_SHOWN that have most
-waiting for them. Streams and consumers are shown all: their number is the operator's decision.
+Cardinality is bounded: connections are summed, and only the CONNECTIONS_SHOWN with the most pending bytes
+appear by name. All streams and consumers appear: their number is the operator's decision.
 
-Rejected: prometheus-client's own counters. They cost a lock and a Python call a message; everything here is
-counted already, and read when somebody asks.
+Rejected: prometheus-client's counters. They cost a lock and a Python call per message; all values exist
+    already and are read on request.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONNECTION = ("account", "cid", "name")
 
 @dataclass(slots=True)
 class Family:
-    """A metric: its samples, each the values of the labels and a number."""
+    """A metric family: samples of (label values, number)."""
 
     name: str
     kind: str
@@ -50,7 +50,7 @@ class Family:
 
 
 def collect(server: Server) -> Generator[None, None, list[Family]]:
-    """All metrics; yields after each piece of work, returns them."""
+    """Collects all metrics; yields after each piece of work."""
     families = _totals(server)
     families += yield from _connections(server)
     if server.jetstream is not None:
@@ -59,7 +59,7 @@ def collect(server: Server) -> Generator[None, None, list[Family]]:
 
 
 def encode(families: list[Family]) -> bytes:
-    """OpenMetrics text."""
+    """Formats metrics as OpenMetrics text."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
     from prometheus_client.openmetrics.exposition import generate_latest
 

@@ -1,13 +1,12 @@
-"""HTTP monitoring: the z-pages over HTTP, in a thread of its own.
+"""HTTP monitoring: serves the pages from a separate thread.
 
-The socket is bound when the server starts, so that an address in use is an error then; starlette and uvicorn
-are imported by the thread once clients can connect. Requests that come in between wait in the backlog.
-Each page is made in the server's loop, a piece at a time, and encoded in the thread; the answer waits for its
-reader in the thread alone. So a slow scraper delays nobody, and a large page delays no message. How long a
-connection may last, and how many there may be, is in `monitor_http`.
+The socket is bound at the server's start, so that an address in use is an error then. The thread imports
+starlette and uvicorn after clients can connect; earlier requests wait in the listen backlog. The server's
+loop builds each page in pieces; the thread encodes and sends it. So a slow scraper delays nothing, and a
+large page delays no message. `monitor_http` limits number and duration of connections.
 
-Rejected: serving HTTP from the server's loop. A client that downloads a page slowly, or ten thousand
-connections to encode, would delay every message.
+Rejected: serving HTTP from the server's loop. A slow download, or encoding ten thousand connections, would
+    delay every message.
 """
 
 from __future__ import annotations
@@ -60,14 +59,14 @@ class Monitor:
     """The monitoring endpoint of a server.
 
     Args:
-        server: what it shows.
+        server: the server to show.
         host: address to listen on.
         port: port to listen on; 0 = any free port.
-        tls: None for HTTP, or what HTTPS is made with.
+        tls: None for HTTP, or the TLS options for HTTPS.
 
     Raises:
-        ServerError: the address can't be bound.
-        ConfigError: the files of TLS can't be used.
+        ServerError: the address cannot be bound.
+        ConfigError: the TLS files are unusable.
     """
 
     def __init__(self, server: Server, host: str, port: int, tls: TlsOptions | None = None) -> None:
@@ -76,14 +75,14 @@ class Monitor:
         if tls is not None:
             from penstock.server.client_tls import context_of
 
-            # Clients of pages show no certificate.
+            # HTTP clients need no certificate.
             self._context = context_of(structs.replace(tls, verify=False))
         self._loop = asyncio.get_running_loop()
         self._thread: threading.Thread | None = None
         self._http: uvicorn.Server | None = None
         self._stopping = False
         self._base_path = _base_path(server.options.http_base_path)
-        self.requests: dict[str, int] = {}  # how often each page was asked for
+        self.requests: dict[str, int] = {}  # number of requests per page
         try:
             self._sockets = listen(host, port, BACKLOG)
         except OSError as error:
@@ -97,24 +96,24 @@ class Monitor:
 
     @property
     def url(self) -> str:
-        """Where clients on this machine find it."""
+        """URL for clients on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return (
             f"{self.scheme}://[{host}]:{self.port}" if ":" in host else f"{self.scheme}://{host}:{self.port}"
         )
 
     def renew_certificate(self, tls: TlsOptions) -> None:
-        """New connections are shown this certificate, which was read before."""
+        """Uses this certificate, which was validated before, for new connections."""
         if self._context is not None:
             self._context.load_cert_chain(tls.cert_file, tls.key_file)
 
     def start(self) -> None:
-        """Serves from now on."""
+        """Starts the thread."""
         self._thread = threading.Thread(target=self._serve, name="penstock-monitor", daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stops serving; also when the thread is still importing what it needs."""
+        """Stops serving, even while the thread is still importing."""
         self._stopping = True
         if self._http is not None:
             self._http.should_exit = True
@@ -137,7 +136,7 @@ class Monitor:
         routes.append(Route(f"{base}/metrics", self._metrics))
         routes += [Route(base or "/", self._index), *([Route(base + "/", self._index)] if base else [])]
         app = Starlette(routes=routes, exception_handlers={404: _not_found})
-        # Without `ws`, uvicorn would let a connection become a WebSocket, which has no deadlines.
+        # Without `ws`, uvicorn would accept WebSocket upgrades, which have no deadlines.
         config = uvicorn.Config(
             app,
             http=cast(Any, partial(MonitorConnection, {})),
@@ -152,7 +151,7 @@ class Monitor:
             config.ssl = self._context
         http = uvicorn.Server(config)
         self._http = http
-        if self._stopping:  # asked to while this was None
+        if self._stopping:  # stop() came before the server existed
             return
         with asyncio.Runner() as runner:
             runner.run(http.serve(sockets=self._sockets))
@@ -177,14 +176,14 @@ class Monitor:
                 return _text(str(refused), refused.status)
             except MisuseError as error:
                 return _text(str(error), 400)
-            except Exception as error:  # noqa: BLE001 -- like faults.contain(), of what waits
+            except Exception as error:  # noqa: BLE001 -- like faults.contain(), for a coroutine
                 return _fault(path, error)
             return _json(page)
 
         return answer
 
     async def _in_server(self, entry: PageEntry, options: PageOptions) -> Page:
-        """Makes the page in the server's loop, a piece at a time."""
+        """Builds the page in the server's loop, in pieces."""
 
         async def make() -> Page:
             return await in_pieces(entry.make(self._server, options))
@@ -205,7 +204,7 @@ class Monitor:
 
         try:
             families = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(gather(), self._loop))
-        except Exception as error:  # noqa: BLE001 -- like faults.contain(), of what waits
+        except Exception as error:  # noqa: BLE001 -- like faults.contain(), for a coroutine
             return _fault("/metrics", error)
         return Response(metrics.encode(families), headers={"Content-Type": metrics.CONTENT_TYPE})
 
@@ -222,7 +221,7 @@ def _json(page: Page, status: int = 200) -> Response:
     from starlette.responses import Response
 
     body = msgspec.json.encode(page)
-    if "status" not in page:  # the official server writes a healthz in one line
+    if "status" not in page:  # the official server writes healthz in one line
         body = msgspec.json.format(body, indent=2)
     return Response(body, status, HEADERS, "application/json")
 
@@ -242,6 +241,6 @@ async def _not_found(request: Request, error: Exception) -> Response:
 
 
 def _base_path(path: str) -> str:
-    """Absolute, without a slash at the end; "" for none."""
+    """Absolute path without a trailing slash; "" for none."""
     stripped = path.strip("/")
     return f"/{stripped}" if stripped else ""

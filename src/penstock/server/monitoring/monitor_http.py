@@ -1,17 +1,16 @@
-"""The HTTP connections of the monitoring port, none of which stays open for ever.
+"""HTTP connections of the monitoring port, with deadlines.
 
-uvicorn ends a connection only between a response and the next byte: a request that is half sent, a body that
-goes on, and a reader that takes nothing keep theirs. Here each has a deadline, whatever it does:
+uvicorn limits only the idle time between a response and the next byte: an incomplete request, an endless
+body, or a reader that takes nothing keep their connection open. This module adds deadlines:
+- REQUEST_TIMEOUT_S for a complete request head, from the start or from the last response. It matches the
+  official server's `ReadHeaderTimeout`, and also limits idle connections;
+- ANSWER_TIMEOUT_S to build and send the page.
 
-- REQUEST_TIMEOUT_S for a whole head, from the beginning or from the last response on. It is the official
-  server's `ReadHeaderTimeout`, and there is no longer time to be idle;
-- ANSWER_TIMEOUT_S for the page to be made and taken.
+CONNECTIONS_MAX limits their number. A new connection then replaces the one that has waited longest without a
+request, so that scrapers, which send their request at once, are served even under a flood of connections.
+Rejected: uvicorn's `limit_concurrency`, with which a client that opens many connections locks out all others.
 
-CONNECTIONS_MAX bounds how many there are. When another one comes, the one goes that has waited longest
-without a request: who asks at once, as scrapers do, gets in, though somebody opens connections all the time.
-Rejected: uvicorn's `limit_concurrency`, with which whoever opens many connections keeps everybody else out.
-
-Imported by the monitor's thread alone, once clients can connect.
+Imported by the monitor's thread only, after clients can connect.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ class MonitorConnection(H11Protocol):
     """One connection.
 
     Args:
-        waiting: those that no request has come from, the one that waits longest first; shared by all.
-        about: as of H11Protocol.
+        waiting: connections without a request, longest waiting first; shared by all connections.
+        about: arguments of H11Protocol.
     """
 
     def __init__(self, waiting: dict[MonitorConnection, None], **about: Any) -> None:
         super().__init__(**about)
         self._waiting = waiting
         self._deadline: asyncio.TimerHandle | None = None
-        self._answered: object = None  # the request that has its deadline
+        self._answered: object = None  # the request with a running deadline
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_request()
         if len(self.connections) > CONNECTIONS_MAX:
-            next(iter(self._waiting))._end()  # this one, when all others are being answered
+            next(iter(self._waiting))._end()  # itself, if all others have requests
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -59,10 +58,10 @@ class MonitorConnection(H11Protocol):
             self._deadline = self.loop.call_later(ANSWER_TIMEOUT_S, self._end)
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is no HTTP, unless a page has begun: then the connection just closes.
+        """Replies 400 to invalid HTTP, unless a response has begun: then it only closes the connection.
 
-        A request whose body is broken may have been given to the application already. Its page must not be
-        sent after the 400: h11 refuses that, and the error would be logged as one of ours.
+        The application may already process a request whose body is invalid. Its page must not follow the 400:
+        h11 would raise, and the error would be logged as a fault of the server.
         """
         if self.cycle is not None:
             self.cycle.disconnected = True
@@ -88,7 +87,7 @@ class MonitorConnection(H11Protocol):
             self._deadline = None
 
     def _on_silence(self) -> None:
-        if self.transport.get_write_buffer_size():  # it is still reading its last page
+        if self.transport.get_write_buffer_size():  # still sending the last page
             self._deadline = self.loop.call_later(ANSWER_TIMEOUT_S, self._end)
         else:
             self._end()

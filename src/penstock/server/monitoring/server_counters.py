@@ -1,4 +1,4 @@
-"""Counters of a server, and what it remembers of sessions that are gone."""
+"""Counters of a server, and records of closed sessions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TrafficCounters(NamedTuple):
-    """Messages and bytes, in and out."""
+    """Messages and bytes, received and sent."""
 
     in_msgs: int
     in_bytes: int
@@ -27,7 +27,7 @@ class TrafficCounters(NamedTuple):
 
 
 class ServerCounters(Struct):
-    """Since the server started. Traffic counts sessions that are gone; the living count their own."""
+    """Totals since the start. Traffic covers closed sessions; open sessions count their own."""
 
     connections: int = 0
     slow_consumers: int = 0
@@ -39,17 +39,17 @@ class ServerCounters(Struct):
     by_account: dict[str, ServerCounters] = field(default_factory=dict)
 
     def of_account(self, name: str) -> ServerCounters:
-        """What the gone sessions of one account have done."""
+        """The totals of one account's closed sessions."""
         return self.by_account.get(name) or ServerCounters()
 
     def add_session(self, session: Session, reason: CloseReason) -> None:
-        """A session is gone: what it did moves here, and to its account."""
+        """Adds the traffic of a closed session to the server's and its account's totals."""
         for totals in self._with_account(session):
             totals._add(session.sink)
             totals.slow_consumers += reason.is_slow_consumer
 
     def count_slow(self, session: Session) -> None:
-        """A receiver was too slow, and stays."""
+        """Counts a slow consumer that stays connected."""
         for totals in self._with_account(session):
             totals.slow_consumers += 1
 
@@ -66,7 +66,7 @@ class ServerCounters(Struct):
 
 
 class ClosedSession(NamedTuple):
-    """What `connz?state=closed` shows of a session."""
+    """The record of a session for `connz?state=closed`."""
 
     cid: int
     peer: tuple[str, int]

@@ -1,13 +1,13 @@
-"""Requests of the system account that do something, or ask what is no monitoring page.
+"""Requests of the system account that are not monitoring pages.
 
-    $SYS.REQ.SERVER.<id>.RELOAD   reads the configuration anew
+    $SYS.REQ.SERVER.<id>.RELOAD   reloads the configuration
     $SYS.REQ.SERVER.<id>.KICK     closes the connection `{"cid": n}`
-    $SYS.REQ.SERVER.<id>.LDM      tells one client to go elsewhere, `{"cid": n}`
-    $SYS.REQ.ACCOUNT.NSUBS        how many subscriptions get a subject: `{"acc", "subject", "queue"}`
-    $SYS.DEBUG.SUBSCRIBERS        the same in the system account; the body is the subject, and a queue
+    $SYS.REQ.SERVER.<id>.LDM      sends one client INFO with `ldm`, `{"cid": n}`
+    $SYS.REQ.ACCOUNT.NSUBS        number of subscriptions for a subject: `{"acc", "subject", "queue"}`
+    $SYS.DEBUG.SUBSCRIBERS        the same in the system account; body: subject and optional queue
 
-A handler takes the server and the body, and returns what follows `server` in the answer, a number, or a
-generator that ends with one of them; it refuses with MisuseError.
+A handler takes the server and the body. It returns the fields that follow `server` in the reply, a number, or
+a generator that returns one of them; it raises MisuseError to refuse.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Cid(msgspec.Struct, frozen=True):
 
 
 class _Subscribers(msgspec.Struct, frozen=True):
-    """queue: base64, as Go's JSON has bytes."""
+    """queue: base64, as bytes in Go's JSON."""
 
     acc: str = ""
     subject: str = ""
@@ -46,7 +46,7 @@ class _Subscribers(msgspec.Struct, frozen=True):
 
 
 async def reload(server: Server, payload: bytes) -> Page:
-    """In a task of its own: what a reload changes must not change in the middle of the read that asks."""
+    """Runs as a task, because a reload must not change state in the middle of the read that requested it."""
     refused = await server.reload()
     if refused:
         raise MisuseError(refused)
@@ -62,7 +62,7 @@ def kick(server: Server, payload: bytes) -> Page:
 
 
 def lame_duck(server: Server, payload: bytes) -> Page:
-    """One client gets INFO with `ldm`; when it goes is its own affair."""
+    """Sends one client INFO with `ldm`; the client decides when to reconnect."""
     session = server.sessions.get(decoded(payload, _Cid).cid)
     if session is None:
         raise MisuseError("no such client id")
@@ -75,7 +75,7 @@ def lame_duck(server: Server, payload: bytes) -> Page:
 
 
 def num_subscribers(server: Server, payload: bytes) -> int | None:
-    """None, and no answer, where the account has no connections: servers of it elsewhere will answer."""
+    """None (no reply) if the account has no connections: its other servers will reply."""
     asked = decoded(payload, _Subscribers)
     account = server.accounts.get(asked.acc)
     if account is None or not any(
@@ -99,7 +99,8 @@ def debug_subscribers(server: Server, payload: bytes) -> int:
 
 
 def _count(account: Account, subject: str, queue: bytes) -> int:
-    """Subscriptions of clients that a message gets to, or that lie within a filter; of a queue, if given."""
+    """Number of client subscriptions that match a subject, or lie within a filter; with `queue`, only of
+    it."""
     if not is_valid_filter(subject):
         raise MisuseError(f"invalid subject: {subject!r}")
     if has_wildcard(subject):
@@ -121,11 +122,11 @@ def _is_clients(subscription: SinkSubscription) -> bool:
 CONTROLS: dict[str, Callable[[Server, bytes], Any]] = {"RELOAD": reload, "KICK": kick, "LDM": lame_duck}
 
 
-# -- pages about a runtime and a cluster that are not there
+# -- pages about a Go runtime and a cluster
 
 
 def _variables(server: Server) -> Page:
-    """What of Go's variables has a meaning here."""
+    """Go's expvar page, as far as it applies."""
     import gc
     import sys
 

@@ -1,20 +1,19 @@
-"""The system account: requests to the server below `$SYS.REQ.`, and events about it.
+"""The system account: requests to the server below `$SYS.REQ.`, and events.
 
-Requests are the monitoring pages with another envelope, `{server, data}` or `{server, error}`; their
-bodies are the pages' options as JSON. The system account may ask about everything; any other account about
-itself:
+Requests return the monitoring pages in an envelope, `{server, data}` or `{server, error}`. Bodies are page
+options as JSON. The system account may request everything; other accounts may request data about themselves:
 
-    $SYS.REQ.SERVER.PING[.X]      every server answers; the body may name which (`server_name`, `host`, ...)
-    $SYS.REQ.SERVER.<id>.X        this server; RELOAD, KICK and LDM make it do something
+
+    $SYS.REQ.SERVER.PING[.X]      all servers; the body may select them (`server_name`, `host`, ...)
+    $SYS.REQ.SERVER.<id>.X        this server; RELOAD, KICK and LDM are commands
     $SYS.REQ.ACCOUNT.<account>.X  about one account
     $SYS.REQ.SERVER.PING.CONNZ, $SYS.REQ.ACCOUNT.PING.CONNZ|STATZ, $SYS.REQ.USER.INFO  from any account
 
-Events are made only when somebody listens to their subject: a server without listeners spends one look into
-the index a connection. Long pages are made in pieces, by tasks that end with the server; there are at most
-UNDER_WAY_MAX of them.
+Events are built only if their subject has subscribers; otherwise an event costs one index lookup. Long pages
+are built in pieces by tasks that end with the server, at most TASKS_MAX at a time.
 
-Rejected: one wildcard subscription for all requests. Who asks for what doesn't exist should hear that nobody
-responds, not wait.
+Rejected: one wildcard subscription for all requests. A request for something that does not exist should fail
+    with "no responders" instead of timing out.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ if TYPE_CHECKING:
 
 USER_INFO = b"$SYS.REQ.USER.INFO"
 STATSZ_INTERVAL_S = 10.0
-STATSZ_FIRST_S = (0.25, 1.0, 2.0, 4.0, 8.0)  # a server that is new is told of more often
+STATSZ_FIRST_S = (0.25, 1.0, 2.0, 4.0, 8.0)  # more often after the start
 CONNECTIONS_INTERVAL_S = 30.0
-UNDER_WAY_MAX = 64
+TASKS_MAX = 64
 ADVISORY = "io.nats.server.advisory.v1."
 SERVER_PAGES = (
     "IDZ", "STATSZ", "VARZ", "SUBSZ", "CONNZ", "JSZ", "HEALTHZ", "ACCOUNTZ", "ROUTEZ", "LEAFZ", "GATEWAYZ",
@@ -54,11 +53,11 @@ SERVER_PAGES = (
 RUNTIME_PAGES = ("PROFILEZ", "EXPVARZ", "IPQUEUESZ", "RAFTZ")
 CONTROLS = ("RELOAD", "KICK", "LDM")
 ACCOUNT_PAGES = ("SUBSZ", "CONNZ", "LEAFZ", "JSZ", "INFO", "STATZ", "CONNS")
-_HAS_JETSTREAM = 1  # a bit of `flags`
+_HAS_JETSTREAM = 1  # bit of `flags`
 
 
 class _Filter(msgspec.Struct, frozen=True):
-    """Which servers a PING is for; what is empty is any."""
+    """Selects servers for a PING; empty fields match all."""
 
     server_name: str = ""
     host: str = ""
@@ -69,10 +68,10 @@ class _Filter(msgspec.Struct, frozen=True):
 
 
 class SystemService:
-    """Answers and tells in the name of a server, from its making until `close`.
+    """Serves requests and publishes events, from construction until `close`.
 
     Args:
-        server: whose affairs these are; it has no accounts yet.
+        server: the server; it has no accounts yet.
     """
 
     def __init__(self, server: Server) -> None:
@@ -80,37 +79,37 @@ class SystemService:
         self._is_on = server.options.has_system_account
         self._sequence = 0
         self._delays = iter(STATSZ_FIRST_S)
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
         self._timer: asyncio.TimerHandle | None = None
         self._connections_timer: asyncio.TimerHandle | None = None
 
     @property
     def account_name(self) -> str:
-        """Which account is the system account."""
+        """Name of the system account."""
         return self._server.options.system_account
 
     def start(self) -> None:
-        """Makes the system account and begins to tell statistics."""
+        """Creates the system account and starts to publish statistics."""
         if not self._is_on:
             return
         self._server.account(self.account_name)
         self._tick()
-        self._tell_connections()
+        self._publish_connections()
 
     def close(self) -> None:
-        """Ends what is under way."""
+        """Cancels timers and tasks."""
         for timer in (self._timer, self._connections_timer):
             if timer is not None:
                 timer.cancel()
         self._timer = self._connections_timer = None
-        for task in tuple(self._under_way):
+        for task in tuple(self._tasks):
             task.cancel()
 
     # -- requests
 
     def serve(self, account: Account) -> None:
-        """Answers what clients of this account may ask."""
+        """Subscribes to the requests that clients of this account may send."""
         if not self._is_on:
             return
         subscribe = account.subscribe_service
@@ -137,7 +136,7 @@ class SystemService:
             subscribe(f"$SYS.REQ.ACCOUNT.*.{name}".encode(), self._answer(account, self._account_page(name)))
 
     def _own(self, account: Account, name: str) -> Callable[..., None]:
-        """A page about the asking account itself, whatever the body says."""
+        """A page about the requesting account, whatever the body says."""
         return self._answer(
             account, lambda subject, payload, origin: self._about_account(name, account.name, payload)
         )
@@ -158,13 +157,13 @@ class SystemService:
                 return
             if isinstance(made, (dict, int)):
                 self._reply(account, reply, made)
-            elif len(self._under_way) >= UNDER_WAY_MAX:
-                busy = {"code": 503, "description": f"{UNDER_WAY_MAX} requests are under way; ask again"}
+            elif len(self._tasks) >= TASKS_MAX:
+                busy = {"code": 503, "description": f"{TASKS_MAX} requests are under way; ask again"}
                 self._reply(account, reply, {"server": self.describe(), "error": busy})
             else:
                 task = asyncio.get_running_loop().create_task(self._finish(account, reply, made))
-                self._under_way.add(task)
-                task.add_done_callback(self._under_way.discard)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
         return serve
 
@@ -173,7 +172,7 @@ class SystemService:
 
         try:
             page = await in_pieces(steps)
-        except Exception as error:  # noqa: BLE001 -- like faults.contain(), of what waits
+        except Exception as error:  # noqa: BLE001 -- like faults.contain(), for a task
             self._reply(account, reply, self._error(error))
             return
         self._reply(account, reply, {"server": self.describe()} | ({"data": page} if page else {}))
@@ -184,7 +183,7 @@ class SystemService:
         account.publish(reply, body)
 
     def _trace(self, subject: bytes, payload: bytes) -> None:
-        """What the server says in the system account, for a log that shows it."""
+        """Logs the server's messages in the system account, with `trace_verbose`."""
         if self._server.log.trace_on and self._server.options.trace_verbose:
             self._server.log.trace(f"SYSTEM - <<- [PUB {subject.decode('utf-8', 'replace')} {len(payload)}]")
 
@@ -192,7 +191,7 @@ class SystemService:
         return {"server": self.describe(), "data": made} if isinstance(made, dict) else made
 
     def _error(self, error: Exception) -> Page:
-        """Why a request can not be answered: by its own fault, or by one of ours."""
+        """The error object of a reply: an invalid request, or a fault of the server."""
         code = 400 if isinstance(error, msgspec.DecodeError) else 500
         text = str(error)
         if not isinstance(error, (msgspec.DecodeError, MisuseError)):
@@ -203,7 +202,7 @@ class SystemService:
         session = getattr(origin, "owner", None)
         if session is None or session.identity is None:
             return None
-        from penstock.server.monitoring.pages.users import user_info  # costs start-up time
+        from penstock.server.monitoring.pages.users import user_info  # imported on use: costs start-up time
 
         return {"server": self.describe(), "data": user_info(self._server, session.identity)}
 
@@ -271,7 +270,7 @@ class SystemService:
         return make
 
     def _about_account(self, name: str, account: str, payload: bytes) -> Page | Steps | None:
-        """None is silence: of accounts without connections another server may have some to tell of."""
+        """None = no reply: another server may have connections of the account."""
         from penstock.server.monitoring.pages import accounts, connz, jsz, remote_servers, subsz
 
         server, replace = self._server, msgspec.structs.replace
@@ -318,18 +317,18 @@ class SystemService:
     # -- events
 
     def connected(self, session: Session) -> None:
-        """A client gave its CONNECT and was let in."""
+        """A client sent CONNECT and was accepted."""
         if session.identity is None:
             return
         account = session.identity.account
-        self._tell_num_connections(account)
-        self._tell(
+        self._publish_num_connections(account)
+        self._publish_event(
             f"$SYS.ACCOUNT.{account}.CONNECT",
             lambda: self._advisory("client_connect", client=describe_client(session)),
         )
 
     def disconnected(self, session: Session, reason: CloseReason) -> None:
-        """A client is gone, or was never let in."""
+        """A client disconnected, or was refused."""
 
         def made() -> Page:
             traffic = TrafficCounters.of(session.sink)
@@ -343,35 +342,35 @@ class SystemService:
             )
 
         if reason.is_refused_login:
-            self._tell(f"$SYS.SERVER.{self._server.server_id}.CLIENT.AUTH.ERR", made)
+            self._publish_event(f"$SYS.SERVER.{self._server.server_id}.CLIENT.AUTH.ERR", made)
         if session.identity is not None:
-            self._tell_num_connections(session.identity.account)
+            self._publish_num_connections(session.identity.account)
         account = session.identity.account if session.identity is not None else GLOBAL_ACCOUNT
-        self._tell(f"$SYS.ACCOUNT.{account}.DISCONNECT", made)
+        self._publish_event(f"$SYS.ACCOUNT.{account}.DISCONNECT", made)
 
     def shutting_down(self) -> None:
-        """Tells SHUTDOWN; connections are still open."""
-        self._tell(f"$SYS.SERVER.{self._server.server_id}.SHUTDOWN", self.describe)
+        """Publishes SHUTDOWN, while connections are still open."""
+        self._publish_event(f"$SYS.SERVER.{self._server.server_id}.SHUTDOWN", self.describe)
 
     def lame_duck(self) -> None:
-        """Tells LAMEDUCK."""
-        self._tell(f"$SYS.SERVER.{self._server.server_id}.LAMEDUCK", self.describe)
+        """Publishes LAMEDUCK."""
+        self._publish_event(f"$SYS.SERVER.{self._server.server_id}.LAMEDUCK", self.describe)
 
     def _tick(self) -> None:
-        self._tell(f"$SYS.SERVER.{self._server.server_id}.STATSZ", self.statsz)
+        self._publish_event(f"$SYS.SERVER.{self._server.server_id}.STATSZ", self.statsz)
         delay_s = next(self._delays, STATSZ_INTERVAL_S)
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
-    def _tell_connections(self) -> None:
-        """Every account that has connections, every CONNECTIONS_INTERVAL_S."""
+    def _publish_connections(self) -> None:
+        """Publishes the counts of all accounts with connections, every CONNECTIONS_INTERVAL_S."""
         inhabited = {one.identity.account for one in self._server.sessions.values() if one.identity}
         for name in inhabited:
-            self._tell_num_connections(name)
+            self._publish_num_connections(name)
         loop = asyncio.get_running_loop()
-        self._connections_timer = loop.call_later(CONNECTIONS_INTERVAL_S, self._tell_connections)
+        self._connections_timer = loop.call_later(CONNECTIONS_INTERVAL_S, self._publish_connections)
 
-    def _tell_num_connections(self, account: str) -> None:
-        """Also under the subject that older tools listen to."""
+    def _publish_num_connections(self, account: str) -> None:
+        """Publishes an account's count, also on the subject of older tools."""
 
         def made() -> Page:
             from penstock.server.monitoring.pages.accounts import account_stat
@@ -379,10 +378,10 @@ class SystemService:
             return self._advisory("account_connections", **account_stat(self._server, account))
 
         if account in self._server.accounts:
-            self._tell(f"$SYS.ACCOUNT.{account}.SERVER.CONNS", made)
-            self._tell(f"$SYS.SERVER.ACCOUNT.{account}.CONNS", made)
+            self._publish_event(f"$SYS.ACCOUNT.{account}.SERVER.CONNS", made)
+            self._publish_event(f"$SYS.SERVER.ACCOUNT.{account}.CONNS", made)
 
-    def _tell(self, subject: str, make: Callable[[], Page]) -> None:
+    def _publish_event(self, subject: str, make: Callable[[], Page]) -> None:
         if not self._is_on:
             return
         account = self._server.account(self.account_name)
@@ -392,10 +391,10 @@ class SystemService:
             self._trace(name, body)
             account.publish(name, body)
 
-    # -- what they say
+    # -- contents
 
     def describe(self) -> Page:
-        """The `server` that every answer and event begins with."""
+        """The `server` object of every reply and event."""
         server = self._server
         self._sequence += 1
         jetstream = server.jetstream is not None
@@ -418,7 +417,7 @@ class SystemService:
         return page
 
     def statsz(self) -> Page:
-        """The server in numbers."""
+        """The STATSZ event."""
         from penstock.server.monitoring.pages import table
 
         return {"server": self.describe(), "statsz": table.statsz(self._server)}
@@ -435,8 +434,8 @@ class SystemService:
 
 
 def describe_client(session: Session) -> Page:
-    """A client, as events show it; what is empty or not known is left out."""
-    from penstock.server.monitoring.pages.users import token_of  # costs start-up time
+    """A client in events, without empty fields."""
+    from penstock.server.monitoring.pages.users import token_of  # imported on use: costs start-up time
 
     identity, options = session.identity, session.options
     account = identity.account if identity is not None else GLOBAL_ACCOUNT
@@ -458,7 +457,7 @@ def describe_client(session: Session) -> Page:
 
 
 def decoded(payload: bytes, kind: type[Any]) -> Any:
-    """Options in a body; no body = the defaults. Raises msgspec.DecodeError (ValidationError is one)."""
+    """Decodes a body; an empty body gives the defaults. Raises msgspec.DecodeError (or ValidationError)."""
     try:
         return msgspec.json.decode(payload, type=kind) if payload.strip() else kind()
     except RecursionError:

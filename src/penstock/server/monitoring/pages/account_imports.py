@@ -1,4 +1,4 @@
-"""What an account's page says of its exports, imports and mappings, in the official form."""
+"""Exports, imports and mappings of accountz, in the official format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def sharing(server: Server, own: AccountOptions) -> Page:
-    """Those of `exports`, `imports` and `mappings` that the account has."""
+    """The account's `exports`, `imports` and `mappings`, without empty ones."""
     page: Page = {}
     if own.mappings:
         page["mappings"] = {
@@ -53,7 +53,7 @@ def _export(export: AnyExport) -> Page:
 
 
 def _imports(server: Server, own: AccountOptions) -> list[Page]:
-    """Streams first, then services."""
+    """Stream imports first, then service imports."""
     found: list[Page] = []
     for entry in sorted(own.imports, key=lambda entry: isinstance(entry, ServiceImport)):
         its = plan(entry)

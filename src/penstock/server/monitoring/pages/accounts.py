@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AccountzOptions(PageOptions, frozen=True, kw_only=True):
-    """Options of accountz: without an account the names, with one its detail."""
+    """Options of accountz: with an account its details, without one all names."""
 
     account: str = ""
 
@@ -28,7 +28,7 @@ class AccountzOptions(PageOptions, frozen=True, kw_only=True):
 
 
 class AccountStatzOptions(PageOptions, frozen=True, kw_only=True):
-    """Options of accstatz: which accounts; those without connections only when asked for."""
+    """Options of accstatz: which accounts, and whether to include those without connections."""
 
     accounts: list[str] = []
     include_unused: bool = False
@@ -39,7 +39,7 @@ class AccountStatzOptions(PageOptions, frozen=True, kw_only=True):
 
 
 def accountz(server: Server, options: AccountzOptions) -> Page:
-    """Names of accounts, or one in detail. Raises MisuseError when there is no such account."""
+    """All account names, or one account in detail. Raises MisuseError for an unknown account."""
     page = header(server)
     if server.options.has_system_account:
         page["system_account"] = server.options.system_account
@@ -49,7 +49,7 @@ def accountz(server: Server, options: AccountzOptions) -> Page:
 
 
 def account_info(server: Server, name: str) -> Page:
-    """One account. Raises MisuseError when there is none of that name."""
+    """Details of one account. Raises MisuseError for an unknown account."""
     account = server.accounts.get(name)
     if account is None:
         raise MisuseError(f"Account {name} does not exist")
@@ -83,7 +83,7 @@ def _shared(server: Server, name: str) -> Page:
 
 
 def _token_of(server: Server, name: str) -> Page:
-    """What an account's token says."""
+    """Fields from an account's token."""
     known = server.operators.known.get(name) if server.operators is not None else None
     if known is None or not known.token:
         return {}

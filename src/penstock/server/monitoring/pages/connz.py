@@ -1,4 +1,4 @@
-"""connz: connections, open and closed. Sorted, filtered and cut before any entry is made."""
+"""connz: connections, open and closed. Sorts, filters and pages before building entries."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ConnzOptions(PageOptions, frozen=True, kw_only=True):
 
 
 def connz(server: Server, options: ConnzOptions) -> Steps:
-    """Connections. Raises MisuseError for options that make no sense."""
+    """Connections. Raises MisuseError for invalid options."""
     if options.sort not in _SORTS:
         raise MisuseError(f"invalid sorting option: {options.sort}")
     if options.sort in ("stop", "reason") and options.state != CLOSED:
@@ -123,17 +123,17 @@ def _is_wanted(one: Some, options: ConnzOptions) -> bool:
         return False
     if options.user and _user(one) != options.user:
         return False
-    if options.mqtt_client:  # there are no MQTT connections
+    if options.mqtt_client:  # MQTT is not supported
         return False
     if options.filter_subject not in ("", ">") and isinstance(one, Session):
-        # Any subscription that a message of the filter could reach; what is closed is shown all the same.
+        # Subscriptions that overlap the filter; closed connections are included in any case.
         subscriptions = one.subscriptions.values()
         return any(overlaps(text(found.subject), options.filter_subject) for found in subscriptions)
     return True
 
 
 def account_of(one: Some) -> str:
-    """Name of the account of a connection, "" while it has none."""
+    """Account name of a connection; "" before authentication."""
     if isinstance(one, ClosedSession):
         return one.account
     return one.identity.account if one.identity is not None else ""
@@ -158,7 +158,7 @@ def _pending(one: Some) -> int:
 
 
 def _uptime_order(one: Some) -> int:
-    """Shortest first; open connections are as old as their start says."""
+    """Sort key for uptime, shortest first; open connections count from their start."""
     return one.stopped_ns - one.started_ns if isinstance(one, ClosedSession) else -one.started_ns
 
 
@@ -236,12 +236,12 @@ def _add_subscriptions(entry: Page, session: Session, options: ConnzOptions) -> 
 
 
 def describe(subscription: SinkSubscription, cid: int, account: str = "") -> Page:
-    """A subscription in detail.
+    """Details of a subscription.
 
     Args:
         subscription: the subscription.
-        cid: its connection.
-        account: shown as `account`, and as the tag that every official entry repeats it in.
+        cid: id of its connection.
+        account: name for `account` and `account_tag`; "" omits both.
     """
     entry: Page = {"account": account, "account_tag": account} if account else {}
     entry["subject"] = text(subscription.subject)

@@ -1,7 +1,6 @@
-"""healthz: may the server be given work? And are this account, stream, consumer there?
+"""healthz: whether the server is ready, and whether an account, stream or consumer is available.
 
-A server that runs and isn't told to have JetStream is healthy whatever is asked about JetStream, as the
-official server sees it.
+As in the official server, a running server without JetStream is healthy for every JetStream query.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class HealthzOptions(PageOptions, frozen=True, kw_only=True, rename=lambda name: name.replace("_", "-")):
-    """Options of healthz. The three `js_` ones narrow what is looked at; a server alone has no meta layer."""
+    """Options of healthz. The three `js_` options restrict the checks; without clustering there is no meta
+    layer."""
 
     js_enabled: bool = False
     js_enabled_only: bool = False
@@ -44,7 +44,7 @@ class HealthzOptions(PageOptions, frozen=True, kw_only=True, rename=lambda name:
 
 
 class _Fault(msgspec.Struct, omit_defaults=True):
-    """What is wrong, as `details` shows it."""
+    """An error in `details`."""
 
     type: str
     account: str = ""
@@ -54,7 +54,7 @@ class _Fault(msgspec.Struct, omit_defaults=True):
 
 
 def healthz(server: Server, options: HealthzOptions) -> Page:
-    """ok. Raises Refused: 400 for options that make no sense, 404 for what is missing."""
+    """ok. Raises RefusedQuery: 400 for invalid options, 404 for missing or unavailable objects."""
     if options.stream and not options.account:
         raise _bad('"account" must not be empty when checking stream health')
     if options.consumer and not options.stream:
@@ -71,7 +71,7 @@ def healthz(server: Server, options: HealthzOptions) -> Page:
 
 
 def _broken(server: Server, options: HealthzOptions) -> list[_Fault]:
-    """Streams and consumers that are offline, of those that are asked about."""
+    """Offline streams and consumers among the selected ones."""
     if server.jetstream is None:
         return []
     found = [

@@ -1,4 +1,4 @@
-"""jsz: JetStream's totals, and in detail accounts, streams and consumers."""
+"""jsz: JetStream totals, and details of accounts, streams and consumers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class JszOptions(PageOptions, frozen=True, kw_only=True):
-    """Options of jsz. `leader_only`, `stream_leader_only` and `raft` change nothing on a server alone."""
+    """Options of jsz. `leader_only`, `stream_leader_only` and `raft` have no effect without clustering."""
 
     account: str = ""
     accounts: bool = False
@@ -66,7 +66,7 @@ class JszOptions(PageOptions, frozen=True, kw_only=True):
 
 
 def jsz(server: Server, options: JszOptions) -> Steps:
-    """JetStream: totals, and with accounts, streams, consumers or config as much detail."""
+    """JetStream totals; with accounts, streams, consumers or config also these details."""
     service = server.jetstream
     page = jetstream_stats(server) | header(server)
     totals = dict.fromkeys(("streams", "consumers", "messages", "bytes"), 0)
@@ -98,7 +98,7 @@ def jsz(server: Server, options: JszOptions) -> Steps:
 
 
 def account_jsz(server: Server, options: JszOptions) -> Steps:
-    """JetStream of one account. Raises MisuseError when it has none."""
+    """JetStream of one account. Raises MisuseError when it has no JetStream."""
     engine = server.jetstream.engines.get(options.account) if server.jetstream is not None else None
     if engine is None:
         known = server.jetstream is None or options.account in server.accounts
@@ -115,7 +115,7 @@ def account_detail(server: Server, name: str, engine: JetStreamEngine, options: 
         "id": name,
         "memory": info.memory,
         "storage": info.storage,
-        # What its limits set aside; without a limit the largest number, as on the official server.
+        # Reserved bytes; without a limit the largest number, as in the official server.
         "reserved_memory": limits.max_memory % 2**64,
         "reserved_storage": limits.max_storage % 2**64,
         "accounts": 0,
@@ -163,7 +163,7 @@ def _stream_detail(
 
 
 def _consumer_detail(consumer: ConsumerReplica, now: int, options: JszOptions) -> object:
-    """Its info, with the configuration as it is stored: without the versions that answers of the API add."""
+    """A consumer's info with the stored configuration, without the metadata that API responses add."""
     info = msgspec.structs.replace(consumer.info(now), config=consumer.config)
     if options.config:
         return info
@@ -173,7 +173,7 @@ def _consumer_detail(consumer: ConsumerReplica, now: int, options: JszOptions) -
 
 
 def jetstream_config(server: Server) -> Page:
-    """What the server lets JetStream use; it must be on."""
+    """Limits of the server's JetStream, which must be enabled."""
     service = server.jetstream
     assert service is not None
     config: Page = {
@@ -193,20 +193,20 @@ def jetstream_config(server: Server) -> Page:
 
 
 def jetstream_limits(server: Server) -> Page:
-    """Limits of every account; those that nobody set are left out."""
+    """Default limits of accounts; unset ones are omitted."""
     assert server.jetstream is not None
-    told = server.jetstream.options
+    options = server.jetstream.options
     limits = {
-        "max_request_batch": told.request_batch_max,
-        "max_ack_pending": told.ack_pending_max,
-        "max_duplicate_window": told.duplicate_window_max_ns,
-        "default_max_consumers": told.consumers_per_stream_max or CONSUMERS_PER_STREAM,
+        "max_request_batch": options.request_batch_max,
+        "max_ack_pending": options.ack_pending_max,
+        "max_duplicate_window": options.duplicate_window_max_ns,
+        "default_max_consumers": options.consumers_per_stream_max or CONSUMERS_PER_STREAM,
     }
     return {name: limit for name, limit in limits.items() if limit}
 
 
 def jetstream_stats(server: Server) -> Page:
-    """What JetStream uses, zeros when it is off."""
+    """JetStream usage; zeros without JetStream."""
     service = server.jetstream
     infos = [engine.capacity.info() for engine in service.engines.values()] if service is not None else []
     return {

@@ -1,4 +1,4 @@
-"""What all pages share: options out of queries, work in pieces, texts."""
+"""Shared parts of the pages: query options, incremental work, text formats."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 Query = Mapping[str, str]
 Page = dict[str, Any]
 Steps = Generator[None, None, Page]
-"""A page under way: each step is a short piece of work, the page is what it returns."""
+"""A page in progress: each step is a short piece of work; the return value is the page."""
 T = TypeVar("T")
 
 LIMIT_DEFAULT = 1024
 PIECE = 128
-"""Entries a page makes before it lets the loop do other work: about a millisecond."""
+"""Entries built between two yields to the loop: about a millisecond."""
 _NS = 1_000_000_000
 _TRUE = frozenset(("1", "t", "true"))
 _FALSE = frozenset(("", "0", "f", "false"))
 
 
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page may be asked for; fields are named as in system requests."""
+    """Base of page options; field names are those of system requests."""
 
     @classmethod
     def from_query(cls, query: Query) -> PageOptions:
-        """Reads a URL's query. Raises MisuseError for a value of the wrong kind."""
+        """Parses a URL query. Raises MisuseError for an invalid value."""
         return cls()
 
 
 class RefusedQuery(MisuseError):
-    """The page can't be made of these options.
+    """The page cannot be built with these options.
 
-    status -- HTTP status; page -- the body that says so, None for plain text.
+    status: HTTP status; page: response body, None for plain text.
     """
 
     def __init__(self, text: str, status: int = 400, page: Page | None = None) -> None:
@@ -50,7 +50,7 @@ class RefusedQuery(MisuseError):
 
 
 async def in_pieces(steps: Page | Generator[None, None, T] | Coroutine[Any, Any, T]) -> Page | T:
-    """Runs a page to its end; other work of the loop comes between its pieces."""
+    """Runs a page to its end, and lets the loop run between its pieces."""
     if isinstance(steps, dict):
         return steps
     if isinstance(steps, Coroutine):
@@ -65,14 +65,14 @@ async def in_pieces(steps: Page | Generator[None, None, T] | Coroutine[Any, Any,
 
 
 def pieces(items: Iterable[T], size: int = PIECE) -> Iterator[list[T]]:
-    """Cuts into lists of at most `size`; the items are taken at once, so what they come from may change."""
+    """Splits into lists of at most `size`. Copies the items first, so their source may change."""
     everything = list(items)
     for start in range(0, len(everything), size):
         yield everything[start : start + size]
 
 
 def header(server: Server) -> Page:
-    """What nearly every page begins with."""
+    """Common first fields of most pages."""
     return {"server_id": server.server_id, "now": format_time(server.clock())}
 
 
@@ -80,7 +80,7 @@ def header(server: Server) -> Page:
 
 
 def flag(query: Query, name: str) -> bool:
-    """Raises MisuseError for what is no boolean."""
+    """Parses a boolean. Raises MisuseError."""
     word = query.get(name, "").lower()
     if word in _TRUE:
         return True
@@ -92,7 +92,7 @@ def flag(query: Query, name: str) -> bool:
 
 
 def number(query: Query, name: str) -> int:
-    """0 when it is not given. Raises MisuseError for what is no whole number."""
+    """Parses an integer; 0 when absent. Raises MisuseError."""
     word = query.get(name, "")
     if not word:
         return 0
@@ -105,7 +105,7 @@ def number(query: Query, name: str) -> int:
 
 
 def natural(query: Query, name: str) -> int:
-    """0 when it is not given. Raises MisuseError for what is no whole number from 0 up."""
+    """Parses a non-negative integer; 0 when absent. Raises MisuseError."""
     word = query.get(name, "")
     if word and not (word.isascii() and word.isdigit() and len(word) <= 20 and int(word) < 2**64):
         raise MisuseError(
@@ -115,7 +115,7 @@ def natural(query: Query, name: str) -> int:
 
 
 def paging(offset: int, limit: int) -> tuple[int, int]:
-    """Offset and limit as they count: none below zero, no limit is the default limit."""
+    """Normalises offset and limit: no negative values; 0 becomes the default limit."""
     return max(0, offset), limit if limit > 0 else LIMIT_DEFAULT
 
 
@@ -123,7 +123,7 @@ def paging(offset: int, limit: int) -> tuple[int, int]:
 
 
 def uptime(ns: int) -> str:
-    """As the official server writes spans: `1d2h3m4s`, without leading zero parts."""
+    """A duration in the official server's uptime format: `1d2h3m4s`, without leading zero parts."""
     seconds = max(0, ns) // _NS
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
@@ -135,10 +135,10 @@ def uptime(ns: int) -> str:
 
 
 def duration(ns: int) -> str:
-    """`1.5ms`; "" when there is none."""
+    """A duration such as `1.5ms`; "" for 0."""
     return format_duration(ns) if ns else ""
 
 
 def text(data: bytes) -> str:
-    """A subject for people and JSON."""
+    """Decodes a subject for JSON."""
     return data.decode("utf-8", "replace")

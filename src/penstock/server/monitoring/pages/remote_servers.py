@@ -1,4 +1,4 @@
-"""routez, leafz, gatewayz: other servers. A server alone has none; the pages say so in the official form."""
+"""routez, leafz, gatewayz: connections to other servers, always empty, in the official format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RemotesOptions(PageOptions, frozen=True, kw_only=True):
-    """All three pages' options: they choose among what isn't there."""
+    """Options of the three pages; without effect."""
 
     subscriptions: bool = False
     subscriptions_detail: bool = False
@@ -33,7 +33,7 @@ class RemotesOptions(PageOptions, frozen=True, kw_only=True):
 
 
 def routez(server: Server, options: RemotesOptions) -> Page:
-    """Servers of the cluster."""
+    """Routes to servers of the cluster: none."""
     return {
         "server_id": server.server_id,
         "server_name": server.server_name,
@@ -44,10 +44,10 @@ def routez(server: Server, options: RemotesOptions) -> Page:
 
 
 def leafz(server: Server, options: RemotesOptions) -> Page:
-    """Leaf nodes."""
+    """Leaf node connections: none."""
     return header(server) | {"leafnodes": 0, "leafs": []}
 
 
 def gatewayz(server: Server, options: RemotesOptions) -> Page:
-    """Other clusters."""
+    """Gateways to other clusters: none."""
     return header(server) | {"outbound_gateways": {}, "inbound_gateways": {}}

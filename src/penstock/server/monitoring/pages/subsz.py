@@ -1,8 +1,8 @@
 """subsz: subscriptions of all accounts, or of one.
 
-`num_subscriptions` counts the server's own subscriptions too; the list shows those of clients, because the
-server's own have no connection. The cache keeps subjects that several filters match; a subject of one filter
-is found as fast without it, and counts as no hit.
+`num_subscriptions` includes the server's own subscriptions; the list does not, because they have no
+connection. The cache holds subjects that several filters match. A subject of one filter is found as fast
+without the cache, and is no cache hit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class SubszOptions(PageOptions, frozen=True, kw_only=True):
-    """Options of subsz; `test` keeps the subscriptions that a message on this subject would reach."""
+    """Options of subsz; `test` selects the subscriptions that match this subject."""
 
     offset: int = 0
     limit: int = 0
@@ -51,9 +51,9 @@ class SubszOptions(PageOptions, frozen=True, kw_only=True):
 
 
 def index_stats(indexes: list[SubscriptionIndex]) -> Page:
-    """Counters of subscription indexes, added up."""
+    """Counters of subscription indexes, summed."""
     count = sum(index.count for index in indexes)
-    changes = sum(index.generation for index in indexes)  # one at every insert and every remove
+    changes = sum(index.generation for index in indexes)  # incremented by every insert and remove
     lookups = sum(index.num_lookups for index in indexes)
     hits = lookups - sum(index.num_walks for index in indexes)
     cached = [index.cache_fanout() for index in indexes]
@@ -71,7 +71,7 @@ def index_stats(indexes: list[SubscriptionIndex]) -> Page:
 
 
 def subsz(server: Server, options: SubszOptions) -> Steps:
-    """Subscriptions. Raises MisuseError for a test subject that nobody could publish to."""
+    """Subscriptions. Raises MisuseError for an invalid test subject."""
     if options.test and not is_valid_subject(options.test):
         raise MisuseError(f"invalid test subject, must be valid publish subject: {options.test}")
     return _subsz(server, options)

@@ -1,4 +1,4 @@
-"""The pages by name: where HTTP and system requests find them."""
+"""The pages by name, for HTTP and system requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PageEntry(NamedTuple):
-    """A page: its options, and the function that makes it (or begins to)."""
+    """A page: its options type, and the function that builds it or returns its generator."""
 
     options: type[PageOptions]
     make: Callable[[Server, Any], Page | Steps]
@@ -34,10 +34,10 @@ PAGES: dict[str, PageEntry] = {
 
 
 def varz(server: Server, requests: Mapping[str, int]) -> Page:
-    """varz, which has no options but shows how often pages were asked for."""
+    """varz, which has no options and shows the number of requests per page."""
     return general.varz(server, general.VarzOptions(), requests)
 
 
 def statsz(server: Server) -> Page:
-    """The numbers that servers tell each other and the system account."""
+    """The server statistics for system events."""
     return general.statsz(server)

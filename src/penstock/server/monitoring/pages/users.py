@@ -1,4 +1,4 @@
-"""Who a client is: what `$SYS.REQ.USER.INFO` answers, and what connz and events say of tokens and keys."""
+"""User information: `$SYS.REQ.USER.INFO`, and token and key fields of connz and events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def user_info(server: Server, identity: Identity) -> Page:
-    """Account, permissions and the time left, as the client itself may know them."""
+    """Account, permissions and remaining time, for the client itself."""
     page: Page = {
         "user": identity.user,
         "account": identity.account,
@@ -32,7 +32,7 @@ def user_info(server: Server, identity: Identity) -> Page:
 
 
 def permissions(found: Permissions) -> Page:
-    """Permissions in the official form."""
+    """Permissions in the official format."""
     page: Page = {"publish": _lists(found.publish), "subscribe": _lists(found.subscribe)}
     if found.responses is not None:
         page["responses"] = {"max": found.responses.max_msgs, "ttl": found.responses.expires_ns}
@@ -48,9 +48,9 @@ def _lists(found: SubjectPermission) -> Page:
 
 
 def token_of(session: Session, *, for_strangers: bool) -> Page:
-    """What a client's token or key says of it; what is not known is empty.
+    """Token and key fields of a client; "" when unknown.
 
-    for_strangers: without a bearer token, which is all that somebody needs to log in with it.
+    for_strangers: omit a bearer token, which would suffice to log in.
     """
     identity = session.identity
     account = identity.account if identity is not None else GLOBAL_ACCOUNT

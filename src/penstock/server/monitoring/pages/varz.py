@@ -1,4 +1,4 @@
-"""varz: the state of the server in one page; and what other pages and statsz take from it."""
+"""varz: the state of the server, with parts shared by other pages and statsz."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class VarzOptions(PageOptions, frozen=True, kw_only=True):
 
 
 def traffic(server: Server, account: str = "") -> TrafficCounters:
-    """All messages of the server since it started, or those of one account."""
+    """Total traffic of the server, or of one account, since the start."""
     totals = server.totals if not account else server.totals.of_account(account)
     sums = [totals.in_msgs, totals.in_bytes, totals.out_msgs, totals.out_bytes]
     for session in server.sessions.values():
@@ -43,36 +43,36 @@ def traffic(server: Server, account: str = "") -> TrafficCounters:
 
 
 def num_subscriptions(server: Server) -> int:
-    """Subscriptions of all accounts, the server's own included."""
+    """Number of subscriptions in all accounts, including the server's own."""
     return sum(account.index.count for account in server.accounts.values())
 
 
 def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> Page:
-    """General state. `requests`: how often each page was asked for."""
-    told, now, totals, sums = server.options, server.clock(), server.totals, traffic(server)
-    host, port = host_and_port("client_advertise", told.client_advertise)
+    """General state. `requests`: number of requests per page."""
+    settings, now, totals, sums = server.options, server.clock(), server.totals, traffic(server)
+    host, port = host_and_port("client_advertise", settings.client_advertise)
     page: Page = {
         "server_id": server.server_id,
         "server_name": server.server_name,
         "version": VERSION,
         "proto": PROTOCOL,
         "go": RUNTIME,
-        "host": host or told.host,
+        "host": host or settings.host,
         "port": port or server.port,
-        "connect_urls": [told.client_advertise] if told.client_advertise else None,
+        "connect_urls": [settings.client_advertise] if settings.client_advertise else None,
         "auth_required": server.authenticator.required or None,
-        "max_connections": told.max_connections,
-        "max_subscriptions": told.max_subscriptions or None,
-        "ping_interval": told.ping_interval_ns,
-        "ping_max": told.ping_max,
-        "http_host": told.http_host or told.host,
-        "http_port": server.monitor.port if server.monitor is not None and not told.https_port else 0,
-        "http_base_path": told.http_base_path,
-        "https_port": server.monitor.port if server.monitor is not None and told.https_port else 0,
-        "auth_timeout": told.auth_timeout_ns / _NS,
-        "max_control_line": told.max_control_line,
-        "max_payload": told.max_payload,
-        "max_pending": told.max_pending,
+        "max_connections": settings.max_connections,
+        "max_subscriptions": settings.max_subscriptions or None,
+        "ping_interval": settings.ping_interval_ns,
+        "ping_max": settings.ping_max,
+        "http_host": settings.http_host or settings.host,
+        "http_port": server.monitor.port if server.monitor is not None and not settings.https_port else 0,
+        "http_base_path": settings.http_base_path,
+        "https_port": server.monitor.port if server.monitor is not None and settings.https_port else 0,
+        "auth_timeout": settings.auth_timeout_ns / _NS,
+        "max_control_line": settings.max_control_line,
+        "max_payload": settings.max_payload,
+        "max_pending": settings.max_pending,
         "cluster": {},
         "gateway": {},
         "leaf": {},
@@ -80,9 +80,9 @@ def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> P
         "websocket": server.websockets.shown() if server.websockets is not None else {},
         "jetstream": jetstream_var(server),
         "tls_required": (server.encryption is not None and server.encryption.required) or None,
-        "tls_verify": (told.tls is not None and told.tls.verify) or None,
-        "tls_timeout": told.tls.timeout_ns / _NS if told.tls is not None else 2,
-        "write_deadline": told.write_deadline_ns,
+        "tls_verify": (settings.tls is not None and settings.tls.verify) or None,
+        "tls_timeout": settings.tls.timeout_ns / _NS if settings.tls is not None else 2,
+        "write_deadline": settings.write_deadline_ns,
         "start": format_time(server.started_ns),
         "now": format_time(now),
         "uptime": uptime(now - server.started_ns),
@@ -103,20 +103,20 @@ def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> P
         "http_req_stats": dict(requests),
         "config_load_time": format_time(server.started_ns),
         "config_digest": "",
-        "system_account": told.system_account if told.has_system_account else None,
-        "tags": told.server_tags or None,
-        "proxies": _proxies(told.trusted_proxies),
-        "metadata": dict(told.server_metadata) or None,
+        "system_account": settings.system_account if settings.has_system_account else None,
+        "tags": settings.server_tags or None,
+        "proxies": _proxies(settings.trusted_proxies),
+        "metadata": dict(settings.server_metadata) or None,
         "slow_consumer_stats": _by_kind(totals.slow_consumers),
         "stale_connection_stats": _by_kind(totals.stale_connections),
-        # Reads and writes wait for no turns among each other here.
+        # Disk access is not queued by a semaphore as in the official server.
         "disk_io_wait_stats": {"waiters": 0, "waits": 0, "wait_time": 0, "max_wait_time": 0},
     }
     return {name: value for name, value in page.items() if value is not None}
 
 
 def _messages(sums: TrafficCounters) -> Page:
-    """All of them are clients' ones, since there are no routes, gateways and leaf nodes."""
+    """Message counts by connection kind; all are clients, as there are no routes, gateways and leaf nodes."""
     return {
         "in_msgs": sums.in_msgs,
         "in_bytes": sums.in_bytes,
@@ -134,7 +134,7 @@ def _proxies(keys: tuple[str, ...]) -> Page | None:
 
 
 def statsz(server: Server) -> Page:
-    """The numbers of a server that the system account is told."""
+    """The server statistics for the system account."""
     totals, sums = server.totals, traffic(server)
     sent = {"msgs": sums.out_msgs, "bytes": sums.out_bytes}
     received = {"msgs": sums.in_msgs, "bytes": sums.in_bytes}
@@ -166,7 +166,7 @@ def _by_kind(clients: int) -> Page:
 
 
 def jetstream_var(server: Server) -> Page:
-    """What JetStream is told and uses; {} without it."""
+    """JetStream configuration, limits and usage; {} without JetStream."""
     if server.jetstream is None:
         return {}
     return {
@@ -177,12 +177,12 @@ def jetstream_var(server: Server) -> Page:
 
 
 def cpu_percent(server: Server) -> float:
-    """Of one core, on average since the server started."""
+    """CPU usage in percent of one core, averaged since the start."""
     return round(100 * time.process_time() * _NS / max(1, server.clock() - server.started_ns), 1)
 
 
 def resident_bytes() -> int:
-    """Memory of the process; 0 where the system doesn't tell."""
+    """Resident memory of the process, bytes; 0 if unknown."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
