@@ -20,7 +20,7 @@ lock."""
 
 
 class LoopExecutor:
-    """Implements store.executor.Executor. The threads start with the first work."""
+    """Implements store.executor.DiskExecutor. The threads start with the first work."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -349,16 +349,22 @@ def _proxies(node: ConfNode, name: str) -> tuple[str, ...]:
     return trusted_proxies.trusted(node, name)
 
 
-def _tags(node: ConfNode, name: str) -> Any:
-    from penstock.server.config import server_tags  # most servers have no tags
+def _tags(node: ConfNode, name: str) -> tuple[str, ...]:
+    """Parses one tag or an array of tags. As in the official server: lower case, trimmed, without repeats."""
+    entries = node.value if isinstance(node.value, list) else [node]
+    found: dict[str, None] = {}
+    for entry in entries:
+        if not isinstance(entry.value, str):
+            raise entry.where.error(f"error parsing tags: {shown(entry)}; a tag must be a string")
+        found[entry.value.strip().lower()] = None
+    found.pop("", None)
+    return tuple(found)
 
-    return server_tags.tags(node, name)
 
-
-def _metadata(node: ConfNode, name: str) -> Any:
-    from penstock.server.config import server_tags
-
-    return server_tags.metadata(node, name)
+def _metadata(node: ConfNode, name: str) -> tuple[tuple[str, str], ...]:
+    if not isinstance(node.value, ConfMap):
+        raise node.where.error(f"error parsing metadata: {name} is {shown(node)}; it must be a map {{...}}")
+    return tuple({key: text(entry, f"{name}.{key}") for key, _, entry in node.value}.items())
 
 
 def _syslog_address(node: ConfNode, name: str) -> str:
