@@ -102,7 +102,7 @@ class ScriptedPeer:
             lines.append(line)
         return lines
 
-    async def shake_hands(self, info: bytes = INFO) -> bytes:
+    async def handshake(self, info: bytes = INFO) -> bytes:
         """The usual start of a session; returns the CONNECT line."""
         self.send(info)
         connect = await self.line()

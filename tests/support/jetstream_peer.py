@@ -68,7 +68,7 @@ JsScript = Callable[[JetStreamPeer, int], Any]
 @asynccontextmanager
 async def js_client(script: JsScript, **options: Any) -> AsyncIterator[Client]:
     async def serve(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands()
+        await peer.handshake()
         js = JetStreamPeer(peer)
         await script(js, number)
         while True:

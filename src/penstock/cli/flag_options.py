@@ -1,4 +1,4 @@
-"""Options from the flags of `penstock serve`, over those of the configuration file they name."""
+"""Server options from the flags of `penstock serve` and the configuration file they name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.server.config.server_options import JetStreamOptions, ServerOption
 
 
 def options_of(found: dict[str, Any]) -> ServerOptions:
-    """Options from flags, over those of the configuration file they name. Raises ConfigError, OSError."""
+    """Load the configuration file, if any, and override it by flags. Raises ConfigError, OSError."""
     options = ServerOptions()
     path = found.get("config", "")
     if path:
@@ -29,7 +29,7 @@ def options_of(found: dict[str, Any]) -> ServerOptions:
     if "jetstream" in found:
         jetstream = (jetstream or JetStreamOptions()) if found["jetstream"] else None
     if jetstream is not None:
-        # Served, streams outlive the process; only an embedded server keeps them for its own life.
+        # `penstock serve` persists streams; only an embedded server uses a temporary store.
         store_dir = found.get("store_dir") or jetstream.store_dir or _default_store_dir()
         jetstream = structs.replace(jetstream, store_dir=store_dir)
     if "tls_on" in found or "tls_verify" in found:
@@ -45,7 +45,7 @@ _SEVERAL = {
 
 
 def _refuse_what_needs_others(found: dict[str, Any]) -> None:
-    """Raises ConfigError for flags that would connect the server to others, or open a profiling port."""
+    """Raise ConfigError for unsupported flags: clustering, the profiling port, a bad syslog address."""
     for flag in ("cluster_listen", "routes"):
         if found.get(flag):
             raise ConfigError(f"--{flag} needs clusters, and this server stands alone; start it without")
@@ -60,7 +60,7 @@ def _refuse_what_needs_others(found: dict[str, Any]) -> None:
 
 
 def _tls_options(given: TlsOptions | None, found: dict[str, Any]) -> TlsOptions | None:
-    """TLS as the flags want it: without `--tls` or `--tlsverify` the files they name mean nothing."""
+    """TLS options from flags. Without `--tls` or `--tlsverify` the file flags have no effect."""
     if not found.get("tls_on", True) and not found.get("tls_verify"):
         return None
     changes: dict[str, Any] = {
@@ -74,7 +74,7 @@ def _tls_options(given: TlsOptions | None, found: dict[str, Any]) -> TlsOptions 
 
 
 def digest(options: ServerOptions) -> str:
-    """What identifies a configuration file's content."""
+    """Digest of the configuration file's content, for the log."""
     import hashlib
 
     if not options.config_file:
@@ -84,5 +84,5 @@ def digest(options: ServerOptions) -> str:
 
 
 def _default_store_dir() -> str:
-    """Not `nats`, where the official server keeps its streams in a format of its own."""
+    """Default store directory. Not `nats`, which the official server uses, in another format."""
     return os.path.join(os.environ.get("TMPDIR", "/tmp"), "penstock")

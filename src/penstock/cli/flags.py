@@ -1,12 +1,12 @@
 """Flags of `penstock serve`: those of nats-server, in its notation.
 
-One dash or two, the value after a space or `=`; a switch may be given as `--debug=false`. One table holds
-every flag, so that the help text can't differ from what is accepted.
+Flags take one or two dashes, values follow a space or `=`, and switches accept `--debug=false`. One table
+defines parsing and help text, so that they cannot differ.
 
-Rejected: argparse. It reads `-DV` as `-D V`, abbreviates flags, wants values like `-1` escaped in places,
-and its import alone takes a twentieth of the time this process has to be ready. A Struct or a dataclass for
-the rows of the table: this is read before the port listens, and msgspec takes longer to import than all else
-that is needed until then.
+Rejected: argparse (it reads `-DV` as `-D V`, abbreviates flags, needs values like `-1` escaped in places, and
+its import takes a twentieth of the start-up time). A msgspec Struct or a dataclass for the rows of the table
+(the module is imported before the port listens, and msgspec takes longer to import than everything else
+needed until then).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ HELP_WIDTH = 70
 
 
 class Flag:
-    """names: without dashes. option: the field of Options it sets, or an action of `serve`.
-    kind: int, str, or bool for a switch. shown: placeholder of the value in the help text."""
+    """One flag. names: without dashes. option: field of ServerOptions, or an action of `serve`. kind: int,
+    str, or bool for a switch. shown: placeholder of the value in the help text."""
 
     __slots__ = ("help", "kind", "names", "option", "shown")
 
@@ -135,16 +135,16 @@ _BOOLEAN = {"1": True, "t": True, "true": True, "0": False, "f": False, "false":
 
 
 class FlagError(ConfigError):
-    """A flag that there is not, or a value that it does not take."""
+    """An unknown flag or an invalid value."""
 
 
 def parse(arguments: list[str]) -> dict[str, Any]:
-    """What the arguments set, by option name. Raises FlagError; ConfigError for a word that is no flag."""
+    """Parse arguments to values by option name. Raises FlagError; ConfigError for a word without a dash."""
     found: dict[str, Any] = {}
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
-        if word.lower() in ("version", "help"):  # as the official server, which takes these two as words
+        if word.lower() in ("version", "help"):  # accepted as words, as by the official server
             found[word.lower()] = True
             continue
         if not word.startswith("-") or word == "-":
@@ -181,8 +181,8 @@ def usage(program: str, style: Callable[[str, str], str] = lambda kind, text: te
     """The help text.
 
     Args:
-        program: how it was called.
-        style: dresses a text up; its kind is "title", "flag" or "value".
+        program: the command name.
+        style: formats a text; its kind is "title", "flag" or "value".
     """
     lines = ["", f"{style('title', 'Usage:')} {program} [options]", ""]
     for title, flags in GROUPS.items():
@@ -199,7 +199,7 @@ def usage(program: str, style: Callable[[str, str], str] = lambda kind, text: te
 
 
 def _wrapped(text: str) -> list[str]:
-    """Lines of at most HELP_WIDTH characters."""
+    """Wrap to lines of at most HELP_WIDTH characters."""
     lines = [""]
     for word in text.split(" "):
         if len(lines[-1]) + len(word) >= HELP_WIDTH:
@@ -212,7 +212,7 @@ _COLOURS = {"title": "1", "flag": "36", "value": "2"}
 
 
 def coloured(kind: str, text: str) -> str:
-    """A style for terminals."""
+    """A style with ANSI colours."""
     return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m" if text else ""
 
 
@@ -239,7 +239,7 @@ Available cipher suites for TLS 1.2 (those of TLS 1.3 are always available):
 
 
 def tls_help() -> str:
-    """What `--help_tls` shows."""
+    """Output of `--help_tls`."""
     from penstock.net.tls import SUITES
 
     return TLS_HELP + "".join(f"    {name}\n" for name in sorted(SUITES)) + "\n"

@@ -1,7 +1,7 @@
-"""`penstock <command> ...`: finds the command and loads only that one.
+"""Entry point `penstock <command> ...`: imports and runs one command.
 
-Called by a file named `nats-server`, it takes that program's flags without a command, so that suites and
-scripts which start one start penstock instead.
+If the executable is named `nats-server`, it takes that program's flags without a command, so that test suites
+and scripts can run penstock in place of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXIT_MISUSED = 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command and returns the exit status."""
+    """Run one command and return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
         return _run(words, os.path.basename(sys.argv[0]))

@@ -1,6 +1,6 @@
 """`penstock pipeline archive|replay|dead-letters|stats ...`: the pipelines between streams and Spark.
 
-Exit status: 0 done, 1 it could not be done (the message says why), 2 wrong usage.
+Exit status: 0 success, 1 failure (with a message), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.running import run_app
+from penstock.cli import run_app
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _MASTER = "local[*]"
 
 
 def pipeline(words: list[str]) -> int:
-    """Runs `penstock pipeline ...` and returns the exit status."""
+    """Run `penstock pipeline ...` and return the exit status."""
     try:
         return run_app(app, words, "penstock pipeline", misused=2)
     except PenstockError as error:
@@ -60,7 +60,7 @@ def archive(
     report: ReportFile = None,
     master: Master = _MASTER,
 ) -> None:
-    """A stream into Parquet: goes on where the archive ends, verifies, may purge."""
+    """Archive a stream to Parquet: incremental, verified, with optional purge."""
     from penstock.spark.pipelines.archive import archive as run
 
     with _spark(master) as (spark, console):
@@ -96,7 +96,7 @@ def replay(
     report: ReportFile = None,
     master: Master = _MASTER,
 ) -> None:
-    """An archive into a stream: each message once, however often it is run."""
+    """Write an archive to a stream; repeated runs store each message once."""
     from penstock.spark.pipelines.replay import replay as run
 
     with _spark(master) as (spark, _console):
@@ -118,7 +118,7 @@ def dead_letters(
     report: ReportFile = None,
     master: Master = _MASTER,
 ) -> None:
-    """What a stream of dead letters holds, and back with it."""
+    """Inspect a stream of dead letters, and publish them again."""
     from penstock.spark.pipelines.dead_letters import analyse
     from penstock.spark.pipelines.dead_letters import redrive as run
 
@@ -197,7 +197,7 @@ def enrich(
     report: ReportFile = None,
     master: Master = _MASTER,
 ) -> None:
-    """Messages of two kinds joined into a third stream, with late ones waited for."""
+    """Join two kinds of messages into a third stream; waits for late messages."""
     from penstock.spark.pipelines.enrich import JoinSide
     from penstock.spark.pipelines.enrich import enrich as run
 
@@ -237,7 +237,7 @@ def _report(title: str) -> PipelineReport:
 
 @contextmanager
 def _spark(master: str) -> Iterator[tuple[SparkSession, Console]]:
-    """A Spark session, and a console on stderr for progress. An existing session is left running."""
+    """A Spark session, and a console on stderr for progress. Does not stop an existing session."""
     from pyspark.sql import SparkSession
     from rich.console import Console
 
@@ -262,7 +262,7 @@ def _spark(master: str) -> Iterator[tuple[SparkSession, Console]]:
 
 
 def _print(text: str) -> None:
-    """One piece of the result. Results go to stdout, so that they can be piped; progress goes to stderr."""
+    """Print a result. Results go to stdout, so that they can be piped; progress goes to stderr."""
     sys.stdout.write(f"{text}\n")
 
 

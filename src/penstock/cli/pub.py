@@ -4,8 +4,8 @@
     penstock pub sensors.a --input readings.jsonl --batch fast
     psql -Atc 'select * from users' | penstock pub users --batch atomic
 
-Exit status: 0 published (and, with a batch, stored), 1 refused or not acked, 2 asked for what there isn't.
-What is read comes in a thread, so that a batch stays alive while its input rests.
+Exit status: 0 published (with a batch: stored), 1 rejected or not acked, 2 wrong usage or unreadable input.
+The input is read in a thread, so that a batch is kept alive while the input is idle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from penstock.cli.running import run_app
+from penstock.cli import run_app
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ app = typer.Typer(add_completion=False)
 
 
 class Batch(StrEnum):
-    """How the messages belong together."""
+    """Batch mode."""
 
     NONE = "none"
     ATOMIC = "atomic"
@@ -45,14 +45,14 @@ class Batch(StrEnum):
 
 
 class MissingMessages(StrEnum):
-    """What a lost or refused message of a fast batch does."""
+    """Effect of a lost or rejected message on a fast batch."""
 
     FAIL = "fail"
     OK = "ok"
 
 
 def pub(words: list[str]) -> int:
-    """Runs `penstock pub ...` and returns the exit status."""
+    """Run `penstock pub ...` and return the exit status."""
     return run_app(app, words, "penstock pub", misused=EXIT_COULD_NOT)
 
 
@@ -96,10 +96,10 @@ def _pub(
     if body is not None and input_file is not None:
         sys.stderr.write("penstock pub: a message comes from BODY or from --input, not from both\n")
         return EXIT_COULD_NOT
-    shows = progress if progress is not None else sys.stderr.isatty() and (body is None or count > 1)
+    show_progress = progress if progress is not None else sys.stderr.isatty() and (body is None or count > 1)
     try:
         with _source(input_file, body) as (source, size):
-            job = _Job(subject, headers, source, body, count, size if body is None else None, shows)
+            job = _Job(subject, headers, source, body, count, size if body is None else None, show_progress)
             asyncio.run(job.run(server, credentials, batch, gap, flow))
     except OSError as error:
         sys.stderr.write(f"penstock pub: {error}\n")
@@ -121,7 +121,7 @@ def _source(path: Path | None, body: str | None) -> Iterator[tuple[BinaryIO, int
 
 
 class _Job:
-    """What is published to where. size: bytes of the input, where they are known."""
+    """One run of the command. size: bytes of the input, None if unknown."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _Job:
         body: str | None,
         count: int,
         size: int | None,
-        shows: bool,
+        show_progress: bool,
     ) -> None:
         self._subject = subject
         self._headers = headers
@@ -139,18 +139,18 @@ class _Job:
         self._body = body
         self._count = count
         self._size = size
-        self._shows = shows
+        self._show_progress = show_progress
         self._advance: Callable[[int, int], None] = lambda messages, size: None
         self.messages = 0
 
     async def run(
         self, server: str, credentials: Path | None, batch: Batch, gap: MissingMessages, flow: int
     ) -> None:
-        """Connects, publishes, says what became of it."""
+        """Connect, publish and print the result."""
         from penstock import client
 
-        chain = str(credentials) if credentials is not None else None
-        async with client.connect(server, name="penstock pub", credentials=chain) as nc:
+        credentials_file = str(credentials) if credentials is not None else None
+        async with client.connect(server, name="penstock pub", credentials=credentials_file) as nc:
             with self._progress():
                 ack: PubAck | None = None
                 if batch is Batch.ATOMIC:
@@ -198,28 +198,28 @@ class _Job:
                 await add_many(payloads, self._subject)
 
     async def _payloads(self) -> AsyncIterator[list[bytes]]:
-        """The messages, as many at once as there are."""
+        """Yield the messages in groups, as they are read."""
         if self._body is not None:
             payload = self._body.encode("utf-8", "surrogateescape")
             for done in range(0, self._count, 1000):
-                yield self._noted([payload] * min(1000, self._count - done), 0)
+                yield self._count_messages([payload] * min(1000, self._count - done), 0)
             return
         rest = b""
         while data := await asyncio.to_thread(self._source.read1, READ_BYTES):  # type: ignore[attr-defined]
             *lines, rest = (rest + data).split(b"\n")
             if lines:
-                yield self._noted(lines, len(data))
+                yield self._count_messages(lines, len(data))
         if rest:
-            yield self._noted([rest], 0)
+            yield self._count_messages([rest], 0)
 
-    def _noted(self, payloads: list[bytes], size: int) -> list[bytes]:
+    def _count_messages(self, payloads: list[bytes], size: int) -> list[bytes]:
         self.messages += len(payloads)
         self._advance(len(payloads), size)
         return payloads
 
     @contextmanager
     def _progress(self) -> Iterator[None]:
-        if not self._shows:
+        if not self._show_progress:
             yield
             return
         from rich.console import Console

@@ -1,8 +1,8 @@
-"""`penstock serve`: a server in the foreground, from flags and a configuration file, until a signal ends it.
+"""`penstock serve`: run a server in the foreground until a signal ends it.
 
-Test suites start servers by the hundred and wait 100 ms for the port, once. The address is bound as soon as
-it is known: from the flags alone that takes a fifth of the start. This module, `flags`, `errors` and
-`net.sockets` therefore import neither msgspec nor asyncio, typing or logging
+Test suites start hundreds of servers and wait 100 ms for the port, once. Therefore the port is bound as soon
+as the address is known; from flags alone that takes a fifth of the start-up time. This module, `flags`,
+`errors` and `net.sockets` must import neither msgspec nor asyncio, typing or logging
 (docs/decisions/0019-start-up.md; tests/integration/server/test_start_up.py holds the list).
 """
 
@@ -15,7 +15,7 @@ from penstock.cli import flags
 from penstock.errors import ConfigError, PenstockError, ServerError
 from penstock.net import sockets
 
-TYPE_CHECKING = False  # as typing has it, whose import takes longer than all else before the port listens
+TYPE_CHECKING = False  # importing typing takes longer than everything else before the port listens
 if TYPE_CHECKING:
     import asyncio
     import socket
@@ -31,14 +31,14 @@ EXIT_FAILED = 1
 
 
 def serve(arguments: list[str], program: str = "penstock serve") -> int:
-    """Runs a server until SIGINT or SIGTERM; returns the exit status."""
-    gc.disable()  # until it is ready: a tenth of the start-up time would go into looking at fresh imports
+    """Run a server until SIGINT or SIGTERM; return the exit status."""
+    gc.disable()  # until ready: collections during imports would take a tenth of the start-up time
     _end_on_interrupt()
     try:
         found = flags.parse(arguments)
-        told = _told_only(found, program)
-        if told:
-            sys.stdout.write(told)
+        output = _informational_output(found, program)
+        if output:
+            sys.stdout.write(output)
             return EXIT_OK
         if "signal" in found:
             from penstock.cli import signals
@@ -81,16 +81,16 @@ def _serve(found: dict[str, Any]) -> int:
 
 
 def _listen_by_flags(found: dict[str, Any]) -> list[socket.socket] | ServerError | None:
-    """Listens where the flags alone say; None when a configuration file may say another address.
+    """Listen on the address in the flags; None if a configuration file may define another address.
 
-    An address that can't be bound is returned: an error in the options or of the log file is reported first.
-    After such an error the process ends, which closes the sockets.
+    A bind error is returned, not raised, because errors in options or of the log file are reported first. The
+    process exits after such an error, which closes the sockets.
     """
     if found.get("test") or (found.get("config") and not {"host", "port"} <= found.keys()):
         return None
     port = found.get("port", sockets.DEFAULT_PORT)
     if not sockets.ANY_PORT <= port <= sockets.PORT_MAX:
-        return None  # the check of the options refuses it
+        return None  # validation of the options rejects it
     try:
         return sockets.listen_for_clients(found.get("host", sockets.DEFAULT_HOST), port)
     except ServerError as error:
@@ -98,14 +98,14 @@ def _listen_by_flags(found: dict[str, Any]) -> list[socket.socket] | ServerError
 
 
 def _refuse(error: Exception) -> int:
-    sys.stderr.write(f"nats-server: {_told(error)}\n")
+    sys.stderr.write(f"nats-server: {_error_text(error)}\n")
     return EXIT_FAILED
 
 
 def _end_on_interrupt() -> None:
-    """Lets SIGINT end the process at once, as long as no server answers signals.
+    """Let SIGINT end the process at once while no server handles signals.
 
-    Python's own handler would raise KeyboardInterrupt wherever the process happens to be, and print where.
+    Python's handler would raise KeyboardInterrupt and print a traceback.
     """
     import contextlib
     import signal
@@ -114,8 +114,8 @@ def _end_on_interrupt() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _told_only(found: dict[str, Any], program: str) -> str:
-    """What a flag asks to be told instead of a server being started; "" when none does."""
+def _informational_output(found: dict[str, Any], program: str) -> str:
+    """Output of --version, --help and --help_tls, which start no server; "" without such a flag."""
     if found.get("version"):
         from penstock.server.server_identity import VERSION
 
@@ -140,7 +140,7 @@ def _run(
     try:
         if isinstance(listening, ServerError):
             raise listening
-        # Before the imports that take most of the start: clients wait in the sockets' queues.
+        # Listen before the slow imports; clients wait in the socket's accept queue.
         listening = listening or sockets.listen_for_clients(options.host, options.port)
         return _run_loop(options, listening, served, load)
     except ServerError as error:
@@ -166,10 +166,10 @@ def _run_loop(
 
 
 def _loop_factory() -> Any:
-    """uvloop's, where there is one."""
+    """uvloop's loop factory, or None if uvloop is not installed."""
     try:
         import uvloop
-    except ImportError:  # there is none for this platform
+    except ImportError:  # not available on every platform
         return None
     return uvloop.new_event_loop
 
@@ -197,8 +197,8 @@ async def _serve_until_signal(
     except PenstockError as error:
         log.fatal(str(error))
         return EXIT_FAILED
-    # What start-up made stays for good: the collector need not look at it again. It does not look now either:
-    # of 36,000 objects 450 are garbage, and finding them takes 7 ms.
+    # Objects made during start-up are permanent, so exclude them from collection. No collection before:
+    # 450 of 36,000 objects are garbage, and finding them takes 7 ms.
     gc.freeze()
     gc.enable()
     return await _wait(server, ended, log)
@@ -211,7 +211,7 @@ async def _reload(server: Server, load: Callable[[], ServerOptions], served: log
 
 
 async def _wait(server: Server, ended: asyncio.Event, log: logs.Log) -> int:
-    """Until a signal, or until the server stops by itself because something failed."""
+    """Wait for a signal, or until the server stops after a failure; return the exit status."""
     import asyncio
 
     waits = [asyncio.ensure_future(ended.wait()), asyncio.ensure_future(server.wait_stopped())]
@@ -224,7 +224,7 @@ async def _wait(server: Server, ended: asyncio.Event, log: logs.Log) -> int:
 
 
 def _on_loop_error(log: logs.Log, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What escaped a callback: a bug, or a disk that failed. The connection or server concerned is closed."""
+    """Log an unhandled error in a callback: a bug or a disk failure."""
     log.failure(context.get("message", "unhandled error"), context.get("exception"))
 
 
@@ -242,8 +242,8 @@ def _greet(server: Server, options: ServerOptions, log: logs.Log) -> None:
         log.info(f"Using configuration file: {options.config_file} ({digest(options)})")
 
 
-def _told(error: Exception) -> str:
-    """An error's text; of an OSError, what was opened and why that failed."""
+def _error_text(error: Exception) -> str:
+    """Text of an error; for an OSError with a file name, in the official server's form."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"open {error.filename}: {str(error.strerror).lower()}"
     return str(error)

@@ -1,4 +1,4 @@
-"""Signals of a served server, and sending them: `--signal ldm=<pid>`."""
+"""Signal handling of a server, and sending signals: `--signal ldm=<pid>`."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ BY_NAME = {
 
 
 def send(wanted: str, program: str = "nats-server") -> None:
-    """Sends `<signal>[=<pid>]` as the official server does.
+    """Send `<signal>[=<pid>]` as the official server does.
 
     Args:
-        wanted: the pid may be given as the path of a file that holds it, or as the beginning of one and `*`,
-            for all processes of that program whose id begins so; without a pid its only process is meant.
-        program: the name a server was started by: "nats-server", or "penstock serve".
+        wanted: the pid is a number, the path of a pid file, or a prefix and `*`, which selects all processes
+            of the program whose id has the prefix. Without a pid the program must have exactly one process.
+        program: command name of the server: "nats-server" or "penstock serve".
 
     Raises:
-        ConfigError: no signal, no process id, or not exactly one process where one is meant.
-        OSError: it can't be sent.
+        ConfigError: unknown signal, invalid pid, no process, or several without a pid.
+        OSError: the signal cannot be sent.
     """
     name, *targets = wanted.split("=")
     number = BY_NAME.get(name)
@@ -65,9 +65,9 @@ def _pids(target: str, program: str) -> list[int]:
 
 
 def running(program: str, proc: str = "/proc") -> list[int]:
-    """Ids of processes that were started by this name ("nats-server", "penstock serve"), this one aside.
+    """Ids of other processes with this command name ("nats-server", "penstock serve").
 
-    Raises ConfigError where the system doesn't tell (no /proc).
+    Raises ConfigError without /proc.
     """
     try:
         entries = [entry for entry in os.listdir(proc) if entry.isdigit()]
@@ -79,26 +79,26 @@ def running(program: str, proc: str = "/proc") -> list[int]:
             with open(f"{proc}/{entry}/cmdline", "rb") as file:
                 words = file.read().decode("utf-8", "replace").split("\0")
         except OSError:
-            continue  # it has ended, or is somebody else's
+            continue  # it has ended, or belongs to another user
         if int(entry) != os.getpid() and _is_called(words, program.split()):
             found.append(int(entry))
     return sorted(found)
 
 
 def _is_called(words: list[str], name: list[str]) -> bool:
-    """Is this the command line of the program, run by itself or by an interpreter (`python [-m] ...`)?"""
+    """Whether the command line runs the program, directly or by an interpreter (`python [-m] ...`)."""
     begins = [0] if "python" not in os.path.basename(words[0]) else [2] if words[1:2] == ["-m"] else [1]
     return any([os.path.basename(words[at]), *words[at + 1 :]][: len(name)] == name
                for at in begins if at < len(words))  # fmt: skip
 
 
 def install(server: Server, ended: asyncio.Event, served: ServedLog) -> None:
-    """Makes the running loop answer signals.
+    """Install signal handlers in the running loop.
 
     Args:
-        server: what SIGUSR2 puts into lame duck mode, and SIGHUP makes read its configuration anew.
-        ended: set by SIGINT, and by SIGTERM unless the server is leaving already.
-        served: SIGUSR1 opens its file anew.
+        server: SIGUSR2 puts it into lame duck mode, SIGHUP reloads its configuration.
+        ended: set by SIGINT, and by SIGTERM unless in lame duck mode.
+        served: SIGUSR1 reopens its log file.
     """
     loop = asyncio.get_running_loop()
     log = served.log

@@ -1,7 +1,7 @@
-"""`penstock store check|repair|dump DIR`: a store that no server uses, examined, put right, or read.
+"""`penstock store check|repair|dump DIR`: check, repair or dump the store of a stopped server.
 
-Exit status: 0 sound, 1 something was found (and, by repair, put right), 2 it could not be done: no store, a
-server uses it, the wrong key, a disk that refuses, or damage that repair had to leave.
+Exit status: 0 no faults, 1 faults were found (and, by repair, repaired), 2 failure: no store, store in use,
+wrong key, disk error, or faults that could not be repaired.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.running import run_app
+from penstock.cli import run_app
 from penstock.errors import PenstockError
 from penstock.store.keys import StoreKey
 from penstock.store.store_check import StoreChecker, StoreReport
@@ -46,24 +46,24 @@ Config = Annotated[
 
 
 def store(words: list[str]) -> int:
-    """Runs `penstock store ...` and returns the exit status."""
+    """Run `penstock store ...` and return the exit status."""
     return run_app(app, words, "penstock store", misused=EXIT_COULD_NOT)
 
 
 @app.command()
 def check(directory: Directory, key: Key = "", prev_key: PrevKey = "", config: Config = None) -> None:
-    """Reads every block, index, snapshot, journal and meta; changes nothing."""
-    with _doctor(directory, key, prev_key, config) as doctor:
-        report = doctor.check()
+    """Read every block, index, snapshot, journal and meta file; change nothing."""
+    with _open_store(directory, key, prev_key, config) as checker:
+        report = checker.check()
         _show(report, directory, repaired=False)
         raise typer.Exit(EXIT_FOUND if report.faults else EXIT_SOUND)
 
 
 @app.command()
 def repair(directory: Directory, key: Key = "", prev_key: PrevKey = "", config: Config = None) -> None:
-    """The same, and puts right what can be; deletes nothing (see DIR/lost+found)."""
-    with _doctor(directory, key, prev_key, config) as doctor:
-        report = doctor.repair(datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ"))
+    """Check and repair; deletes nothing (see DIR/lost+found)."""
+    with _open_store(directory, key, prev_key, config) as checker:
+        report = checker.repair(datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ"))
         _show(report, directory, repaired=True)
         if any(not fault.done for fault in report.faults):
             raise typer.Exit(EXIT_COULD_NOT)
@@ -82,36 +82,36 @@ def dump(
     from_seq: Annotated[int, typer.Option(help="From this sequence on.")] = 1,
     to_seq: Annotated[int, typer.Option(help="Up to this sequence; 0: all.")] = 0,
 ) -> None:
-    """Messages as JSON lines on standard output; what can't be read is told on standard error."""
-    told: list[str] = []
+    """Print messages as JSON lines; report unreadable ones on standard error."""
+    unreadable: list[str] = []
 
     def lost(text: str) -> None:
-        told.append(text)
+        unreadable.append(text)
         sys.stderr.write(f"{text}\n")
 
-    with _doctor(directory, key, prev_key, config) as doctor:
+    with _open_store(directory, key, prev_key, config) as checker:
         wanted = [
             (of, name, at)
-            for of, name, at in doctor.streams()
+            for of, name, at in checker.streams()
             if stream in ("", name) and account in ("", of)
         ]  # fmt: skip
         if not wanted and (stream or account):
-            _fail(f"{directory} has no such stream; it has {_named(doctor)}")
+            _fail(f"{directory} has no such stream; it has {_named(checker)}")
         for of, name, at in wanted:
-            messages = doctor.messages(
+            messages = checker.messages(
                 at, subject=subject.encode(), from_seq=from_seq, to_seq=to_seq, on_lost=lost
             )
             for message in messages:
                 sys.stdout.write(json.dumps(_line(of, name, message), ensure_ascii=False) + "\n")
-    raise typer.Exit(EXIT_FOUND if told else EXIT_SOUND)
+    raise typer.Exit(EXIT_FOUND if unreadable else EXIT_SOUND)
 
 
-def _named(doctor: StoreChecker) -> str:
-    return ", ".join(f"{name} (account {of})" for of, name, _ in doctor.streams()) or "none"
+def _named(checker: StoreChecker) -> str:
+    return ", ".join(f"{name} (account {of})" for of, name, _ in checker.streams()) or "none"
 
 
 def _line(account: str, stream: str, message: StoredRecord) -> dict[str, Any]:
-    """One message. What is no text stands in base64, under a name that says so."""
+    """One message as JSON. Binary fields are base64, with the suffix _base64 in their name."""
     seconds, ns = divmod(message.ts, _NS)
     line: dict[str, Any] = {
         "account": account,
@@ -130,17 +130,17 @@ def _line(account: str, stream: str, message: StoredRecord) -> dict[str, Any]:
     return line
 
 
-# ---------------------------------------------------------------------- opening and telling
+# ---------------------------------------------------------------------- opening and reporting
 
 
 @contextmanager
-def _doctor(directory: Path, key: str, prev_key: str, config: Path | None) -> Iterator[StoreChecker]:
+def _open_store(directory: Path, key: str, prev_key: str, config: Path | None) -> Iterator[StoreChecker]:
     try:
-        doctor = StoreChecker(directory, _keys(key, prev_key, config))
+        checker = StoreChecker(directory, _keys(key, prev_key, config))
         try:
-            yield doctor
+            yield checker
         finally:
-            doctor.close()
+            checker.close()
     except (PenstockError, OSError) as error:
         _fail(str(error))
 

@@ -12,7 +12,7 @@
         async for msg in consumer.messages():
             await msg.ack()
 
-It works with penstock's server and with the official one, on asyncio's own event loop and on uvloop.
+It works with penstock's server and the official one, on asyncio's event loop and on uvloop.
 """
 
 from penstock.client.atomic import AtomicBatch

@@ -1,17 +1,17 @@
-"""Atomic batches (ADR-50): messages that are stored all together, one behind the other, or not at all.
+"""Atomic batches (ADR-50): messages that are stored together, with consecutive sequences, or not at all.
 
     async with js.atomic_batch() as batch:
         await batch.add("users.7.street", b"Main St 1")
         await batch.add("users.7.city", b"Springfield")
         ack = await batch.commit("users.7.zip", b"12345")
 
-The server gathers the messages and stores them when the commit comes; a message that got lost, or one whose
-expectations don't hold then, refuses the whole batch. What a server would refuse by rule is refused here
-before anything is sent (expectations where they may not be, a message id twice), so that a mistake costs no
-batch. Leaving the block by an exception abandons the batch: the server forgets it.
+The server stages the messages and stores them on commit. A lost message, or an expectation that does not hold
+at commit, rejects the whole batch. The client rejects what every server would reject (a misplaced
+expectation, a repeated message id) before it sends the message, so that a mistake does not cost the batch.
+Leaving the block by an exception abandons the batch: the server discards it.
 
-A message is sent without waiting unless it is the first one (`ack_first`, the default: whether the stream
-takes batches at all is known before the rest is sent) or one of every `ack_every`.
+Messages are sent without waiting, except the first one (`ack_first`, the default: it tells whether the stream
+accepts batches before the rest is sent) and every `ack_every`th one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from penstock.client.client_session import RELIEF_BYTES
+from penstock.client.client_session import FLUSH_BYTES
 from penstock.client.message import Payload, RawMessage, encode_payload
-from penstock.client.nuid import new_nuid
 from penstock.client.payloads import Payloads, runs_of
 from penstock.client.publishing import PublishOptions, encode_publish_headers
+from penstock.client.requests import new_nuid
 from penstock.errors import (
     DisconnectedError,
     MaxPayloadError,
@@ -41,15 +41,15 @@ from penstock.protocol.batch import batch_exception, check_batch_id, parse_answe
 if TYPE_CHECKING:
     from penstock.client.client_session import ClientSession
 
-SEQUENCE_SPACE = 24  # bytes of a header block behind the batch's own part: a sequence and the end
+SEQUENCE_SPACE = 24  # bytes reserved in a header block for the batch sequence and the end of the block
 COMMIT = "1"
 COMMIT_EOB = "eob"
 
 
 class AtomicBatch:
-    """Made by `JetStream.atomic_batch`; use it in `async with`, and end it by `commit` or `commit_eob`.
+    """Created by `JetStream.atomic_batch`. Use it in `async with` and end it with `commit` or `commit_eob`.
 
-    size counts the messages added; `id` names the batch.
+    id: the batch id. size: messages added so far.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class AtomicBatch:
         self._ack_every = ack_every
         self._timeout_s = timeout
         self._seq = 0
-        # Of a message without options the header block is this, its sequence and the end.
+        # A message without options has this header block, followed by its sequence and the end.
         self._block = f"NATS/1.0\r\n{headers.BATCH_ID}: {self.id}\r\n{headers.BATCH_SEQUENCE}: ".encode()
         self._subject = b""
         self._ids: set[str] = set()
@@ -80,10 +80,11 @@ class AtomicBatch:
         ack: bool | None = None,
         **options: Unpack[PublishOptions],
     ) -> None:
-        """Adds a message. ack: wait until the server has it; None: as the batch's schedule says.
+        """Add a message.
 
-        Raises MisuseError for what no server would take, and when acks are waited for the JetStreamApiError
-        the stream answers (BatchNotEnabledError, BatchIncompleteError, ...), NoStreamError,
+        ack: whether to wait for the server's ack; None decides by `ack_first` and `ack_every`. Raises
+        MisuseError for what no server would accept. If it waits for an ack, also raises the JetStreamApiError
+        the stream answers (BatchNotEnabledError, BatchIncompleteError, ...), NoStreamError and
         PublishNotAckedError.
         """
         self._check(subject, options)
@@ -91,7 +92,7 @@ class AtomicBatch:
         header = self._header(options, self._seq + 1)
         body = encode_payload(payload)
         self._check_size(header, body)
-        self._note(subject, encoded, options)
+        self._record(subject, encoded, options)
         self.size += 1
         if ack if ack is not None else self._is_ack_due():
             raw = await self._request(encoded, header, body, subject)
@@ -102,11 +103,11 @@ class AtomicBatch:
             await self._session.publish(encoded, None, header, body)
 
     async def add_many(self, payloads: Iterable[bytes] | Any, subject: str) -> None:
-        """Adds many messages of one subject, without a Python step for each.
+        """Add many messages to one subject, encoded in compiled code.
 
         payloads: an iterable of bytes, or an Arrow array or chunked array of binary or string type (without
-        nulls). Only the batch's first message is waited for (`ack_first`). Raises what `add` raises; what
-        came before a payload that is too large is sent.
+        nulls). Waits only for the ack of the batch's first message (`ack_first`). Raises what `add` raises;
+        messages before a payload that is too large are sent.
         """
         self._check(subject, {})
         encoded = self._session.encode_subject(subject)
@@ -119,7 +120,7 @@ class AtomicBatch:
                 at += await self._add_some(subject, encoded, run, at)
 
     async def _add_some(self, subject: str, encoded: bytes, run: Payloads, at: int) -> int:
-        """As many as one buffer takes; returns how many."""
+        """Encode messages until the out buffer is full. Returns how many."""
         session = self._session
         await session.until_connected()
         size_max = session.max_payload - len(self._block) - SEQUENCE_SPACE
@@ -132,31 +133,31 @@ class AtomicBatch:
             self._subject = self._subject or encoded
             self._subjects.add(subject)
             session.schedule_flush()
-        elif session.out.size < RELIEF_BYTES:
+        elif session.out.size < FLUSH_BYTES:
             raise MaxPayloadError(len(run[at]), size_max)
-        if session.out.size >= RELIEF_BYTES:
-            await session.relieve()
+        if session.out.size >= FLUSH_BYTES:
+            await session.flush_output()
         return wrote
 
     async def commit(self, subject: str, payload: Payload = b"", **options: Unpack[PublishOptions]) -> PubAck:
-        """Adds a last message and stores the batch. Returns its ack: `seq` of the last message, `batch`,
-        `count`; the messages before have the sequences before.
+        """Add a last message and store the batch.
 
-        Raises the JetStreamApiError that refuses the batch (WrongLastSequenceError, BatchIncompleteError,
-        ...), PublishNotAckedError when no answer came: then all of it is stored, or nothing.
+        Returns the pub ack: `seq` of the last message, `batch` and `count`. The other messages have the
+        preceding sequences. Raises the JetStreamApiError that rejects the batch (WrongLastSequenceError,
+        BatchIncompleteError, ...), and PublishNotAckedError without an answer: either the whole batch is
+        stored or nothing.
         """
         self._check(subject, options)
         encoded = self._session.encode_subject(subject)
         header = self._header(options, self._seq + 1, COMMIT)
         body = encode_payload(payload)
         self._check_size(header, body)
-        self._note(subject, encoded, options)
+        self._record(subject, encoded, options)
         self.size += 1
         return await self._end(encoded, header, body, subject)
 
     async def commit_eob(self) -> PubAck:
-        """Stores what was added, without another message. Raises what `commit` raises, MisuseError when
-        nothing was added."""
+        """Store the messages added so far. Raises what `commit` raises, MisuseError for an empty batch."""
         self._check_open()
         if not self._seq:
             raise MisuseError("nothing was added: there is no batch to commit")
@@ -164,7 +165,7 @@ class AtomicBatch:
         return await self._end(self._subject, header, b"", self._subject.decode("utf-8", "replace"))
 
     def abort(self) -> None:
-        """Abandons the batch: the server forgets it after some seconds; nothing is stored."""
+        """Abandon the batch. Nothing is stored; the server discards it after a timeout."""
         self._done = True
 
     async def __aenter__(self) -> AtomicBatch:
@@ -176,13 +177,13 @@ class AtomicBatch:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Abandons the batch when the block raised. Raises MisuseError when it forgot to commit."""
+        """Abandon the batch if the block raised. Raises MisuseError if it was not committed or aborted."""
         forgotten = kind is None and not self._done and self._seq > 0
         self._done = True
         if forgotten:
             raise MisuseError("the batch was neither committed nor aborted: nothing of it is stored")
 
-    # --- checks that need no server ------------------------------------------------------------
+    # --- local checks --------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if not self._entered:
@@ -214,7 +215,7 @@ class AtomicBatch:
         if size > self._session.max_payload:
             raise MaxPayloadError(size, self._session.max_payload)
 
-    def _note(self, subject: str, encoded: bytes, options: PublishOptions) -> None:
+    def _record(self, subject: str, encoded: bytes, options: PublishOptions) -> None:
         self._seq += 1
         self._subject = self._subject or encoded
         self._subjects.add(subject)

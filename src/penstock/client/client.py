@@ -1,11 +1,11 @@
-"""The client: what users see. The work is done in `session`, `connection` and `subscription`.
+"""The public client API. `client_session`, `connection` and `subscription` implement it.
 
     async with penstock.client.connect("nats://127.0.0.1:4222") as client:
         await client.publish("greet.joe", b"hello")
         answer = await client.request("time", timeout=1)
         async for msg in await client.subscribe("greet.*"): ...
 
-Coroutines here never wait for the server unless they say so: publishing is as cheap as a function call.
+Coroutines do not wait for the server unless documented: publishing costs about as much as a function call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Never, Unpack
 
 from penstock.client import keywords
-from penstock.client.client_session import RELIEF_BYTES, ClientSession, ClientState
+from penstock.client.client_session import FLUSH_BYTES, ClientSession, ClientState
 from penstock.client.info import ServerInfo
 from penstock.client.jetstream import JetStream
 from penstock.client.message import HeadersLike, Msg, Payload, encode_headers, encode_payload
@@ -34,14 +34,14 @@ from penstock.errors import (
 
 
 class Client:
-    """A connection to NATS; made by `penstock.client.connect`. Belongs to the event loop it was made in."""
+    """A NATS client, created by `penstock.client.connect`. It belongs to the event loop it was created in."""
 
     def __init__(self, servers: str | Iterable[str], options: Options) -> None:
         self._session = ClientSession(self, servers, options)
 
     @classmethod
     async def open(cls, servers: str | Iterable[str], options: Options) -> Client:
-        """A connected client; `connect` is the way to call it."""
+        """Connect and return the client. Users call `connect`."""
         client = cls(servers, options)
         await client._session.connect()
         return client
@@ -61,7 +61,7 @@ class Client:
 
     @property
     def options(self) -> Options:
-        """What it was made with."""
+        """The options it was created with."""
         return self._session.options
 
     @property
@@ -71,40 +71,40 @@ class Client:
 
     @property
     def state(self) -> ClientState:
-        """Where the client is in its life."""
+        """The client's life-cycle state."""
         return self._session.state
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection just now."""
+        """Whether a connection is currently established."""
         return self._session.is_connected
 
     @property
     def is_closed(self) -> bool:
-        """Whether the client is closed, by `close` or because no server could be reached any more."""
+        """Whether the client is closed, by `close` or because reconnecting failed."""
         return self._session.state is ClientState.CLOSED
 
     @property
     def last_error(self) -> Exception | None:
-        """The latest error that belonged to no call: why a connection was lost, a slow consumer, ..."""
+        """The latest asynchronous error: why a connection was lost, a slow consumer, ..."""
         return self._session.last_error
 
     @property
     def server_info(self) -> ServerInfo:
-        """INFO of the server connected to. Raises DisconnectedError when there is none."""
+        """INFO of the connected server. Raises DisconnectedError while disconnected."""
         if self._session.connection is None:
             raise DisconnectedError("there is no connection, so there is no server to tell about")
         return self._session.connection.info
 
     @property
     def connected_url(self) -> str | None:
-        """URL of the server connected to, without credentials; None when there is none."""
+        """URL of the connected server, without credentials; None while disconnected."""
         connection = self._session.connection
         return str(connection.url) if connection is not None else None
 
     @property
     def max_payload(self) -> int:
-        """Largest message the server takes, headers and payload together, in bytes."""
+        """Largest message the server accepts, headers plus payload, in bytes."""
         return self._session.max_payload
 
     # --- publishing ----------------------------------------------------------------------------
@@ -117,12 +117,13 @@ class Client:
         reply: str = "",
         headers: HeadersLike | None = None,
     ) -> None:
-        """Sends a message to whoever listens on `subject` just now.
+        """Publish a message to the current subscribers of `subject`.
 
-        Returns once the message is in the out buffer; it waits only when the socket is slow. While
-        disconnected, messages are kept up to `reconnect_buffer_bytes`. `flush` says when the server has it.
+        Returns once the message is in the out buffer, and waits only if the socket is slow. While
+        disconnected, messages are buffered up to `reconnect_buffer_bytes`. Use `flush` to wait until the
+        server has received them.
 
-        Raises InvalidSubjectError, MaxPayloadError, ConnectionClosedError, and DisconnectedError when the
+        Raises InvalidSubjectError, MaxPayloadError, ConnectionClosedError, and DisconnectedError if the
         reconnect buffer is full.
         """
         session = self._session
@@ -132,19 +133,19 @@ class Client:
             encode_headers(headers) if headers else None,
             payload if type(payload) is bytes else encode_payload(payload),
         )
-        if session.out.size >= RELIEF_BYTES:
-            await session.relieve()
+        if session.out.size >= FLUSH_BYTES:
+            await session.flush_output()
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Returns when the server has taken everything published before; waits for a connection if need be.
+        """Wait until the server has received everything published before, or for a connection first.
 
         timeout: seconds, default request_timeout. Raises RequestTimeoutError, ConnectionClosedError, and
-        DisconnectedError when the connection breaks meanwhile (what was under way may be lost).
+        DisconnectedError if the connection breaks meanwhile (messages in flight may be lost).
         """
         await self._session.flush(self.options.request_timeout if timeout is None else timeout)
 
     async def rtt(self) -> float:
-        """Seconds that a round trip to the server takes just now, behind everything published before."""
+        """Round-trip time to the server in seconds, queued after everything published before."""
         started = self.loop.time()
         await self.flush()
         return self.loop.time() - started
@@ -152,7 +153,7 @@ class Client:
     # --- requests ------------------------------------------------------------------------------
 
     def new_inbox(self) -> str:
-        """A subject nobody else uses, for replies."""
+        """A unique subject for replies."""
         return self._session.new_inbox()
 
     async def request(
@@ -163,11 +164,11 @@ class Client:
         timeout: float | None = None,
         headers: HeadersLike | None = None,
     ) -> Msg:
-        """Publishes a request and returns the first answer. timeout: seconds, default request_timeout.
+        """Publish a request and return the first answer. timeout: seconds, default request_timeout.
 
-        Raises NoRespondersError at once when nobody listens on the subject, RequestTimeoutError,
-        DisconnectedError when the connection breaks while waiting, PermissionsError when the server refuses
-        the subject, and what `publish` raises.
+        Raises NoRespondersError at once if the subject has no subscriber, RequestTimeoutError,
+        DisconnectedError if the connection breaks while waiting, PermissionsError if the server denies the
+        subject, and what `publish` raises.
         """
         session = self._session
         raw = await session.request(
@@ -185,10 +186,10 @@ class Client:
         stall: float | None = None,
         headers: HeadersLike | None = None,
     ) -> AsyncIterator[Msg]:
-        """Publishes one request and yields every answer: scatter and gather.
+        """Publish one request and yield every answer (scatter-gather).
 
-        It ends after max_messages answers, `timeout` seconds in all (default request_timeout), or `stall`
-        seconds without a further answer once there was one. Raises NoRespondersError when nobody listens.
+        Ends after max_messages answers, after `timeout` seconds in total (default request_timeout), or
+        `stall` seconds after the latest answer. Raises NoRespondersError if the subject has no subscriber.
         """
         end = self.loop.time() + (self.options.request_timeout if timeout is None else timeout)
         inbox = self.new_inbox()
@@ -223,14 +224,14 @@ class Client:
         max_pending_bytes: int | None = None,
         **unknown: Never,
     ) -> Subscription:
-        """Listens on a subject; wildcards `*` and `>` are allowed.
+        """Subscribe to a subject; wildcards `*` and `>` are allowed.
 
-        queue: name of a queue group, each message goes to one of its members. callback: called (or awaited)
-        per message, one after the other; without it, iterate the subscription or use `next`.
-        max_pending_*: bounds of the queue of messages not yet read, default the client's options.
+        queue: queue group; each message goes to one member. callback: function or coroutine function, called
+        for one message at a time; without it, iterate the subscription or use `next`.
+        max_pending_*: limits of the queue of unread messages, default the client's options.
 
-        Raises InvalidSubjectError, ConnectionClosedError, ConnectionDrainingError, TypeError for a keyword
-        that it does not have.
+        Raises InvalidSubjectError, ConnectionClosedError, ConnectionDrainingError, TypeError for an unknown
+        keyword.
         """
         if unknown:
             known = ("queue", "callback", "max_pending_messages", "max_pending_bytes")
@@ -252,8 +253,8 @@ class Client:
     ) -> JetStream:
         """The JetStream context: streams, consumers and acknowledged publishes.
 
-        domain: of a leaf node or hub. prefix: of the API subjects, when an account imports them under
-        another one; not both. timeout: seconds, default of every JetStream request.
+        domain: JetStream domain. prefix: API subject prefix, if the account imports the API under another
+        one. At most one of them. timeout: seconds, default for every JetStream request. Raises MisuseError.
         """
         if domain is not None and prefix is not None:
             raise MisuseError("jetstream() takes domain or prefix, not both: a domain is a prefix")
@@ -263,16 +264,16 @@ class Client:
     # --- ending --------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Closes without losing anything: ends the subscriptions, lets what arrived be worked off (up to
-        `drain_timeout`), sends what is still to be sent, and closes.
+        """Close gracefully: unsubscribe, let received messages be processed (up to `drain_timeout`), flush
+        and close.
 
-        Subscriptions that are iterated must be read by another task meanwhile. Closed clients stay closed.
+        Iterated subscriptions must be read by another task meanwhile. No effect on a closed client.
         """
         await self._session.drain()
 
     async def close(self) -> None:
-        """Sends what is published so far and closes. Iterators run out, waiting calls raise
-        ConnectionClosedError. Closing twice does nothing."""
+        """Flush published messages and close. Iterators end; waiting calls raise ConnectionClosedError.
+        Idempotent."""
         await self._session.close()
 
     async def __aenter__(self) -> Client:
@@ -285,14 +286,14 @@ class Client:
 
 
 def _encode_reply(reply: str) -> bytes:
-    # Replies are inboxes, different each time: checked for what would break the frame, not cached.
+    # Reply subjects are unique inboxes, so caching is useless. Check only what would break the frame.
     if " " in reply or "\r" in reply or "\n" in reply or "\t" in reply:
         raise InvalidSubjectError(f"reply subject {reply!r} contains whitespace")
     return reply.encode("utf-8", "surrogateescape")
 
 
 class Connecting:
-    """What `connect` returns: await it for a client to be closed by hand, or use it in `async with`."""
+    """Result of `connect`: await it to get a client, or use it in `async with`, which closes the client."""
 
     def __init__(self, servers: str | Iterable[str], options: Options) -> None:
         self._servers = servers
@@ -332,15 +333,15 @@ class Connecting:
 
 
 def connect(servers: str | Iterable[str] = DEFAULT_SERVER, **options: Unpack[ConnectOptions]) -> Connecting:
-    """Connects to NATS.
+    """Connect to NATS.
 
         client = await penstock.client.connect("nats://127.0.0.1:4222")
         async with penstock.client.connect(["nats://a:4222", "nats://b:4222"], name="orders") as client: ...
 
-    servers: one URL, several in one text separated by commas, or a list. options: see `Options`.
+    servers: a URL, several separated by commas, or a list. options: see `Options`.
 
-    Raises MisuseError for a bad URL or option, TypeError for an unknown option; when awaited, NoServersError
-    when no server can be reached and AuthorizationError when they all refuse the credentials.
+    Raises MisuseError for an invalid URL or option, TypeError for an unknown option. When awaited, raises
+    NoServersError if no server is reachable and AuthorizationError if all reject the credentials.
     """
     known = ConnectOptions.__annotations__
     unknown = [name for name in options if name not in known]

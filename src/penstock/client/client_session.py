@@ -1,16 +1,16 @@
-"""What is behind a client: a connection that comes back when it is lost, and what must survive that.
+"""State of a client across connections: reconnecting, subscriptions, pending requests, the out buffer.
 
-Theory of operation: sending writes a frame into the out buffer and returns; the buffer leaves once per tick
-of the loop, or at once when it is large, and only then may `publish` wait (for the socket, or one tick to
-let the loop read). When the connection is lost, waiting requests fail, subscriptions stay and are made again
-on the next one, and publishes gather in the out buffer up to its limit.
+Theory of operation: sending encodes a frame into the out buffer and returns. The buffer is written once per
+iteration of the event loop, or at once when it is large; only then may `publish` wait (for the socket, or one
+iteration so that the loop can read). When the connection is lost, pending requests fail, subscriptions are
+kept and sent again on the next connection, and publishes accumulate in the out buffer up to its limit.
 
-Invariants: `_connection` is not None exactly in the states CONNECTED and DRAINING; the out buffer holds
-publishes alone while there is none; a sid is never used twice; every task is in `_tasks` until it is done.
-All of it belongs to one event loop.
+Invariants: `connection` is not None exactly in the states CONNECTED and DRAINING; while it is None the out
+buffer holds only publishes; a sid is never reused; every task is in `_tasks` until it is done. A session
+belongs to one event loop.
 
-Rejected: resending what was in the socket when a connection broke (it may have arrived: JetStream's
-deduplication is the tool for that), and failing publishes while disconnected (most outages are short).
+Rejected: resending what was in the socket when a connection broke (it may have arrived; JetStream's
+deduplication exists for that), and failing publishes while disconnected (most outages are short).
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from penstock.client.connection_listener import ConnectionListener
 from penstock.client.credentials import load
 from penstock.client.info import ConnectRequest, ServerInfo
 from penstock.client.message import Msg, RawMessage
-from penstock.client.nuid import new_nuid
 from penstock.client.options import Options
-from penstock.client.requests import RequestTable
+from penstock.client.requests import RequestTable, new_nuid
 from penstock.client.servers import PoolServer, ServerPool, ServerUrl
 from penstock.client.subscription import Receiver, Subscription
 from penstock.errors import (
@@ -57,9 +56,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.client")
 
-# Beyond so many bytes the out buffer leaves at once, and publish lets the loop run.
-RELIEF_BYTES = 128 * 1024
-# Subjects already checked and encoded; programs publish to few, and the rest start over.
+# Above this size the out buffer is written at once, and publish yields to the event loop.
+FLUSH_BYTES = 128 * 1024
+# Size of the cache of validated, encoded subjects; it is cleared when full.
 SUBJECT_CACHE_MAX = 4096
 CLOSE_FLUSH_TIMEOUT_S = 2.0
 AUTH_FAILURES_MAX = 2
@@ -68,7 +67,7 @@ _PERMISSIONS = re.compile(r'permissions violation for (publish|subscription)[^"]
 
 
 class ClientState(Enum):
-    """Where a client is in its life."""
+    """Life-cycle state of a client."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -87,10 +86,10 @@ _NEXT_STATES = {
 
 
 class ClientSession:
-    """The inner side of one `Client`; parts of this package talk to it, users to the client."""
+    """Internal state of one `Client`, shared by the parts of this package."""
 
     def __init__(self, client: Client, servers: str | Iterable[str], options: Options) -> None:
-        self.client = client  # what event callbacks get
+        self.client = client  # argument of event callbacks
         self.options = options
         self.loop = asyncio.get_running_loop()
         self.last_error: Exception | None = None
@@ -99,7 +98,7 @@ class ClientSession:
         self.state = ClientState.CONNECTING
         self.subjects: dict[str, bytes] = {}
         self.out = OutBuffer()
-        self.read_at = 0.0  # loop time of the latest read with messages: one look at the clock per batch
+        self.read_at = 0.0  # loop time of the latest read with messages; one clock reading per batch
         self._pool = ServerPool(servers, randomize=options.randomize)
         self._server: PoolServer | None = None
         self._flush_scheduled = False
@@ -110,12 +109,12 @@ class ClientSession:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._connected_at = 0.0
         self._lost_at = 0.0
-        self._short_lives = 0  # connections in a row that were lost right after they were made
-        self._settled = asyncio.Event()  # set while connected, and for good once closed
+        self._short_lives = 0  # consecutive connections that were lost within SHORT_LIVED_S
+        self._connected_or_closed = asyncio.Event()
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection just now."""
+        """Whether a connection is currently established."""
         return self.connection is not None
 
     def _set_state(self, state: ClientState) -> None:
@@ -131,7 +130,7 @@ class ClientSession:
     # --- sending -------------------------------------------------------------------------------
 
     def encode_subject(self, subject: str) -> bytes:
-        """A checked publish subject as bytes. Raises InvalidSubjectError."""
+        """Validate and encode a publish subject. Raises InvalidSubjectError."""
         encoded = self.subjects.get(subject)
         if encoded is None:
             encoded = check_subject(subject).encode("utf-8", "surrogateescape")
@@ -141,7 +140,7 @@ class ClientSession:
         return encoded
 
     def send(self, subject: bytes, reply: bytes | None, header: bytes | None, payload: bytes) -> None:
-        """One PUB or HPUB into the out buffer; what `Client.publish` raises."""
+        """Encode a PUB or HPUB into the out buffer. Raises what `Client.publish` raises."""
         size = len(payload) + len(header) if header else len(payload)
         if size > self.max_payload:
             raise MaxPayloadError(size, self.max_payload)
@@ -155,10 +154,10 @@ class ClientSession:
     async def publish(
         self, subject: bytes, reply: bytes | None, header: bytes | None, payload: bytes
     ) -> None:
-        """`send`, and relief when the out buffer is large."""
+        """`send`, then `flush_output` if the out buffer is large."""
         self.send(subject, reply, header, payload)
-        if self.out.size >= RELIEF_BYTES:
-            await self.relieve()
+        if self.out.size >= FLUSH_BYTES:
+            await self.flush_output()
 
     def _check_buffer(self, size: int) -> None:
         self.check_open()
@@ -175,13 +174,13 @@ class ClientSession:
             self.connection.flush()
 
     def schedule_flush(self) -> None:
-        """Sends what is in the out buffer at the end of this tick."""
+        """Write the out buffer in this iteration of the event loop."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self.loop.call_soon(self._flush)
 
-    async def relieve(self) -> None:
-        """Sends what has gathered and waits while the socket is full; else gives the loop one tick."""
+    async def flush_output(self) -> None:
+        """Write the out buffer. Waits while the socket is full, else yields to the event loop once."""
         connection = self.connection
         if connection is None:
             return
@@ -192,9 +191,9 @@ class ClientSession:
             await asyncio.sleep(0)
 
     async def until_connected(self) -> Connection:
-        """The connection, once there is one. Raises ConnectionClosedError."""
+        """Wait for a connection and return it. Raises ConnectionClosedError."""
         while self.connection is None:
-            await self._settled.wait()
+            await self._connected_or_closed.wait()
             self.check_open()
         return self.connection
 
@@ -210,7 +209,7 @@ class ClientSession:
     async def request(
         self, subject: bytes, header: bytes, payload: bytes, timeout: float | None = None
     ) -> RawMessage:
-        """A request and its first answer, raw; see `Client.request` for what it raises."""
+        """Send a request and return the first answer, raw. Raises what `Client.request` raises."""
         if self.state is ClientState.DRAINING:
             raise ConnectionDrainingError("the client is draining: it takes no new requests")
         self.check_open()
@@ -228,7 +227,7 @@ class ClientSession:
         max_pending_messages: int | None = None,
         max_pending_bytes: int | None = None,
     ) -> Subscription:
-        """Registers and sends SUB. receive: takes the messages raw, instead of the subscription's queue.
+        """Register a subscription and send SUB. receive: gets raw messages instead of the queue.
 
         Raises InvalidSubjectError, ConnectionClosedError, ConnectionDrainingError.
         """
@@ -264,31 +263,27 @@ class ClientSession:
         encode_sub(out, subject, queue, b"%d" % subscription.sid)
 
     def send_unsub(self, sid: int, max_messages: int) -> None:
-        # While disconnected there is nothing to tell: the next connection only hears of what is left.
+        # While disconnected nothing is sent: the next connection subscribes only to what is left.
         if self.connection is not None:
             encode_unsub(self.out, b"%d" % sid, max_messages)
             self.schedule_flush()
 
     def new_inbox(self) -> str:
-        """A subject nobody else uses, for replies."""
+        """A unique subject for replies."""
         return f"{self.options.inbox_prefix}.{new_nuid()}"
 
     def forget(self, subscription: Subscription) -> None:
         self._subscriptions.pop(subscription.sid, None)
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Ends a subscription now, without waiting."""
+        """Unsubscribe at once, without waiting."""
         if self._subscriptions.pop(subscription.sid, None) is not None:
             self.send_unsub(subscription.sid, 0)
 
     # --- ending --------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Closes without losing anything: ends the subscriptions, lets what arrived be worked off (up to
-        `drain_timeout`), sends what is still to be sent, and closes.
-
-        Subscriptions that are iterated must be read by another task meanwhile. Closed clients stay closed.
-        """
+        """See `Client.drain`."""
         if self.state is ClientState.CLOSED:
             return
         if self.state is not ClientState.CONNECTED:
@@ -320,13 +315,12 @@ class ClientSession:
         await self.close()
 
     async def close(self) -> None:
-        """Sends what is published so far and closes. Iterators run out, waiting calls raise
-        ConnectionClosedError. Closing twice does nothing."""
+        """See `Client.close`."""
         if self.state is ClientState.CLOSED:
             return
         connection = self.connection
         if connection is not None:
-            # The round trip makes sure the server read everything before the socket goes.
+            # The round trip ensures that the server has read everything before the socket closes.
             with contextlib.suppress(ClientError, ProtocolError, OSError):
                 await self.flush(CLOSE_FLUSH_TIMEOUT_S)
         self.finish(None)
@@ -336,7 +330,7 @@ class ClientSession:
                     await asyncio.shield(connection.closed)
 
     def finish(self, error: Exception | None) -> None:
-        """The end of everything, for whatever reason. error: None when the user asked for it."""
+        """Close the session and everything in it. error: the cause, None if the user closed it."""
         if self.state is ClientState.CLOSED:
             return
         self._set_state(ClientState.CLOSED)
@@ -357,7 +351,7 @@ class ClientSession:
         for task in list(self._tasks):
             if task is not current:
                 task.cancel()
-        self._settled.set()
+        self._connected_or_closed.set()
         self._emit(self.options.on_closed)
 
     @staticmethod
@@ -370,7 +364,7 @@ class ClientSession:
     # --- connection events ---------------------------------------------------------------------
 
     def on_messages(self, batch: list[RawMessage]) -> None:
-        """From the connection: messages, in order."""
+        """ConnectionOwner: dispatch messages in order."""
         self.read_at = self.loop.time()
         subscriptions = self._subscriptions
         for raw in batch:
@@ -379,7 +373,7 @@ class ClientSession:
                 subscription.receive(raw)
 
     def on_info(self, info: ServerInfo) -> None:
-        """From the connection: the cluster changed, or the server is about to leave."""
+        """ConnectionOwner: the cluster changed, or the server enters lame duck mode."""
         self.max_payload = info.max_payload
         if self._pool.update_discovered(info.connect_urls, self._server):
             self._emit(self.options.on_discovered)
@@ -387,7 +381,7 @@ class ClientSession:
             self._emit(self.options.on_lame_duck)
 
     def on_server_error(self, text: str) -> None:
-        """From the connection: -ERR."""
+        """ConnectionOwner: the server sent -ERR."""
         found = _PERMISSIONS.match(text)
         if found is None:
             self.report(error_of_text(text))
@@ -406,13 +400,13 @@ class ClientSession:
                 subscription.end(error)
 
     def on_lost(self, connection: Connection, error: Exception | None) -> None:
-        """From the connection: it is gone."""
+        """ConnectionOwner: the connection was lost; reconnect or close."""
         if connection is not self.connection:
             return
         reason = error or DisconnectedError(f"the connection to {connection.url} was closed")
         self.connection = None
-        self._settled.clear()
-        self.out.clear()  # of the same fate as what was in the socket: nobody knows what arrived
+        self._connected_or_closed.clear()
+        self.out.clear()  # like what is in the socket's buffer: it may or may not have arrived
         if self.state is ClientState.DRAINING or not self.options.reconnect:
             log.warning("lost the connection to %s: %s; the client is closed", connection.url, reason)
             self.finish(reason)
@@ -450,7 +444,7 @@ class ClientSession:
         )
 
     async def _open(self, server: PoolServer) -> None:
-        """Connects to one server and restores the session on it."""
+        """Connect to one server and restore the subscriptions."""
         out = OutBuffer()
         credentials = self._credentials(server.url, self.options.pedantic)
         prove = await load(self.options)
@@ -472,11 +466,11 @@ class ClientSession:
         self.connection = connection
         self._set_state(ClientState.CONNECTED)
         self._connected_at = self.loop.time()
-        self._settled.set()
+        self._connected_or_closed.set()
         connection.flush()
 
     async def _try(self, server: PoolServer) -> Exception | None:
-        """One attempt; the error, or None when it worked."""
+        """One connection attempt. Returns the error, or None on success."""
         try:
             await self._open(server)
             return None
@@ -488,7 +482,7 @@ class ClientSession:
             return error
 
     async def connect(self) -> None:
-        """The first connection: every server is tried once."""
+        """Make the first connection; each server is tried once. Raises NoServersError, AuthorizationError."""
         attempts: list[tuple[str, str]] = []
         errors: list[Exception] = []
         for _ in range(len(self._pool)):
@@ -504,10 +498,10 @@ class ClientSession:
         raise NoServersError("no server could be reached", attempts=attempts) from errors[-1]
 
     async def _reconnect(self) -> None:
-        """Round after round through the pool, with growing, jittered pauses between rounds."""
+        """Try the servers of the pool round-robin, with exponential, jittered pauses between rounds."""
         wait = self.options.reconnect_wait
         if self.loop.time() - self._connected_at < SHORT_LIVED_S:
-            # A server that takes connections and drops them at once must not be stormed.
+            # Back off from a server that accepts connections and drops them at once.
             self._short_lives += 1
             wait = min(wait * 2**self._short_lives, self.options.reconnect_wait_max)
             await self._pause(wait)
@@ -526,7 +520,7 @@ class ClientSession:
                 self._emit(self.options.on_reconnected)
                 return
             log.debug("reconnecting to %s failed: %s", server.url, error)
-            if self._is_hopeless(server):
+            if self._is_exhausted(server):
                 if len(self._pool) == 1:
                     attempts = [(str(server.url), str(error))]
                     refused = isinstance(error, AuthorizationError)
@@ -541,10 +535,10 @@ class ClientSession:
 
     @staticmethod
     async def _pause(wait_s: float) -> None:
-        """Between half of it and all of it, so that clients do not come back all at once."""
+        """Sleep between half and all of `wait_s`, so that clients do not reconnect all at once."""
         await asyncio.sleep(wait_s * (1 - random.random() / 2))
 
-    def _is_hopeless(self, server: PoolServer) -> bool:
+    def _is_exhausted(self, server: PoolServer) -> bool:
         limit = self.options.max_reconnects
         refused_again = server.auth_failures >= AUTH_FAILURES_MAX
         return refused_again or (limit is not None and server.failures >= limit)
@@ -563,7 +557,7 @@ class ClientSession:
             log.error("task %s failed", task.get_name(), exc_info=error)
 
     def _emit(self, callback: Callable[..., Any] | None, *details: Exception) -> None:
-        """Calls an event callback of the user; what it raises is logged, for there is nobody else to tell."""
+        """Call a user's event callback and log what it raises."""
         if callback is None:
             return
         try:
@@ -575,7 +569,7 @@ class ClientSession:
             self.spawn(result, "event callback")
 
     def report(self, error: Exception) -> None:
-        """An error that belongs to no call of the user's."""
+        """Report an asynchronous error to `on_error`, or log it."""
         self.last_error = error
         if self.options.on_error is None:
             log.warning("%s: %s", type(error).__name__, error)
@@ -583,7 +577,7 @@ class ClientSession:
             self._emit(self.options.on_error, error)
 
     def report_callback(self, error: Exception, msg: Msg) -> None:
-        """A message callback of the user's raised `error`."""
+        """Report an error raised by a user's message callback."""
         self.last_error = error
         if self.options.on_error is None:
             log.error("the callback for a message on %s raised", msg.subject, exc_info=error)

@@ -1,17 +1,17 @@
-"""Configurations and infos as users of the client see them: durations are seconds.
+"""Stream and consumer configurations and infos of the client's API, with durations in seconds.
 
     StreamConfig(name="ORDERS", subjects=["orders.>"], max_age=7 * 86400)
     make_config(ConsumerConfig, {"ack_wait": timedelta(seconds=30)})
 
-A duration is a number of seconds or a timedelta, as everywhere in asyncio; only the wire has nanoseconds
-(`penstock.protocol.api`), and `to_wire` and the functions below it convert. Every other field is the one of
-the wire struct with the same name, which documents it.
+A duration is a number of seconds or a timedelta. The wire structs in `penstock.protocol.api` use nanoseconds;
+`to_wire` and the functions after it convert. The other fields equal those of the wire struct of the same
+name, which documents them.
 
 Invariant: `from_wire(to_wire(config)) == config` for durations of whole microseconds below 104 days, and of
 whole milliseconds below 285 years.
 
-Rejected: nanoseconds in the Python API (`ack_wait=30` meant 30 ns, and every message came again at once);
-subclasses of the wire structs (a float field can not override an int field).
+Rejected: nanoseconds in the Python API (`ack_wait=30` would mean 30 ns, and every message would be
+redelivered at once); subclasses of the wire structs (a float field cannot override an int field).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     subject_transform: api.SubjectTransform | None = None
     republish: api.Republish | None = None
     allow_direct: bool = True
-    """On unless switched off, as with the official clients: messages can be read without a consumer."""
+    """Default true, as in the official clients: messages can be read without a consumer."""
     mirror_direct: bool = False
     discard_new_per_subject: bool = False
     sealed: bool = False
@@ -137,8 +137,8 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamSourceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a mirror or source. seq: last sequence of the origin that was copied. active: seconds since
-    the last message, -1 when there was none."""
+    """State of a mirror or source. seq: last copied sequence of the origin. active: seconds since the last
+    message, -1 if there was none."""
 
     name: str
     external: api.ExternalStream | None
@@ -186,7 +186,7 @@ class ConsumerInfo(msgspec.Struct, kw_only=True):
 
 
 class ConsumerPause(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to a pause or a resume. pause_remaining: seconds."""
+    """Answer to pause or resume. pause_remaining: seconds."""
 
     paused: bool
     pause_until: str
@@ -197,10 +197,10 @@ Config = TypeVar("Config", StreamConfig, ConsumerConfig)
 
 
 def make_config(kind: type[Config], settings: dict[str, Any], base: Config | None = None) -> Config:
-    """A configuration of `base` (or the defaults) with `settings` over it.
+    """Return `base` (or the defaults) updated with `settings`.
 
-    settings: field names and values; timedelta, datetime and plain text for enums are converted. Raises
-    MisuseError for a name that the configuration does not have, and for a value that does not fit.
+    settings: field names and values; timedelta, datetime and enum values as text are converted. Raises
+    MisuseError for an unknown field or an invalid value.
     """
     for name in settings:
         if name not in kind.__struct_fields__:
@@ -216,7 +216,7 @@ def make_config(kind: type[Config], settings: dict[str, Any], base: Config | Non
 
 
 def plain_value(value: Any) -> Any:
-    """What JSON holds for `value`: seconds for a timedelta, RFC3339 for a datetime, dicts for structs."""
+    """Convert to a JSON value: timedelta to seconds, datetime to RFC3339, structs to dicts."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, datetime):
@@ -234,15 +234,15 @@ def plain_value(value: Any) -> Any:
 
 
 def to_ns(seconds: float | timedelta, name: str = "duration") -> int:
-    """Seconds or a timedelta as whole nanoseconds.
+    """Convert seconds or a timedelta to nanoseconds.
 
-    Raises MisuseError for what is no duration, and for more than 292 years: probably nanoseconds were meant.
+    Raises MisuseError for another type, and for more than 292 years: the caller probably passed nanoseconds.
     """
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
         raise MisuseError(f"{name} is {seconds!r}; it is a number of seconds or a timedelta")
-    # Compared as seconds: a float near its largest becomes infinite when multiplied.
+    # Compare in seconds: multiplying a huge float would overflow to infinity.
     if abs(seconds) > INT64_MAX / NS_PER_S:
         raise MisuseError(
             f"{name} is {seconds!r} seconds, more than 292 years; durations are not nanoseconds"
@@ -255,7 +255,7 @@ def to_wire(config: StreamConfig) -> api.StreamConfig: ...
 @overload
 def to_wire(config: ConsumerConfig) -> api.ConsumerConfig: ...
 def to_wire(config: StreamConfig | ConsumerConfig) -> api.StreamConfig | api.ConsumerConfig:
-    """The wire struct. Raises MisuseError for a duration or another value that the wire does not carry."""
+    """Convert to the wire struct. Raises MisuseError for a value that it cannot hold."""
     fields = {name: getattr(config, name) for name in config.__struct_fields__}
     for name in _DURATIONS & fields.keys():
         value = fields[name]
@@ -279,7 +279,7 @@ def to_wire(config: StreamConfig | ConsumerConfig) -> api.StreamConfig | api.Con
 
 
 def _seconds(ns: int) -> float:
-    """Whole seconds stay ints, so that they print as they were written; negative values mean "never"."""
+    """Nanoseconds as seconds; whole seconds stay ints. Negative values mean "never" and are unchanged."""
     if ns < 0:
         return ns
     whole, rest = divmod(ns, NS_PER_S)
@@ -296,7 +296,7 @@ def _fields(struct: msgspec.Struct, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def stream_config(config: api.StreamConfig) -> StreamConfig:
-    """The client's view of a wire struct, as for the functions below."""
+    """Convert a wire struct to the client's, as do the functions below."""
     fields = _fields(config, StreamConfig.__struct_fields__)
     limits = StreamConsumerLimits.__struct_fields__
     fields["consumer_limits"] = StreamConsumerLimits(**_fields(config.consumer_limits, limits))

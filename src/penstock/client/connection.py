@@ -1,11 +1,11 @@
-"""One TCP (or TLS) connection to a server: handshake, frames in, bytes out, liveness.
+"""One TCP (or TLS) connection to a server: handshake, frame parsing, writing, liveness.
 
-Theory of operation: the event loop reads straight into the parser's buffer; messages go to the owner batch
-by batch, control frames are handled here. What is to be sent gathers in the owner's OutBuffer and leaves in
-one write per tick of the loop. A connection serves once: after it is lost the owner makes another.
+Theory of operation: the event loop reads directly into the parser's buffer. Messages go to the owner in
+batches; control frames are handled here. Output accumulates in the owner's OutBuffer and is written once per
+iteration of the event loop. A lost connection is not reused; its owner opens another.
 
-Invariants: `on_lost` is called exactly once, and only after a handshake that succeeded; PONGs answer PINGs
-in order, so waiters are a queue; nothing is written before CONNECT.
+Invariants: `on_lost` is called exactly once, and only after a successful handshake; PONGs answer PINGs in
+order, so the waiters form a queue; nothing is written before CONNECT.
 
 Rejected: asyncio streams (a copy and a coroutine switch per read), a writer task (a task switch per write).
 """
@@ -17,7 +17,7 @@ import ssl
 from collections import deque
 from typing import Protocol, cast
 
-from penstock.client.credentials import Prove, proven
+from penstock.client.credentials import Prove, with_proof
 from penstock.client.info import ConnectRequest, ServerInfo, decode_info, encode_connect
 from penstock.client.message import RawMessage
 from penstock.client.options import Options
@@ -43,10 +43,10 @@ from penstock.kernels.wire.frames import (
     PyFrame,
 )
 
-# INFO of a large cluster lists many URLs on one line; a server's word on its own line length is trusted.
+# INFO of a large cluster lists many URLs on one line.
 INFO_LINE_BYTES_MAX = 1024 * 1024
 WRITE_HIGH_WATER_BYTES = 512 * 1024
-# Whole numbers compare faster than enum members, and these are compared per read.
+# Plain ints compare faster than enum members, and these are compared on every read.
 _NEED_MORE = int(OP_NEED_MORE)
 _ERROR = int(OP_ERROR)
 
@@ -59,7 +59,7 @@ _AUTHORIZATION_TEXTS = (
 
 
 def error_of_text(text: str) -> ClientError:
-    """The exception for a `-ERR` text that is not about one subject; texts in the official server's words."""
+    """The exception for a `-ERR` text that does not concern one subject. Texts as the official server's."""
     lower = text.lower()
     if lower.startswith(_AUTHORIZATION_TEXTS):
         return AuthorizationError(f"the server says: {text}; check user, password or token")
@@ -69,23 +69,23 @@ def error_of_text(text: str) -> ClientError:
 
 
 class ConnectionOwner(Protocol):
-    """What a connection tells whoever opened it. Called from the event loop; must not raise."""
+    """Callbacks of a connection to its owner. Called from the event loop; must not raise."""
 
     def on_messages(self, batch: list[RawMessage]) -> None:
         """MSG and HMSG frames, in order."""
 
     def on_info(self, info: ServerInfo) -> None:
-        """An INFO after the handshake: topology change, lame duck."""
+        """INFO after the handshake: topology change or lame duck mode."""
 
     def on_server_error(self, text: str) -> None:
         """A `-ERR` after the handshake."""
 
     def on_lost(self, connection: Connection, error: Exception | None) -> None:
-        """The connection is gone; error is None when it was closed from this side."""
+        """The connection is lost. error: None if it was closed locally."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Made by `open_connection`."""
+    """A connection, created by `open_connection`."""
 
     def __init__(self, owner: ConnectionOwner, url: ServerUrl, out: OutBuffer, options: Options) -> None:
         self.url = url
@@ -100,29 +100,29 @@ class Connection(asyncio.BufferedProtocol):
         self._pongs: deque[asyncio.Future[None] | None] = deque()
         self._writable: asyncio.Future[None] | None = None
         self._first_info: asyncio.Future[ServerInfo] = self._loop.create_future()
-        self._greeted = False  # the handshake's PONG came: control frames are for the owner
-        self._ready = False  # the handshake returned: losing the connection is for the owner
+        self._greeted = False  # the handshake's PONG arrived: control frames go to the owner
+        self._ready = False  # the handshake succeeded: the owner learns of a lost connection
         self._closing = False
         self._pings_unanswered = 0
-        self._reason: Exception | None = None  # why the connection is about to go, when known
+        self._reason: Exception | None = None  # why the connection will close, if known
         self._ping_timer: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     # --- handshake -----------------------------------------------------------------------------
 
-    async def shake_hands(self, credentials: ConnectRequest, prove: Prove | None = None) -> None:
-        """INFO, TLS when asked for, CONNECT, and a PING whose PONG says that the server took it all."""
+    async def handshake(self, credentials: ConnectRequest, prove: Prove | None = None) -> None:
+        """Read INFO, start TLS if required, send CONNECT and PING, and wait for the PONG."""
         self.info = await self._first_info
         if self.info.tls_required or self.url.tls or self._options.tls:
             await self._start_tls()
         if prove is not None:
-            credentials = await proven(credentials, prove, self.info.nonce)
-        # The out buffer stays where it is: subscriptions must be made again before what it holds is sent.
+            credentials = await with_proof(credentials, prove, self.info.nonce)
+        # Do not flush the out buffer yet: subscriptions must be restored before its publishes are sent.
         pong = self._loop.create_future()
         self._pongs.append(pong)
         self._write(encode_connect(credentials) + b"PING\r\n")
         await pong
-        if self._transport is None:  # lost right behind its PONG
+        if self._transport is None:  # lost right after its PONG
             raise self._reason or DisconnectedError(f"{self.url} closed the connection during the handshake")
         self._ready = True
         self._ping_timer = self._loop.call_later(self._options.ping_interval, self._on_ping_timer)
@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         self._parse(parser)
 
     def eof_received(self) -> bool:
-        return False  # the transport closes itself; connection_lost tells
+        return False  # the transport closes itself and calls connection_lost
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._ping_timer is not None:
@@ -162,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         error = self._reason or self._explain(exc)
         if not self._first_info.done():
             self._first_info.set_exception(error)
-            self._first_info.exception()  # retrieved, so that asyncio does not log it when nobody waits
+            self._first_info.exception()  # mark as retrieved, so that asyncio does not log it
         for waiter in self._pongs:
             if waiter is not None and not waiter.done():
                 waiter.set_exception(error)
@@ -223,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
             self._on_info(frame.payload or b"")
         elif op == OP_ERR:
             self._on_err((frame.payload or b"").decode("utf-8", "replace"))
-        # +OK is only sent in verbose mode, which this client never asks for; other frames are for servers.
+        # +OK is sent in verbose mode only, which this client never requests; other frames are for servers.
 
     def _on_info(self, body: bytes) -> None:
         try:
@@ -253,25 +253,25 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def flush(self) -> None:
-        """Hands everything in the out buffer to the transport, in one write."""
+        """Write the out buffer to the transport in one call."""
         if self._out.size and self._transport is not None:
             self._transport.write(self._out.take())
 
     def write_first(self, data: bytes) -> None:
-        """Writes ahead of the out buffer: what restores a session after a reconnect."""
+        """Write ahead of the out buffer; restores subscriptions after a reconnect."""
         self._write(data)
 
     async def writable(self) -> None:
-        """Returns when the transport takes more; at once when it does already."""
+        """Wait until the transport accepts more data."""
         if self.paused:
             if self._writable is None:
                 self._writable = self._loop.create_future()
             await asyncio.shield(self._writable)
 
     async def ping(self) -> None:
-        """A round trip: everything written before was taken by the server when this returns.
+        """Make a round trip. When it returns, the server has read everything written before.
 
-        Raises DisconnectedError (or why the connection went) when it is lost meanwhile.
+        Raises DisconnectedError, or the cause of the loss, if the connection is lost meanwhile.
         """
         if self._transport is None:
             raise DisconnectedError(f"the connection to {self.url} is gone")
@@ -294,14 +294,14 @@ class Connection(asyncio.BufferedProtocol):
     # --- ending --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes after everything written is sent."""
+        """Close after all written data is sent."""
         self._closing = True
         if self._transport is not None:
             self.flush()
             self._transport.close()
 
     def abort(self, reason: PenstockError) -> None:
-        """Closes now, for a reason that `on_lost` (or the handshake) will tell."""
+        """Close at once. `on_lost`, or the handshake, reports `reason`."""
         if self._reason is None:
             self._reason = reason
         if self._transport is not None:
@@ -309,12 +309,12 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def tls_context(options: Options) -> ssl.SSLContext:
-    """The context of the options, else the system's default one."""
+    """The TLS context in the options, else the system's default."""
     return options.tls if isinstance(options.tls, ssl.SSLContext) else ssl.create_default_context()
 
 
 def tls_hostname(options: Options, url: ServerUrl) -> str:
-    """The name that the server's certificate is checked against."""
+    """The host name to verify the server's certificate against."""
     return options.tls_hostname or url.host
 
 
@@ -326,10 +326,10 @@ async def open_connection(
     credentials: ConnectRequest,
     prove: Prove | None = None,
 ) -> Connection:
-    """Connects and shakes hands; the connection is ready to use when this returns.
+    """Connect, complete the handshake and return the connection.
 
-    Raises OSError when the host can not be reached, AuthorizationError, ServerRefusedError, ProtocolError or
-    DisconnectedError when the handshake fails, DisconnectedError when it takes over connect_timeout.
+    Raises OSError if the host is unreachable, AuthorizationError, ServerRefusedError, ProtocolError or
+    DisconnectedError if the handshake fails, DisconnectedError if it exceeds connect_timeout.
     """
     loop = asyncio.get_running_loop()
     connection = Connection(owner, url, out, options)
@@ -340,7 +340,7 @@ async def open_connection(
             await loop.create_connection(
                 lambda: connection, url.host, url.port, ssl=context, server_hostname=hostname
             )
-            await connection.shake_hands(credentials, prove)
+            await connection.handshake(credentials, prove)
     except TimeoutError:
         error = DisconnectedError(f"{url} did not finish the handshake within {options.connect_timeout:g} s")
         connection.abort(error)

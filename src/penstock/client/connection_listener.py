@@ -1,23 +1,25 @@
-"""What parts of the client are told about the connection: consumers, fetches, publishers."""
+"""Connection events for parts of the client: consumers, fetches, publishers."""
 
 
 class ConnectionListener:
-    """Base of whatever has something under way on a connection. Methods are called from the event loop and
-    must neither block nor raise; those that do not matter to a listener do nothing."""
+    """Base class of parts with requests in flight on a connection.
+
+    Methods are called from the event loop and must neither block nor raise. The defaults do nothing.
+    """
 
     __slots__ = ()
 
     def on_disconnected(self, error: Exception) -> None:
-        """The connection is gone; whatever was under way on it may be lost."""
+        """The connection is lost; requests in flight may be lost."""
 
     def on_reconnected(self) -> None:
-        """There is a new connection and the subscriptions are made again on it."""
+        """A new connection is established and the subscriptions are restored."""
 
     def on_publish_refused(self, subject: str, error: Exception) -> None:
-        """The server does not permit publishes on this subject."""
+        """The server denied publishing to this subject."""
 
     async def on_draining(self) -> None:
-        """The client drains: take nothing new; returns when all that arrived was worked off."""
+        """The client drains: accept nothing new; return when everything received is processed."""
 
     def on_client_closed(self, error: Exception | None) -> None:
-        """There will be no further connection. error: why, None when the user closed the client."""
+        """The client is closed for good. error: the cause, None if the user closed it."""

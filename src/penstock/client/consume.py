@@ -1,16 +1,16 @@
-"""Continuous pulling: a buffer that is kept filled while messages are taken out of it (ADR-37 "Consume").
+"""Continuous pulling into a buffer that is refilled as messages are consumed (ADR-37 "Consume").
 
     async with consumer.consume() as messages:
         async for msg in messages:
             await msg.ack()
 
-Theory of operation: one inbox takes the answers to all pull requests. `PullBudget` says when to ask for more,
-`HeartbeatMonitor` when it is too quiet; this module only does what they say. A pull that ends with an error
-that may pass (leader change, limits, missed heartbeats, lost connection) is told to `on_warning` and pulled
-again; it ends for good only when the consumer is gone or the request can never work.
+Theory of operation: one inbox receives the answers to all pull requests. `PullBudget` decides when to request
+more, `HeartbeatMonitor` when the server is silent for too long; this module acts on their decisions. A
+transient error (leader change, limits, missed heartbeats, lost connection) is reported to `on_warning` and
+the pull is repeated. Consuming ends only if the consumer is deleted or the request can never succeed.
 
-Invariants: a disconnect never ends it; at most max_messages (or max_bytes) are requested and not yet handed
-out, except right after a warning, when what was requested before may still arrive.
+Invariants: a disconnect never ends it; at most max_messages (or max_bytes) are requested and not yet returned
+to the user, except right after a warning, when earlier requests may still be answered.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 JsMessageCallback = Callable[[JsMsg], Awaitable[Any] | None]
 WarningCallback = Callable[[Exception], None]
 
-# After a pull was refused for a reason that may pass, so long until the next: no storm of refusals.
+# Delay before the next pull after a transient rejection.
 REFUSED_WAIT_S = 1.0
 
 
 class Consume(MessageQueue, ConnectionListener):
-    """Made by `Consumer.consume`; it pulls from the moment it is made until it is stopped."""
+    """A continuous pull, created by `Consumer.consume`. It pulls until it is stopped."""
 
     __slots__ = (
         "_budget",
@@ -94,7 +94,7 @@ class Consume(MessageQueue, ConnectionListener):
         self.worker: asyncio.Task[None] | None = None
 
     def start(self, callback: JsMessageCallback | None = None) -> None:
-        """Subscribes and pulls; for `Consumer.consume`."""
+        """Subscribe and start pulling; internal."""
         session = self._session
         session.check_open()
         session.listen(self)
@@ -114,7 +114,7 @@ class Consume(MessageQueue, ConnectionListener):
 
     @property
     def buffered(self) -> int:
-        """Messages that arrived and were not handed out yet."""
+        """Number of received messages not yet returned to the user."""
         return len(self._items)
 
     def __aiter__(self) -> AsyncIterator[JsMsg]:
@@ -146,7 +146,7 @@ class Consume(MessageQueue, ConnectionListener):
         return JsMsg(self._session, raw)
 
     async def _run_callback(self, callback: JsMessageCallback) -> None:
-        """Calls back message by message; a callback that raises is reported and the next message goes on."""
+        """Call the callback for each message; report what it raises and continue."""
         try:
             await call_back_each(self.__anext__, callback, self._session.report_callback)
         except (ClientError, JetStreamError) as error:
@@ -168,7 +168,7 @@ class Consume(MessageQueue, ConnectionListener):
             self._session.send(self._pull_subject, reply, None, encode(request))
 
     def _reset(self) -> None:
-        """No pull is open any more, as far as is known."""
+        """Assume that no pull request is open."""
         self._budget.reset(len(self._items), self._buffered_bytes)
 
     def _pull_later(self) -> None:
@@ -200,10 +200,10 @@ class Consume(MessageQueue, ConnectionListener):
         if kind is StatusKind.HEARTBEAT:
             return
         messages, size = pending_in(raw)
-        self._budget.given_back(messages, size)
+        self._budget.released(messages, size)
         if status == WRONG_PIN:
             self._budget.pin_id = ""
-            if not messages:  # it doesn't say what is left, and none of the pulls with that pin goes on
+            if not messages:  # the status has no counts, and every pull with the old pin has ended
                 self._reset()
         if kind is StatusKind.TERMINAL:
             self._on_terminal(status_error(status, description, self._consumer))
@@ -216,7 +216,7 @@ class Consume(MessageQueue, ConnectionListener):
             self._pull()
 
     def _is_too_large(self, status: int, messages: int, size: int) -> bool:
-        # A pull for the whole buffer that brought nothing because of its size can never bring anything.
+        # A pull for the whole buffer that ended for its size without a message can never succeed.
         return status == 409 and self._budget.counts_bytes and size >= self._budget.options.max_bytes > 0
 
     def _on_terminal(self, error: Exception) -> None:
@@ -245,11 +245,11 @@ class Consume(MessageQueue, ConnectionListener):
     # --- connection events -----------------------------------------------------------------------
 
     def on_disconnected(self, error: Exception) -> None:
-        """Open pulls are gone; silence is no news until the connection is back."""
+        """Open pulls are lost. Stop heartbeat monitoring until the connection is restored."""
         self._monitor.pause()
 
     def on_reconnected(self) -> None:
-        """Pulls anew (the inbox is subscribed again already)."""
+        """Send a new pull request; the inbox subscription is already restored."""
         self._monitor.resume(self._loop.time())
         if self._retry is not None:
             self._retry.cancel()
@@ -258,17 +258,17 @@ class Consume(MessageQueue, ConnectionListener):
         self._pull()
 
     def on_publish_refused(self, subject: str, error: Exception) -> None:
-        """Pulling is not permitted."""
+        """End with the error if pull requests are denied."""
         if subject.encode() == self._pull_subject:
             self._finish(error)
 
     async def on_draining(self) -> None:
-        """Pulls no more, and returns when what arrived was handed out."""
+        """Stop pulling and wait until the user has taken all received messages."""
         await self.drain()
         await self.exhausted()
 
     def on_client_closed(self, error: Exception | None) -> None:
-        """What is buffered can still be read."""
+        """End; buffered messages can still be read."""
         self._finish(error)
 
     # --- ending ----------------------------------------------------------------------------------
@@ -285,12 +285,13 @@ class Consume(MessageQueue, ConnectionListener):
             self._session.unsubscribe(self._subscription)
 
     def stop(self) -> None:
-        """Ends at once. Messages not yet handed out are dropped here; they come again after the ack wait."""
+        """End at once. Buffered messages are dropped; the server redelivers them after the ack wait."""
         self._items.clear()
         self._finish(None)
 
     async def drain(self) -> None:
-        """Pulls no more; iteration ends after what arrived, and a callback has seen it when this returns."""
+        """Stop pulling. Iteration ends after the received messages; with a callback, waits until it has
+        processed them."""
         if not self._ended and self._subscription is not None:
             self._session.send_unsub(self._subscription.sid, 0)
             try:

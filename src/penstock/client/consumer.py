@@ -1,4 +1,4 @@
-"""A consumer's handle (ADR-37): pull once by `fetch` and `next`, continuously by `consume` and `messages`."""
+"""Consumer handle (ADR-37): `fetch` and `next` pull once, `consume` and `messages` continuously."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ DEFAULT_FETCH_EXPIRES_S = 5.0
 
 
 class Consumer:
-    """Made by `Stream.consumer`, `create_consumer` and their like."""
+    """A consumer of a stream, returned by `Stream.consumer`, `create_consumer` and similar methods."""
 
     def __init__(self, js: JetStream, info: ConsumerInfo) -> None:
         self._js = js
         self._info = info
         self.name = info.name
         self.stream_name = info.stream_name
-        self._pins: dict[str, str] = {}  # group -> what fetches of this handle are pinned by
+        self._pins: dict[str, str] = {}  # priority group -> pin id for fetches of this handle
         self.pull_subject = f"{js.prefix}.CONSUMER.MSG.NEXT.{self.stream_name}.{self.name}".encode()
 
     def __repr__(self) -> str:
@@ -50,38 +50,37 @@ class Consumer:
 
     @property
     def cached_info(self) -> ConsumerInfo:
-        """The info seen last, without asking the server."""
+        """The latest known info, without a request."""
         return self._info
 
     async def info(self) -> ConsumerInfo:
-        """Configuration and state, fresh. Raises ConsumerNotFoundError."""
+        """Request configuration and state. Raises ConsumerNotFoundError."""
         endpoint = f"CONSUMER.INFO.{self.stream_name}.{self.name}"
         self._info = consumer_info(await self._js.call(ConsumerInfoResponse, endpoint))
         return self._info
 
     async def delete(self) -> None:
-        """Deletes the consumer and its state. Raises ConsumerNotFoundError."""
+        """Delete the consumer and its state. Raises ConsumerNotFoundError."""
         await self._js.call(SuccessResponse, f"CONSUMER.DELETE.{self.stream_name}.{self.name}")
 
     async def reset(self, seq: int = 0) -> int:
-        """Delivers again from stream sequence `seq` on, or from after the ack floor when it is 0; what was
-        delivered and not acked is forgotten. Returns the sequence it goes on with.
+        """Reset delivery to stream sequence `seq`, or after the ack floor if 0. Clears pending acks.
 
-        Raises ConsumerNotFoundError, and JetStreamApiError (10204) for a sequence that the consumer's deliver
-        policy doesn't reach.
+        Returns the next sequence to deliver. Raises ConsumerNotFoundError, and JetStreamApiError (10204) for
+        a sequence that the consumer's deliver policy excludes.
         """
         endpoint = f"CONSUMER.RESET.{self.stream_name}.{self.name}"
         try:
             answer = await self._js.call(ConsumerResetResponse, endpoint, ConsumerResetRequest(seq=seq))
         except RequestTimeoutError:
-            await self.info()  # nothing answers for a consumer that is not there, and this says so
+            await self.info()  # a missing consumer does not answer; this raises
             raise
         return answer.reset_seq
 
     async def unpin(self, group: str) -> None:
-        """Frees a priority group of the client pinned to it (policy pinned_client): the next pull is pinned.
+        """Unpin the client of a priority group (policy pinned_client); the next pull gets the pin (ADR-42).
 
-        Raises ConsumerNotFoundError, and JetStreamApiError (10160) when there is no such group.
+        Raises ConsumerNotFoundError, and JetStreamApiError (10160) for an unknown group.
         """
         endpoint = f"CONSUMER.UNPIN.{self.stream_name}.{self.name}"
         await self._js.call(ConsumerUnpinResponse, endpoint, ConsumerUnpinRequest(group=group))
@@ -98,15 +97,14 @@ class Consumer:
         no_wait: bool = False,
         priority: PriorityOptions = NO_PRIORITY,
     ) -> Fetch:
-        """Up to max_messages, or messages up to max_bytes together, as they come within `expires` seconds.
+        """Pull up to max_messages messages, or up to max_bytes, within `expires` seconds.
 
-        Await the result for a list, or iterate it. heartbeat: seconds; the server then shows that it is
-        alive (default: a quarter of expires when that is above 30 s). no_wait: only what is there now.
-        priority: for consumers with priority groups; what the server pins this client by is kept in this
-        handle and sent again.
+        Await the result for a list, or iterate it. heartbeat: interval of idle heartbeats in seconds
+        (default: a quarter of `expires` if that is above 30 s, else none). no_wait: only messages available
+        now. priority: for consumers with priority groups; this handle keeps the pin id and sends it again.
 
-        Raises MisuseError for options that exclude each other; awaiting or iterating raises PullError when
-        the server refuses the pull, ConsumerGoneError, DisconnectedError.
+        Raises MisuseError for contradictory options. Awaiting or iterating raises PullError if the server
+        rejects the pull, ConsumerGoneError, DisconnectedError.
         """
         if (max_messages is None) == (max_bytes is None):
             raise MisuseError("fetch takes max_messages or max_bytes: one of them, not both")
@@ -134,7 +132,7 @@ class Consumer:
     def fetch_bytes(
         self, max_bytes: int, *, expires: float = DEFAULT_FETCH_EXPIRES_S, heartbeat: float | None = None
     ) -> Fetch:
-        """`fetch` bounded by size: subjects, ack subjects, headers and payloads count."""
+        """`fetch` bounded by size in bytes: subjects, ack subjects, headers and payloads count."""
         return self.fetch(max_bytes=max_bytes, expires=expires, heartbeat=heartbeat)
 
     async def next(
@@ -144,8 +142,8 @@ class Consumer:
         heartbeat: float | None = None,
         priority: PriorityOptions = NO_PRIORITY,
     ) -> JsMsg:
-        """One message, pulled when called. Raises RequestTimeoutError when none comes within `expires`
-        seconds, and what `fetch` raises."""
+        """Pull one message. Raises RequestTimeoutError if none arrives within `expires` seconds, and what
+        `fetch` raises."""
         msgs = await self.fetch(1, expires=expires, heartbeat=heartbeat, priority=priority)
         if not msgs:
             text = f"consumer {self.name!r} had no message within {expires:g} s"
@@ -167,18 +165,18 @@ class Consumer:
         priority: PriorityOptions = NO_PRIORITY,
         on_warning: WarningCallback | None = None,
     ) -> Consume:
-        """Messages without end, pulled ahead into a buffer.
+        """Consume messages continuously through a prefetch buffer.
 
-        Iterate the result, or give a callback (a function or coroutine function), which gets one message
-        after the other. Use it in `async with`, or end it by `stop` or `drain`.
+        Iterate the result, or pass a callback (function or coroutine function), which is called for one
+        message at a time. Use it in `async with`, or end it with `stop` or `drain`.
 
-        max_messages: size of the buffer (default 500), or max_bytes. threshold_*: pull again when so much is
-        left (default half). expires: seconds a pull stays open (default 30, at least 1). heartbeat: seconds
-        (default half of expires). on_warning: told of refused pulls and missed heartbeats; default the
+        max_messages: buffer size (default 500), or max_bytes. threshold_*: pull again when so much is left
+        (default half). expires: seconds a pull stays open (default 30, at least 1). heartbeat: seconds
+        (default half of expires). on_warning: called with rejected pulls and missed heartbeats; default the
         client's on_error.
 
-        Raises MisuseError for options out of bounds. Iterating raises ConsumerGoneError when the consumer is
-        deleted and PullError when pulling can not work; lost connections only pause it.
+        Raises MisuseError for options out of range. Iterating raises ConsumerGoneError if the consumer is
+        deleted and PullError if pulling cannot succeed. A lost connection only pauses it.
         """
         options = consume_options(
             max_messages=max_messages,

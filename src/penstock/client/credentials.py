@@ -1,7 +1,8 @@
-"""Who the client says it is where servers ask for more than a password: keys, tokens, credentials files.
+"""Client credentials beyond passwords: nkeys, JWTs, credentials files, callbacks.
 
-Files are read, and callbacks called, anew for each connection: what was renewed meanwhile is used. What can't
-be used is a CredentialsError before a server is asked; while reconnecting it counts like a refusal.
+Files are read and callbacks called for each connection, so renewed credentials take effect. Unusable
+credentials raise CredentialsError before the connection attempt; while reconnecting this counts as a failed
+authorization.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 TokenCallback = Callable[[], "str | Awaitable[str]"]
 SignatureCallback = Callable[[str], "bytes | Awaitable[bytes]"]
 Prove = Callable[[str], Awaitable[dict[str, str]]]
-"""Fields of CONNECT for the nonce of INFO."""
+"""Returns the CONNECT fields that prove the identity, given the nonce in INFO."""
 Given = TypeVar("Given")
 
 
 async def load(options: Options) -> Prove | None:
-    """What the options say to prove with, read now; None when passwords and the like are all there is.
+    """Read the credentials in the options; None if they need no proof (passwords, tokens).
 
     Raises CredentialsError.
     """
@@ -46,8 +47,8 @@ async def load(options: Options) -> Prove | None:
     return prove
 
 
-async def proven(request: ConnectRequest, prove: Prove, nonce: str) -> ConnectRequest:
-    """The CONNECT with the proof. Raises CredentialsError."""
+async def with_proof(request: ConnectRequest, prove: Prove, nonce: str) -> ConnectRequest:
+    """CONNECT with the proof added. Raises CredentialsError."""
     try:
         return msgspec.structs.replace(request, **await prove(nonce))
     except MisuseError as error:
@@ -57,7 +58,7 @@ async def proven(request: ConnectRequest, prove: Prove, nonce: str) -> ConnectRe
 def _proof(options: Options) -> Proof | None:
     if options.nkey_seed is options.nkey_seed_file is options.credentials is None:
         return None
-    from penstock.protocol.jwt import parse_token  # most clients have no keys
+    from penstock.protocol.jwt import parse_token  # rarely needed, so imported late
     from penstock.protocol.proofs import from_credentials, from_seed, from_token
 
     if options.nkey_seed is not None:

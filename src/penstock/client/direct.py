@@ -1,7 +1,7 @@
-"""Direct gets: stored messages without a consumer, from any replica (ADR-31).
+"""Direct gets: read stored messages without a consumer, from any replica (ADR-31).
 
-A single get is an ordinary request. A batch is answered by many messages on one inbox, each telling how many
-are still to come, and an end marker (204). Rejected: single gets in a loop (a round trip per message).
+A single get is an ordinary request. A batch is answered by many messages on one inbox, each with the number
+of remaining ones, and an end marker (204). Rejected: single gets in a loop (a round trip per message).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from penstock.protocol.subjects import has_wildcard
 if TYPE_CHECKING:
     from penstock.client.jetstream import JetStream
 
-# Messages per request of a batch: enough to hide the round trip, little enough to hold in memory.
+# Messages per batch request: hides the round trip at a moderate use of memory.
 DIRECT_BATCH = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as the stream keeps it. time_ns: when it was stored, ns since 1970."""
+    """A message in a stream. time_ns: store time, nanoseconds since 1970 UTC."""
 
     stream: str
     subject: str
@@ -48,16 +48,16 @@ class StoredMessage:
 
     @property
     def time(self) -> datetime:
-        """When it was stored, in UTC, to the microsecond."""
+        """Store time in UTC, with microseconds."""
         seconds, rest = divmod(self.time_ns, NS_PER_S)
         return datetime.fromtimestamp(seconds, tz=UTC) + timedelta(microseconds=rest // 1000)
 
 
 async def _unanswered(js: JetStream, stream: str, subject: str) -> JetStreamError:
-    """Why no server answers direct gets of this stream: a 503 alone does not say.
+    """The reason for a 503 to a direct get, found by requesting the stream's info.
 
-    Asks for the stream's info. Returns StreamNotFoundError, JetStreamNotEnabledError,
-    DirectGetNotAllowedError, or whatever else that request fails with.
+    Returns StreamNotFoundError, JetStreamNotEnabledError, DirectGetNotAllowedError, or another error of that
+    request.
     """
     try:
         info = await js.stream_info(stream)
@@ -74,7 +74,7 @@ async def _unanswered(js: JetStream, stream: str, subject: str) -> JetStreamErro
 
 
 async def direct_get(js: JetStream, stream: str, request: MsgGetRequest) -> StoredMessage:
-    """One message.
+    """Get one message.
 
     Raises MessageNotFoundError, StreamNotFoundError, DirectGetNotAllowedError, and what requests raise.
     """
@@ -92,10 +92,10 @@ async def direct_get(js: JetStream, stream: str, request: MsgGetRequest) -> Stor
 async def direct_batch(
     js: JetStream, stream: str, request: MsgGetRequest
 ) -> AsyncIterator[tuple[StoredMessage, int]]:
-    """Messages of one batch, each with the number that follow it in the stream.
+    """Yield the messages of one batch, each with the number of messages pending after it.
 
-    A batch without messages is empty, not an error. Raises StreamNotFoundError, DirectGetNotAllowedError,
-    JetStreamApiError for a refused request, RequestTimeoutError when the answers stop before the end marker.
+    An empty batch is not an error. Raises StreamNotFoundError, DirectGetNotAllowedError, JetStreamApiError
+    for a rejected request, RequestTimeoutError if the answers stop before the end marker.
     """
     session = js.session
     subject = f"{js.prefix}.DIRECT.GET.{stream}"
@@ -122,7 +122,7 @@ async def direct_batch(
 
 
 def stored_message(raw: RawMessage, request: str) -> StoredMessage:
-    """The message in the answer to a direct get (ADR-31).
+    """Decode the answer to a direct get (ADR-31).
 
     Raises MessageNotFoundError for a 404, JetStreamApiError for any other status.
     """

@@ -1,17 +1,17 @@
-"""Fast ingest (ADR-50): one batch of any size, with flow control by the server instead of an ack a message.
+"""Fast ingest (ADR-50): a batch of any size, with flow control by the server instead of per-message acks.
 
     async with js.fast_ingest("sensors.a", gap="ok") as batch:
         for reading in readings:
             await batch.add(payload=reading)
         ack = await batch.commit_eob()
 
-With gap="fail" the stored messages are exactly the first `ack.count` ones, in order; a lost or refused
-message ends the batch. With gap="ok" lost and refused messages are told (`on_gap`, `on_error`) and the rest
-goes on.
+With gap="fail" the stored messages are exactly the first `ack.count` ones, in order; a lost or rejected
+message ends the batch. With gap="ok" lost and rejected messages are reported (`on_gap`, `on_error`) and the
+batch continues.
 
-How much may be under way is decided in protocol/flow.py. Answers come on an inbox of the batch's own, which
-is left when it ends, so that a server need not send what nobody reads. A ping goes out when answers are late,
-when nothing was sent for a while (the server forgets a batch after ten seconds), and after a reconnect.
+protocol/flow.py decides how many messages may be in flight. Each batch has its own inbox and unsubscribes
+from it when it ends. A ping is sent when answers are late, when nothing was sent for a while (the server
+abandons a batch after ten seconds of silence), and after a reconnect.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
-from penstock.client.client_session import RELIEF_BYTES
+from penstock.client.client_session import FLUSH_BYTES
 from penstock.client.connection_listener import ConnectionListener
 from penstock.client.message import Payload, RawMessage, encode_payload
-from penstock.client.nuid import new_nuid
 from penstock.client.payloads import Payloads, runs_of
 from penstock.client.publishing import PublishOptions, encode_publish_headers
-from penstock.client.requests import is_no_responders
+from penstock.client.requests import is_no_responders, new_nuid
 from penstock.errors import (
     BatchEndedError,
     ClientError,
@@ -61,19 +60,19 @@ log = logging.getLogger("penstock.client")
 
 FLOW = 100
 OUTSTANDING_ACKS = 2
-KEEP_ALIVE_S = 3.0  # the server forgets a batch it hasn't heard of for ten seconds
+KEEP_ALIVE_S = 3.0  # the server abandons a batch after ten seconds of silence
 
 
 class FastPubAck(NamedTuple):
-    """batch_sequence: of the message just added. ack_sequence: the highest one the server has confirmed; with
-    gap="fail" everything up to it is stored."""
+    """batch_sequence: of the added message. ack_sequence: the highest acked one; with gap="fail" everything
+    up to it is stored."""
 
     batch_sequence: int
     ack_sequence: int
 
 
 class FastIngest(ConnectionListener):
-    """Made by `JetStream.fast_ingest`; use it in `async with`, and end it by `commit` or `commit_eob`."""
+    """Created by `JetStream.fast_ingest`. Use it in `async with` and end it with `commit` or `commit_eob`."""
 
     def __init__(
         self,
@@ -115,17 +114,17 @@ class FastIngest(ConnectionListener):
 
     @property
     def acked(self) -> int:
-        """The highest batch sequence the server has confirmed."""
+        """The highest acked batch sequence."""
         return self._flow.acked
 
     @property
     def sent(self) -> int:
-        """The highest batch sequence used."""
+        """The highest batch sequence sent."""
         return self._flow.sent
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """What the server told about lost messages, as (sequence before the gap, sequence after it)."""
+        """Gaps the server reported, as (batch sequence before the gap, batch sequence after it)."""
         return [(gap.last_seq, gap.seq) for gap in self._flow.gaps]
 
     # --- adding --------------------------------------------------------------------------------
@@ -133,13 +132,13 @@ class FastIngest(ConnectionListener):
     async def add(
         self, subject: str | None = None, payload: Payload = b"", **options: Unpack[PublishOptions]
     ) -> FastPubAck:
-        """Publishes one message of the batch; waits only for flow control.
+        """Publish one message of the batch; waits only for flow control.
 
-        subject: the batch's own when None. options as for `JetStream.publish`.
+        subject: default the batch's subject. options: as for `JetStream.publish`.
 
-        Raises BatchEndedError when the server ended the batch, the JetStreamApiError of a refused first
-        message (BatchNotEnabledError, ...), NoStreamError, PublishNotAckedError when no answers come,
-        InvalidSubjectError, MaxPayloadError (before a batch sequence is used), ConnectionClosedError.
+        Raises BatchEndedError if the server ended the batch, the JetStreamApiError that rejects the first
+        message (BatchNotEnabledError, ...), NoStreamError, PublishNotAckedError if answers are missing,
+        InvalidSubjectError, MaxPayloadError (no batch sequence is used), ConnectionClosedError.
         """
         encoded = self._encoded(subject)
         header = encode_publish_headers(options) if options else b""
@@ -153,15 +152,15 @@ class FastIngest(ConnectionListener):
         self._send(encoded, header, body, seq, operation)
         if seq == 1:
             await self._until_room()
-        elif self._session.out.size >= RELIEF_BYTES:
-            await self._session.relieve()
+        elif self._session.out.size >= FLUSH_BYTES:
+            await self._session.flush_output()
         return FastPubAck(seq, self._flow.acked)
 
     async def add_many(self, payloads: Iterable[bytes] | Any, subject: str | None = None) -> FastPubAck:
-        """Publishes many payloads to one subject, without a Python step for each.
+        """Publish many payloads to one subject, encoded in compiled code.
 
         payloads: an iterable of bytes, or an Arrow array or chunked array of binary or string type (without
-        nulls). Raises what `add` raises; what came before a payload that is too large is sent.
+        nulls). Raises what `add` raises; messages before a payload that is too large are sent.
         """
         encoded = self._encoded(subject)
         for run in runs_of(payloads):
@@ -187,20 +186,21 @@ class FastIngest(ConnectionListener):
                 self._sent_at = session.loop.time()
                 at += wrote
                 session.schedule_flush()
-            elif session.out.size < RELIEF_BYTES:
+            elif session.out.size < FLUSH_BYTES:
                 raise MaxPayloadError(len(payloads[at]), session.max_payload)
-            if session.out.size >= RELIEF_BYTES:
-                await session.relieve()
+            if session.out.size >= FLUSH_BYTES:
+                await session.flush_output()
 
     # --- the end -------------------------------------------------------------------------------
 
     async def commit(
         self, subject: str | None = None, payload: Payload = b"", **options: Unpack[PublishOptions]
     ) -> PubAck:
-        """Stores one last message and ends the batch. Returns the pub ack: `seq` of the last message in the
-        stream, `batch`, and `count` of messages taken.
+        """Store one last message and end the batch.
 
-        Raises what `add` raises; PublishNotAckedError when it stays unknown whether the commit arrived.
+        Returns the pub ack: `seq` of the last message in the stream, `batch`, and the `count` of stored
+        messages. Raises what `add` raises, and PublishNotAckedError if it is unknown whether the commit
+        arrived.
         """
         header = encode_publish_headers(options) if options else b""
         body = payload if type(payload) is bytes else encode_payload(payload)
@@ -208,7 +208,7 @@ class FastIngest(ConnectionListener):
         return await self._end(self._encoded(subject), header, body, Operation.COMMIT)
 
     async def commit_eob(self) -> PubAck:
-        """Ends the batch with what was added. Raises what `commit` raises, MisuseError for an empty batch."""
+        """End the batch without another message. Raises what `commit` raises, MisuseError if it is empty."""
         if not self._flow.sent:
             raise MisuseError("nothing was added: a batch that ends without a last message needs another one")
         return await self._end(self._first_subject, b"", b"", Operation.EOB)
@@ -232,7 +232,7 @@ class FastIngest(ConnectionListener):
         return ack
 
     def abort(self) -> None:
-        """Gives the batch up: what the server has stored stays stored."""
+        """Abandon the batch. Messages that the server has stored remain stored."""
         self._leave()
 
     async def __aenter__(self) -> FastIngest:
@@ -245,7 +245,7 @@ class FastIngest(ConnectionListener):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Aborts when the block raised. Raises MisuseError when it forgot to commit."""
+        """Abort if the block raised. Raises MisuseError if it was neither committed nor aborted."""
         forgotten = kind is None and not self._done and self._flow.sent > 0
         self._leave()
         if forgotten:
@@ -343,17 +343,17 @@ class FastIngest(ConnectionListener):
         self._flow.on_answer(answer)
         if isinstance(answer, FlowAck):
             if self._flow.acked > acked:
-                self._tell(self._on_ack, self._flow.acked)
+                self._notify(self._on_ack, self._flow.acked)
         elif isinstance(answer, BatchGap):
-            self._tell(self._on_gap, answer.last_seq, answer.seq)
+            self._notify(self._on_gap, answer.last_seq, answer.seq)
         elif isinstance(answer, BatchRefused):
             subject = self._first_subject.decode("utf-8", "replace")
-            self._tell(self._on_error, answer.seq, batch_exception(answer.error, subject))
+            self._notify(self._on_error, answer.seq, batch_exception(answer.error, subject))
         if self._commit is not None and not self._flow.is_over and self._flow.lost_commit(raw[1], answer):
             self._send_commit()
         self._wake()
 
-    def _tell(self, callback: Callable[..., object] | None, *arguments: object) -> None:
+    def _notify(self, callback: Callable[..., object] | None, *arguments: object) -> None:
         if callback is not None:
             try:
                 callback(*arguments)
@@ -361,7 +361,7 @@ class FastIngest(ConnectionListener):
                 log.exception("batch %s: a callback raised", self.id)
 
     def _send_commit(self) -> None:
-        """The commit was lost in a gap that doesn't end the batch: it goes out again as a new message."""
+        """Send the commit again as a new message, after it was lost in a gap that does not end the batch."""
         assert self._commit is not None
         subject, header, body, operation = self._commit
         self._send(subject, header, body, self._flow.take(), operation)
@@ -373,7 +373,7 @@ class FastIngest(ConnectionListener):
         self._timer = self._session.loop.call_later(pause, self._on_timer)
 
     def _on_timer(self) -> None:
-        """Late answers are asked for; a batch that rests is kept alive."""
+        """Ping if answers are late or the batch is idle; fail the batch after the timeout."""
         session = self._session
         now = session.loop.time()
         waits = self._waiter is not None
@@ -398,18 +398,18 @@ class FastIngest(ConnectionListener):
     # --- connection events -----------------------------------------------------------------------
 
     def on_reconnected(self) -> None:
-        """What was under way may be lost: the server says so when asked."""
+        """Ping: the server then reports whether messages in flight were lost."""
         self._heard_at = self._session.loop.time()
         self._ping()
         self._wake()
 
     def on_publish_refused(self, subject: str, error: Exception) -> None:
-        """Nothing on this subject will be answered."""
+        """Fail the batch if its subject is denied."""
         if subject == self._first_subject.decode("utf-8", "replace"):
             self._error = error
             self._wake()
 
     def on_client_closed(self, error: Exception | None) -> None:
-        """Nothing more will be said."""
+        """Fail the batch: no further answers can arrive."""
         self._error = ConnectionClosedError(f"the client closed: {error}" if error else "the client closed")
         self._wake()

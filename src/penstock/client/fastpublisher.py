@@ -1,19 +1,19 @@
-"""The windowed publisher over fast ingest (ADR-50): the same use, flow acks in place of an ack a publish.
+"""A windowed publisher over fast ingest (ADR-50), with flow acks instead of per-message acks.
 
     async with js.publisher(fast=True) as publisher:
         for order in orders:
             await publisher.publish("orders.new", order)
-    # here every message is stored, or PublishFailedError told which were not
+    # here every message is stored; otherwise PublishFailedError lists those that are not
 
-Theory of operation: publishes go into a fast batch that allows gaps, so that one lost or refused message ends
-nothing. A flow ack settles every publish before it. A flush (leaving the block, too) commits the batch, whose
-pub ack settles the rest; the next publish begins another batch. So does awaiting a single publish: nothing
-else would make the server ack it by itself.
+Theory of operation: publishes go into a fast batch that allows gaps, so that a lost or rejected message does
+not end it. A flow ack completes every publish before it. A flush, also at the end of the block, commits the
+batch; its pub ack completes the rest, and the next publish begins another batch. Awaiting a single publish
+flushes too, because the server does not ack single messages of a batch.
 
-Invariants: `_waiting` is in the order of batch sequences; every publish is settled once. What was lost is
-told as a failure, and so is the message before it when the server doesn't say whether it came: as not acked.
-The stream sequence of single messages is not told by flow acks: those acks have `seq` 0, the batch, and the
-place in it as `count`.
+Invariants: `_waiting` is ordered by batch sequence; every publish completes once. A lost message fails as not
+acked, as does the message before a gap if the server does not report whether it arrived. Flow acks do not
+carry stream sequences: the acks of single messages have `seq` 0, the batch id, and the batch sequence as
+`count`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OUTSTANDING_ACKS = 2
 
 
 class FastPendingAck(PendingAck):
-    """A publish under way in a fast batch. Awaiting it commits the batch."""
+    """A publish in flight in a fast batch. Awaiting it commits the batch."""
 
     __slots__ = ("_ack", "_publisher", "seq")
 
@@ -59,7 +59,7 @@ class FastPendingAck(PendingAck):
         return self._ack is not None or self._error is not None
 
     def result(self) -> PubAck:
-        """The ack (`batch`, and the place in it as `count`); raises why there is none."""
+        """The ack (`batch`, and the batch sequence as `count`). Raises the error if it failed."""
         if self._ack is not None:
             return self._ack
         if self._error is None:
@@ -71,15 +71,15 @@ class FastPendingAck(PendingAck):
             yield from self._publisher.flush().__await__()
         return self.result()
 
-    def acked(self, ack: PubAck) -> None:
-        """It is stored; for the publisher."""
+    def complete_with(self, ack: PubAck) -> None:
+        """Complete with an ack; internal."""
         self._ack = ack
 
 
 class FastPublisher(PublishStats):
-    """Made by `JetStream.publisher(fast=True)`; use it in `async with`.
+    """Created by `JetStream.publisher(fast=True)`. Use it in `async with`.
 
-    acked and failed count what is done; `pending` what is under way.
+    acked, failed: completed publishes. pending: publishes in flight.
     """
 
     def __init__(self, session: ClientSession, *, window: int, timeout: float) -> None:
@@ -87,11 +87,11 @@ class FastPublisher(PublishStats):
         self._flow = min(max(1, window // OUTSTANDING_ACKS), FLOW_MAX)
         self._batch: FastIngest | None = None
         self._waiting: deque[FastPendingAck] = deque()
-        # What was said of a message before publish() had an entry for it: (first, end, error).
+        # Failures that arrived before publish() had appended the entry: (first, end, error).
         self._early: list[tuple[int, int, Exception]] = []
-        self._turn = asyncio.Lock()  # batches begin and end one at a time
+        self._batch_lock = asyncio.Lock()  # batches begin and end one at a time
         self._entered = False
-        self._left = False
+        self._exited = False
 
     @property
     def pending(self) -> int:
@@ -101,14 +101,14 @@ class FastPublisher(PublishStats):
     async def publish(
         self, subject: str, payload: Payload = b"", **options: Unpack[PublishOptions]
     ) -> FastPendingAck:
-        """Publishes; waits only for flow control, the socket or the connection.
+        """Publish; waits only for flow control, the socket or the connection.
 
-        options as for `Publisher.publish`. Raises InvalidSubjectError, MaxPayloadError, NoStreamError,
-        ConnectionClosedError, and BatchNotEnabledError where the stream takes no fast batches.
+        options: as for `Publisher.publish`. Raises InvalidSubjectError, MaxPayloadError, NoStreamError,
+        ConnectionClosedError, and BatchNotEnabledError if the stream does not allow fast batches.
         """
-        if not self._entered or self._left:
+        if not self._entered or self._exited:
             raise MisuseError("a publisher works inside of `async with js.publisher(fast=True) as publisher`")
-        async with self._turn:
+        async with self._batch_lock:
             self._early.clear()
             while True:
                 batch = self._batch if self._batch is not None else await self._begin()
@@ -128,8 +128,8 @@ class FastPublisher(PublishStats):
             return pending
 
     async def flush(self) -> None:
-        """Returns when nothing is under way any more; failures are told at the exit, or by `PendingAck`."""
-        async with self._turn:
+        """Wait until nothing is in flight. Failures are raised at exit, or by awaiting a `PendingAck`."""
+        async with self._batch_lock:
             batch = self._batch
             if batch is None:
                 return
@@ -156,7 +156,7 @@ class FastPublisher(PublishStats):
         return batch
 
     def _end(self, ack: PubAck | None, error: Exception | None) -> None:
-        """The batch is over, with its pub ack or without: everything under way is settled."""
+        """End the batch, with or without its pub ack, and complete every publish in flight."""
         batch = self._batch
         assert batch is not None
         if ack is not None and ack.batch:
@@ -172,15 +172,15 @@ class FastPublisher(PublishStats):
         batch_id = self._batch.id if self._batch is not None else ""
         waiting = self._waiting
         while waiting and waiting[0].seq <= acked:
-            self._settle(waiting.popleft(), batch_id)
+            self._complete(waiting.popleft(), batch_id)
 
-    def _settle(self, pending: FastPendingAck, batch_id: str) -> None:
+    def _complete(self, pending: FastPendingAck, batch_id: str) -> None:
         if not pending.done():
             self.acked += 1
-            pending.acked(PubAck(batch=batch_id, count=pending.seq))
+            pending.complete_with(PubAck(batch=batch_id, count=pending.seq))
 
     def _on_gap(self, last_seq: int, seq: int) -> None:
-        # Servers differ in whether the first of these came; what is settled already is not asked again.
+        # Servers differ in whether the first of these arrived. Completed publishes are not changed.
         text = f"messages {last_seq} to {seq - 1} of a batch got lost on their way, or all but the first"
         self._fail_range(last_seq, seq, PublishNotAckedError(text))
 
@@ -208,6 +208,6 @@ class FastPublisher(PublishStats):
         return self
 
     def _stop(self) -> None:
-        self._left = True
+        self._exited = True
         if self._batch is not None:
             self._end(None, ClientError("the publisher was left before"))

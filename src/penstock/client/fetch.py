@@ -3,12 +3,12 @@
     msgs = await consumer.fetch(100, expires=2)            # a list
     async for msg in consumer.fetch(100, expires=2): ...   # as they come
 
-Whoever leaves the iteration early calls `stop`, or uses the fetch in `async with`: else it goes on receiving.
+To leave the iteration early, call `stop` or use the fetch in `async with`; otherwise it keeps receiving.
 
-It ends when everything asked for came, when the server says the pull is over, or, should the server say
-nothing, a moment after its expiry. Invariant: the pull request is sent when the fetch is first awaited or
-iterated, and once. Rejected: sharing one inbox among fetches (an abandoned fetch would go on receiving, and
-its messages would wait for their ack wait to pass).
+It ends when all requested messages have arrived, when the server ends the pull, or, if the server is silent,
+shortly after its expiry. Invariant: the pull request is sent once, when the fetch is first awaited or
+iterated. Rejected: sharing one inbox among fetches (an abandoned fetch would keep receiving, and its messages
+would be redelivered only after the ack wait).
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ if TYPE_CHECKING:
     from penstock.client.client_session import ClientSession
     from penstock.client.subscription import Subscription
 
-# The server ends a pull; the client only steps in when nothing was heard so long after the expiry.
+# The server ends a pull. The client gives up if it heard nothing for this long after the expiry.
 GRACE_S = 5.0
 WRONG_PIN = 423
 
 
 class Fetch(MessageQueue, ConnectionListener):
-    """Made by `Consumer.fetch`. Await it for a list, or iterate it; each once.
+    """A single pull, created by `Consumer.fetch`. Await it for a list, or iterate it, once.
 
-    As a list it raises an error only when no message came; iterating raises it after the last message.
+    Awaiting raises an error only if no message arrived; iterating raises it after the last message.
     """
 
     __slots__ = (
         "_consumer",
-        "_left",
         "_monitor",
         "_over_at",
         "_pins",
         "_pull_subject",
+        "_remaining",
         "_request",
         "_session",
         "_subscription",
@@ -72,7 +72,7 @@ class Fetch(MessageQueue, ConnectionListener):
         consumer: str,
         pins: dict[str, str] | None = None,
     ) -> None:
-        """pins: group -> what the server pinned this client by (ADR-42); read and kept up here."""
+        """pins: priority group -> pin id (ADR-42); read and updated."""
         super().__init__(session.loop)
         self._session = session
         self._pull_subject = pull_subject
@@ -80,7 +80,7 @@ class Fetch(MessageQueue, ConnectionListener):
         self._pins = {} if pins is None else pins
         self._over_at = 0.0  # loop time at which the pull expires
         self._consumer = consumer
-        self._left = request.batch
+        self._remaining = request.batch
         self._subscription: Subscription | None = None
         self._monitor: HeartbeatMonitor | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -119,7 +119,7 @@ class Fetch(MessageQueue, ConnectionListener):
         return msgs
 
     async def ended(self) -> None:
-        """Returns when no further message will come."""
+        """Wait until no further message can arrive."""
         while not self._ended:
             await self._wait()
 
@@ -130,7 +130,7 @@ class Fetch(MessageQueue, ConnectionListener):
         self.stop()
 
     def stop(self) -> None:
-        """Gives up the rest; what arrived can still be iterated."""
+        """Cancel the pull; received messages can still be iterated."""
         self._finish(None)
 
     # --- the pull ------------------------------------------------------------------------------
@@ -169,8 +169,8 @@ class Fetch(MessageQueue, ConnectionListener):
             if pin_id:
                 self._pins[self._request.group] = pin_id.decode()
         self._items.append(raw)
-        self._left -= 1
-        if self._left <= 0:
+        self._remaining -= 1
+        if self._remaining <= 0:
             self._finish(None)
         elif self._getters:
             self._wake()
@@ -183,11 +183,11 @@ class Fetch(MessageQueue, ConnectionListener):
             self._pull_without_pin(raw)
             return
         refused = kind is StatusKind.TERMINAL or status == 503 or description.lower().startswith("exceeded")
-        # A change of leader or a shutdown ends the pull early; the next one finds out how things are.
+        # A leader change or a shutdown ends the pull early without an error; the next pull may succeed.
         self._finish(status_error(status, description, self._consumer) if refused else None)
 
     def _pull_without_pin(self, raw: RawMessage) -> None:
-        """The pin went to another client: asks for the rest as whoever waits for its turn."""
+        """Pull the rest without a pin id, after another client was pinned."""
         request = self._request
         if self._pins.get(request.group) == request.id:
             del self._pins[request.group]
@@ -201,7 +201,7 @@ class Fetch(MessageQueue, ConnectionListener):
         self._request = structs.replace(
             request,
             id="",
-            batch=self._left,
+            batch=self._remaining,
             max_bytes=(bytes_left or request.max_bytes) if request.max_bytes else 0,
             expires=0 if request.no_wait else left_ns,
         )
@@ -231,18 +231,18 @@ class Fetch(MessageQueue, ConnectionListener):
     # --- connection events -----------------------------------------------------------------------
 
     def on_disconnected(self, error: Exception) -> None:
-        """The pull is lost with the connection."""
+        """End with the error: the pull is lost with the connection."""
         self._finish(error)
 
     async def on_draining(self) -> None:
-        """What arrived stays; the rest of the pull is given up."""
+        """End; received messages can still be read."""
         self._finish(None)
 
     def on_publish_refused(self, subject: str, error: Exception) -> None:
-        """Pulling is not permitted."""
+        """End with the error if pull requests are denied."""
         if subject.encode() == self._pull_subject:
             self._finish(error)
 
     def on_client_closed(self, error: Exception | None) -> None:
-        """Nothing more can come."""
+        """End: no further messages can arrive."""
         self._finish(error)

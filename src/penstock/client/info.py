@@ -6,7 +6,7 @@ from penstock.errors import ProtocolError
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server says of itself (INFO); fields it leaves out have their zero value."""
+    """INFO of a server. Missing fields have their zero value."""
 
     server_id: str = ""
     server_name: str = ""
@@ -31,7 +31,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """CONNECT. Credentials that are not used stay empty texts, which servers ignore."""
+    """CONNECT of the client. Unused credentials are empty strings, which servers ignore."""
 
     verbose: bool = False
     pedantic: bool = False
@@ -57,7 +57,7 @@ _connect_encoder = msgspec.json.Encoder()
 
 
 def decode_info(body: bytes) -> ServerInfo:
-    """Reads an INFO body. Raises ProtocolError when it is no JSON object of the known shape."""
+    """Decode an INFO body. Raises ProtocolError if it is malformed."""
     try:
         return _info_decoder.decode(body)
     except msgspec.DecodeError as error:
@@ -65,5 +65,5 @@ def decode_info(body: bytes) -> ServerInfo:
 
 
 def encode_connect(request: ConnectRequest) -> bytes:
-    """The whole CONNECT line."""
+    """Encode the CONNECT line."""
     return b"CONNECT " + _connect_encoder.encode(request) + b"\r\n"

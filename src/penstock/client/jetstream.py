@@ -4,8 +4,7 @@
     stream = await js.create_stream("ORDERS", subjects=["orders.>"])
     ack = await js.publish("orders.new", b"...", msg_id="4711")
 
-It holds no state besides its API prefix (and a few subjects it looked up): any number may be made, on one
-connection.
+It holds no state besides its API prefix and a cache of schedule subjects, so several may share a connection.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from penstock.client.publishing import (
     encode_publish_headers,
     read_ack,
 )
-from penstock.client.schedules import for_later
+from penstock.client.schedules import delayed_publish
 from penstock.client.stream import Stream
 from penstock.errors import (
     ClientError,
@@ -73,16 +72,16 @@ T = TypeVar("T")
 
 
 class JetStream:
-    """Made by `Client.jetstream`.
+    """Created by `Client.jetstream`.
 
-    prefix: of the API subjects. timeout: seconds, for every request that names no other.
+    prefix: API subject prefix. timeout: default for requests, seconds.
     """
 
     def __init__(self, session: ClientSession, *, prefix: str, timeout: float) -> None:
         self.session = session
         self.prefix = prefix.rstrip(".")
         self.timeout = timeout
-        self._areas: dict[str, str] = {}  # where messages for later wait, by target
+        self._areas: dict[str, str] = {}  # subject -> prefix of the subjects that hold its scheduled messages
 
     def __repr__(self) -> str:
         return f"<JetStream {self.prefix!r}>"
@@ -90,10 +89,10 @@ class JetStream:
     async def call(
         self, kind: type[T], endpoint: str, request: object = None, *, timeout: float | None = None
     ) -> T:
-        """One API request: `call(StreamInfoResponse, "STREAM.INFO.ORDERS")`; the way to endpoints that have
-        no method here.
+        """Send an API request, such as `call(StreamInfoResponse, "STREAM.INFO.ORDERS")`.
 
-        Raises the JetStreamApiError that the server answers, JetStreamNotEnabledError when nobody answers,
+        Use it for endpoints without a method. Returns the answer decoded as `kind`. timeout: seconds. Raises
+        the JetStreamApiError in the answer, JetStreamNotEnabledError if there is no responder,
         RequestTimeoutError, DisconnectedError.
         """
         subject = f"{self.prefix}.{endpoint}"
@@ -118,23 +117,24 @@ class JetStream:
         at: datetime | None = None,
         **options: Unpack[PublishOptions],
     ) -> PubAck:
-        """Publishes to the stream that takes `subject` and returns its ack: the message is stored.
+        """Publish to the stream that captures `subject` and return its pub ack: the message is stored.
 
-        options: msg_id, expected_*, ttl, headers; see `PublishOptions`. Without a stream it tries twice more,
-        a quarter second apart (ADR-22).
+        options: msg_id, expected_*, ttl, headers; see `PublishOptions`. Without a responder it retries twice,
+        a quarter of a second apart (ADR-22).
 
-        delay, at: the stream stores the message under `subject` that much later (seconds), or then; a time
-        that passed is now. The ack is that of the message in waiting, which `Stream.schedules` lists and
-        `Stream.cancel_schedule` takes back. The stream must have allow_msg_schedules, and a subject for what
-        waits: `_schedules.>` or the like, or a `>` that takes `subject`. ttl counts from then on.
+        delay (seconds or timedelta), at: the stream stores the message under `subject` after that delay or at
+        that time; a past time means now (ADR-51). The ack is that of the scheduled message, which
+        `Stream.schedules` lists and `Stream.cancel_schedule` deletes. The stream needs allow_msg_schedules
+        and a subject for schedules: `_schedules.>` or similar, or a `>` filter that matches `subject`. ttl
+        counts from the delivery time.
 
-        Raises NoStreamError, JetStreamNotEnabledError, the JetStreamApiError that the stream answers
-        (WrongLastSequenceError, ...), and PublishNotAckedError when no ack came: the message may be stored or
-        not, and with a msg_id it can be published again safely.
+        Raises NoStreamError, JetStreamNotEnabledError, the JetStreamApiError in the answer
+        (WrongLastSequenceError, ...), and PublishNotAckedError without an ack: the message may be stored or
+        not. With a msg_id it can safely be published again.
         """
         if delay is not None or at is not None:
             try:
-                waiting, later = await for_later(self, self._areas, subject, options, delay, at)
+                waiting, later = await delayed_publish(self, self._areas, subject, options, delay, at)
                 return await self.publish(waiting, payload, timeout=timeout, **later)
             except NoStreamError as error:
                 self._areas.pop(subject, None)
@@ -173,11 +173,11 @@ class JetStream:
     def publisher(
         self, window: int = 4000, *, timeout: float | None = None, fast: bool = False
     ) -> Publisher | FastPublisher:
-        """A windowed publisher, for rates beyond one round trip per message; see `Publisher`.
+        """Create a windowed publisher, for high rates; see `Publisher`.
 
-        window: publishes that may wait for their ack. timeout: seconds for each ack, or without an answer.
-        fast: publish through fast ingest (the stream has `allow_batched`), which costs the server less, and
-        whose acks name no stream sequence; see `FastPublisher`.
+        window: most publishes in flight. timeout: seconds to wait for each ack (fast: without any answer).
+        fast: publish by fast ingest (the stream needs `allow_batched`), which costs the server less but whose
+        acks have no stream sequence; see `FastPublisher`.
         """
         seconds = self.timeout if timeout is None else timeout
         kind = FastPublisher if fast else Publisher
@@ -191,10 +191,10 @@ class JetStream:
         timeout: float | None = None,
         batch_id: str | None = None,
     ) -> AtomicBatch:
-        """A batch that is stored as a whole or not at all (the stream has `allow_atomic`); see `AtomicBatch`.
+        """Create an atomic batch (the stream needs `allow_atomic`); see `AtomicBatch`.
 
-        ack_first, ack_every: which messages wait for the server. timeout: seconds for each answer.
-        batch_id: at most 64 characters; an unused one by default.
+        ack_first, ack_every: which messages wait for an ack. timeout: seconds per answer. batch_id: at most
+        64 characters; default a unique id.
         """
         return AtomicBatch(
             self.session,
@@ -216,13 +216,12 @@ class JetStream:
         on_gap: Callable[[int, int], object] | None = None,
         on_error: Callable[[int, JetStreamApiError], object] | None = None,
     ) -> FastIngest:
-        """A batch of any size with flow control by the server (the stream has `allow_batched`); see
-        `FastIngest`.
+        """Create a fast batch of any size (the stream needs `allow_batched`); see `FastIngest`.
 
-        subject: of messages that name none. gap: does a lost or refused message end the batch? flow: the most
-        messages per ack. outstanding_acks: 1 to 3 acks that may be missing. timeout: seconds without an
-        answer. on_gap(last_seq, seq), on_error(batch sequence, error): what was lost or refused, with
-        gap="ok".
+        subject: default subject of messages. gap: "fail" ends the batch at a lost or rejected message, "ok"
+        continues. flow: most messages per ack. outstanding_acks: 1 to 3 acks that may be outstanding.
+        timeout: seconds without an answer. on_gap(last_seq, seq), on_error(batch_seq, error): called for lost
+        and rejected messages with gap="ok".
         """
         return FastIngest(
             self.session,
@@ -239,20 +238,21 @@ class JetStream:
     # --- streams -------------------------------------------------------------------------------
 
     async def create_stream(self, config: StreamConfig | str | None = None, /, **settings: Any) -> Stream:
-        """Creates a stream, or returns the one there is with the same configuration.
+        """Create a stream, or return an existing one with the same configuration.
 
-        config: a StreamConfig, or the name. settings: fields of StreamConfig. Unless set, `allow_direct` is
-        on, as with the official clients: messages can be read without a consumer, from any replica.
+        config: a StreamConfig or the name. settings: fields of StreamConfig. `allow_direct` defaults to true,
+        as in the official clients: messages can be read without a consumer, from any replica.
 
-        Raises AlreadyExistsError when the name is taken with another configuration.
+        Raises AlreadyExistsError if the stream exists with another configuration.
         """
         made = _stream_config(config, settings)
         endpoint = f"STREAM.CREATE.{check_name(made.name, 'stream')}"
         return Stream(self, stream_info(await self.call(StreamCreateResponse, endpoint, to_wire(made))))
 
     async def update_stream(self, config: StreamConfig | str | None = None, /, **settings: Any) -> Stream:
-        """Changes a stream. With a name, the settings go over its present configuration; a StreamConfig
-        replaces it as a whole. Raises StreamNotFoundError, JetStreamApiError for what may not be changed.
+        """Update a stream. With a name, `settings` change single fields; a StreamConfig replaces all of them.
+
+        Raises StreamNotFoundError, and JetStreamApiError for fields that cannot be changed.
         """
         if isinstance(config, str):
             info = await self.stream_info(config)
@@ -265,27 +265,27 @@ class JetStream:
     async def create_or_update_stream(
         self, config: StreamConfig | str | None = None, /, **settings: Any
     ) -> Stream:
-        """Updates the stream when it exists, else creates it."""
+        """Update the stream if it exists, else create it."""
         try:
             return await self.update_stream(config, **settings)
         except StreamNotFoundError:
             return await self.create_stream(config, **settings)
 
     async def stream(self, name: str) -> Stream:
-        """A handle of a stream, its info fetched. Raises StreamNotFoundError."""
+        """Return a handle for a stream, with its info. Raises StreamNotFoundError."""
         return Stream(self, await self.stream_info(name))
 
     async def stream_info(self, name: str) -> StreamInfo:
-        """Configuration and state of a stream. Raises StreamNotFoundError."""
+        """Request configuration and state of a stream. Raises StreamNotFoundError."""
         endpoint = f"STREAM.INFO.{check_name(name, 'stream')}"
         return stream_info(await self.call(StreamInfoResponse, endpoint))
 
     async def delete_stream(self, name: str) -> None:
-        """Deletes a stream with its messages and consumers. Raises StreamNotFoundError."""
+        """Delete a stream with its messages and consumers. Raises StreamNotFoundError."""
         await self.call(SuccessResponse, f"STREAM.DELETE.{check_name(name, 'stream')}")
 
     async def streams(self, subject: str = "") -> AsyncIterator[StreamInfo]:
-        """Every stream's info, page by page. subject: only streams whose subjects overlap it."""
+        """Yield the info of every stream. subject: only streams whose subjects overlap it."""
         offset = 0
         while True:
             request = StreamNamesRequest(offset=offset, subject=subject)
@@ -297,7 +297,7 @@ class JetStream:
                 return
 
     async def stream_names(self, subject: str = "") -> list[str]:
-        """Names of all streams. subject: only of those whose subjects overlap it."""
+        """Names of all streams. subject: only streams whose subjects overlap it."""
         names: list[str] = []
         while True:
             request = StreamNamesRequest(offset=len(names), subject=subject)
@@ -307,10 +307,10 @@ class JetStream:
                 return names
 
     async def _check_enabled(self) -> None:
-        """Raises JetStreamNotEnabledError when no server answers for JetStream.
+        """Raise JetStreamNotEnabledError if no server answers JetStream requests.
 
-        A publish that nobody took has the same 503 whether a stream or all of JetStream is missing. What a
-        client may not ask, or what is not answered in time, says nothing about it.
+        A publish gets the same 503 whether the stream or all of JetStream is missing. Permission errors and
+        timeouts are inconclusive and ignored.
         """
         try:
             await self.account_info()
@@ -320,10 +320,10 @@ class JetStream:
             return
 
     async def account_info(self) -> AccountInfo:
-        """What the account uses of JetStream, and what it may use."""
+        """JetStream usage and limits of the account."""
         return await self.call(AccountInfoResponse, "INFO")
 
-    # --- consumers, without asking for the stream first -------------------------------------------
+    # --- consumers, without requesting the stream's info first --------------------------------------
 
     def _bare_stream(self, name: str) -> Stream:
         return Stream(self, None, name=check_name(name, "stream"))

@@ -1,8 +1,7 @@
 """A message delivered by a consumer, and its acknowledgement.
 
-Invariants: one message is settled (acked, naked, terminated) at most once by this client; nothing about the
-delivery is parsed until it is asked for. An ack leaves with the next write; only `ack_sync` waits for the
-server.
+Invariants: a message is settled (acked, naked, terminated) at most once by this client; delivery metadata is
+parsed on first access. Acks are sent with the next write; only `ack_sync` waits for the server.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class JsMsg(Msg):
-    """A message of a stream, as a consumer delivered it."""
+    """A message delivered by a consumer."""
 
     __slots__ = ("_delivery", "_settled")
 
@@ -37,7 +36,7 @@ class JsMsg(Msg):
     def metadata(self) -> AckSubject:
         """Stream, consumer, sequences, time and counts of this delivery.
 
-        Raises MisuseError when the message did not come from a consumer.
+        Raises MisuseError if no consumer delivered the message.
         """
         delivery = self._delivery
         if delivery is None:
@@ -48,19 +47,19 @@ class JsMsg(Msg):
 
     @property
     def seq(self) -> int:
-        """Its sequence in the stream."""
+        """Stream sequence."""
         return self.metadata.stream_seq
 
     @property
     def time(self) -> datetime:
-        """When it was stored, in UTC; `metadata.timestamp_ns` has the nanoseconds as well."""
+        """Store time in UTC, with microseconds; `metadata.timestamp_ns` has nanoseconds."""
         return datetime.fromtimestamp(self.metadata.timestamp_ns // NS_PER_S, tz=UTC) + timedelta(
             microseconds=self.metadata.timestamp_ns % NS_PER_S // 1000
         )
 
     @property
     def is_settled(self) -> bool:
-        """Whether it was acked, naked or terminated here."""
+        """Whether this client acked, naked or terminated it."""
         return self._settled
 
     def _settle(self) -> bytes:
@@ -73,13 +72,13 @@ class JsMsg(Msg):
         return reply
 
     async def ack(self) -> None:
-        """Done with it. Raises MisuseError when it is settled already, and what `Client.publish` raises."""
+        """Ack the message. Raises MisuseError if it is already settled, and what `Client.publish` raises."""
         await self._session.publish(self._settle(), None, None, acks.ACK)
 
     async def ack_sync(self, timeout: float | None = None) -> None:
-        """Done with it, and returns when the server has noted that. timeout: seconds.
+        """Ack the message and wait for the server's confirmation. timeout: seconds.
 
-        Raises RequestTimeoutError when no confirmation comes: the ack may have counted nevertheless.
+        Raises RequestTimeoutError without a confirmation: the server may have processed the ack or not.
         """
         reply = self._settle()
         try:
@@ -89,18 +88,18 @@ class JsMsg(Msg):
             raise
 
     async def nak(self, delay: float | timedelta = 0.0) -> None:
-        """Not done: deliver it again, at once or after `delay` (seconds or a timedelta)."""
+        """Reject: the server redelivers it, at once or after `delay` (seconds or a timedelta)."""
         delay_ns = to_ns(delay, "delay")
         if delay_ns < 0:
             raise MisuseError(f"the delay of a nak is {delay!r}; it must not be negative")
         await self._session.publish(self._settle(), None, None, acks.build_nak(delay_ns))
 
     async def term(self, reason: str = "") -> None:
-        """Never deliver it again; the reason goes into the server's advisory."""
+        """Terminate: the server never redelivers it. reason: included in the server's advisory."""
         await self._session.publish(self._settle(), None, None, acks.build_term(reason))
 
     async def in_progress(self) -> None:
-        """Still at it: the ack wait starts over. May be called any number of times."""
+        """Restart the ack wait. May be called repeatedly."""
         if self._settled or not self._raw[2]:
             self._settle()  # raises, saying why
         await self._session.publish(self._raw[2] or b"", None, None, acks.PROGRESS)

@@ -1,7 +1,7 @@
-"""Errors for keyword arguments that a function does not have: they name the one that was probably meant.
+"""Errors for unknown keyword arguments, with a suggestion.
 
-People come from nats-py, whose names differ in places; `NATS_PY` maps those to ours. Rejected: accepting both
-names (two ways to write every program, and no way to remove the second).
+The mappings below translate keywords of nats-py, from which users migrate. Rejected: accepting both names
+(two ways to write every program, and no way to remove the second).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
-# nats-py's keywords by function, and what replaces each; a value with a space is an explanation.
+# nats-py's keywords per function and their replacements; a value with a space is an explanation.
 CONNECT: Mapping[str, str] = {
     "allow_reconnect": "reconnect",
     "closed_cb": "on_closed",
@@ -42,7 +42,7 @@ CONFIG: Mapping[str, str] = {"durable": "durable_name", "flow_ctrl": "flow_contr
 
 
 def hint(name: str, known: Iterable[str], renamed: Mapping[str, str]) -> str:
-    """`"; did you mean ack_wait?"`, or what replaces a keyword of nats-py; "" when nothing is close."""
+    """`"; did you mean ack_wait?"`, or the replacement of a nats-py keyword; "" if nothing is similar."""
     replacement = renamed.get(name)
     if replacement is not None:
         return f"; instead of nats-py's {name} use {replacement}"
@@ -53,9 +53,9 @@ def hint(name: str, known: Iterable[str], renamed: Mapping[str, str]) -> str:
 def unknown_keyword(
     function: str, given: Iterable[str], known: Iterable[str], renamed: Mapping[str, str]
 ) -> TypeError:
-    """The TypeError for the first of `given`, in Python's own words plus a hint.
+    """The TypeError for the first of `given`, worded as Python's, with a hint.
 
-    known: the keywords that `function` has. renamed: one of the mappings above.
+    known: the keywords of `function`. renamed: one of the mappings above.
     """
     name = next(iter(given))
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint(name, known, renamed)}")

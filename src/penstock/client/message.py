@@ -1,8 +1,9 @@
 """A received message.
 
-Invariants: creating one parses nothing; headers are parsed when they are first looked at; nothing a message
-holds refers into a connection's read buffer. Rejected: a dataclass (slower to make, and messages are made
-by the hundred thousand a second) and a plain dict of headers (NATS headers keep case, order and repeats).
+Invariants: creating a message parses nothing; headers are parsed on first access; a message holds no
+references into a connection's read buffer. Rejected: a dataclass (slower to create, and clients create
+hundreds of thousands of messages a second) and a plain dict of headers (NATS headers keep case, order and
+repeated names).
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from penstock.protocol.headers import Headers, parse, status_of
 if TYPE_CHECKING:
     from penstock.client.client_session import ClientSession
 
-# What the frame parser makes of a MSG or HMSG: sid, subject, reply, header block, payload.
+# A MSG or HMSG as the frame parser returns it: sid, subject, reply, header block, payload.
 RawMessage: TypeAlias = tuple[int, bytes, bytes | None, bytes | None, bytes]
 
-# What callers may pass as headers.
+# Accepted types of headers.
 HeadersLike: TypeAlias = Headers | Mapping[str, str | list[str]] | Iterable[tuple[str, str]]
 
-# What callers may pass as payload; text goes out as UTF-8.
+# Accepted types of payloads; text is encoded as UTF-8.
 Payload: TypeAlias = bytes | bytearray | memoryview | str
 
 
 def encode_payload(payload: Payload) -> bytes:
-    """The payload as bytes; bytes themselves are not copied.
+    """Convert a payload to bytes; bytes are not copied.
 
-    Raises TypeError for any other type: `bytes(5)` would be five zero bytes, and the bytes of a list or of an
-    array are rarely what its reader expects.
+    Raises TypeError for another type: `bytes(5)` would be five zero bytes, and the bytes of a list or an
+    array are rarely what the receiver expects.
     """
     if isinstance(payload, bytes):
         return payload
@@ -45,7 +46,7 @@ def encode_payload(payload: Payload) -> bytes:
 
 
 def encode_headers(headers: HeadersLike | None) -> bytes:
-    """The header block of what a caller passed, b"" for none. Raises MisuseError for what would break it."""
+    """Encode headers as a block, b"" if there are none. Raises MisuseError for an invalid header."""
     if not headers:
         return b""
     made = headers if isinstance(headers, Headers) else Headers(headers)
@@ -53,7 +54,7 @@ def encode_headers(headers: HeadersLike | None) -> bytes:
 
 
 def merge_headers(headers: HeadersLike | None, extra: Mapping[str, str]) -> Headers | None:
-    """The caller's headers with `extra` set over them, as a copy; None when there are none at all."""
+    """A copy of the headers updated with `extra`; None if both are empty."""
     if not headers and not extra:
         return None
     merged = Headers(headers.pairs() if isinstance(headers, Headers) else headers or ())
@@ -78,17 +79,17 @@ class Msg:
 
     @property
     def raw(self) -> RawMessage:
-        """The message as it came off the wire, undecoded."""
+        """The message as received, undecoded."""
         return self._raw
 
     @property
     def subject(self) -> str:
-        """Where it was published."""
+        """The subject it was published to."""
         return self._raw[1].decode("utf-8", "surrogateescape")
 
     @property
     def reply(self) -> str:
-        """Where an answer is expected; "" when none is."""
+        """The reply subject; "" if there is none."""
         reply = self._raw[2]
         return reply.decode("utf-8", "surrogateescape") if reply else ""
 
@@ -99,9 +100,9 @@ class Msg:
 
     @property
     def headers(self) -> Headers:
-        """The headers; empty when there are none. Parsed at the first look.
+        """The headers, possibly empty. Parsed on first access.
 
-        Raises ProtocolError when the publisher sent a broken header block.
+        Raises ProtocolError for a malformed header block.
         """
         headers = self._headers
         if headers is None:
@@ -111,14 +112,14 @@ class Msg:
 
     @property
     def status(self) -> int | None:
-        """The code of a status message (503 no responders, ...); None for ordinary ones."""
+        """The code of a status message (503 no responders, ...); None for an ordinary message."""
         block = self._raw[3]
         return status_of(block)[0] if block else None
 
     async def respond(self, payload: Payload = b"", *, headers: HeadersLike | None = None) -> None:
-        """Publishes an answer to the message's reply subject.
+        """Publish an answer to the message's reply subject.
 
-        Raises MisuseError when the sender expects none, and whatever `Client.publish` raises.
+        Raises MisuseError if it has no reply subject, and what `Client.publish` raises.
         """
         reply = self._raw[2]
         if not reply:

@@ -1,7 +1,7 @@
-"""What a client can be told when it connects. Frozen and checked once; the defaults are here alone.
+"""Options of a client. Frozen and validated once; the defaults are defined here only.
 
-Times are seconds, sizes bytes. Rejected: reading environment variables or context files here (the command
-line does that and passes what it found).
+Times are in seconds, sizes in bytes. Rejected: reading environment variables or context files here (the
+command line does that).
 """
 
 import os
@@ -24,7 +24,7 @@ DEFAULT_SERVER = "nats://127.0.0.1:4222"
 
 
 class ConnectOptions(TypedDict, total=False):
-    """The keyword arguments of `connect`; `Options` says what each means and its default."""
+    """Keyword arguments of `connect`; `Options` documents them."""
 
     name: str
     user: str | None
@@ -67,63 +67,63 @@ class Options:
     """Options of one client."""
 
     name: str = ""
-    """Shown by the server's connection listing."""
+    """Connection name, shown in the server's connection list."""
     user: str | None = None
-    """User name; credentials in a server's URL win over these."""
+    """User name. Credentials in a server URL take precedence."""
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     nkey_seed: str | None = field(default=None, repr=False)
-    """Seed of the user's nkey (`SU...`), which signs what the server asks to."""
+    """Seed of the user's nkey (`SU...`), which signs the server's nonce."""
     nkey_seed_file: str | os.PathLike[str] | None = None
-    """File that holds the seed; read anew for each connection."""
+    """File with the seed, read for each connection."""
     credentials: str | os.PathLike[str] | tuple[str, str] | None = field(default=None, repr=False)
-    """Credentials file of a user (JWT and seed), read anew for each connection; or (JWT, seed)."""
+    """Credentials file of a user (JWT and seed), read for each connection; or (JWT, seed)."""
     user_jwt_cb: TokenCallback | None = None
-    """Called (or awaited) for the user's JWT before each connection, in place of `credentials`."""
+    """Function or coroutine function that returns the user's JWT for each connection."""
     signature_cb: SignatureCallback | None = None
-    """Called (or awaited) with the server's nonce, returns the 64 bytes of the signature; with `user_jwt_cb`,
-    which a bearer token has alone."""
+    """Function or coroutine function that gets the server's nonce and returns the 64-byte signature. Needed
+    with `user_jwt_cb` unless the JWT is a bearer token."""
     tls: ssl.SSLContext | bool | None = None
-    """A context, or True for the system's default one. Servers that require TLS get it anyway."""
+    """TLS context, or True for the system's default. Used in any case if the server requires TLS."""
     tls_hostname: str | None = None
-    """Name to check the certificate against; default: the URL's host."""
+    """Name to verify the certificate against; default: the URL's host."""
     tls_handshake_first: bool = False
     """Start TLS before the server's INFO, for servers configured with `handshake_first`."""
     connect_timeout: float = 5.0
-    """For one server: TCP, TLS and the NATS handshake together."""
+    """Per server, for TCP, TLS and the NATS handshake together."""
     request_timeout: float = 5.0
     """Default of `request` and `flush`."""
     drain_timeout: float = 30.0
-    """How long `Client.drain` lets subscribers work off what arrived."""
+    """How long `Client.drain` waits for subscribers to process received messages."""
     ping_interval: float = 120.0
     max_outstanding_pings: int = 2
-    """So many unanswered PINGs make the connection stale."""
+    """Number of unanswered PINGs after which the connection is stale."""
     reconnect: bool = True
     max_reconnects: int | None = None
-    """Failed attempts in a row before a server is given up; None: never."""
+    """Consecutive failed attempts after which a server is removed; None: no limit."""
     reconnect_wait: float = 0.1
-    """Wait before the second round through the servers; doubles each round up to reconnect_wait_max, and a
-    random part of up to half is taken off, so that clients don't come back all at once."""
+    """Pause before the second round through the servers. It doubles each round up to reconnect_wait_max, and
+    is randomly shortened by up to half, so that clients do not reconnect all at once."""
     reconnect_wait_max: float = 5.0
     reconnect_buffer_bytes: int = 8 * 1024 * 1024
-    """What is published while disconnected, up to so many bytes; beyond, publish raises DisconnectedError."""
+    """Bytes of publishes buffered while disconnected; beyond, publish raises DisconnectedError."""
     randomize: bool = True
     """Shuffle the server list."""
     echo: bool = True
-    """Whether own subscriptions get own publishes."""
+    """Whether subscriptions receive this client's own publishes."""
     pedantic: bool = False
-    """Let the server check publish subjects too."""
+    """Let the server validate publish subjects too."""
     inbox_prefix: str = "_INBOX"
     max_pending_messages: int = 524_288
-    """Default bound of a subscription's queue; beyond, messages are dropped and SlowConsumerError told."""
+    """Default limit of a subscription's queue. Beyond it messages are dropped with a SlowConsumerError."""
     max_pending_bytes: int = 64 * 1024 * 1024
     on_disconnected: ErrorCallback | None = None
-    """Called with the client and why, each time a connection is lost."""
+    """Called with the client and the cause each time a connection is lost."""
     on_reconnected: ClientCallback | None = None
     on_closed: ClientCallback | None = None
     on_error: ErrorCallback | None = None
-    """Called with errors that belong to no call: slow consumers, permissions, failing callbacks.
-    Default: they are logged as warnings of logger `penstock.client`."""
+    """Called with asynchronous errors: slow consumers, permissions, failing callbacks. Default: they are
+    logged by logger `penstock.client`."""
     on_lame_duck: ClientCallback | None = None
     """The server will shut down soon."""
     on_discovered: ClientCallback | None = None

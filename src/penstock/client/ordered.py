@@ -1,15 +1,15 @@
-"""Reading a stream in order and without gaps, whatever happens to connections and consumers (ADR-17).
+"""Ordered consumers: read a stream in order without gaps, across lost connections and consumers (ADR-17).
 
     ordered = stream.ordered_consumer(filter_subject="orders.>")
     async for msg in ordered.messages(): ...
 
-Theory of operation: an ephemeral consumer without acks delivers numbered messages. Whenever the numbers do
-not follow each other, heartbeats stop, the consumer is gone or the connection was lost, the consumer is
-thrown away and another one made that starts right after the last message handed on; the reader notices
-nothing. Each consumer has an inbox of its own, so that late messages of a former one can not be mistaken.
+Theory of operation: an ephemeral consumer without acks delivers messages with consecutive consumer sequences.
+On a sequence gap, missed heartbeats, a deleted consumer or a lost connection, the consumer is replaced by one
+that starts after the last received message; the reader does not notice. Each consumer has its own inbox, so
+that late messages of an earlier one cannot be mistaken.
 
-Invariant: stream sequences handed out always grow, and none that the filter matches is left out, except those
-the stream itself dropped. Rejected: push consumers with flow control (pulls bound the buffer by themselves).
+Invariant: returned stream sequences always increase, and no matching message is skipped unless the stream
+itself dropped it. Rejected: push consumers with flow control (pull requests bound the buffer).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from penstock.client.consume import REFUSED_WAIT_S, Consume, JsMessageCallback, 
 from penstock.client.consumer import DEFAULT_FETCH_EXPIRES_S, Consumer
 from penstock.client.jsmsg import JsMsg
 from penstock.client.message import RawMessage
-from penstock.client.nuid import new_nuid
 from penstock.client.pull import ConsumeOptions, consume_options, status_in
+from penstock.client.requests import new_nuid
 from penstock.errors import (
     ClientError,
     ConsumerGoneError,
@@ -57,14 +57,14 @@ SETTINGS = frozenset(
     }
 )
 FETCH_ATTEMPTS = 3
-# Long enough for pauses of the reader, short enough not to leave consumers behind for long.
+# Survives pauses of the reader, yet removes abandoned consumers soon.
 INACTIVE_THRESHOLD = timedelta(minutes=5)
 
 
 def tokens_after_sequences(reply: bytes) -> int:
-    """How many tokens follow the consumer sequence in a delivery's ack subject, -1 when it is none.
+    """Number of tokens after the consumer sequence in an ack subject, -1 if it is not an ack subject.
 
-    It is the same for all messages of a consumer: 2, or more in later versions of the subject.
+    It is constant per consumer: 2, or more in later versions of the subject.
     """
     count = reply.count(b".") + 1
     if not reply.startswith(b"$JS.ACK.") or count == 10 or count < 9:
@@ -73,10 +73,10 @@ def tokens_after_sequences(reply: bytes) -> int:
 
 
 def sequences_of(reply: bytes | None, tail: int | None = None) -> tuple[int, int]:
-    """(stream sequence, consumer sequence) of a delivery's ack subject; (0, 0) when it is none.
+    """(stream sequence, consumer sequence) in an ack subject; (0, 0) if it is not an ack subject.
 
-    tail: what `tokens_after_sequences` says, when it is known. Only what is needed per message, and from the
-    right, which is a third of the cost of `protocol.acks.parse_reply`.
+    tail: result of `tokens_after_sequences`, if known. Splits only the needed tokens, from the right, at a
+    third of the cost of `protocol.acks.parse_reply`.
     """
     if not reply:
         return 0, 0
@@ -90,8 +90,8 @@ def sequences_of(reply: bytes | None, tail: int | None = None) -> tuple[int, int
 
 
 class OrderedConsumer:
-    """Made by `Stream.ordered_consumer`. The place in the stream is kept between reads: `next` after
-    `fetch` goes on where that ended. One read at a time.
+    """Created by `Stream.ordered_consumer`. It keeps its position between reads: `next` continues where
+    `fetch` ended. One read at a time.
     """
 
     def __init__(self, stream: Stream, settings: dict[str, Any]) -> None:
@@ -121,20 +121,20 @@ class OrderedConsumer:
 
     @property
     def last_seq(self) -> int:
-        """Stream sequence of the last message handed out; 0 before the first."""
+        """Stream sequence of the last message returned to the reader; 0 before the first."""
         if self._last_reply is not None:
             self._last_seq, self._last_reply = sequences_of(self._last_reply)[0], None
         return self._last_seq
 
     def handed_out(self, reply: bytes | None) -> None:
-        """The message with this ack subject went to the reader; what it says is read when it is needed."""
+        """Record the ack subject of the message returned to the reader; it is parsed lazily."""
         self._last_reply = reply
 
     def __repr__(self) -> str:
         return f"<OrderedConsumer of stream {self._stream.name!r} after {self.last_seq}>"
 
     async def renew(self, after_seq: int) -> Consumer:
-        """A fresh consumer that starts right after a sequence; the former one is deleted."""
+        """Replace the consumer by one that starts after stream sequence `after_seq`."""
         await self._drop()
         self._serial += 1
         settings: dict[str, Any] = {"name": f"{self._prefix}_{self._serial}"}
@@ -151,15 +151,15 @@ class OrderedConsumer:
     async def _drop(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            # It may be gone already, and if not it will be when its inactive threshold passes.
+            # Best effort: the server deletes it after its inactive threshold.
             with contextlib.suppress(NotFoundError, ClientError):
                 await consumer.delete()
 
     async def fetch(self, max_messages: int, *, expires: float = DEFAULT_FETCH_EXPIRES_S) -> list[JsMsg]:
-        """Up to max_messages, as many as come within `expires` seconds, in order.
+        """Fetch up to max_messages messages within `expires` seconds, in order.
 
-        Raises StreamNotFoundError, DisconnectedError, RequestTimeoutError when the server does not answer,
-        ConsumerGoneError when every new consumer begins with a gap.
+        Raises StreamNotFoundError, DisconnectedError, RequestTimeoutError if the server does not answer,
+        ConsumerGoneError if every new consumer begins with a gap.
         """
         for _ in range(FETCH_ATTEMPTS):
             consumer = self._consumer or await self.renew(self.last_seq)
@@ -178,7 +178,7 @@ class OrderedConsumer:
         raise ConsumerGoneError(f"{text} after sequence {self.last_seq}")
 
     def _take_in_order(self, msgs: list[JsMsg]) -> list[JsMsg]:
-        """The messages before the first gap; they count as handed out."""
+        """The messages before the first gap, recorded as returned."""
         for count, msg in enumerate(msgs):
             if sequences_of(msg.raw[2])[1] != self._next_consumer_seq:
                 return msgs[:count]
@@ -187,7 +187,7 @@ class OrderedConsumer:
         return msgs
 
     async def next(self, *, expires: float = DEFAULT_FETCH_EXPIRES_S) -> JsMsg:
-        """The next message. Raises RequestTimeoutError when none comes within `expires` seconds."""
+        """The next message. Raises RequestTimeoutError if none arrives within `expires` seconds."""
         msgs = await self.fetch(1, expires=expires)
         if not msgs:
             text = f"stream {self._stream.name!r} had no further message within {expires:g} s"
@@ -204,10 +204,10 @@ class OrderedConsumer:
         heartbeat: float | None = None,
         on_warning: WarningCallback | None = None,
     ) -> OrderedConsume:
-        """Messages without end, in order; `Consumer.consume` has the options.
+        """Consume messages continuously, in order; options as for `Consumer.consume`.
 
-        Raises MisuseError for options out of bounds. Iterating raises StreamNotFoundError when there is no
-        such stream, or no longer.
+        Raises MisuseError for options out of range. Iterating raises StreamNotFoundError if the stream does
+        not exist or is deleted.
         """
         options = consume_options(
             max_messages=max_messages, max_bytes=max_bytes, expires=expires, heartbeat=heartbeat
@@ -235,12 +235,12 @@ class OrderedConsumer:
                 yield msg
 
     async def close(self) -> None:
-        """Deletes the server's consumer now, instead of after its inactive threshold."""
+        """Delete the server's consumer now instead of after its inactive threshold."""
         await self._drop()
 
 
 class OrderedConsume(Consume):
-    """A continuous read in order; made by `OrderedConsumer.consume`."""
+    """A continuous ordered read, created by `OrderedConsumer.consume`."""
 
     __slots__ = (
         "_expected_seq",
@@ -266,7 +266,7 @@ class OrderedConsume(Consume):
         self._received_seq = ordered.last_seq  # stream sequence of the last one received
         self._restarting = False
         self._restarted_at_seq = -1  # where the latest restart began
-        self._has_read = False  # there was a consumer once, so what was asked for is sound
+        self._has_read = False  # a consumer was created once, so the configuration is valid
         self._tail = -1
 
     def _begin(self) -> None:
@@ -302,7 +302,7 @@ class OrderedConsume(Consume):
         self._restart()
 
     def on_reconnected(self) -> None:
-        """The consumer may be gone, and with it its numbers: starts over after the last message."""
+        """Replace the consumer, which may be gone, and continue after the last message."""
         self._monitor.resume(self._loop.time())
         self._restart()
 
@@ -311,7 +311,7 @@ class OrderedConsume(Consume):
             return
         self._restarting = True
         if self._restarted_at_seq == self._received_seq:
-            wait_s = max(wait_s, REFUSED_WAIT_S)  # nothing came since the last time: no storm of consumers
+            wait_s = max(wait_s, REFUSED_WAIT_S)  # no progress since the last restart: back off
         self._restarted_at_seq = self._received_seq
         if self._subscription is not None:
             self._session.unsubscribe(self._subscription)

@@ -1,6 +1,6 @@
-"""Many payloads at once, for batches: an iterable of bytes, or Arrow columns, encoded by a kernel.
+"""Bulk payloads for batches: iterables of bytes or Arrow columns, encoded by a kernel.
 
-pyarrow is no dependency of the client: an array is known by its `buffers`, a chunked one by its `chunks`.
+The client does not depend on pyarrow: an array is recognized by `buffers`, a chunked array by `chunks`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from penstock.errors import MisuseError
 from penstock.kernels.wire.batch_frames import encode_appends, encode_column
 from penstock.kernels.wire.buffers import OutBuffer
 
-CHUNK = 4096  # payloads of an iterable that are taken at once
+CHUNK = 4096  # payloads of an iterable that are encoded at once
 
 
 class Payloads(Protocol):
-    """A run of payloads that a kernel encodes."""
+    """A sequence of payloads that a kernel can encode."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, at: int) -> bytes: ...
@@ -33,9 +33,11 @@ class Payloads(Protocol):
         *,
         staged: bool = False,
     ) -> int:
-        """Up to `count` payloads from `at` on as messages of a batch from `seq` on (`staged`: of an atomic
-        one); returns how many were written. It stops before a payload above size_max bytes, and when there is
-        a mebibyte in `out`."""
+        """Encode up to `count` payloads from index `at` as messages with batch sequences from `seq`.
+
+        staged: messages of an atomic batch. Stops before a payload above size_max bytes, and when `out` holds
+        1 MiB. Returns how many were written.
+        """
 
 
 class _List:
@@ -64,7 +66,7 @@ class _List:
 
 
 class _Column:
-    """An Arrow array of binary or string type; wide: its offsets have 64 bits."""
+    """An Arrow array of binary or string type. wide: 64-bit offsets."""
 
     def __init__(self, column: Any, *, wide: bool) -> None:
         self._column = column
@@ -99,7 +101,7 @@ class _Column:
 
 
 def runs_of(payloads: Iterable[bytes] | Any) -> Iterator[Payloads]:
-    """The payloads in runs that can be encoded.
+    """Split payloads into runs that can be encoded.
 
     payloads: an iterable of bytes, or an Arrow array or chunked array of binary or string type. Raises
     MisuseError for columns with nulls or of other types.

@@ -1,17 +1,17 @@
-"""Publishing to streams at speed: many publishes under way, each with its own ack.
+"""Windowed publisher for streams: many publishes in flight, each with its own ack.
 
     async with js.publisher(window=4000) as publisher:
         for order in orders:
             await publisher.publish("orders.new", order)      # waits only when the window is full
-    # here every message is stored, or PublishFailedError told which were not
+    # here every message is stored; otherwise PublishFailedError lists those that are not
 
-Theory of operation: one inbox subscription takes all acks; the reply subject of a publish carries a counter
-that leads its ack back. A publish ends by its ack, by its timeout, or by the loss of the connection, except
-that publishes with a msg_id are sent again on the next connection: the server drops the ones it already has.
+Theory of operation: one inbox subscription receives all acks; a counter in the reply subject identifies the
+publish. A publish completes by its ack, its timeout, or the loss of the connection, except that publishes
+with a msg_id are sent again on the next connection: the server drops duplicates.
 
-Invariants: at most `window` publishes wait for their ack; acks are counted once; `_waiting` is in publishing
-order, so its first entry is the oldest. Rejected: asyncio futures (one callback through the loop for every
-ack; most programs never look at single acks) and decoding acks nobody looks at.
+Invariants: at most `window` publishes are in flight; acks are counted once; `_waiting` is in publishing
+order, so its first entry is the oldest. Rejected: asyncio futures (a loop callback per ack, while most
+programs never use single acks) and decoding acks that are not used.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from penstock.client.client_session import RELIEF_BYTES, ClientState
+from penstock.client.client_session import FLUSH_BYTES, ClientState
 from penstock.client.connection_listener import ConnectionListener
 from penstock.client.message import Payload, RawMessage, encode_payload
-from penstock.client.nuid import new_nuid
 from penstock.client.publishing import (
     NO_STREAM_RETRIES,
     NO_STREAM_RETRY_WAIT_S,
@@ -34,7 +33,7 @@ from penstock.client.publishing import (
     read_ack,
     refusal_in,
 )
-from penstock.client.requests import is_no_responders
+from penstock.client.requests import is_no_responders, new_nuid
 from penstock.errors import (
     ClientError,
     ConnectionClosedError,
@@ -54,9 +53,9 @@ FAILURES_KEPT_MAX = 1000
 
 
 class PendingAck:
-    """A publish under way. Await it for its PubAck, or leave it to the publisher's exit.
+    """A publish in flight. Await it for its PubAck, or let the publisher's exit check it.
 
-    Awaiting raises what `JetStream.publish` would have raised.
+    Awaiting raises what `JetStream.publish` raises.
     """
 
     __slots__ = ("_error", "_raw", "_seen", "_waiters", "header", "payload", "retries", "sent_at", "subject")
@@ -82,7 +81,7 @@ class PendingAck:
         return self._raw is not None or self._error is not None
 
     def result(self) -> PubAck:
-        """The ack; raises why there is none. asyncio.InvalidStateError when it is not done."""
+        """The ack. Raises the error if it failed, asyncio.InvalidStateError if it is not done."""
         if self._error is not None:
             self._seen = True
             raise self._error
@@ -91,13 +90,13 @@ class PendingAck:
         return read_ack(self._raw, self.subject_text)
 
     def exception(self) -> Exception | None:
-        """Why it failed, None when it did not (or not yet)."""
+        """The error if it failed, else None."""
         self._seen = True
         return self._error
 
     @property
     def is_seen(self) -> bool:
-        """Whether somebody asked how it went, so that a failure need not be told again."""
+        """Whether the result was retrieved, so that the exit need not report a failure."""
         return self._seen
 
     def __await__(self) -> Generator[Any, None, PubAck]:
@@ -109,8 +108,8 @@ class PendingAck:
             yield from waiter
         return self.result()
 
-    def settle(self, raw: RawMessage | None, error: Exception | None) -> None:
-        """It is acked, or failed; for the publisher."""
+    def complete(self, raw: RawMessage | None, error: Exception | None) -> None:
+        """Complete with an ack or an error; internal."""
         self._raw = raw
         self._error = error
         if self._waiters is not None:
@@ -121,14 +120,14 @@ class PendingAck:
 
 
 class PublishStats(ABC):
-    """What publishers have in common: how their messages fared, and what the exit says of it.
+    """Common base of publishers: counts results and raises failures at exit.
 
-    acked and failed count what is done.
+    acked, failed: completed publishes.
     """
 
     def __init__(self, session: ClientSession, window: int, timeout: float) -> None:
         if window < 1:
-            raise MisuseError(f"window is {window}; at least one publish must be under way")
+            raise MisuseError(f"window is {window}; it must be at least 1")
         self._session = session
         self._timeout_s = timeout
         self.acked = 0
@@ -137,20 +136,20 @@ class PublishStats(ABC):
 
     @abstractmethod
     async def flush(self) -> None:
-        """Returns when nothing is under way any more."""
+        """Wait until nothing is in flight."""
 
     @abstractmethod
     def _stop(self) -> None:
-        """The publisher is left: what is under way fails."""
+        """Stop the publisher; publishes in flight fail."""
 
     def _fail(self, pending: PendingAck, error: Exception) -> None:
         self.failed += 1
         if len(self._failures) < FAILURES_KEPT_MAX:
             self._failures.append(pending)
-        pending.settle(None, error)
+        pending.complete(None, error)
 
     def _failure(self) -> PublishFailedError | None:
-        """What the exit raises about the failures that nobody looked at; None when there is none."""
+        """The error to raise at exit for failures not yet retrieved; None if there are none."""
         unseen = [pending for pending in self._failures if not pending.is_seen]
         if not unseen:
             return None
@@ -162,8 +161,8 @@ class PublishStats(ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Waits for what is under way. Raises PublishFailedError for failures that nobody looked at, unless
-        the block itself raised."""
+        """Wait for publishes in flight. Raises PublishFailedError for failures not yet retrieved, unless the
+        block itself raised."""
         try:
             if kind is None:
                 await self.flush()
@@ -175,9 +174,9 @@ class PublishStats(ABC):
 
 
 class Publisher(PublishStats, ConnectionListener):
-    """Made by `JetStream.publisher`; use it in `async with`.
+    """Created by `JetStream.publisher`. Use it in `async with`.
 
-    acked and failed count what is done; `pending` what is under way.
+    acked, failed: completed publishes. pending: publishes in flight.
     """
 
     def __init__(self, session: ClientSession, *, window: int, timeout: float) -> None:
@@ -203,9 +202,9 @@ class Publisher(PublishStats, ConnectionListener):
     async def publish(
         self, subject: str, payload: Payload = b"", **options: Unpack[PublishOptions]
     ) -> PendingAck:
-        """Publishes; waits only while the window is full, the socket slow, or the connection away.
+        """Publish; waits only while the window is full, the socket is slow, or the client is disconnected.
 
-        options: msg_id, expected_*, ttl, headers. Returns the publish under way, which may be awaited.
+        options: msg_id, expected_*, ttl, headers. Returns the publish in flight, which may be awaited.
 
         Raises InvalidSubjectError, MaxPayloadError, ConnectionClosedError.
         """
@@ -222,8 +221,8 @@ class Publisher(PublishStats, ConnectionListener):
         )
         session.send(pending.subject, reply, pending.header, pending.payload)
         self._waiting[reply] = pending
-        if session.out.size >= RELIEF_BYTES:
-            await session.relieve()
+        if session.out.size >= FLUSH_BYTES:
+            await session.flush_output()
         return pending
 
     async def _wait_for_room(self) -> None:
@@ -240,7 +239,7 @@ class Publisher(PublishStats, ConnectionListener):
             await asyncio.shield(self._room)
 
     async def flush(self) -> None:
-        """Returns when nothing is under way any more; failures are told at the exit, or by `PendingAck`."""
+        """Wait until nothing is in flight. Failures are raised at exit, or by awaiting a `PendingAck`."""
         while self._waiting:
             if self._idle is None:
                 self._idle = self._session.loop.create_future()
@@ -252,7 +251,7 @@ class Publisher(PublishStats, ConnectionListener):
         waiting = self._waiting
         pending = waiting.get(raw[1])
         if pending is None:
-            return  # timed out before, or acked twice
+            return  # timed out earlier, or a second ack
         subject = ""
         error: Exception | None = None
         if raw[3] is not None or b'"error"' in raw[4] or b'"stream"' not in raw[4]:
@@ -268,7 +267,7 @@ class Publisher(PublishStats, ConnectionListener):
             self._fail(pending, error)
         else:
             self.acked += 1
-            pending.settle(raw, None)
+            pending.complete(raw, None)
         self._note_progress()
 
     def _note_progress(self) -> None:
@@ -281,7 +280,7 @@ class Publisher(PublishStats, ConnectionListener):
             self._idle = None
 
     def _try_again(self, reply: bytes, pending: PendingAck) -> bool:
-        """Nobody took the message: the stream may be between leaders (ADR-22)."""
+        """Schedule a retry after "no responders": the stream may be electing a leader (ADR-22)."""
         if pending.retries >= NO_STREAM_RETRIES:
             return False
         pending.retries += 1
@@ -317,7 +316,7 @@ class Publisher(PublishStats, ConnectionListener):
     # --- connection events -----------------------------------------------------------------------
 
     def on_disconnected(self, error: Exception) -> None:
-        """Publishes without msg_id may or may not be stored; the others will be sent again."""
+        """Fail publishes without msg_id, which may or may not be stored; keep the others to resend them."""
         kept: dict[bytes, PendingAck] = {}
         for reply, pending in self._waiting.items():
             if b"\r\nNats-Msg-Id:" in pending.header:
@@ -331,24 +330,24 @@ class Publisher(PublishStats, ConnectionListener):
         self._note_progress()
 
     def on_reconnected(self) -> None:
-        """Sends again what can be sent again, in the order it was published."""
+        """Resend the remaining publishes in their original order."""
         for reply in list(self._waiting):
             self._resend(reply)
         self._note_progress()
 
     def on_publish_refused(self, subject: str, error: Exception) -> None:
-        """Nothing on this subject will be acked."""
+        """Fail the publishes on a denied subject."""
         refused = [reply for reply, one in self._waiting.items() if one.subject_text == subject]
         for reply in refused:
             self._fail(self._waiting.pop(reply), error)
         self._note_progress()
 
     async def on_draining(self) -> None:
-        """Waits for the acks under way."""
+        """Wait for outstanding acks."""
         await self.flush()
 
     def on_client_closed(self, error: Exception | None) -> None:
-        """Nothing can be acked any more."""
+        """Fail everything in flight."""
         self._closed_error = error or ConnectionClosedError("the client was closed")
         waiting, self._waiting = self._waiting, {}
         for pending in waiting.values():

@@ -1,4 +1,4 @@
-"""What both ways of publishing to a stream share: the headers JetStream understands, and reading acks."""
+"""Common parts of publishing to a stream: JetStream headers and decoding of pub acks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from penstock.protocol import headers as names
 from penstock.protocol.api import DecodeError, PubAck, decode_response
 from penstock.protocol.headers import Headers
 
-# A stream may be between leaders when nobody answers: ADR-22 says to try again twice, a quarter second apart.
+# A stream without a leader does not answer. ADR-22: retry twice, a quarter of a second apart.
 NO_STREAM_RETRIES = 2
 NO_STREAM_RETRY_WAIT_S = 0.25
 
 
 class PublishOptions(TypedDict, total=False):
-    """Keyword arguments of a publish to a stream: the headers that the official server understands.
+    """Keyword arguments of a publish to a stream; each sets a header of the official server.
 
-    msg_id: the server stores a message with the same id only once per duplicate window.
-    expected_stream: refuse unless this stream takes the message. expected_last_sequence: refuse unless the
-    stream's last message has this sequence. expected_last_subject_sequence: the same for the subject, 0 for
-    "none yet". expected_last_subject_sequence_subject: a filter to look at instead of the subject.
-    expected_last_msg_id: refuse unless the last message had this id.
-    ttl: whole seconds, a duration text (`1h`) or `never`; the stream must allow it.
+    msg_id: the server stores a message with the same id once per duplicate window.
+    expected_stream: reject unless this stream stores the message. expected_last_sequence: reject unless the
+    stream's last message has this sequence. expected_last_subject_sequence: the same for the subject, 0 if it
+    has no message. expected_last_subject_sequence_subject: filter to check instead of the subject.
+    expected_last_msg_id: reject unless the last message has this id.
+    ttl: whole seconds, a duration (`1h`) or `never`; the stream needs allow_msg_ttl.
     headers: further headers.
     """
 
@@ -50,7 +50,7 @@ _HEADER_OF_OPTION = {
 
 
 def encode_publish_headers(options: PublishOptions) -> bytes:
-    """The header block of a publish, b"" when it needs none. Raises TypeError for an unknown option."""
+    """Encode the header block of a publish, b"" if empty. Raises TypeError for an unknown option."""
     if not options:
         return b""
     given = options.get("headers")
@@ -73,7 +73,7 @@ def encode_publish_headers(options: PublishOptions) -> bytes:
 
 
 def read_ack(raw: RawMessage, subject: str) -> PubAck:
-    """The ack in an answer. Raises the JetStreamApiError it carries, or PublishNotAckedError for rubbish."""
+    """Decode a pub ack. Raises the JetStreamApiError in it, or PublishNotAckedError if it is malformed."""
     try:
         ack = decode_response(PubAck, raw[4], request=subject)
     except DecodeError as error:
@@ -86,7 +86,7 @@ def read_ack(raw: RawMessage, subject: str) -> PubAck:
 
 
 def refusal_in(raw: RawMessage, subject: str) -> Exception | None:
-    """The error an answer carries, None for a good ack; cheap for good acks, which are not read further."""
+    """The error in an answer, None for a positive ack, which is not decoded."""
     payload = raw[4]
     if b'"error"' not in payload and b'"stream"' in payload:
         return None

@@ -1,16 +1,15 @@
-"""The rules of pulling (ADR-37), without IO: what to request when, what a status means, when it is too quiet.
+"""Pull logic without IO (ADR-37): when to request, how to classify statuses, heartbeat monitoring.
 
-Theory of operation of a continuous pull: the budget counts what has been requested and not yet handed to the
-user (`pending`), in messages and, when the limit is in bytes, in bytes too. Whenever that falls to the
-threshold, `next_request` gives the pull request which fills the buffer again. Statuses that end a pull give
-back what the server did not deliver (`Nats-Pending-*`). No single pull request is tracked: the sums suffice,
-as ADR-37 says.
+Theory of operation of a continuous pull: the budget counts what was requested and not yet returned to the
+user (`pending`), in messages and, for a limit in bytes, also in bytes. When it falls to the threshold,
+`next_request` returns the pull request that refills the buffer. A status that ends a pull releases what the
+server did not deliver (`Nats-Pending-*`). Single pull requests are not tracked: the sums suffice (ADR-37).
 
 Invariants: pending counts never go below zero; a request is never for zero messages; at most one of
 max_messages and max_bytes bounds the buffer.
 
-Rejected: a pull request per message consumed (a round trip each), and tracking each request's own rest (the
-server may end any of several open pulls, and statuses do not say which).
+Rejected: a pull request per message (a round trip each), and tracking the rest of each request (the server
+may end any of several open pulls, and statuses do not identify them).
 """
 
 from dataclasses import dataclass
@@ -29,19 +28,19 @@ DEFAULT_EXPIRES_S = 30.0
 MIN_EXPIRES_S = 1.0
 MIN_HEARTBEAT_S = 0.5
 MAX_HEARTBEAT_S = 30.0
-# A fetch that waits longer than this asks for heartbeats, to tell a quiet stream from a lost one (ADR-37).
+# A fetch that waits longer requests heartbeats, to distinguish an idle stream from a lost one (ADR-37).
 FETCH_HEARTBEAT_ABOVE_S = 30.0
 STATUS_BLOCK_BYTES_MIN = len(b"NATS/1.0 100")
 SPACE = 0x20
 
 
 class StatusKind(Enum):
-    """What a status message means to the pull it arrives for."""
+    """Effect of a status message on the pull."""
 
-    HEARTBEAT = "heartbeat"  # nothing but a sign of life
-    ENDED = "ended"  # the pull is over, nothing is wrong
-    WARNING = "warning"  # the pull is over; the user is told
-    TERMINAL = "terminal"  # no further pull can work
+    HEARTBEAT = "heartbeat"  # idle heartbeat
+    ENDED = "ended"  # the pull ended normally
+    WARNING = "warning"  # the pull ended; report it to the user
+    TERMINAL = "terminal"  # no further pull can succeed
 
 
 _TERMINAL_409 = (statuses.CONSUMER_DELETED.text.lower(), statuses.CONSUMER_IS_PUSH_BASED.text.lower())
@@ -51,7 +50,7 @@ _SILENT_409 = (statuses.MESSAGE_SIZE_EXCEEDS_MAX_BYTES.text.lower(), statuses.BA
 def classify_status(status: int, description: str) -> StatusKind:
     """The class of a status (ADR-37, "Status handling").
 
-    Leadership Change, Server Shutdown and whatever a newer server may invent are warnings: pulls go on.
+    Leadership Change, Server Shutdown and unknown statuses are warnings: pulling continues.
     """
     text = description.lower()
     if status == 100:
@@ -64,18 +63,18 @@ def classify_status(status: int, description: str) -> StatusKind:
         return StatusKind.TERMINAL
     if status == 409 and text.startswith(_SILENT_409):
         return StatusKind.ENDED
-    if status == 423:  # the pin went to another client: pull on without it (ADR-42)
+    if status == 423:  # another client is pinned: continue without the pin id (ADR-42)
         return StatusKind.ENDED
     return StatusKind.WARNING
 
 
 def message_size(raw: RawMessage) -> int:
-    """Bytes a message counts for in max_bytes, as the server counts: subject, reply, headers, payload."""
+    """Size of a message toward max_bytes, as the server counts: subject, reply, headers, payload."""
     return len(raw[1]) + len(raw[2] or b"") + len(raw[3] or b"") + len(raw[4])
 
 
 def status_in(raw: RawMessage) -> tuple[int, str] | None:
-    """Code and text of a status message, None for a stream's message. Cheap for the latter."""
+    """Code and text of a status message, None for other messages, which are not parsed."""
     block = raw[3]
     if block is None or len(block) < STATUS_BLOCK_BYTES_MIN or block[8] != SPACE:
         return None
@@ -84,7 +83,7 @@ def status_in(raw: RawMessage) -> tuple[int, str] | None:
 
 
 def pending_in(raw: RawMessage) -> tuple[int, int]:
-    """What a status says of the pull it ended: messages and bytes not delivered; zeros when it does not."""
+    """Undelivered messages and bytes of the pull that a status ended; zeros if the status has no counts."""
     block = raw[3] or b""
     messages = headers.value_of(block, headers.PENDING_MESSAGES) or b"0"
     size = headers.value_of(block, headers.PENDING_BYTES) or b"0"
@@ -92,7 +91,7 @@ def pending_in(raw: RawMessage) -> tuple[int, int]:
 
 
 def status_error(status: int, description: str, consumer: str) -> JetStreamError:
-    """The exception for a status that is an error."""
+    """The exception for an error status."""
     lower = description.lower()
     if status == 409 and lower == statuses.CONSUMER_DELETED.text.lower():
         return ConsumerGoneError(f"consumer {consumer!r} was deleted")
@@ -105,10 +104,10 @@ def status_error(status: int, description: str, consumer: str) -> JetStreamError
 
 @dataclass(frozen=True, slots=True)
 class PriorityOptions:
-    """What a pull says to a consumer with priority groups (ADR-42).
+    """Options of a pull from a consumer with priority groups (ADR-42).
 
-    group: the group's name. min_pending and min_ack_pending: overflow policy, served only when at least so
-    many messages are pending or unacknowledged. priority: prioritized policy, 0 (first) to 9.
+    group: name of the group. min_pending, min_ack_pending: with policy overflow, serve only if at least so
+    many messages are pending or unacknowledged. priority: with policy prioritized, 0 (first) to 9.
     """
 
     group: str = ""
@@ -122,7 +121,7 @@ NO_PRIORITY = PriorityOptions()
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """Validated options of a continuous pull; make them by `consume_options`. Times in seconds."""
+    """Validated options of a continuous pull, created by `consume_options`. Times in seconds."""
 
     max_messages: int
     max_bytes: int  # 0: the buffer is bounded in messages
@@ -143,7 +142,7 @@ def consume_options(
     threshold_bytes: int | None = None,
     priority: PriorityOptions = NO_PRIORITY,
 ) -> ConsumeOptions:
-    """Fills in ADR-37's defaults and checks its bounds; MisuseError names the option that breaks one."""
+    """Apply the defaults and bounds of ADR-37. Raises MisuseError, which names the invalid option."""
     if max_messages is not None and max_bytes is not None:
         raise MisuseError("consume takes max_messages or max_bytes, not both: the buffer has one limit")
     messages = UNBOUNDED_BATCH if max_bytes is not None else max_messages or DEFAULT_MAX_MESSAGES
@@ -171,7 +170,7 @@ def consume_options(
 
 
 def _threshold(name: str, value: int | None, limit: int) -> int:
-    # Half, rounded down: a buffer of one message asks for the next when the one was handed out.
+    # Half, rounded down: a buffer of one message requests the next after returning the first.
     if value is None:
         return limit // 2
     if not 0 <= value <= limit:
@@ -180,7 +179,7 @@ def _threshold(name: str, value: int | None, limit: int) -> int:
 
 
 class PullBudget:
-    """Counts what a continuous pull has asked for, and says when to ask for more."""
+    """Counts what a continuous pull has requested, and decides when to request more."""
 
     __slots__ = ("counts_bytes", "options", "pending_bytes", "pending_messages", "pin_id")
 
@@ -189,10 +188,10 @@ class PullBudget:
         self.counts_bytes = options.max_bytes > 0
         self.pending_messages = 0
         self.pending_bytes = 0
-        self.pin_id = ""  # what the server pinned this client by (ADR-42)
+        self.pin_id = ""  # pin id from the server (ADR-42)
 
     def needs_request(self) -> bool:
-        """Whether what is pending fell to the threshold."""
+        """Whether the pending count fell to the threshold."""
         options = self.options
         if self.counts_bytes:
             return self.pending_bytes <= options.threshold_bytes and self.pending_bytes < options.max_bytes
@@ -202,7 +201,7 @@ class PullBudget:
         )
 
     def next_request(self) -> PullRequest | None:
-        """The request that fills the buffer, already counted as pending; None while there is enough."""
+        """The request that refills the buffer, counted as pending; None if none is needed."""
         if not self.needs_request():
             return None
         options = self.options
@@ -223,26 +222,26 @@ class PullBudget:
         )
 
     def handed_out(self, size: int) -> None:
-        """One message of `size` bytes went to the user."""
+        """Count one message of `size` bytes as returned to the user."""
         self.pending_messages = max(self.pending_messages - 1, 0)
         if self.counts_bytes:
             self.pending_bytes = max(self.pending_bytes - size, 0)
 
-    def given_back(self, messages: int, size: int) -> None:
-        """A pull ended with so much of it undelivered (`Nats-Pending-Messages`, `Nats-Pending-Bytes`)."""
+    def released(self, messages: int, size: int) -> None:
+        """Release the undelivered part of a pull (`Nats-Pending-Messages`, `Nats-Pending-Bytes`)."""
         self.pending_messages = max(self.pending_messages - messages, 0)
         self.pending_bytes = max(self.pending_bytes - size, 0)
 
     def reset(self, buffered_messages: int, buffered_bytes: int) -> None:
-        """All open pulls are gone (reconnect, missed heartbeats); what is buffered here still counts."""
+        """Forget all open pulls (reconnect, missed heartbeats); buffered messages still count."""
         self.pending_messages = buffered_messages
         self.pending_bytes = buffered_bytes if self.counts_bytes else 0
 
 
 class HeartbeatMonitor:
-    """Tells when nothing was heard for two heartbeats. Clock readings come in as arguments, in seconds.
+    """Detects two missed heartbeats. Clock readings are arguments, in seconds.
 
-    It is paused while there is no connection: silence is then no news.
+    It is paused while disconnected.
     """
 
     __slots__ = ("_last_heard", "_paused", "interval_s")
@@ -253,25 +252,25 @@ class HeartbeatMonitor:
         self._paused = False
 
     def heard(self, now: float) -> None:
-        """Anything arrived: a message, a status, a heartbeat."""
+        """Record that a message, status or heartbeat arrived."""
         self._last_heard = now
 
     def pause(self) -> None:
-        """The connection is gone."""
+        """Pause: the connection is lost."""
         self._paused = True
 
     def resume(self, now: float) -> None:
-        """The connection is back; the wait starts anew."""
+        """Resume with a new deadline: the connection is restored."""
         self._paused = False
         self._last_heard = now
 
     @property
     def deadline(self) -> float:
-        """When silence becomes a missed heartbeat."""
+        """The time at which heartbeats count as missed."""
         return self._last_heard + 2 * self.interval_s
 
     def missed(self, now: float) -> bool:
-        """Whether two heartbeats were missed; if so, the wait starts anew, so that it is told once."""
+        """Whether two heartbeats were missed. If so, restarts the deadline, so that it is reported once."""
         if self._paused or now < self.deadline:
             return False
         self._last_heard = now

@@ -1,8 +1,8 @@
-"""The queue between the connection, which receives, and the user, who awaits.
+"""Queue of received messages between the connection and the user.
 
-Invariants: messages come out in the order they went in; ending the queue leaves what is in it to be read;
-every waiter wakes when a message comes or the queue ends. Rejected: asyncio.Queue, whose put and get cost
-more than parsing a message and which can not be ended.
+Invariants: FIFO; messages in an ended queue can still be read; every waiter wakes when a message arrives or
+the queue ends. Rejected: asyncio.Queue, whose put and get cost more than parsing a message and which cannot
+be ended.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ async def call_back_each(
     callback: Callable[[Message], object],
     report: Callable[[Exception, Message], None],
 ) -> None:
-    """Takes message by message and calls back, awaiting what the callback returns if that can be awaited.
+    """Call `callback` for each message, and await its result if it is awaitable.
 
-    take: an iterator's `__anext__`; its StopAsyncIteration ends this, what else it raises comes out. A
-    callback that raises is reported with its message, and the next message goes on.
+    take: an iterator's `__anext__`; StopAsyncIteration ends the loop, other exceptions propagate. report:
+    called with what a callback raises and its message; the loop continues.
     """
     while True:
         try:
@@ -38,12 +38,12 @@ async def call_back_each(
             result = callback(msg)
             if inspect.isawaitable(result):
                 await result
-        except Exception as error:  # noqa: BLE001 - whatever it raises, on_error is who must hear it
+        except Exception as error:  # noqa: BLE001 - user code; on_error reports it
             report(error, msg)
 
 
 class MessageQueue:
-    """Base of everything that hands received messages out one by one. Owned by one event loop."""
+    """Base class for receivers of messages. It belongs to one event loop."""
 
     __slots__ = ("_ended", "_error", "_exhausted", "_getters", "_items", "_loop")
 
@@ -56,7 +56,7 @@ class MessageQueue:
         self._exhausted: asyncio.Future[None] | None = None
 
     def _wake(self) -> None:
-        """Wakes one waiter; call it after a message was appended."""
+        """Wake one waiter, after a message was appended."""
         getters = self._getters
         while getters:
             getter = getters.popleft()
@@ -65,9 +65,9 @@ class MessageQueue:
                 return
 
     def end(self, error: Exception | None = None) -> None:
-        """No message comes any more. With an error, the reader gets it when the queue is empty.
+        """End the queue. With an error, the reader gets it once the queue is empty.
 
-        For the client's own use: it does not tell the server.
+        Internal: it does not unsubscribe on the server.
         """
         if not self._ended:
             self._ended = True
@@ -78,21 +78,21 @@ class MessageQueue:
             self._getters.clear()
 
     def exhausted(self) -> asyncio.Future[None]:
-        """Done once the queue has ended and was read to its end: iterators came back for more after the last
-        message, so that they are done with it."""
+        """A future that is done when the queue has ended and the reader has asked for more after the last
+        message, that is, has processed it."""
         if self._exhausted is None:
             self._exhausted = self._loop.create_future()
             self._note_exhausted()
         return self._exhausted
 
     def _note_exhausted(self) -> None:
-        """Call it when a reader finds an ended queue empty."""
+        """Complete `exhausted()`, when a reader finds an ended queue empty."""
         future = self._exhausted
         if future is not None and self._ended and not self._items and not future.done():
             future.set_result(None)
 
     async def _wait(self) -> None:
-        """Returns when there may be a message or the queue ended; look again. Any number may wait."""
+        """Wait until there may be a message or the queue ended. Callers must check again."""
         getter = self._loop.create_future()
         self._getters.append(getter)
         try:

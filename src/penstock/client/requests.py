@@ -1,19 +1,20 @@
 """Requests and their answers over one shared subscription.
 
-Every request has a reply subject of its own below the client's inbox; the answer's subject leads back to the
-waiting call. Invariant: an entry lives exactly as long as its call. Rejected: a subscription per request
-(SUB and UNSUB for each, and three times the work in the server).
+Every request has its own reply subject below the client's inbox, by which its answer is matched. Invariant:
+an entry exists exactly as long as its call. Rejected: a subscription per request (SUB and UNSUB for each, and
+three times the work in the server).
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.client.message import RawMessage
-from penstock.client.nuid import new_nuid
 from penstock.errors import ClientError, NoRespondersError, RequestTimeoutError
+from penstock.protocol.ids import NuidGenerator
 
 if TYPE_CHECKING:
     from penstock.client.client_session import ClientSession
@@ -21,15 +22,18 @@ if TYPE_CHECKING:
 
 NO_RESPONDERS_START = b"NATS/1.0 503"
 
+# Source of unique ids for inboxes, batches, schedules, and consumers without a name.
+new_nuid = NuidGenerator(secrets.randbelow)
+
 
 def is_no_responders(raw: RawMessage) -> bool:
-    """Whether the server says that nobody listens: status 503."""
+    """Whether the message is the server's "no responders" status (503)."""
     header = raw[3]
     return header is not None and not raw[4] and header.startswith(NO_RESPONDERS_START)
 
 
 class RequestTable:
-    """The requests of one client that wait for their answer."""
+    """Pending requests of one client."""
 
     def __init__(self, session: ClientSession) -> None:
         self._session = session
@@ -40,8 +44,7 @@ class RequestTable:
         self.inbox: Subscription | None = None
 
     async def request(self, subject: bytes, header: bytes, payload: bytes, timeout: float) -> RawMessage:
-        """Sends a request and returns its answer; NoRespondersError, RequestTimeoutError and more: see
-        `Client.request`."""
+        """Send a request and return the answer. Raises what `Client.request` raises."""
         if self.inbox is None:
             self.inbox = self._session.subscribe(self._prefix + "*", receive=self._on_reply)
         loop = self._session.loop
@@ -73,7 +76,8 @@ class RequestTable:
             future.set_exception(RequestTimeoutError(text, subject=name, timeout_s=timeout))
 
     def fail(self, make_error: Callable[[str], ClientError], subject: str | None = None) -> None:
-        """Ends the waiting requests (of one subject, or all) with the error made from their subject."""
+        """Fail pending requests. make_error: makes the error from the request's subject. subject: None fails
+        all requests."""
         for future, asked in list(self._waiting.values()):
             name = asked.decode("utf-8", "surrogateescape")
             if not future.done() and (subject is None or name == subject):

@@ -1,12 +1,12 @@
-"""Messages for later: publishes with `delay` or `at`, and the schedules a stream holds (ADR-51).
+"""Scheduled messages: publishes with `delay` or `at`, and the schedules in a stream (ADR-51).
 
-A stream keeps a message for later under a subject of its own, one a schedule, until it stores it under the
-subject it is for. Which subject that is need not concern who publishes: the client makes one up below the
-token `_schedules`, in the stream's subject filter that holds this token (`_schedules.>`, say), or else below
-the `>` filter the message itself falls under (`orders._schedules.<id>` for `orders.>`).
+A stream stores a scheduled message under a subject of its own until it stores it under its target subject.
+The client generates that subject below the token `_schedules`: in the stream's subject filter that contains
+the token (such as `_schedules.>`), or else below the `>` filter that matches the target
+(`orders._schedules.<id>` for `orders.>`).
 
-Rejected: asking for a subject for each (everybody would write the same lines); a stream of its own for what
-waits (the message has to be in the stream that will hold it).
+Rejected: requiring a schedule subject from the user (every program would need the same code); a separate
+stream for schedules (a schedule must be in the stream that will hold the message).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from penstock.client.config import StreamConfig, plain_value
-from penstock.client.nuid import new_nuid
 from penstock.client.publishing import PublishOptions
+from penstock.client.requests import new_nuid
 from penstock.errors import MessageNotFoundError, MisuseError, NoStreamError
 from penstock.protocol import headers as names
 from penstock.protocol.headers import Headers
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from penstock.client.stream import Stream
 
 AREA = "_schedules"
-AREAS_MAX = 1024  # subjects whose area is remembered
+AREAS_MAX = 1024  # size of the cache of target subjects
 
-_NOT_FOR_LATER = (
+_NOT_WITH_DELAY = (
     "expected_last_subject_sequence",
     "expected_last_subject_sequence_subject",
 )
@@ -39,10 +39,10 @@ _NOT_FOR_LATER = (
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A message that waits in a stream until its time comes.
+    """A scheduled message in a stream.
 
-    subject: of the schedule itself, one a schedule. pattern: `@at <time>`, `@every 1h30m` or six cron fields.
-    target: the subject of what it produces. seq: where the schedule is stored.
+    subject: unique subject of the schedule. pattern: `@at <time>`, `@every 1h30m` or six cron fields.
+    target: subject of the messages it produces. seq: stream sequence of the schedule.
     """
 
     stream: str
@@ -55,7 +55,7 @@ class Schedule:
 
 
 def area_for(config: StreamConfig, target: str) -> str:
-    """Where schedules for a target go: a subject up to its last token. Raises MisuseError: nowhere."""
+    """Prefix of the schedule subjects for a target. Raises MisuseError if the stream has no such subject."""
     for subject in config.subjects:
         tokens = subject.split(".")
         if AREA in tokens and tokens[-1] in (">", "*") and "*" not in tokens[:-1]:
@@ -70,13 +70,13 @@ def area_for(config: StreamConfig, target: str) -> str:
 
 
 def areas_of(config: StreamConfig) -> list[str]:
-    """Filters of all subjects `area_for` could choose for this stream."""
+    """Filters for all schedule subjects that `area_for` can choose in this stream."""
     own = [subject for subject in config.subjects if AREA in subject.split(".")]
     below = [subject for subject in config.subjects if subject.endswith(".>") and "*" not in subject]
     return own or [f"{subject[:-1]}{AREA}.>" for subject in below]
 
 
-async def for_later(
+async def delayed_publish(
     js: JetStream,
     areas: dict[str, str],
     subject: str,
@@ -84,13 +84,13 @@ async def for_later(
     delay: timedelta | float | None,
     at: datetime | None,
 ) -> tuple[str, PublishOptions]:
-    """Subject and options of the publish that makes the stream store a message later.
+    """Subject and options of the publish that stores the schedule.
 
-    areas: what was found out about targets before. Raises MisuseError, NoStreamError.
+    areas: cache of prefixes by target. Raises MisuseError, NoStreamError.
     """
     if delay is not None and at is not None:
         raise MisuseError("publish takes delay or at, not both")
-    for name in _NOT_FOR_LATER:
+    for name in _NOT_WITH_DELAY:
         if options.get(name) is not None:
             raise MisuseError(f"publish with delay or at takes no {name}: it would be about another subject")
     if delay is not None:
@@ -117,14 +117,14 @@ async def for_later(
 
 
 async def schedules_of(stream: Stream, subject: str) -> AsyncIterator[Schedule]:
-    """The schedules whose own subject matches; "" = those of delayed publishes."""
+    """Yield the schedules whose subject matches the filter; "" means those of delayed publishes."""
     filters = [subject] if subject else areas_of((await stream.info()).config)
     for wanted in filters:
         for found in (await stream.info(subjects_filter=wanted)).state.subjects:
             try:
                 message = await stream.get_last_message(found)
             except MessageNotFoundError:
-                continue  # its time came meanwhile
+                continue  # it fired meanwhile
             pattern = message.headers.get(names.SCHEDULE)
             if pattern:
                 target = message.headers.get(names.SCHEDULE_TARGET, "")

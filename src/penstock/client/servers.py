@@ -1,8 +1,8 @@
-"""Where to connect: server URLs and the pool the client walks through when it (re)connects.
+"""Server URLs, and the pool of servers that the client tries when it (re)connects.
 
-Invariants of the pool: it is never empty; servers the user named are never removed; servers learnt from
-INFO `connect_urls` vanish again when the cluster stops announcing them, unless the client sits on them.
-The order is the user's, shuffled once when `randomize` is set, so that clients spread over a cluster.
+Invariants of the pool: it is never empty; servers discovered through INFO `connect_urls` are removed when the
+cluster no longer announces them, except the connected one. The order is the user's, shuffled once if
+`randomize` is set, so that clients spread over a cluster.
 """
 
 import random
@@ -18,7 +18,7 @@ SCHEMES = ("nats", "tls")
 
 @dataclass(frozen=True, slots=True)
 class ServerUrl:
-    """One server's address, and the credentials its URL carried."""
+    """Address of one server, and the credentials in its URL."""
 
     host: str
     port: int = DEFAULT_PORT
@@ -28,20 +28,20 @@ class ServerUrl:
     token: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        """The URL without credentials: what logs and error texts may show."""
+        """The URL without credentials, for logs and error texts."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
     @property
     def tls(self) -> bool:
-        """Whether the URL itself asks for TLS (`tls://`)."""
+        """Whether the scheme is `tls://`."""
         return self.scheme == "tls"
 
 
 def parse_server_url(text: str) -> ServerUrl:
-    """Reads `nats://user:password@host:port`, `nats://token@host`, `tls://host`, `host:port` or `host`.
+    """Parse `nats://user:password@host:port`, `nats://token@host`, `tls://host`, `host:port` or `host`.
 
-    Raises MisuseError when the text names no host, another scheme or an impossible port.
+    Raises MisuseError for a missing host, an unknown scheme or an invalid port.
     """
     stripped = text.strip()
     parts = urlsplit(stripped if "://" in stripped else f"nats://{stripped}")
@@ -62,7 +62,7 @@ def parse_server_url(text: str) -> ServerUrl:
 
 
 def _url_or_none(text: str) -> ServerUrl | None:
-    # What a server announces is no reason to lose the connection to it.
+    # A malformed announcement must not cost the connection to the server.
     try:
         return parse_server_url(text)
     except MisuseError:
@@ -71,17 +71,17 @@ def _url_or_none(text: str) -> ServerUrl | None:
 
 @dataclass(slots=True)
 class PoolServer:
-    """A server of the pool and how connecting to it went lately."""
+    """A server in the pool, with its connection history."""
 
     url: ServerUrl
     discovered: bool = False
-    failures: int = 0  # attempts since it last worked
-    auth_failures: int = 0  # refusals of the credentials in a row
+    failures: int = 0  # consecutive failed attempts
+    auth_failures: int = 0  # consecutive authorization failures
     last_error: BaseException | None = None
 
 
 class ServerPool:
-    """The servers to try, in order, round and round."""
+    """The servers to try, round-robin."""
 
     def __init__(self, servers: str | Iterable[str], *, randomize: bool = True) -> None:
         texts = servers.split(",") if isinstance(servers, str) else list(servers)
@@ -102,7 +102,7 @@ class ServerPool:
         return list(self._servers)
 
     def next(self) -> PoolServer:
-        """The server to try now; each call moves one place on."""
+        """The next server to try."""
         self._next_index %= len(self._servers)
         server = self._servers[self._next_index]
         self._next_index += 1
@@ -110,11 +110,11 @@ class ServerPool:
 
     @property
     def at_round_start(self) -> bool:
-        """Whether every server had its turn: the moment to wait before trying again."""
+        """Whether every server was tried in this round."""
         return self._next_index % len(self._servers) == 0
 
     def remove(self, server: PoolServer) -> None:
-        """Takes a server out that will not work again (attempts used up). The last one stays."""
+        """Remove a server whose attempts are exhausted. The last server stays."""
         if len(self._servers) > 1 and server in self._servers:
             index = self._servers.index(server)
             del self._servers[index]
@@ -122,9 +122,9 @@ class ServerPool:
                 self._next_index -= 1
 
     def update_discovered(self, connect_urls: Iterable[str], current: PoolServer | None) -> list[ServerUrl]:
-        """Takes INFO `connect_urls` in (bare `host:port` texts) and returns the servers new to the pool.
+        """Merge INFO `connect_urls` (`host:port` strings); return the servers that are new.
 
-        Announced servers inherit the scheme of the current one, so that a TLS cluster stays TLS.
+        Discovered servers inherit the scheme of the current one, so that a TLS cluster stays TLS.
         """
         scheme = current.url.scheme if current is not None else "nats"
         announced = [

@@ -1,6 +1,6 @@
-"""A stream's handle: its info and messages, and the way to its consumers (ADR-37, ADR-31 for direct gets).
+"""Stream handle: info, messages, schedules and consumers of a stream (ADR-37; ADR-31 for direct gets).
 
-It keeps the info it saw last (`cached_info`) and nothing else: several handles of one stream do no harm.
+Its only state is the latest known info (`cached_info`), so a stream may have several handles.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from penstock.client.config import (
 )
 from penstock.client.consumer import Consumer
 from penstock.client.direct import DIRECT_BATCH, StoredMessage, direct_batch, direct_get
-from penstock.client.nuid import new_nuid
 from penstock.client.ordered import OrderedConsumer
+from penstock.client.requests import new_nuid
 from penstock.client.schedules import Schedule, schedules_of
 from penstock.errors import (
     MessageNotFoundError,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """Made by `JetStream.stream`, `create_stream` and their like."""
+    """A stream, returned by `JetStream.stream`, `create_stream` and similar methods."""
 
     def __init__(self, js: JetStream, info: StreamInfo | None, *, name: str = "") -> None:
         self._js = js
@@ -75,28 +75,28 @@ class Stream:
 
     @property
     def session(self) -> ClientSession:
-        """The client's inner side; for the parts of this package."""
+        """The client's session; internal."""
         return self._js.session
 
     # --- the stream ------------------------------------------------------------------------------
 
     @property
     def cached_info(self) -> StreamInfo:
-        """The info seen last, without asking the server. MisuseError when there is none yet."""
+        """The latest known info, without a request. Raises MisuseError if there is none yet."""
         if self._info is None:
             raise MisuseError(f"the info of stream {self.name!r} was not fetched yet: await info()")
         return self._info
 
     @property
     def config(self) -> StreamConfig:
-        """The configuration seen last."""
+        """The latest known configuration."""
         return self.cached_info.config
 
     async def info(self, *, subjects_filter: str = "", deleted_details: bool = False) -> StreamInfo:
-        """Configuration and state, fresh.
+        """Request configuration and state.
 
-        subjects_filter: fill `state.subjects` with the message counts of the subjects it matches (all pages
-        of them). deleted_details: fill `state.deleted`. Raises StreamNotFoundError.
+        subjects_filter: fill `state.subjects` with the message counts of all matching subjects.
+        deleted_details: fill `state.deleted`. Raises StreamNotFoundError.
         """
         subjects: dict[str, int] = {}
         while True:
@@ -115,10 +115,10 @@ class Stream:
         return self._info
 
     async def purge(self, subject: str = "", *, seq: int = 0, keep: int = 0) -> int:
-        """Removes messages and returns how many.
+        """Purge messages and return how many were removed.
 
-        subject: only those of matching subjects. seq: only those below this sequence. keep: leave the newest
-        so many. MisuseError for seq and keep together.
+        subject: only matching subjects. seq: only messages below this sequence. keep: number of newest
+        messages to keep. Raises MisuseError for both seq and keep.
         """
         if seq and keep:
             raise MisuseError("purge takes seq or keep, not both")
@@ -126,7 +126,7 @@ class Stream:
         return (await self._js.call(StreamPurgeResponse, f"STREAM.PURGE.{self.name}", request)).purged
 
     async def delete(self) -> None:
-        """Deletes the stream with its messages and consumers."""
+        """Delete the stream with its messages and consumers. Raises StreamNotFoundError."""
         await self._js.delete_stream(self.name)
 
     # --- messages ----------------------------------------------------------------------------------
@@ -134,17 +134,20 @@ class Stream:
     async def get_message(
         self, seq: int = 0, *, next_by_subject: str = "", direct: bool | None = None
     ) -> StoredMessage:
-        """The message with this sequence; with next_by_subject the first from `seq` on that matches it.
+        """Get the message with a sequence; with next_by_subject, the first matching one from `seq` on.
 
-        direct: True asks any replica (the stream must have allow_direct), False the leader; None chooses by
-        the configuration seen last. Raises MessageNotFoundError.
+        direct: True reads from any replica (needs allow_direct), False from the leader, None decides by the
+        latest known configuration. Raises MessageNotFoundError.
         """
         if seq < 1 and not next_by_subject:
             raise MisuseError(f"seq is {seq}; sequences start at 1")
         return await self._get(MsgGetRequest(seq=seq, next_by_subj=next_by_subject), direct)
 
     async def get_last_message(self, subject: str, *, direct: bool | None = None) -> StoredMessage:
-        """The newest message whose subject matches; direct as in `get_message`. MessageNotFoundError."""
+        """Get the newest message whose subject matches. direct: as in `get_message`.
+
+        Raises MessageNotFoundError.
+        """
         return await self._get(MsgGetRequest(last_by_subj=subject), direct)
 
     async def _get(self, request: MsgGetRequest, direct: bool | None) -> StoredMessage:
@@ -168,11 +171,10 @@ class Stream:
     async def get_messages(
         self, seq: int = 1, *, subject: str = "", max_messages: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """Messages from sequence `seq` on to the stream's present end, without a consumer (ADR-31).
+        """Yield messages from sequence `seq` to the stream's end, without a consumer (ADR-31).
 
-        subject: only matching ones. max_messages: no more than so many. The stream must have allow_direct.
-        It reads in batches; messages stored meanwhile may come as well. Raises StreamNotFoundError,
-        DirectGetNotAllowedError.
+        subject: only matching ones. max_messages: limit. The stream needs allow_direct. Reads in batches, and
+        may include messages stored meanwhile. Raises StreamNotFoundError, DirectGetNotAllowedError.
         """
         left = max_messages
         while left is None or left > 0:
@@ -190,19 +192,19 @@ class Stream:
     async def get_last_messages(
         self, subjects: list[str], *, up_to_seq: int = 0
     ) -> AsyncIterator[StoredMessage]:
-        """The newest message of every subject that matches one of `subjects`, in stream order (ADR-31).
+        """Yield the newest message of each subject that matches one of `subjects`, in stream order (ADR-31).
 
-        up_to_seq: as the stream was at that sequence. At most 1024 subjects may match, and the stream must
-        have allow_direct. Raises JetStreamApiError (413) for more, StreamNotFoundError.
+        up_to_seq: only messages up to this sequence. The stream needs allow_direct. Raises JetStreamApiError
+        (413) if more than 1024 subjects match, StreamNotFoundError.
         """
         request = MsgGetRequest(multi_last=subjects, up_to_seq=up_to_seq)
         async for message, _ in direct_batch(self._js, self.name, request):
             yield message
 
     async def delete_message(self, seq: int, *, erase: bool = False) -> None:
-        """Deletes one message. erase: also overwrite its bytes, which takes the server longer.
+        """Delete one message. erase: also overwrite its bytes, which is slower.
 
-        Raises JetStreamApiError when the stream denies deletes, MessageNotFoundError.
+        Raises JetStreamApiError if the stream denies deletes, MessageNotFoundError.
         """
         request = MsgDeleteRequest(seq=seq, no_erase=not erase)
         await self._js.call(SuccessResponse, f"STREAM.MSG.DELETE.{self.name}", request)
@@ -210,18 +212,18 @@ class Stream:
     # --- schedules ---------------------------------------------------------------------------------
 
     async def schedules(self, subject: str = "") -> AsyncIterator[Schedule]:
-        """The messages that wait in this stream for their time (ADR-51).
+        """Yield the scheduled messages in this stream (ADR-51).
 
-        subject: filter of the schedules' own subjects; "" = where `JetStream.publish` with delay or at puts
-        them, `>` = all (the last message of every subject is looked at).
+        subject: filter of schedule subjects; "" selects those of `JetStream.publish` with delay or at, `>`
+        all (reads the last message of every subject).
         """
         async for schedule in schedules_of(self, subject):
             yield schedule
 
     async def cancel_schedule(self, schedule: Schedule | PubAck) -> None:
-        """Takes back a message that waits: one of `schedules`, or by the ack of its publish.
+        """Cancel a schedule, given as one of `schedules` or by the pub ack of its publish.
 
-        Raises JetStreamApiError when its time has come already.
+        Raises JetStreamApiError if it has already fired.
         """
         await self.delete_message(schedule.seq)
 
@@ -230,19 +232,20 @@ class Stream:
     async def create_consumer(
         self, config: ConsumerConfig | str | None = None, /, **settings: Any
     ) -> Consumer:
-        """Creates a consumer, or returns the one there is with the same configuration.
+        """Create a consumer, or return an existing one with the same configuration.
 
-        config: a ConsumerConfig, or a durable's name; with neither, an ephemeral consumer gets a name of its
-        own. settings: fields of ConsumerConfig, durations as seconds or timedelta; ack_policy is
-        "explicit" unless set. Raises AlreadyExistsError when the name is taken with another configuration.
+        config: a ConsumerConfig or a durable name; without either, an ephemeral consumer with a generated
+        name. settings: fields of ConsumerConfig, durations as seconds or timedelta; ack_policy defaults to
+        "explicit". Raises AlreadyExistsError if the consumer exists with another configuration.
         """
         return await self._put_consumer(_consumer_config(config, settings), ConsumerAction.CREATE)
 
     async def update_consumer(
         self, config: ConsumerConfig | str | None = None, /, **settings: Any
     ) -> Consumer:
-        """Changes a consumer. With a name, the settings go over its present configuration; a ConsumerConfig
-        replaces it as a whole. Raises JetStreamApiError when there is none or the change is not allowed.
+        """Update a consumer. With a name, `settings` change single fields; a ConsumerConfig replaces all.
+
+        Raises JetStreamApiError if it does not exist or a field cannot be changed.
         """
         if isinstance(config, str):
             made = make_config(ConsumerConfig, settings, (await self.consumer_info(config)).config)
@@ -253,7 +256,7 @@ class Stream:
     async def create_or_update_consumer(
         self, config: ConsumerConfig | str | None = None, /, **settings: Any
     ) -> Consumer:
-        """Creates the consumer, or changes the one there is to this configuration."""
+        """Create the consumer, or update the existing one to this configuration."""
         return await self._put_consumer(_consumer_config(config, settings), ConsumerAction.CREATE_OR_UPDATE)
 
     async def _put_consumer(self, config: ConsumerConfig, action: ConsumerAction) -> Consumer:
@@ -266,21 +269,21 @@ class Stream:
         return Consumer(self._js, consumer_info(answer))
 
     async def consumer(self, name: str) -> Consumer:
-        """A handle of a consumer, its info fetched. Raises ConsumerNotFoundError."""
+        """Return a handle for a consumer, with its info. Raises ConsumerNotFoundError."""
         return Consumer(self._js, await self.consumer_info(name))
 
     async def consumer_info(self, name: str) -> ConsumerInfo:
-        """Configuration and state of a consumer. Raises ConsumerNotFoundError."""
+        """Request configuration and state of a consumer. Raises ConsumerNotFoundError."""
         endpoint = f"CONSUMER.INFO.{self.name}.{check_name(name, 'consumer')}"
         return consumer_info(await self._js.call(ConsumerInfoResponse, endpoint))
 
     async def delete_consumer(self, name: str) -> None:
-        """Deletes a consumer and its state. Raises ConsumerNotFoundError."""
+        """Delete a consumer and its state. Raises ConsumerNotFoundError."""
         endpoint = f"CONSUMER.DELETE.{self.name}.{check_name(name, 'consumer')}"
         await self._js.call(SuccessResponse, endpoint)
 
     async def consumers(self) -> AsyncIterator[ConsumerInfo]:
-        """Every consumer's info, page by page."""
+        """Yield the info of every consumer."""
         offset = 0
         while True:
             endpoint = f"CONSUMER.LIST.{self.name}"
@@ -302,7 +305,7 @@ class Stream:
                 return found
 
     async def pause_consumer(self, name: str, until: datetime) -> ConsumerPause:
-        """Stops deliveries until a time (with a time zone)."""
+        """Pause deliveries until a time (with a time zone)."""
         request = ConsumerPauseRequest(pause_until=cast(str, plain_value(until)))
         endpoint = f"CONSUMER.PAUSE.{self.name}.{check_name(name, 'consumer')}"
         return consumer_pause(await self._js.call(ConsumerPauseResponse, endpoint, request))
@@ -313,7 +316,7 @@ class Stream:
         return consumer_pause(await self._js.call(ConsumerPauseResponse, endpoint, ConsumerPauseRequest()))
 
     def ordered_consumer(self, **settings: Any) -> OrderedConsumer:
-        """Reads the stream in order without gaps, from a place of one's choice, leaving no state behind.
+        """Create an ordered consumer: reads the stream in order without gaps and leaves no state behind.
 
         settings: filter_subject or filter_subjects, deliver_policy (default "all"), opt_start_seq,
         opt_start_time, replay_policy, headers_only, inactive_threshold, metadata. Nothing is sent before

@@ -1,16 +1,16 @@
-"""A subscription: messages of a subject filter, by iteration, one by one, or to a callback.
+"""Subscriptions: receive messages of a subject filter by iteration, `next` or callback.
 
     async for msg in await client.subscribe("orders.>"): ...
     msg = await subscription.next(timeout=1)
     await client.subscribe("orders.>", callback=handle)
 
-Invariants: messages come in the order the server sent them; what arrived before the end (unsubscribe, drain,
-close) can still be read; the queue is bounded in messages and bytes, and what does not fit is dropped,
-counted in `dropped` and reported as SlowConsumerError: when the queue runs full, and every
-SLOW_REPORT_INTERVAL_S while it stays full.
+Invariants: messages are returned in the order the server sent them; messages received before the end
+(unsubscribe, drain, close) can still be read; the queue is limited in messages and bytes. Messages that do
+not fit are dropped, counted in `dropped`, and reported as SlowConsumerError when the queue becomes full and
+every SLOW_REPORT_INTERVAL_S while it remains full.
 
-Rejected: pausing the socket for a slow subscription (all others on the connection would stall, and the
-server would cut the connection).
+Rejected: pausing the socket for a slow subscription (the others on the connection would stall, and the server
+would close the connection).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MessageCallback = Callable[[Msg], Awaitable[Any] | None]
 SLOW_REPORT_INTERVAL_S = 10.0
 
-# Takes a message as it comes off the wire, in the connection's callback: it must be quick and not raise.
+# Receives a raw message in the connection's callback; must be quick and must not raise.
 Receiver = Callable[[RawMessage], None]
 
 
@@ -88,7 +88,7 @@ class Subscription(MessageQueue):
         self.received = 0
         self.dropped = 0
         self.max_messages = 0
-        self.is_internal = False  # it feeds a part of the client, not the user
+        self.is_internal = False  # it belongs to a part of the client, not to the user
         self.worker: asyncio.Task[None] | None = None  # runs the callback
         self.receive: Receiver = self._enqueue
 
@@ -125,17 +125,17 @@ class Subscription(MessageQueue):
 
     @property
     def pending_messages(self) -> int:
-        """Messages that arrived and were not read yet."""
+        """Number of received, unread messages."""
         return len(self._items)
 
     @property
     def pending_bytes(self) -> int:
-        """Their payloads and headers, in bytes."""
+        """Size of unread payloads and headers, bytes."""
         return self._pending_bytes
 
     @property
     def closed(self) -> bool:
-        """No further messages will arrive; pending ones can still be read."""
+        """Whether it has ended: no further messages arrive; pending ones can still be read."""
         return self._ended
 
     def __aiter__(self) -> AsyncIterator[Msg]:
@@ -159,13 +159,13 @@ class Subscription(MessageQueue):
         return Msg(self._session, raw)
 
     async def next(self, timeout: float | None = None) -> Msg:
-        """The next message. timeout: seconds; None waits without end.
+        """The next message. timeout: seconds; None waits indefinitely.
 
-        Raises RequestTimeoutError when none comes in time, ConnectionClosedError when the subscription ended.
+        Raises RequestTimeoutError if none arrives in time, ConnectionClosedError if the subscription ended.
         """
         if self._callback is not None:
             raise MisuseError(f"subscription {self.subject!r} has a callback, which gets its messages")
-        if self._items:  # the usual case under load, without the cost of a timer
+        if self._items:  # common under load; avoids the cost of a timer
             msg = await self.__anext__()
             self._note_exhausted()
             return msg
@@ -182,22 +182,22 @@ class Subscription(MessageQueue):
     # --- callback style ------------------------------------------------------------------------
 
     def start_callback(self, callback: MessageCallback) -> None:
-        """From now on every message goes to `callback`; for the client's own use."""
+        """Deliver every message to `callback`; internal."""
         self._callback = callback
         self.worker = self._session.spawn(self._run_callback(callback), f"subscription {self.subject}")
 
     async def _run_callback(self, callback: MessageCallback) -> None:
-        """Calls back message by message; a callback that raises is reported and the next message goes on."""
-        # The client closed with an error: on_closed and last_error tell it.
+        """Call the callback for each message; report what it raises and continue."""
+        # If the client closed with an error, on_closed and last_error report it.
         with contextlib.suppress(ClientError):
             await call_back_each(self.__anext__, callback, self._session.report_callback)
 
     # --- ending --------------------------------------------------------------------------------
 
     async def unsubscribe(self, max_messages: int = 0) -> None:
-        """Ends the subscription: now, or once `max_messages` were received since it was made.
+        """End the subscription: now, or once `max_messages` were received in total.
 
-        Messages that arrived already can still be read. Raises MisuseError for a negative number.
+        Received messages can still be read. Raises MisuseError for a negative number.
         """
         if max_messages < 0:
             raise MisuseError(f"max_messages is {max_messages}; it must be 0 (at once) or more")
@@ -211,10 +211,10 @@ class Subscription(MessageQueue):
         self.end()
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Ends the subscription so that nothing under way is lost: unsubscribes, waits until the server has
-        sent what it had, and for a callback until that has seen everything. Iterators then run out.
+        """End the subscription without losing messages in flight.
 
-        timeout: seconds, default the client's drain_timeout. Raises RequestTimeoutError beyond it.
+        Unsubscribes, waits until the server has sent its pending messages and a callback has processed them.
+        Iterators then end. timeout: seconds, default drain_timeout. Raises RequestTimeoutError after it.
         """
         limit = self._session.options.drain_timeout if timeout is None else timeout
         if not self._ended:

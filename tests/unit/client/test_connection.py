@@ -34,9 +34,9 @@ class Wire:
         self.transport = FakeTransport(self.connection)
         self.connection.connection_made(self.transport)
 
-    async def shake_hands(self, step: int = 0) -> bytes:
+    async def handshake(self, step: int = 0) -> bytes:
         """Runs the handshake; returns what the client sent."""
-        task = asyncio.ensure_future(self.connection.shake_hands(ConnectRequest(name="test")))
+        task = asyncio.ensure_future(self.connection.handshake(ConnectRequest(name="test")))
         feed(self.connection, INFO, step)
         await tick()
         sent = self.transport.take()
@@ -54,16 +54,14 @@ async def tick() -> None:
 @pytest.fixture
 async def wire() -> Wire:
     wire = Wire()
-    await wire.shake_hands()
+    await wire.handshake()
     return wire
 
 
 async def test_nothing_is_sent_before_info_and_connect_comes_first() -> None:
     wire = Wire()
     wire.out.write(b"PUB early 0\r\n\r\n")
-    task = asyncio.ensure_future(
-        wire.connection.shake_hands(ConnectRequest(name="n", user="u", password="p"))
-    )
+    task = asyncio.ensure_future(wire.connection.handshake(ConnectRequest(name="n", user="u", password="p")))
     await tick()
     assert wire.transport.take() == b""
     feed(wire.connection, INFO)
@@ -87,7 +85,7 @@ async def test_nothing_is_sent_before_info_and_connect_comes_first() -> None:
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
 async def test_frames_mean_the_same_however_they_are_cut(step: int) -> None:
     wire = Wire()
-    await wire.shake_hands(step)
+    await wire.handshake(step)
     header = b"NATS/1.0\r\nA: b\r\n\r\n"
     feed(
         wire.connection,
@@ -123,7 +121,7 @@ async def test_what_is_no_frame_ends_the_connection_as_the_servers_fault(wire: W
 
 async def test_broken_info_fails_the_handshake() -> None:
     wire = Wire()
-    task = asyncio.ensure_future(wire.connection.shake_hands(ConnectRequest()))
+    task = asyncio.ensure_future(wire.connection.handshake(ConnectRequest()))
     feed(wire.connection, b'INFO {"max_payload":"much"}\r\n')
     with pytest.raises(ProtocolError, match="max_payload"):
         await task
@@ -132,7 +130,7 @@ async def test_broken_info_fails_the_handshake() -> None:
 
 async def test_refused_credentials_fail_the_handshake() -> None:
     wire = Wire()
-    task = asyncio.ensure_future(wire.connection.shake_hands(ConnectRequest()))
+    task = asyncio.ensure_future(wire.connection.handshake(ConnectRequest()))
     feed(wire.connection, INFO)
     await tick()
     feed(wire.connection, b"-ERR 'Authorization Violation'\r\n")
@@ -143,7 +141,7 @@ async def test_refused_credentials_fail_the_handshake() -> None:
 async def test_a_server_that_hangs_up_fails_the_handshake() -> None:
     for data in (b"", INFO, INFO + b"PONG\r\n"):
         wire = Wire()
-        task = asyncio.ensure_future(wire.connection.shake_hands(ConnectRequest()))
+        task = asyncio.ensure_future(wire.connection.handshake(ConnectRequest()))
         await tick()
         feed(wire.connection, data[: len(INFO)])
         await tick()
@@ -156,7 +154,7 @@ async def test_a_server_that_hangs_up_fails_the_handshake() -> None:
 
 async def test_frames_right_behind_the_handshake_reach_the_owner() -> None:
     wire = Wire()
-    task = asyncio.ensure_future(wire.connection.shake_hands(ConnectRequest()))
+    task = asyncio.ensure_future(wire.connection.handshake(ConnectRequest()))
     feed(wire.connection, INFO)
     await tick()
     feed(wire.connection, b"PONG\r\n-ERR 'Invalid Subject'\r\n" + INFO + b"MSG a 1 0\r\n\r\n")
@@ -194,7 +192,7 @@ async def test_a_ping_fails_with_the_connection(wire: Wire) -> None:
 
 async def test_unanswered_pings_make_the_connection_stale() -> None:
     wire = Wire(Options(ping_interval=0.001, max_outstanding_pings=2))
-    await wire.shake_hands()
+    await wire.handshake()
     async with asyncio.timeout(10):
         await wire.connection.closed
     assert wire.transport.take() == b"PING\r\nPING\r\n"
@@ -204,7 +202,7 @@ async def test_unanswered_pings_make_the_connection_stale() -> None:
 async def test_answered_pings_keep_the_connection() -> None:
     """However slow the machine: the loop runs this task between any two turns of the timer."""
     wire = Wire(Options(ping_interval=0.001, max_outstanding_pings=2))
-    await wire.shake_hands()
+    await wire.handshake()
     answered = 0
     async with asyncio.timeout(10):
         while answered < 10:

@@ -26,7 +26,7 @@ FAST: dict[str, Any] = {"reconnect_wait": 0.005, "reconnect_wait_max": 0.02}
 
 
 async def serve(peer: ScriptedPeer, number: int) -> None:
-    await peer.shake_hands()
+    await peer.handshake()
     while line := await peer.line():
         if line == b"PING":
             peer.send(b"PONG\r\n")
@@ -103,7 +103,7 @@ async def test_a_callback_that_raises_is_logged_with_its_subject_and_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def script(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands()
+        await peer.handshake()
         await peer.lines_until(b"PING")
         peer.send(b"MSG orders.7 1 0\r\n\r\nPONG\r\n")
         await peer.line()
@@ -130,7 +130,7 @@ async def test_a_lost_connection_is_a_warning_and_the_next_one_is_said(
     back = asyncio.Event()
 
     async def script(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands()
+        await peer.handshake()
         if number == 0:
             peer.hang_up()
             return

@@ -110,7 +110,7 @@ def test_what_a_pull_gives_back_is_asked_for_again() -> None:
     budget = PullBudget(consume_options(max_messages=10))
     budget.next_request()
     budget.handed_out(1)
-    budget.given_back(9, 0)
+    budget.released(9, 0)
     request = budget.next_request()
     assert request is not None
     assert request.batch == 10
@@ -145,14 +145,14 @@ def test_the_budget_never_overdraws_and_never_asks_for_nothing(
         assert 0 <= budget.pending_messages <= max_messages
         assert budget.pending_messages == open_on_server
         if step == "give back":
-            budget.given_back(open_on_server, 0)
+            budget.released(open_on_server, 0)
             open_on_server = 0
         elif isinstance(step, int):
             for _ in range(min(step, open_on_server)):
                 budget.handed_out(1)
                 open_on_server -= 1
     # It can always go on: once everything asked for was handed out, it asks again.
-    budget.given_back(open_on_server, 0)
+    budget.released(open_on_server, 0)
     assert budget.next_request() is not None
 
 

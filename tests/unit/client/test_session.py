@@ -44,7 +44,7 @@ async def test_subscriptions_are_made_again_before_what_was_published_meanwhile(
     async def script(peer: ScriptedPeer, number: int) -> None:
         if number == 1:
             await go_on.wait()
-        await peer.shake_hands()
+        await peer.handshake()
         if number == 0:
             lines = await peer.lines_until(b"PING")
             assert lines == [b"SUB a 1", b"SUB gone 2", b"SUB b workers 3", b"UNSUB 3 5", b"UNSUB 2"]
@@ -82,7 +82,7 @@ async def test_what_was_lost_with_a_connection_is_not_sent_on_the_next() -> None
     seen: list[bytes] = []
 
     async def script(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands()
+        await peer.handshake()
         if number == 0:
             await peer.line()
             return
@@ -109,7 +109,7 @@ async def test_a_refused_publish_ends_the_requests_on_its_subject() -> None:
     told: list[Exception] = []
 
     async def script(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands()
+        await peer.handshake()
         while line := await peer.line():
             if line.startswith(b"PUB secret "):
                 peer.send(b"-ERR 'Permissions Violation for Publish to \"secret\"'\r\n")
@@ -131,7 +131,7 @@ async def test_a_refused_publish_ends_the_requests_on_its_subject() -> None:
 
 async def test_a_refused_subscription_ends_with_the_reason() -> None:
     async def script(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands()
+        await peer.handshake()
         await peer.line()
         peer.send(b"-ERR 'Permissions Violation for Subscription to \"secret.>\"'\r\n")
         await serve_quietly(peer)
@@ -149,7 +149,7 @@ async def test_other_errors_are_told_and_the_connection_goes_on() -> None:
     told: list[Exception] = []
 
     async def script(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands()
+        await peer.handshake()
         peer.send(b"-ERR 'Invalid Subject'\r\n")
         await serve_quietly(peer)
 
@@ -166,7 +166,7 @@ async def test_other_errors_are_told_and_the_connection_goes_on() -> None:
 
 async def test_errors_nobody_listens_to_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def script(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands()
+        await peer.handshake()
         peer.send(b"-ERR 'Invalid Subject'\r\n")
         await serve_quietly(peer)
 
@@ -180,7 +180,7 @@ async def test_a_protocol_breach_reconnects_and_says_whose_fault_it_was() -> Non
     reasons: list[Exception] = []
 
     async def script(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands()
+        await peer.handshake()
         if number == 0:
             peer.send(b"MSG what\r\n")
         await serve_quietly(peer)
@@ -205,7 +205,7 @@ async def test_credentials_refused_twice_end_the_reconnecting() -> None:
         nonlocal attempts
         attempts += 1
         if number == 0:
-            await peer.shake_hands()
+            await peer.handshake()
             await peer.line()
             return
         peer.send(INFO)
@@ -236,7 +236,7 @@ async def test_announced_servers_are_used_when_the_first_goes() -> None:
     lame: list[Client] = []
 
     async def second(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands()
+        await peer.handshake()
         await serve_quietly(peer)
 
     async with scripted_server(second) as second_url:
@@ -246,7 +246,7 @@ async def test_announced_servers_are_used_when_the_first_goes() -> None:
         async def first(peer: ScriptedPeer, number: int) -> None:
             if number:
                 return
-            await peer.shake_hands()
+            await peer.handshake()
             peer.send(b"INFO " + json.dumps(with_urls).encode() + b"\r\n")
             await peer.line()
 
@@ -268,7 +268,7 @@ async def test_a_publisher_waits_for_a_slow_socket_and_memory_stays_bounded() ->
 
     async def script(peer: ScriptedPeer, number: int) -> None:
         nonlocal total
-        await peer.shake_hands()
+        await peer.handshake()
         await read_on.wait()
         while line := await peer.line():
             total += len(line) == 10_000
@@ -303,7 +303,7 @@ async def test_a_draining_client_takes_nothing_new() -> None:
     release = asyncio.Event()
 
     async def script(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands()
+        await peer.handshake()
         await peer.lines_until(b"UNSUB 1")
         await release.wait()
         await serve_quietly(peer)
@@ -327,7 +327,7 @@ async def test_drain_waits_until_the_last_message_is_worked_off() -> None:
     answers: list[bytes] = []
 
     async def script(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands()
+        await peer.handshake()
         await peer.line()
         peer.send(b"MSG a 1 back 1\r\n1\r\nMSG a 1 back 1\r\n2\r\n")
         while line := await peer.line():
@@ -358,7 +358,7 @@ async def test_connections_lost_at_once_are_not_stormed() -> None:
     async def script(peer: ScriptedPeer, number: int) -> None:
         nonlocal attempts
         attempts += 1
-        await peer.shake_hands()
+        await peer.handshake()
         if number:
             peer.hang_up()
         else:
@@ -376,7 +376,7 @@ async def test_unread_messages_hold_a_drain_only_until_its_timeout() -> None:
     told: list[Exception] = []
 
     async def script(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands()
+        await peer.handshake()
         await peer.line()
         peer.send(b"MSG a 1 1\r\n1\r\nMSG a 1 1\r\n2\r\n")
         await serve_quietly(peer)
@@ -394,7 +394,7 @@ async def test_unread_messages_hold_a_drain_only_until_its_timeout() -> None:
 
 async def test_flush_fails_when_its_connection_breaks() -> None:
     async def script(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands()
+        await peer.handshake()
         if number == 0:
             await peer.lines_until(b"PING")
             peer.hang_up()

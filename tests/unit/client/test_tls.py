@@ -61,7 +61,7 @@ async def test_the_connection_is_encrypted_right_after_info(
 
 async def test_tls_can_come_before_info(server_context: ssl.SSLContext, trust: ssl.SSLContext) -> None:
     async def script(peer: ScriptedPeer, number: int) -> None:
-        await peer.shake_hands(INFO.replace(b"{", b'{"tls_required":true,', 1))
+        await peer.handshake(INFO.replace(b"{", b'{"tls_required":true,', 1))
         await answer_pings(peer)
 
     async with (
