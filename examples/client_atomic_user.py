@@ -18,12 +18,15 @@ AWAY = {"street": "Ocean Drive 7", "city": "Seaside", "zip": "54321"}
 
 
 async def move(js: JetStream, user: str, address: dict[str, str], *, last_change: int) -> int:
-    """Stores a whole address, or nothing of it. last_change: the stream sequence of the change this one was
-    made from; somebody else's change in between refuses it. Returns the sequence of this change."""
+    """Store an address completely or not at all.
+
+    last_change: stream sequence of the change that this one is based on. A later change by another writer
+    rejects this one. Returns the sequence of this change.
+    """
     async with js.atomic_batch() as batch:
         *fields, last = address.items()
         for n, (key, value) in enumerate(fields):
-            # Only the first message of a batch may expect something of the stream as a whole.
+            # Only the first message of a batch may set expected_last_sequence.
             expected = {"expected_last_sequence": last_change} if n == 0 else {}
             await batch.add(f"users.{user}.{key}", value, **expected)
         ack = await batch.commit(f"users.{user}.{last[0]}", last[1])

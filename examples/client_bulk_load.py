@@ -27,7 +27,7 @@ async def main(url: str) -> None:
             STREAM, subjects=["readings.>"], storage="memory", allow_batched=True, allow_direct=True
         )
         try:
-            # gap="fail": what is stored is exactly the first so many readings, in order, whatever happens.
+            # gap="fail": the stored readings are always a prefix, in order.
             async with js.fast_ingest("readings.plant1", gap="fail", flow=500) as batch:
                 await batch.add_many(readings())
                 ack = await batch.commit(payload=b'{"done":true}')

@@ -1,4 +1,4 @@
-"""Publish, subscribe, request: the core of NATS in one page.
+"""Core NATS: publish, subscribe, request.
 
     python examples/client_core.py [nats://127.0.0.1:4222]
 
@@ -14,7 +14,7 @@ from penstock.errors import NoRespondersError
 
 
 async def answer_time(msg: Msg) -> None:
-    """A service: whoever asks on `time.<city>` gets an answer."""
+    """A service that answers requests on `time.<city>`."""
     city = msg.subject.removeprefix("time.")
     await msg.respond(f"noon in {city}", headers={"Precision": "poor"})
 
@@ -30,7 +30,7 @@ async def greet(client: Client) -> None:
 
 
 async def ask(client: Client) -> None:
-    # Members of a queue group share the work: each request goes to one of them.
+    # Each request goes to one member of the queue group.
     for _ in range(2):
         await client.subscribe("time.*", queue="clocks", callback=answer_time)
     answer = await client.request("time.rome", timeout=2)

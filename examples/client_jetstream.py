@@ -1,4 +1,4 @@
-"""Streams and consumers: store messages, work them off, read them again.
+"""Streams and consumers: store messages, process them, read them again.
 
     python examples/client_jetstream.py [nats://127.0.0.1:4222]
 
@@ -16,17 +16,17 @@ from penstock.errors import WrongLastSequenceError
 
 
 async def store(js: JetStream) -> None:
-    # The ack says that the message is stored. Published again with the same id, it is not stored twice.
+    # The ack confirms that the message is stored. A publish with the same msg_id is not stored again.
     ack = await js.publish("example.orders.1", b"two pears", msg_id="order-1")
     again = await js.publish("example.orders.1", b"two pears", msg_id="order-1")
     print(f"stored as {ack.seq}, and again: duplicate={again.duplicate}")
-    # Optimistic locking: only when nobody wrote to the subject since.
+    # Optimistic locking: stored only if the subject's last sequence is the expected one.
     await js.publish("example.orders.1", b"three pears", expected_last_subject_sequence=ack.seq)
     try:
         await js.publish("example.orders.1", b"four pears", expected_last_subject_sequence=ack.seq)
     except WrongLastSequenceError as error:
         print(error.description)
-    # Many at once: up to `window` publishes wait for their acks, the block ends when all are stored.
+    # Windowed publishing: up to `window` publishes in flight; the block ends when all are acked.
     async with js.publisher(window=1000) as publisher:
         for number in range(2, 5001):
             await publisher.publish(f"example.orders.{number}", b"an apple")
@@ -50,7 +50,7 @@ async def work_off(stream: Stream) -> None:
 
 
 async def read_again(stream: Stream) -> None:
-    # An ordered consumer reads without acks and leaves nothing behind; it survives lost connections.
+    # An ordered consumer needs no acks, leaves no state behind, and survives lost connections.
     seqs = []
     async for msg in stream.ordered_consumer(filter_subject="example.orders.1").messages():
         seqs.append(msg.seq)

@@ -49,7 +49,7 @@ MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 
 def run(rows: int, out: Path, console: Console) -> None:
-    """The whole demo. Raises MismatchError when the stream's table is not the data frame's."""
+    """Run the demo. Raises MismatchError if the stream's table differs from the data frame's."""
     started = time.perf_counter()
     console.print("reading the flights of 2013 …")
     flights = load_flights().head(rows)
@@ -95,7 +95,7 @@ def run(rows: int, out: Path, console: Console) -> None:
 def stream(
     spark: SparkSession, url: str, flights: pd.DataFrame, store: Path, console: Console
 ) -> pd.DataFrame:
-    """The windows of a day, from the stream they were written to. Raises MismatchError."""
+    """Read the daily windows from the stream that the query wrote to. Raises MismatchError."""
     started = time.perf_counter()
     asyncio.run(publish_end(url))
     batches = stream_days(spark, url, store / "checkpoint")
@@ -109,7 +109,7 @@ def stream(
 
 
 def archive_flights(spark: SparkSession, url: str, rows: int, folder: Path, console: Console) -> None:
-    """Into Parquet; what an earlier run of the demo archived is another stream's, and removed."""
+    """Archive to Parquet. Removes the archive of an earlier run, which is of another stream."""
     shutil.rmtree(folder, ignore_errors=True)
     done = archive(spark, STREAM, str(folder), {"servers": url}, range_records=100_000, console=console)
     if done.rows != rows + 1:  # the message that ends the stream is one more
@@ -117,7 +117,7 @@ def archive_flights(spark: SparkSession, url: str, rows: int, folder: Path, cons
 
 
 def as_table(found: pd.DataFrame) -> Table:
-    """Three lines a carrier: departures, mean and 95th percentile of the delay in minutes, month by month."""
+    """Three rows per carrier: departures, mean and 95th percentile of the delay in minutes, per month."""
     table = Table(title="Departures, mean and 95th percentile of the departure delay (minutes)", expand=False)
     table.add_column("", style="bold")
     table.add_column("")

@@ -1,4 +1,4 @@
-"""The table as a picture: how late each airline left, month by month."""
+"""Charts of the departure delays by airline and month."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MUTED = "#767676"
 
 
 def draw(table: pd.DataFrame, airlines: dict[str, str], path: Path) -> None:
-    """Departures a year beside two heat maps, mean and 95th percentile of the delay; airlines by size."""
+    """Departures per year, and heat maps of the mean and 95th percentile delay; airlines by size."""
     departures = table.groupby("carrier")["departures"].sum().sort_values(ascending=False)
     carriers = list(departures.index)
     enough = table[table["departures"] >= DEPARTURES_MIN]
@@ -50,7 +50,7 @@ def draw(table: pd.DataFrame, airlines: dict[str, str], path: Path) -> None:
 
 
 def draw_days(days: pd.DataFrame, path: Path) -> None:
-    """Flights a day by airport, and the mean delay of all of them."""
+    """Flights per day by airport, and the overall mean delay."""
     figure, (counts, delays) = plt.subplots(
         2, 1, figsize=(13, 6.2), sharex=True, height_ratios=[2, 1], layout="constrained", facecolor="white"
     )
@@ -129,7 +129,7 @@ def _cells(grid: pd.DataFrame) -> list[tuple[tuple[int, int], float]]:
 
 
 def _short(name: str) -> str:
-    """An airline's name without what its kind has in common."""
+    """An airline's name without generic words."""
     for tail in (" Inc.", " Co.", " Corporation", " Airlines", " Air Lines"):
         name = name.removesuffix(tail)
     return name

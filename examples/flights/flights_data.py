@@ -34,7 +34,7 @@ import pandas as pd
 
 FLIGHTS = 336_776
 
-# Columns that are whole numbers wherever they are not missing.
+# Columns of integers with missing values.
 _NULLABLE_INTEGERS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 
 
@@ -43,7 +43,7 @@ class DataMissingError(RuntimeError):
 
 
 class Flight(msgspec.Struct):
-    """One document; the fields are those of the module's docstring, in the table's order."""
+    """One JSON document, with the fields of the module docstring in the table's order."""
 
     year: int
     month: int
@@ -77,7 +77,7 @@ def load_flights() -> pd.DataFrame:
 
 
 def load_airlines() -> dict[str, str]:
-    """Names of the airlines by their code."""
+    """Airline names by carrier code."""
     table = pd.read_csv(_data_folder() / "airlines.csv")
     return dict(zip(table["carrier"], table["name"], strict=True))
 

@@ -1,4 +1,4 @@
-"""The streaming half: flights of each day and airport, from one stream into another while they come.
+"""The streaming query: aggregates flights by day and airport from one stream into another.
 
 A streaming query reads the flights in the order of their planned hours, counts them in windows of a day, and
 writes a window to the stream FLIGHT_DAYS once the watermark says that no more flights of that day will come.
@@ -29,7 +29,7 @@ PER_BATCH = 50_000
 
 
 async def publish_end(url: str) -> None:
-    """The message that closes the last windows, and the stream they go to."""
+    """Publish the message that closes the last windows, and create the target stream."""
     async with penstock.connect(url) as client:
         js = client.jetstream()
         await js.create_stream(DAYS_STREAM, subjects=["flight-days.>"])
@@ -37,7 +37,7 @@ async def publish_end(url: str) -> None:
 
 
 def stream_days(spark: SparkSession, url: str, checkpoint: Path) -> list[dict[str, Any]]:
-    """Runs the query over all there is; returns the progress of its micro-batches."""
+    """Run the query over all stored messages; return the progress of its micro-batches."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     messages = (
@@ -75,7 +75,7 @@ def stream_days(spark: SparkSession, url: str, checkpoint: Path) -> list[dict[st
 
 
 def read_days(spark: SparkSession, url: str) -> pd.DataFrame:
-    """What the query wrote: one row a day and airport, in that order."""
+    """The query's output: one row per day and airport, in that order."""
     from pyspark.sql import functions as F  # noqa: N812
 
     messages = spark.read.format("jetstream").option("servers", url).load(DAYS_STREAM)
@@ -84,7 +84,7 @@ def read_days(spark: SparkSession, url: str) -> pd.DataFrame:
 
 
 def check_days(found: pd.DataFrame, flights: pd.DataFrame) -> None:
-    """Raises MismatchError when the windows are not those of the data frame."""
+    """Raise MismatchError if the windows differ from those of the data frame."""
     day = pd.to_datetime(flights["time_hour"], utc=True).dt.date.rename("day")
     groups = flights.groupby([day, "origin"])["dep_delay"]
     want = groups.agg(flights="size", departures="count", mean_delay="mean").reset_index()[COLUMNS]

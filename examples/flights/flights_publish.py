@@ -1,4 +1,4 @@
-"""Publishes the flights to a stream, thousands under way at a time, each acked."""
+"""Publishes the flights to a stream, with thousands of publishes in flight, each acked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRESS_STEP = 2000
 
 
 async def publish(url: str, messages: Iterable[tuple[str, bytes]], total: int) -> float:
-    """Creates the stream, publishes everything, and returns the seconds it took until the last ack.
+    """Create the stream, publish everything, and return the seconds until the last ack.
 
     Leaving the publisher waits for every ack, and raises when one did not come.
     """

@@ -1,4 +1,4 @@
-"""The Spark job: departures and delays by carrier and month, from the stream; and the same from the table.
+"""The Spark job: departures and delays by carrier and month, from the stream and from the data frame.
 
 A delay is the departure's, in minutes; flights that did not depart (cancelled) have none and count only in
 `flights`. p95 is the exact 95th percentile with linear interpolation, which is what Spark's `percentile` and
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 COLUMNS = ["carrier", "month", "flights", "departures", "mean_delay", "p95_delay"]
 TOLERANCE_MINUTES = 1e-6  # the two sum in different orders
 
-# What the job needs of a document; from_json leaves the rest aside.
+# The fields that the job needs; from_json ignores the others.
 DOCUMENT_SCHEMA = "carrier string, month int, dep_delay int"
 
 
 class MismatchError(AssertionError):
-    """What came out of the stream is not what went in."""
+    """The stream's messages differ from the published ones."""
 
 
 def start_spark() -> SparkSession:
-    """A local session on every core, on the machine's Java or the packaged one, with compiled modules."""
+    """A local session on all cores, with the system's Java or the packaged one, and compiled modules."""
     ensure_java()
     ensure_compiled_spark()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -47,7 +47,7 @@ def start_spark() -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.log.level", "ERROR")
-        # the quick compiler only: this job is over before the thorough one pays off
+        # C1 only: the job ends before C2 pays off
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
         .getOrCreate()
     )
@@ -56,7 +56,7 @@ def start_spark() -> SparkSession:
 
 
 def by_carrier_and_month(messages: DataFrame) -> DataFrame:
-    """One row a carrier and month, in that order; columns COLUMNS. messages: a table with a column data."""
+    """One row per carrier and month, in that order, with COLUMNS. messages: a table with a column data."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     flight = F.from_json(F.col("data").cast("string"), DOCUMENT_SCHEMA, {"mode": "FAILFAST"})
@@ -75,7 +75,7 @@ def by_carrier_and_month(messages: DataFrame) -> DataFrame:
 
 
 def expected(flights: pd.DataFrame) -> pd.DataFrame:
-    """The same table, straight from the data frame."""
+    """The same table computed from the data frame."""
     groups = flights.groupby(["carrier", "month"])["dep_delay"]
     table = groups.agg(flights="size", departures="count", mean_delay="mean")
     table["p95_delay"] = groups.quantile(0.95)
@@ -83,14 +83,14 @@ def expected(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def write(table: DataFrame, folder: Path) -> pd.DataFrame:
-    """Runs the job: the table goes to Parquet in `folder`, and comes back as pandas has it."""
+    """Run the job: write the table as Parquet to `folder` and return it as a pandas frame."""
     table.coalesce(1).write.mode("overwrite").parquet(str(folder))
     written = pd.read_parquet(folder)
     return written.sort_values(["carrier", "month"], ignore_index=True)[COLUMNS]
 
 
 def time_read(spark: SparkSession, url: str, stream: str) -> float:
-    """Seconds to read every column of every message, and nothing else."""
+    """Seconds to read every column of every message."""
     messages = spark.read.format("jetstream").option("servers", url).option("stream", stream).load()
     started = time.perf_counter()
     messages.write.format("noop").mode("overwrite").save()
@@ -98,7 +98,7 @@ def time_read(spark: SparkSession, url: str, stream: str) -> float:
 
 
 def check(found: pd.DataFrame, flights: pd.DataFrame, rows: int) -> None:
-    """Raises MismatchError when the stream's rows are not exactly `rows`, or a figure differs."""
+    """Raise MismatchError if the stream has another number of rows than `rows`, or a value differs."""
     total = int(found["flights"].sum())
     if total != rows:
         raise MismatchError(f"the stream gave {total:,} rows, {rows:,} flights were published")

@@ -1,4 +1,4 @@
-"""For tests: a server in a thread of its own, and fixtures for pytest.
+"""Test support: a server in its own thread, and pytest fixtures.
 
 with penstock.testing.server(jetstream=True) as server:
     subprocess.run(["nats", "-s", server.url, "pub", "hello", "world"])
@@ -13,7 +13,7 @@ __all__ = ["EmbeddedServer", "server"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when used: pytest imports this package in every run of a project that installs penstock.
+    # Lazy: pytest imports this package in every run of an environment with penstock.
     if name in __all__:
         from penstock.extras import need
 

@@ -1,4 +1,4 @@
-"""A server in a thread of its own, for code that is not asyncio, and for tests that block.
+"""A server in its own thread, for synchronous code and tests.
 
 Rejected: a subprocess. A thread starts in milliseconds, its exceptions arrive in the test, and a debugger
 sees both sides.
@@ -23,12 +23,12 @@ STOP_TIMEOUT_S = 30.0
 
 
 class EmbeddedServer:
-    """A running server with its thread and event loop. Made by `server()`.
+    """A server with its thread and event loop, created by `server()`.
 
     Attributes:
-        url: what to pass to a client.
-        host, port: the same in parts.
-        store_dir: where it keeps streams, None when they go with it.
+        url: client URL, "" before the start.
+        host, port: its parts.
+        store_dir: store directory, None if streams are not persisted.
     """
 
     def __init__(self, make: Callable[[], Server], store_dir: str | None) -> None:
@@ -44,9 +44,9 @@ class EmbeddedServer:
         self.port = 0
 
     def start(self) -> Self:
-        """Starts thread and server; clients can connect when it returns.
+        """Start thread and server; clients can connect when it returns.
 
-        Raises what `Server.start` raises, and ServerError when it takes longer than half a minute.
+        Raises what `Server.start` raises, and ServerError after START_TIMEOUT_S.
         """
         if self._thread is not None:
             raise ServerError("this server was started before; call penstock.testing.server() again")
@@ -60,7 +60,7 @@ class EmbeddedServer:
         return self
 
     def stop(self) -> None:
-        """Stops server and thread; everything is written when it returns. Calling it again does nothing."""
+        """Stop server and thread; all data is written when it returns. Idempotent. Raises ServerError."""
         thread, loop, server = self._thread, self._loop, self._server
         if thread is None or loop is None or server is None or not thread.is_alive():
             return
@@ -70,14 +70,14 @@ class EmbeddedServer:
             raise ServerError(f"the server did not stop within {STOP_TIMEOUT_S:.0f} s")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine in the server's loop and returns what it returns. From other threads only."""
+        """Run a coroutine in the server's loop and return its result. Call from other threads only."""
         if self._loop is None:
             raise ServerError("the server is not running")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(STOP_TIMEOUT_S)
 
     @property
     def server(self) -> Server:
-        """The server itself. It belongs to its own thread: look at it through `run`."""
+        """The server object. It belongs to its thread: access it through `run`. Raises ServerError."""
         if self._server is None:
             raise ServerError("the server is not running")
         return self._server
@@ -120,12 +120,9 @@ def server(
     store_dir: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> EmbeddedServer:
-    """Makes a server that runs in its own thread while a `with` block does (or from `start()` to `stop()`).
+    """Create a server that runs in its own thread during a `with` block, or from `start()` to `stop()`.
 
-    Takes what `penstock.Server` takes.
-
-    Raises:
-        ConfigError: an option out of its bounds (when it starts).
+    Takes the arguments of `penstock.Server`. Starting raises ConfigError for an invalid option.
     """
 
     def make() -> Server:
@@ -137,9 +134,9 @@ def server(
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where there is one."""
+    """uvloop's loop factory, or None if uvloop is not installed."""
     try:
         import uvloop
-    except ImportError:  # there is none for this platform
+    except ImportError:  # not available on every platform
         return None
     return uvloop.new_event_loop

@@ -1,10 +1,10 @@
-"""Fixtures for pytest, there wherever penstock is installed.
+"""pytest fixtures, available wherever penstock is installed.
 
-`nats_server`: a fresh server with JetStream in memory for each test that asks for it.
-`nats_server_factory`: starts as many as a test wants, with any options; all stop with the test.
+`nats_server`: a new server with JetStream in memory per test.
+`nats_server_factory`: starts servers with any options; all stop at the end of the test.
 
-This module is imported by every pytest run of an environment with penstock in it, so it imports nothing
-but pytest until a fixture is used.
+Every pytest run in an environment with penstock imports this module, so it imports only pytest until a
+fixture is used.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ def nats_server_factory() -> Iterator[Callable[..., EmbeddedServer]]:
 
 @pytest.fixture
 def nats_server(nats_server_factory: Callable[..., EmbeddedServer]) -> EmbeddedServer:
-    """A server with JetStream, nothing stored, gone after the test: `nats_server.url`."""
+    """A server with empty in-memory JetStream, stopped after the test: `nats_server.url`."""
     return nats_server_factory(jetstream=True)

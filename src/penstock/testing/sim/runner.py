@@ -1,22 +1,25 @@
-"""Runs seeds: one with its event log, or many with a progress bar; shrinks what fails.
+"""Runs simulation seeds, one with its event log or many with a progress bar, and shrinks failures.
 
-Each step of a run has a Random of its own, made of seed and step, so that leaving some out leaves the others
-much as they were: that is what shrinking rests on.
+Each step of a run has its own Random, derived from seed and step, so that removing steps changes the others
+little. Shrinking depends on it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import NamedTuple
+from unittest.mock import patch
 
 from penstock import faults
+from penstock.store import keys
 from penstock.store.keys import StoreKey
 from penstock.testing.sim import thorough_checks, workload
 from penstock.testing.sim.batchwork import publish_atomic
-from penstock.testing.sim.secrets import known_secrets
 from penstock.testing.sim.sim_disk import Killed
 from penstock.testing.sim.simulator import SECOND_NS, Simulator
 from penstock.testing.sim.violation import Violation
@@ -223,3 +226,17 @@ def shrink(outcome: SeedOutcome, runs: int = SHRINK_RUNS) -> tuple[SeedOutcome, 
                 best, skip = tried, skip | piece
         size //= 2
     return best, skip
+
+
+@contextmanager
+def known_secrets(seed: int) -> Iterator[None]:
+    """Make keys, salts and nonces of an encrypted store follow from the seed, and skip key stretching."""
+    with (
+        patch.object(os, "urandom", Random(seed).randbytes),
+        patch.object(keys, "_stretch", _stretch),
+    ):
+        yield
+
+
+def _stretch(key: str, salt: bytes) -> bytes:
+    return hashlib.blake2b(key.encode(), key=salt, digest_size=32).digest()
