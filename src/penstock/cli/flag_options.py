@@ -48,7 +48,7 @@ def _refuse_what_needs_others(found: dict[str, Any]) -> None:
     """Raise ConfigError for unsupported flags: clustering, the profiling port, a bad syslog address."""
     for flag in ("cluster_listen", "routes"):
         if found.get(flag):
-            raise ConfigError(f"--{flag} needs clusters, and this server stands alone; start it without")
+            raise ConfigError(f"--{flag} needs clusters, which this server does not support; leave it out")
     if found.get("profile"):
         from penstock.server.config.directives import NO_PROFILE
 

@@ -1,4 +1,4 @@
-"""Grammars and data formats of NATS and JetStream, without IO.
+"""Grammars and data formats of NATS and JetStream. No IO, except for the time zone database.
 
 - `api`, `error_codes`: JetStream API structs and errors. `batch`, `flow`: batch publishing (ADR-50).
 - `subjects`, `transforms`, `headers`, `status`, `acks`, `ids`, `durations`, `numbers`: texts on the wire.

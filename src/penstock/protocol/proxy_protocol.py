@@ -27,8 +27,8 @@ _ADDRESS_SIZES = {IPV4: 4, IPV6: 16}
 
 
 class ProxyHeader(NamedTuple):
-    """size: bytes of the header, 0 = no header. source: (address, port) of the client; None for LOCAL headers
-    and unknown address families."""
+    """size: bytes of the header, 0 = no header. source: (address, port) of the client; None for LOCAL and
+    UNKNOWN headers and unspecified addresses."""
 
     size: int
     source: tuple[str, int] | None

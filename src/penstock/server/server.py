@@ -418,9 +418,7 @@ class Server:
     async def reload(self) -> str:
         """Reads and applies the configuration: see `reload`. Returns "" or why it was refused."""
         if self.reload_from is None:
-            return (
-                "no configuration to read anew: the server is embedded in a program that gave it its options"
-            )
+            return "no configuration to reload: the server is embedded in a program that set its options"
         try:
             await self.reload_from()
         except ConfigError as error:

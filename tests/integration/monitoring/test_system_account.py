@@ -343,7 +343,7 @@ async def test_subscriptions_that_get_a_subject_are_counted(either: Site) -> Non
 async def test_a_server_without_changes_reloads(either: Site) -> None:
     answer = await either.ask("SERVER.<id>.RELOAD")
     if either.is_embedded:
-        assert answer["error"]["description"].startswith("no configuration to read anew")
+        assert answer["error"]["description"].startswith("no configuration to reload")
     else:
         assert "error" not in answer
 

@@ -1,4 +1,4 @@
-"""Directives that mean nothing to a server that stands alone, or can't be had, on both servers."""
+"""Directives without effect in a server without clustering, or unsupported ones, on both servers."""
 
 from __future__ import annotations
 

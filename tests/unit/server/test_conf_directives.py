@@ -187,7 +187,7 @@ def test_jetstream_is_a_block_a_boolean_or_a_word(text: str, expected: JetStream
         ("users: 1", 't.conf:1:1: unknown field "users"'),
         (
             "gateway { port: 1 }",
-            't.conf:1:11: field "port" of "gateway" needs gateways, and this server stands',
+            't.conf:1:11: field "port" of "gateway" needs gateways, which this server does not',
         ),
         (
             "cluster { name: x\n routes: [nats://h:1] }",

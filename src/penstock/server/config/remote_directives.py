@@ -22,7 +22,7 @@ from penstock.server.config.directives import (
     text,
 )
 
-STANDALONE_TEXT = "this server stands alone; remove it to start without it"
+UNSUPPORTED_TEXT = "which this server does not support; remove it to start without it"
 _OPENING = {
     "cluster": frozenset({"listen", "port", "routes"}),
     "gateway": frozenset({"listen", "port", "gateways"}),
@@ -46,7 +46,7 @@ def checked(node: ConfNode, name: str, where: SourceLocation) -> dict[str, Any]:
     _check(items, _TABLES[name])
     for key, at, value in items:
         if key.lower() in _OPENING[name] and value.value not in (0, []):
-            raise at.error(f'field "{key}" of "{name}" needs {_WHAT[name]}, and {STANDALONE_TEXT}')
+            raise at.error(f'field "{key}" of "{name}" needs {_WHAT[name]}, {UNSUPPORTED_TEXT}')
     found = {key.lower(): value.value for key, _, value in items}
     return {"cluster_name": found["name"]} if name == "cluster" and "name" in found else {}
 

@@ -93,9 +93,9 @@ _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def opened(path: str, *, wait: bool = True) -> int:
-    """Opens the log file for appending, or duplicates stderr when path is empty. Returns a descriptor.
+    """Opens the log file for appending; stderr when path is empty. Returns the descriptor.
 
-    Opening a named pipe waits for its reader; with `wait` False that is an error. Raises OSError.
+    Opening a named pipe waits for its reader; without `wait`, a missing reader is an error. Raises OSError.
     """
     if not path and sys.stderr is not None:
         return sys.stderr.fileno()

@@ -158,7 +158,7 @@ class SystemService:
             if isinstance(made, (dict, int)):
                 self._reply(account, reply, made)
             elif len(self._tasks) >= TASKS_MAX:
-                busy = {"code": 503, "description": f"{TASKS_MAX} requests are under way; ask again"}
+                busy = {"code": 503, "description": f"{TASKS_MAX} requests are in progress; retry later"}
                 self._reply(account, reply, {"server": self.describe(), "error": busy})
             else:
                 task = asyncio.get_running_loop().create_task(self._finish(account, reply, made))
