@@ -48,7 +48,7 @@ def first_messages_of_other_filters(patch: pytest.MonkeyPatch) -> None:
 
 def index_of_a_file_with_a_hole_given_up(patch: pytest.MonkeyPatch) -> None:
     """The index of a block goes though its file tells without it only what is before a hole."""
-    patch.setattr(blocks, "tells_all", lambda number, data: True)
+    patch.setattr(blocks, "is_self_contained", lambda number, data: True)
 
 
 def room_made_in_any_order(patch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def room_made_in_any_order(patch: pytest.MonkeyPatch) -> None:
         files._dropped_unwritten += log.take_dropped()
         dropped = sorted(files._dropped + files._dropped_unwritten)
         newest = max((number for number in dropped if number in files._known), default=0)
-        stay = {newest, files._busy} | files._syncing | log.outdone()
+        stay = {newest, files._busy_number} | files._syncing | log.outdone()
         free = [number for number in dropped if number not in stay]
         files._dropped = [number for number in files._dropped if number in stay]
         files._dropped_unwritten = [number for number in files._dropped_unwritten if number in stay]
@@ -67,7 +67,7 @@ def room_made_in_any_order(patch: pytest.MonkeyPatch) -> None:
         files._unlink(free)
         return bool(free)
 
-    patch.setattr(blocks.BlockFiles, "_make_room", any_order)
+    patch.setattr(blocks.BlockFiles, "_free_space", any_order)
 
 
 RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [

@@ -33,7 +33,7 @@ KIND_MESSAGE, KIND_REMOVED = 0, 1
 def index_of_unwritten_removals(patch: pytest.MonkeyPatch) -> None:
     """The index of a closed block is taken when the background gets to it, whatever was removed meanwhile."""
     live: dict[tuple[Path, int], MessageBlock] = {}
-    settle, write_index = blocks.BlockFiles._settle, blocks.write_index
+    settle, write_index = blocks.BlockFiles._finalize_block, blocks.write_index
 
     def remembered(to: blocks.BlockFiles, log: StreamLog, block: MessageBlock) -> None:
         live[to._directory, block.number] = block
@@ -44,7 +44,7 @@ def index_of_unwritten_removals(patch: pytest.MonkeyPatch) -> None:
         is_there = block is not None and block.closed and block.resident
         write_index(to, directory, number, block.export_index() if block and is_there else index, **options)
 
-    patch.setattr(blocks.BlockFiles, "_settle", remembered)
+    patch.setattr(blocks.BlockFiles, "_finalize_block", remembered)
     patch.setattr(blocks, "write_index", late)
 
 

@@ -381,7 +381,7 @@ class LastFirst(Random):
 def test_a_sync_does_not_leave_out_what_a_removal_under_way_has_yet_to_sync() -> None:
     disk, background = SimDisk(Random(1)), SimExecutor()
     background.random = LastFirst(1)
-    store = FileStore("/store", disk=disk, block_size=200, background=background)
+    store = FileStore("/store", disk=disk, block_size=200, executor=background)
     stream = store.account("$G").create_stream("S", b"{}", "file")
     stream.log.append(b"S", b"", b"x" * 180, 1)
     stream.write()

@@ -17,7 +17,7 @@ from tests.support.simdisks import FailingDisk
 @pytest.mark.parametrize("done", range(6))
 def test_a_removed_message_does_not_come_back_when_a_purge_of_a_full_disk_dies(done: int) -> None:
     disk, background = SimDisk(Random(1)), SimExecutor()
-    store = FileStore("/store", disk=disk, block_size=300, background=background)
+    store = FileStore("/store", disk=disk, block_size=300, executor=background)
     stream = store.account("$G").create_stream("S", b"{}", "file")
     for number in range(1, 5):
         stream.log.append(b"S.%d" % number, b"", b"." * 100, number)
@@ -42,7 +42,7 @@ def test_a_removed_message_does_not_come_back_when_a_purge_of_a_full_disk_dies(d
 
 def test_the_last_sequence_stays_when_a_purge_of_a_full_disk_overtakes_a_sync() -> None:
     disk, background = FailingDisk(Random(1)), SimExecutor()
-    store = FileStore("/store", disk=disk, block_size=300, background=background)
+    store = FileStore("/store", disk=disk, block_size=300, executor=background)
     stream = store.account("$G").create_stream("S", b"{}", "file")
     for number in range(1, 7):
         stream.log.append(b"S.%d" % number, b"", b"." * 100, number)

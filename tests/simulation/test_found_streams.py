@@ -24,8 +24,8 @@ from tests.support.simdisks import FailingDisk, TearAt
 SUBJECTS = [b"s.1", b"s.2", b"s.3"]
 
 
-def opened(disk: SimDisk, *, block_size: int, background: SimExecutor | None = None) -> FileStore:
-    return FileStore("/store", disk=disk, block_size=block_size, background=background)
+def opened(disk: SimDisk, *, block_size: int, executor: SimExecutor | None = None) -> FileStore:
+    return FileStore("/store", disk=disk, block_size=block_size, executor=executor)
 
 
 def publish_all(bench: EngineHarness, subjects: list[bytes], payload: bytes) -> None:
@@ -43,7 +43,7 @@ def recovered(disk: SimDisk, *, block_size: int) -> dict[bytes, int]:
 @pytest.mark.parametrize("rewritten", [False, True])
 def test_work_in_the_background_drops_no_message_whose_successor_is_not_written(rewritten: bool) -> None:
     disk, background = SimDisk(Random(1)), SimExecutor()
-    bench = EngineHarness(opened(disk, block_size=600, background=background).account("$G"))
+    bench = EngineHarness(opened(disk, block_size=600, executor=background).account("$G"))
     bench.create("S", "s.*", max_msgs_per_subject=1)
     publish_all(bench, SUBJECTS, b"first" * 25)
     if rewritten:
@@ -169,7 +169,7 @@ def test_an_ack_that_repeats_one_is_confirmed_when_that_one_is_on_the_disk(synci
     bench.ack(message)
     bench.tick()
     if syncing:  # ... and that is not done
-        bench.engine.streams["S"].store._files.background = background  # type: ignore[attr-defined]
+        bench.engine.streams["S"].store._files.executor = background  # type: ignore[attr-defined]
         bench.engine.streams["S"].store.start_sync(lambda error: None)
     confirmations = bench.listen(b"_OK")
     bench.ack(message, reply=b"_OK")
@@ -307,7 +307,7 @@ def test_a_message_stays_when_work_in_the_background_overtakes_the_sync_of_what_
     for seed in range(200):
         disk, background = SimDisk(Random(seed)), SimExecutor()
         background.random = Random(seed)
-        store = opened(disk, block_size=300, background=background)
+        store = opened(disk, block_size=300, executor=background)
         stream = store.account("$G").create_stream("S", b"{}", "file")
         for number in range(1, 5):
             stream.log.append(b"S.%d" % number, b"", b"." * 105, number)

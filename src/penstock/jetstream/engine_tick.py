@@ -491,7 +491,7 @@ class EngineTick:
 
     def _sync_stream(self, stream: StreamReplica) -> None:
         stream.store.start_sync(partial(self._synced_now_and_then, stream.name))
-        stream.store.rest()
+        stream.store.trim_cache()
 
     def _synced_now_and_then(self, name: str, error: StoreWriteError | None) -> None:
         if error is None:

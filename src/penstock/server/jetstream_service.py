@@ -119,7 +119,7 @@ class JetStreamService:
 
         key = StoreKey(options.cipher, options.key, options.prev_key)
         self._background = LoopExecutor(asyncio.get_running_loop())
-        return FileStore(options.store_dir, key=key, background=self._background)
+        return FileStore(options.store_dir, key=key, executor=self._background)
 
     def close(self) -> None:
         """Writes pending data and closes the store. Logs a disk error, and still closes everything else."""

@@ -1,1 +1,1 @@
-"""What streams and consumers leave behind: message blocks on disk and in memory, recovery, journals."""
+"""Storage of streams and consumers: message blocks on disk and in memory, recovery, consumer journals."""

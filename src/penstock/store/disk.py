@@ -1,10 +1,10 @@
-"""The seam between the store and the operating system: every operation on a file goes through a Disk.
+"""The interface between the store and the operating system: every file operation goes through a Disk.
 
 LocalDisk is the real one. The simulator has another (testing/sim/sim_disk.py) that tears, loses and reorders
-what was not synced, runs full and fails. So nothing else in this package may touch a file by other means.
+unsynced writes, runs full and fails. No other module of this package may therefore access files directly.
 
-Invariants: methods raise OSError as `os` does, callers make StoreErrors of it; a Disk knows nothing of what
-is in the files. Rejected: patching `os` in tests (what is forgotten there silently touches the real disk).
+Invariants: methods raise OSError as `os` does, and callers convert it to a StoreError; a Disk does not
+interpret file contents. Rejected: patching `os` in tests (a forgotten patch silently modifies the real disk).
 """
 
 from __future__ import annotations
@@ -25,78 +25,79 @@ PIECE = struct.Struct("=2I")
 
 
 class RecordReads(Protocol):
-    """What was asked of some files, perhaps still on its way."""
+    """Ranges requested from some files; the reads may still be in flight."""
 
     def take(self) -> bytes:
-        """All of it, one piece behind the other; zeros where a file ends too early. Raises OSError."""
+        """Waits for and returns all ranges, concatenated; zeros where a file ends early. Raises OSError."""
 
 
 class Lock(Protocol):
-    """A held lock."""
+    """An acquired lock."""
 
     def release(self) -> None:
-        """Gives it back. Twice is fine."""
+        """Releases the lock. Releasing twice is allowed."""
 
 
 class Disk(Protocol):
-    """What the store asks of an operating system. Each method raises OSError."""
+    """The file operations of the store. Each method raises OSError."""
 
     def open(self, path: Path, *, truncate: bool = False) -> int:
-        """A descriptor for reading and writing; the file is made when it isn't there."""
+        """Opens a file for reading and writing, and creates it when missing. Returns the descriptor."""
 
     def close(self, fd: int) -> None:
-        """Lets a descriptor go."""
+        """Closes a descriptor."""
 
     def write(self, fd: int, data: bytes | memoryview, offset: int) -> int:
-        """Writes at an offset; returns how much went."""
+        """Writes at an offset. Returns the number of bytes written, which may be less than requested."""
 
     def sync(self, fd: int) -> None:
-        """The file's bytes (and its size) are on the disk."""
+        """Makes the file's bytes and size durable."""
 
     def read(self, path: Path) -> bytes:
-        """All of a file."""
+        """Reads a whole file."""
 
     def read_at(self, path: Path, offset: int, count: int) -> bytes:
-        """A piece of a file, shorter where it ends."""
+        """Reads up to `count` bytes at an offset; fewer where the file ends."""
 
     def read_pieces(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
-        """Several pieces (a PIECE each) of each file; os.fsencode() makes the names. Returns before they are
-        read, as far as that is faster."""
+        """Reads several ranges (a PIECE each) of each file, named by os.fsencode(). May return before the
+        reads are done."""
 
     def map(self, path: Path) -> memoryview:
-        """A file's bytes. What the disk can't read is told now, not by a signal when it is touched."""
+        """Maps a file's bytes. Raises OSError now for unreadable sectors; a later access must not raise
+        SIGBUS."""
 
     def size(self, path: Path) -> int:
-        """Bytes of a file."""
+        """Size of a file in bytes."""
 
     def exists(self, path: Path) -> bool:
-        """Is there a file or directory of that name?"""
+        """Whether a file or directory of that name exists."""
 
     def names(self, directory: Path) -> list[str]:
-        """The names in a directory, sorted."""
+        """Names in a directory, sorted."""
 
     def make_directory(self, path: Path) -> None:
-        """A new directory in a present one; fine when it is there already."""
+        """Creates a directory in an existing one. No-op when it exists."""
 
     def rename(self, old: Path, new: Path) -> None:
-        """Gives a file or directory another name, at once; a file of that name is replaced."""
+        """Renames a file or directory atomically; replaces an existing file of that name."""
 
     def unlink(self, path: Path) -> None:
-        """Removes a file; fine when there is none."""
+        """Removes a file. No-op when it does not exist."""
 
     def remove_tree(self, path: Path) -> None:
-        """Removes a directory with what is in it; what resists stays, and nothing is raised."""
+        """Removes a directory and its contents. Leaves what cannot be removed, and raises nothing."""
 
     def sync_directory(self, path: Path) -> None:
-        """The names in a directory are on the disk."""
+        """Makes the names in a directory durable."""
 
     def lock(self, directory: Path) -> Lock:
-        """The directory for this process alone. Raises StoreLockedError when another one has it,
-        StoreWriteError when it can't be locked."""
+        """Locks the directory for this process. Raises StoreLockedError when another process has locked it,
+        StoreWriteError when locking fails."""
 
 
 class SyncReader:
-    """Disk.read_pieces() by read_at(), for disks that nobody is in a hurry with."""
+    """Implements Disk.read_pieces() with read_at(), for disks without asynchronous reads."""
 
     def __init__(self, disk: Disk, files: list[tuple[bytes, bytes]]) -> None:
         self._data = b"".join(
@@ -113,12 +114,13 @@ _MADV_POPULATE_READ = 22
 
 
 def populate(mapped: mmap.mmap) -> None:
-    """Reads all of a mapped file into the page cache, so that touching it raises no SIGBUS: a bad sector
-    would else end the process. Raises OSError: EIO for what can't be read, EINVAL where the kernel can't.
+    """Reads all of a mapped file into the page cache, so that accessing the mapping raises no SIGBUS: a bad
+    sector would otherwise end the process. Raises OSError: EIO for unreadable sectors, EINVAL on kernels
+    without the call.
 
-    With the pages in the cache it takes 5 us for 8 MiB that were written at once, and some 300 us for a block
-    that grew by small writes, whose pages are small (reading 8 MiB into memory of our own: 900 us). What is
-    left is a sector that was read, left the cache under pressure, and can't be read again.
+    With the pages in the cache it takes 5 us for 8 MiB that were written at once, and about 300 us for a
+    block that grew by small writes, whose pages are small (reading 8 MiB into our own memory: 900 us). One
+    risk remains: a sector that was read, left the cache under memory pressure, and cannot be read again.
     """
     try:
         mapped.madvise(_MADV_POPULATE_READ)
@@ -129,7 +131,7 @@ def populate(mapped: mmap.mmap) -> None:
 
 
 class LocalDisk:
-    """The machine's files; see Disk."""
+    """The file system of this machine; see Disk."""
 
     def open(self, path: Path, *, truncate: bool = False) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -205,7 +207,7 @@ LOCAL_DISK = LocalDisk()
 
 
 class DirectoryLock:
-    """An exclusive lock on a store directory, held until release() or the end of the process."""
+    """An exclusive lock on a store directory, until release() or the end of the process."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / ".lock"
@@ -228,7 +230,7 @@ class DirectoryLock:
         os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
 
     def release(self) -> None:
-        """Gives the lock back. Twice is fine."""
+        """Releases the lock. Releasing twice is allowed."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,18 +1,19 @@
-"""Files whose bytes are not stored as they are: encrypted, compressed, or both.
+"""The file format of encrypted and compressed files.
 
-    head    magic 8 bytes | version u8 | cipher u8 | 6 zero bytes | salt 16 bytes
-    frames  stored length u32 | length u32, top bit: compressed | stored bytes
+head    magic 8 bytes | version u8 | cipher u8 | 6 zero bytes | salt 16 bytes
+frames  stored length u32 | length u32, top bit: compressed | stored bytes
 
-A frame is a piece of the plain bytes. It is compressed (zstandard), then encrypted: nonce 12 | AEAD. Each
-file has a key of its own, made of the store's key and the file's salt; each frame a random nonce, and where
-it stands (file, place in the plain bytes, both lengths) is authenticated with it. So frames can be neither
-changed nor moved, and a file is appended to by appending frames: what a crash leaves is whole frames and a
-torn last one, as with records in a plain file.
+A frame is a section of the plain bytes, compressed (zstandard), then encrypted: nonce 12 | AEAD. Each file
+has its own key, derived from the store's key and the file's salt. Each frame has a random nonce, and its
+position (file, offset in the plain bytes, both lengths) is authenticated, so frames can be neither modified
+nor moved. A file is appended to by appending frames: a crash leaves complete frames and a torn last one, as
+with records in a plain file.
 
-Invariants: a plain file never begins with the magic (as a record's length it would be above the largest
-block); a frame that was begun is finished with the same bytes, so that no nonce is used twice.
-Rejected: a stream cipher by file offset (rewriting a place, after a crash or an erasure, uses its key stream
-twice, and nothing tells changed bytes from written ones).
+Invariants: a plain file never begins with the magic (as a record's length it would exceed the largest block);
+an incompletely written frame is continued with the same bytes, so that no nonce is used twice.
+
+Rejected: a stream cipher by file offset (rewriting a range, after a crash or a removal, reuses its key
+stream, and nothing detects modified bytes).
 """
 
 from __future__ import annotations
@@ -32,40 +33,41 @@ if TYPE_CHECKING:
 MAGIC = b"PENSFILE"
 CIPHERS = {"chacha": 1, "aes": 2}
 FRAME_BYTES = 256 * 1024
-"""Plain bytes of a frame when a whole file is written: what one flipped bit costs in a compressed file."""
+"""Plain bytes per frame when a file is written as a whole: the cost of one flipped bit in a compressed
+file."""
 
 HEAD = struct.Struct("<8sBB6x16s")
 _FRAME = struct.Struct("<II")
-_PLACE = struct.Struct("<QII")
+_POSITION = struct.Struct("<QII")
 _COMPRESSED = 1 << 31
 _NONCE_BYTES, _TAG_BYTES = 12, 16
 _PATH_PARTS = 4
 
 
 def is_enveloped(data: bytes | memoryview) -> bool:
-    """Do these first bytes of a file say that it is in this format?"""
+    """Whether a file that begins with these bytes has this format."""
     return bytes(data[: len(MAGIC)]) == MAGIC
 
 
-def _place_of(path: Path) -> bytes:
-    """What of a file's name is authenticated: account (or stream), kind, asset and file."""
+def _authenticated_path(path: Path) -> bytes:
+    """The authenticated part of a file's path: account or stream, kind, asset and file."""
     return "/".join(path.parts[-_PATH_PARTS:]).encode("utf-8", "surrogateescape")
 
 
 class EnvelopeFrames:
-    """Makes and opens the frames of one file. `aead` None: they aren't encrypted."""
+    """Encodes and decodes the frames of one file. `aead`: the cipher; None: no encryption."""
 
     def __init__(self, aead: Any, path: Path) -> None:
         self._aead: Any = aead
-        self._place = _place_of(path)
+        self._path_bytes = _authenticated_path(path)
 
     @property
     def encrypts(self) -> bool:
-        """Are they encrypted?"""
+        """Whether the frames are encrypted."""
         return self._aead is not None
 
     def seal(self, data: bytes | memoryview, at: int, *, compress: bool = False) -> bytes:
-        """The frame of a piece that begins `at` in the plain bytes."""
+        """Encodes a frame of plain bytes that begin at offset `at` of the plain file."""
         length = len(data)
         if compress:
             import zstandard
@@ -77,18 +79,18 @@ class EnvelopeFrames:
             return _FRAME.pack(len(data), length) + bytes(data)
         stored = len(data) + _NONCE_BYTES + _TAG_BYTES
         nonce = os.urandom(_NONCE_BYTES)
-        sealed = self._aead.encrypt(nonce, data, self._place + _PLACE.pack(at, stored, length))
+        sealed = self._aead.encrypt(nonce, data, self._path_bytes + _POSITION.pack(at, stored, length))
         return _FRAME.pack(stored, length) + nonce + bytes(sealed)
 
     def open(self, stored: memoryview, at: int, length: int) -> bytes | memoryview:
-        """The plain bytes of a frame. Raises ValueError when they aren't what was sealed."""
+        """Decodes a frame. Raises ValueError when it was modified."""
         data: bytes | memoryview = stored
         if self._aead is not None:
             from cryptography.exceptions import InvalidTag
 
-            place = self._place + _PLACE.pack(at, len(stored), length)
+            identity = self._path_bytes + _POSITION.pack(at, len(stored), length)
             try:
-                data = self._aead.decrypt(bytes(stored[:_NONCE_BYTES]), stored[_NONCE_BYTES:], place)
+                data = self._aead.decrypt(bytes(stored[:_NONCE_BYTES]), stored[_NONCE_BYTES:], identity)
             except InvalidTag:
                 raise ValueError("it does not decrypt: its bytes changed") from None
         if length & _COMPRESSED:
@@ -103,7 +105,7 @@ class EnvelopeFrames:
         return data
 
     def is_whole(self, file: memoryview, at: int, plain_at: int) -> bool:
-        """Does a whole frame begin at this byte of the file, `plain_at` in the plain bytes?"""
+        """Whether an intact frame begins at `at` of the file, for plain offset `plain_at`."""
         behind = at + _FRAME.size
         if behind > len(file):
             return False
@@ -118,10 +120,10 @@ class EnvelopeFrames:
 
 
 class FileCipher:
-    """How files are encrypted. Without a key they are not.
+    """Encrypts and compresses a store's files; without a key it does not encrypt.
 
-    key: the store's key, 32 bytes. cipher: of files written from now on, "chacha" or "aes"; files written
-    with the other one are read all the same.
+    `key`: the store's key, 32 bytes. `cipher`: for newly written files, "chacha" or "aes"; files of either
+    cipher can be read.
     """
 
     def __init__(self, key: bytes = b"", cipher: str = "chacha") -> None:
@@ -130,17 +132,18 @@ class FileCipher:
 
     @property
     def encrypts(self) -> bool:
-        """Is there a key?"""
+        """Whether the store has a key."""
         return bool(self._key)
 
     def begin(self, path: Path) -> tuple[bytes, EnvelopeFrames]:
-        """Head and frames of a new file."""
+        """Head and frame encoder of a new file."""
         salt = os.urandom(16)
         cipher = self._cipher if self._key else 0
         return HEAD.pack(MAGIC, 1, cipher, salt), EnvelopeFrames(self._aead(cipher, salt), path)
 
     def resume(self, head: bytes | memoryview, path: Path) -> EnvelopeFrames:
-        """The frames of a present file. Raises StoreError: no key; StoreCorruptError: unknown format."""
+        """The frame codec of an existing file. Raises StoreError without its key, StoreCorruptError for an
+        unknown format."""
         magic, version, cipher, salt = HEAD.unpack_from(head)
         if magic != MAGIC or version != 1 or cipher not in (0, *CIPHERS.values()):
             raise StoreCorruptError(f"it has an unknown format ({version}, {cipher})", path=str(path))
@@ -161,7 +164,7 @@ class FileCipher:
         return AESGCM(key) if cipher == CIPHERS["aes"] else ChaCha20Poly1305(key)
 
     def encode(self, data: bytes | bytearray | memoryview, path: Path, *, compress: bool = False) -> bytes:
-        """A whole file."""
+        """Encodes a whole file."""
         head, frames = self.begin(path)
         parts = [head]
         with memoryview(data) as view:
@@ -170,11 +173,11 @@ class FileCipher:
         return b"".join(parts)
 
     def seal(self, data: bytes, path: Path) -> bytes:
-        """What to write for a small file: the bytes as they are, when nothing is encrypted."""
+        """Encodes a small file for writing; returns the bytes unchanged when the store has no key."""
         return self.encode(data, path) if self._key else data
 
     def unseal(self, data: bytes, path: Path) -> bytes:
-        """The plain bytes of a small file. Raises StoreCorruptError, StoreError when there is no key."""
+        """Decodes a small file. Raises StoreCorruptError, StoreError without the key."""
         if not is_enveloped(data):
             return data
         decoded = self.decode(memoryview(data), path)
@@ -183,7 +186,7 @@ class FileCipher:
         return bytes(decoded.data)
 
     def decode(self, file: memoryview, path: Path) -> Decoded:
-        """All frames of a file; the plain bytes of bad ones are zeros. Raises like resume()."""
+        """Decodes all frames of a file, with zeros for bad frames. Raises what resume() raises."""
         out = Decoded(bytearray(), 0, 0, None)
         if len(file) < HEAD.size:
             out.why = "the bytes end inside the head" if len(file) else None
@@ -201,7 +204,7 @@ class FileCipher:
             except ValueError as error:
                 out.why = out.why or str(error)
                 if length & ~_COMPRESSED > FRAME_BYTES:
-                    break  # its length can't be trusted either
+                    break  # larger than any frame we write: the length itself is damaged
                 out.data += bytes(length & ~_COMPRESSED)
             at = behind + stored
             if out.why is None:
@@ -210,8 +213,8 @@ class FileCipher:
 
 
 class Decoded(Struct):
-    """data: the plain bytes. good: how many of them come before the first bad frame. file_end: where the
-    good frames end in the file. why: what is wrong with the first bad frame, None when none is."""
+    """A decoded file. `data`: the plain bytes. `good`: plain bytes before the first bad frame. `file_end`:
+    offset in the file at which the good frames end. `why`: the fault of the first bad frame, or None."""
 
     data: bytearray
     good: int
@@ -220,10 +223,10 @@ class Decoded(Struct):
 
 
 class AppendedFile:
-    """A file that grows by a frame a write. size: bytes of the file so far; length: plain bytes in them.
+    """An encrypted file that grows by one frame per write. `size`: bytes in the file; `length`: plain bytes
+    in them.
 
-    Invariant: a frame that didn't go as a whole is gone on with by the next append, with the bytes it was
-    begun with.
+    Invariant: the next append continues a partially written frame with the same bytes.
     """
 
     def __init__(
@@ -236,13 +239,13 @@ class AppendedFile:
         self._pending = b""
         self._covers = 0
         if head:
-            self._frames = files.vault.resume(head, path)
+            self._frames = files.file_cipher.resume(head, path)
         else:
-            self._pending, self._frames = files.vault.begin(path)
+            self._pending, self._frames = files.file_cipher.begin(path)
 
     def append(self, data: memoryview | bytes) -> int:
-        """Appends plain bytes; returns how many of them are in the file now: those of the frame that was
-        begun before, if one was, else all. After an error the next call must begin with the same bytes.
+        """Appends plain bytes and returns how many of them are in the file now: those of the frame begun
+        earlier, if any, otherwise all. After an error, the next call must start with the same bytes.
 
         Raises StoreWriteError.
         """

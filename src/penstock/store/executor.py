@@ -1,9 +1,10 @@
-"""Work that waits for the disk, away from the thread that serves.
+"""Runs blocking disk work away from the thread that serves clients.
 
-The store hands over what may take long (syncs, rewritten blocks, snapshots) as `work`, which touches files
-only, and `done`, which changes the store's state and is called by the thread that owns the store.
+The store submits slow operations (syncs, rewritten blocks, snapshots) as a pair: `work` touches only files
+and may run in any thread; `done` changes the store's state and runs in the thread that owns the store.
 
-Invariant: a `done` is called once for each `work`, after it; errors of the disk come as its argument.
+Invariant: each `work` is followed by exactly one call of its `done`, which receives the result or the disk
+error.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ Done = Callable[[T | None, StoreError | OSError | None], None]
 
 
 class DiskExecutor(Protocol):
-    """Who does it."""
+    """Runs submitted work, now or in another thread."""
 
     def run(self, work: Work[T], done: Done[T]) -> None:
-        """Does `work` now or later, then calls done(result, None) or done(None, error)."""
+        """Runs `work` now or later, then calls done(result, None) or done(None, error)."""
 
     def drain(self) -> None:
-        """Returns when all that was handed over is done."""
+        """Waits until all submitted work is done and every `done` was called."""
 
 
 class InlineExecutor:
-    """Everything now: for tests, tools, and whoever has one thread."""
+    """Runs work at once in the calling thread: for tests, tools and single-threaded callers."""
 
     def run(self, work: Work[T], done: Done[T]) -> None:
         try:
@@ -40,4 +41,4 @@ class InlineExecutor:
             done(result, None)
 
     def drain(self) -> None:
-        """Nothing waits."""
+        """No-op: nothing is ever pending."""

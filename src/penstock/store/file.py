@@ -1,15 +1,15 @@
 """Streams and consumers on disk.
 
-<dir>/jetstream/.lock                                   held while a server uses the directory
+<dir>/jetstream/.lock                                   locked while a server uses the directory
 <dir>/jetstream/<account>/streams/<stream>/meta
                                           /msgs/<n>.blk  records      <n>.idx  index of a closed block
                                           /consumers/<consumer>/meta, state, journal.<generation>
 
-Directory names are quoted (files.quote_name); the true name stands in the meta file. Streams and consumers
-in memory live beside those on disk and are gone with the process.
+Directory names are quoted (files.quote_name); the meta file contains the original name. Streams and consumers
+in memory live beside those on disk and end with the process.
 
-Invariants: a directory with a meta file is a whole asset, one without is nothing; one process uses a store
-directory at a time.
+Invariants: a directory with a meta file is a complete asset, one without is none; one process at a time uses
+a store directory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.store.files import (
     sync_directory,
     unquote_name,
 )
-from penstock.store.keys import StoreKey, open_vault
+from penstock.store.keys import StoreKey, open_file_cipher
 
 if TYPE_CHECKING:
     from penstock.store.interface import StorageType, StreamStore
@@ -57,7 +57,7 @@ class FileAccountStore:
         self._block_size = block_size
         self._open: dict[str, FileStreamStore] = {}
         self._memory: dict[str, MemoryStreamStore] = {}
-        self._undeleted: set[str] = set()  # streams whose files the disk refused to remove
+        self._undeleted: set[str] = set()  # deleted streams whose files could not be removed
         _sync_present_names(self._disk, directory, self._streams_directory)
         sweep_deleted(self._disk, self._streams_directory)
 
@@ -75,7 +75,7 @@ class FileAccountStore:
         return self._opened(directory)
 
     def _opened(self, directory: Path) -> FileStreamStore:
-        from penstock.store.streamfiles import FileStreamStore  # a server with nothing stored starts without
+        from penstock.store.streamfiles import FileStreamStore  # unused, and not loaded, in an empty store
 
         stream = FileStreamStore(self._open, directory, files=self._files, block_size=self._block_size)
         self._open[stream.name] = stream
@@ -92,13 +92,13 @@ class FileAccountStore:
         if storage == "memory":
             from penstock.store.memory import MemoryStreamStore
 
-            held = MemoryStreamStore(self._memory, name, meta, storage=storage, block_size=self._block_size)
-            self._memory[name] = held
-            return held
+            memory = MemoryStreamStore(self._memory, name, meta, storage=storage, block_size=self._block_size)
+            self._memory[name] = memory
+            return memory
         make_directory(self._disk, self._streams_directory)
         make_empty(self._disk, directory, sync_name=False)
         try:
-            # Few syncs: the one of the meta's name covers the other names in the directory as well.
+            # One sync of the parent covers all names: the sync of the meta's name covers those beside it.
             for part in ("msgs", "consumers"):
                 make_directory(self._disk, directory / part, sync_name=False)
             sync_directory(self._disk, self._streams_directory)
@@ -107,8 +107,8 @@ class FileAccountStore:
             stream.name_synced()
             return stream
         except Exception:
-            self._undeleted.add(name)  # the next try removes what the disk keeps of it
-            # Its maker hears that it does not exist: a restart must not bring it back.
+            self._undeleted.add(name)  # the next attempt removes what is left on disk
+            # The caller reports that the stream does not exist: a restart must not bring it back.
             with contextlib.suppress(StoreWriteError):
                 remove_directory(self._disk, directory, META)
                 self._undeleted.discard(name)
@@ -117,8 +117,8 @@ class FileAccountStore:
     def delete_stream(self, name: str) -> None:
         if self._memory.pop(name, None) is None:
             found = list_assets(self._files, self._streams_directory, META)
-            self._files.background.drain()
-            path = found.get(name, self._directory(name))  # it may be hidden, and that not be synced
+            self._files.executor.drain()
+            path = found.get(name, self._directory(name))  # maybe hidden already, but not durably
             remove_directory(self._disk, path, META)
             self._undeleted.discard(name)
 
@@ -133,12 +133,12 @@ class FileAccountStore:
 class FileStore:
     """A store directory on a disk, locked for this process; see interface.Store.
 
-    block_size: of messages, in bytes; None: the default of logs. key: what it is encrypted with, if anything.
-    background: who does what takes long; None: it is waited for.
+    `block_size`: bytes of records per block; None: the log's default. `key`: the encryption key, if any.
+    `executor`: runs slow disk work; None: run it inline.
 
-    Raises StoreLockedError when another process has it, StoreWriteError when it can't be made,
-    StoreFormatError when an official server's streams are in it, StoreError when it is encrypted and the key
-    is not the right one.
+    Raises StoreLockedError when another process uses the directory, StoreWriteError when it cannot be
+    created, StoreFormatError when it contains an official server's streams, StoreError when it is encrypted
+    with another key.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class FileStore:
         block_size: int | None = None,
         disk: Disk = LOCAL_DISK,
         key: StoreKey | None = None,
-        background: DiskExecutor | None = None,
+        executor: DiskExecutor | None = None,
     ) -> None:
         self._directory = Path(directory) / "jetstream"
         self._disk = disk
@@ -157,11 +157,11 @@ class FileStore:
         _sync_present_names(disk, self._directory.parent, self._directory)
         self._lock = disk.lock(self._directory)
         try:
-            vault = open_vault(disk, self._directory, key or StoreKey())
+            file_cipher = open_file_cipher(disk, self._directory, key or StoreKey())
         except BaseException:
             self._lock.release()
             raise
-        self._files = OpenFiles(disk=disk, vault=vault, background=background)
+        self._files = OpenFiles(disk=disk, file_cipher=file_cipher, executor=executor)
         self._block_size = block_size
         self._accounts: dict[str, FileAccountStore] = {}
 
@@ -173,12 +173,12 @@ class FileStore:
         return self._accounts[name]
 
     def account_names(self) -> list[str]:
-        kept = {
+        names = {
             unquote_name(name)
             for name in self._disk.names(self._directory)
             if self._disk.exists(self._directory / name / "streams")
         }
-        return sorted(kept | set(self._accounts))
+        return sorted(names | set(self._accounts))
 
     def close(self) -> None:
         try:
@@ -189,17 +189,17 @@ class FileStore:
             self._lock.release()
 
     def abandon(self) -> None:
-        """Lets everything go as a killed process would: nothing is written. For tests and the simulator."""
+        """Releases everything without writing, like a killed process. For tests and the simulator."""
         self._accounts.clear()
         self._files.close()
         self._lock.release()
 
 
 def refuse_official_streams(disk: Disk, directory: Path) -> None:
-    """Raises StoreFormatError when `directory` holds streams that an official nats-server wrote.
+    """Raises StoreFormatError when `directory` contains streams of an official nats-server.
 
-    Both servers keep them below `jetstream/<account>/streams/<stream>`; starting beside them would look like
-    an empty server, and its operator would look for lost messages.
+    Both servers use `jetstream/<account>/streams/<stream>`. Ignoring foreign streams would look to the
+    operator like an empty server that lost its messages.
     """
     for account in disk.names(directory):
         streams = directory / account / "streams"
@@ -217,7 +217,7 @@ def refuse_official_streams(disk: Disk, directory: Path) -> None:
 
 
 def _sync_present_names(disk: Disk, *directories: Path) -> None:
-    """Who made them may have been killed before the names were synced."""
+    """Syncs existing names: the process that created them may have died before its sync."""
     for directory in directories:
         if disk.exists(directory):
             sync_directory(disk, directory.parent)

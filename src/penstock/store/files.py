@@ -1,7 +1,7 @@
-"""Small tools on files: names, atomic replacement, a bounded set of open files.
+"""File utilities: names, atomic replacement, and a bounded set of open files.
 
-Invariants: a file that write_atomically() replaces is at any instant the old one or the new one; names made
-by quote_name() hold no separator, no leading dot and nothing a shell or file system would take specially.
+Invariants: a file replaced by write_atomically() is at any instant either the old or the new one; names from
+quote_name() contain no separator, no leading dot and nothing special to a shell or file system.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ META = "meta"
 """The file that makes a directory a stream or a consumer."""
 
 NAME_BYTES_MAX = 200
-"""Longer quoted names are cut and get a hash, so that suffixes fit into the 255 bytes of a file name."""
+"""Longer quoted names are truncated and get a hash, so that suffixes fit into the 255 bytes of a file
+name."""
 
 OPEN_FILES_MAX = 256
 
@@ -38,7 +39,7 @@ the hash covers this line too; version 1 (penstock 0.1) is still read."""
 
 
 def quote_name(name: str) -> str:
-    """The name of the directory for an asset: what is not a letter, digit, `_` or `-` becomes %XX."""
+    """The directory name of an asset: every byte other than a letter, digit, `_` or `-` becomes %XX."""
     raw = name.encode("utf-8", "surrogateescape")
     quoted = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
     if len(quoted) > NAME_BYTES_MAX:
@@ -47,14 +48,14 @@ def quote_name(name: str) -> str:
 
 
 def unquote_name(quoted: str) -> str:
-    """The name quote_name() made a directory's name of, when it wasn't too long to keep."""
+    """The inverse of quote_name(), for names that were not truncated."""
     parts = quoted.split("%")
     raw = parts[0].encode() + b"".join(bytes([int(part[:2], 16)]) + part[2:].encode() for part in parts[1:])
     return raw.decode("utf-8", "surrogateescape")
 
 
 def sync_directory(disk: Disk, directory: Path) -> None:
-    """The names in a directory are on the disk. Raises StoreWriteError."""
+    """Makes the names in a directory durable. Raises StoreWriteError."""
     try:
         disk.sync_directory(directory)
     except OSError as error:
@@ -64,9 +65,9 @@ def sync_directory(disk: Disk, directory: Path) -> None:
 def write_atomically(
     disk: Disk, path: Path, data: bytes, *, sync: bool = True, sync_name: bool = True
 ) -> None:
-    """Replaces a file: after a crash it is the old one or the new one. Raises StoreWriteError.
+    """Replaces a file: after a crash it is either the old or the new one. Raises StoreWriteError.
 
-    With `sync` that holds for a crash of the machine too; with `sync_name` it is the new one from now on.
+    `sync`: this also holds for a crash of the machine. `sync_name`: the new file is durable on return.
     """
     temporary = path.with_name(path.name + ".new")
     try:
@@ -83,7 +84,7 @@ def write_atomically(
             disk.close(fd)
         disk.rename(temporary, path)
     except OSError as error:
-        with contextlib.suppress(OSError):  # swept at the next start
+        with contextlib.suppress(OSError):  # the next start removes it
             disk.unlink(temporary)
         raise StoreWriteError(f"cannot replace the file: {error.strerror}", path=str(path)) from error
     if sync and sync_name:
@@ -91,7 +92,8 @@ def write_atomically(
 
 
 def pack_meta(name: str, meta: bytes) -> bytes:
-    """A meta file: a line with format version and length of the name, the name, a hash of all, the meta."""
+    """Encodes a meta file: a line with format version and name length, the name, a hash of everything, the
+    meta."""
     raw = name.encode("utf-8", "surrogateescape")
     line = _META_MAGIC + b" %d %d" % (FORMAT, len(raw))
     return line + b"\n" + raw + b"\n" + b"%016x\n" % _meta_digest(FORMAT, line, raw, meta) + meta
@@ -103,10 +105,10 @@ def _meta_digest(version: int, line: bytes, name: bytes, meta: bytes) -> int:
 
 
 def unpack_meta(files: OpenFiles, path: Path) -> tuple[str, bytes]:
-    """Name and meta of a meta file.
+    """Returns name and meta of a meta file.
 
-    Raises StoreCorruptError when it is damaged, StoreFormatError when it is whole and of a newer format (the
-    hash tells a newer version from a damaged digit), FileNotFoundError.
+    Raises StoreCorruptError when it is damaged, StoreFormatError when it is intact but of a newer format (the
+    hash distinguishes a newer version from a damaged digit), FileNotFoundError.
     """
     data = files.read(path)
     version = 0
@@ -127,29 +129,29 @@ def unpack_meta(files: OpenFiles, path: Path) -> tuple[str, bytes]:
             path=str(path),
         )
     if not intact:
-        raise StoreCorruptError(
-            "its hash does not fit its bytes; restore the file, or move its directory away", path=str(path)
-        )
+        raise StoreCorruptError("hash mismatch; restore the file, or move its directory away", path=str(path))
     return raw.decode("utf-8", "surrogateescape"), meta
 
 
 def replace_meta(files: OpenFiles, path: Path, name: str, old: bytes, new: bytes) -> None:
-    """A meta file holds `new`, and that is on the disk. Raises StoreWriteError; it is the old one then,
-    whose name a later sync has to cover."""
+    """Replaces a meta file durably. Raises StoreWriteError; the old meta is then restored, and its name is
+    left for a later sync."""
     try:
         files.replace(path, pack_meta(name, new))
     except StoreWriteError:
-        try:  # what could not be replaced is the new one all the same when only the sync of its name failed
+        # When only the sync of the name failed, the file is the new one already. The caller reports failure,
+        # so the next start must not find it.
+        try:
             if unpack_meta(files, path)[1] != old:
                 files.replace(path, pack_meta(name, old), sync_name=False)
         except (StoreError, OSError) as error:
-            logger.error("%s: the next start may find what was refused there: %s", path, error)
+            logger.error("%s: the next start may find the rejected version: %s", path, error)
         raise
 
 
 def list_assets(files: OpenFiles, directory: Path, meta_name: str) -> dict[str, Path]:
-    """The directories of assets by name. One with a damaged meta goes by its directory's name, so that
-    opening it tells what is wrong; one without is what a crash left of a creation, and nothing."""
+    """The directories of assets, by name. An asset with a damaged meta is listed under its directory's name,
+    so that opening it reports the damage. A directory without meta is an incomplete creation, and ignored."""
     found: dict[str, Path] = {}
     disk = files.disk
     for entry in names_in(disk, directory):
@@ -166,7 +168,8 @@ def _name_in(files: OpenFiles, meta: Path) -> str:
 
 
 def _unreadable(error: Exception, files: OpenFiles, meta: Path) -> None:
-    """Opening it will say the same: here it must not hide the others. (That there is no key concerns all.)"""
+    """Ignores a damaged meta while listing, since opening that asset reports it. Raises a missing key, which
+    concerns every asset."""
     if isinstance(error, StoreError) and not isinstance(error, StoreCorruptError | StoreFormatError):
         raise error
     if not isinstance(error, (StoreError, OSError)):
@@ -174,7 +177,7 @@ def _unreadable(error: Exception, files: OpenFiles, meta: Path) -> None:
 
 
 def names_in(disk: Disk, directory: Path) -> list[str]:
-    """The names in a directory, sorted; none where there is no directory."""
+    """The names in a directory, sorted; empty when there is no such directory."""
     try:
         return disk.names(directory)
     except FileNotFoundError:
@@ -182,7 +185,7 @@ def names_in(disk: Disk, directory: Path) -> list[str]:
 
 
 def remove_file(disk: Disk, path: Path) -> None:
-    """Removes a file, when it is there. Raises StoreWriteError."""
+    """Removes a file, if it exists. Raises StoreWriteError."""
     try:
         disk.unlink(path)
     except OSError as error:
@@ -190,7 +193,7 @@ def remove_file(disk: Disk, path: Path) -> None:
 
 
 def make_directory(disk: Disk, path: Path, *, sync_name: bool = True) -> None:
-    """Makes a directory and its parents, and syncs the names. Raises StoreWriteError."""
+    """Creates a directory and its parents, and syncs the names. Raises StoreWriteError."""
     missing = []
     at = path
     while not disk.exists(at):
@@ -208,15 +211,15 @@ def make_directory(disk: Disk, path: Path, *, sync_name: bool = True) -> None:
 
 
 def remove_directory(disk: Disk, path: Path, meta: str, *, sync_name: bool = True) -> None:
-    """Removes an asset's tree so that a crash leaves it whole or out of sight. Raises StoreWriteError.
+    """Removes an asset's tree; after a crash it is either complete or invisible. Raises StoreWriteError.
 
-    meta: the name of the file without which a directory is no asset. With `sync_name`, power loss does not
-    bring the asset back.
+    `meta`: name of the file without which a directory is no asset. `sync_name`: the removal survives power
+    loss.
     """
     hidden = path.with_name(f".deleted-{path.name}")
     try:
         if disk.exists(hidden):
-            sync_directory(disk, path.parent)  # it may have failed when the name was hidden
+            sync_directory(disk, path.parent)  # an earlier attempt may have failed to
             _remove_hidden(disk, hidden, meta)
         disk.rename(path, hidden)
     except FileNotFoundError:
@@ -225,20 +228,23 @@ def remove_directory(disk: Disk, path: Path, meta: str, *, sync_name: bool = Tru
         raise StoreWriteError(f"cannot remove the directory: {error.strerror}", path=str(path)) from error
     if sync_name:
         sync_directory(disk, path.parent)
-    with contextlib.suppress(OSError):  # swept at the next start
+    with contextlib.suppress(OSError):  # the next start removes it
         _remove_hidden(disk, hidden, meta)
 
 
 def _remove_hidden(disk: Disk, hidden: Path, meta: str) -> None:
-    """Its meta goes first. Power loss may take back the name that hides the tree and not the removals in it:
-    without meta the rest is no asset, while a meta without the rest is one that lost its state."""
+    """Removes a hidden tree, its meta first.
+
+    A power loss may undo the rename that hides the tree but keep removals inside it. A directory without meta
+    is no asset; a meta without the files would be an asset that lost its state.
+    """
     disk.unlink(hidden / meta)
     disk.remove_tree(hidden)
 
 
 def hide_directory(disk: Disk, path: Path, meta: str) -> Path | None:
-    """The part of remove_directory() that does not take long: the asset is gone, also for a power loss, and
-    its files wait in the directory that is returned. None: there was none. Raises StoreWriteError."""
+    """The fast part of remove_directory(): makes the asset invisible, durably, and returns the directory with
+    the files left to remove, or None when there was none. Raises StoreWriteError."""
     hidden = path.with_name(f".deleted-{path.name}")
     try:
         if disk.exists(hidden):
@@ -252,12 +258,12 @@ def hide_directory(disk: Disk, path: Path, meta: str) -> Path | None:
     sync_directory(disk, path.parent)
     with contextlib.suppress(OSError):
         return _set_apart(disk, hidden, meta)
-    return None  # swept at the next start, or before the next removal
+    return None  # the next start or the next removal removes it
 
 
 def _set_apart(disk: Disk, hidden: Path, meta: str) -> Path:
-    """What is hidden has no meta any more, and a name that nothing else gets: another asset may be made and
-    hidden while this one's files are removed. No name of an asset has a dot in it (quote_name)."""
+    """Removes the meta of a hidden tree and gives it a unique name, so that an asset of the same name can be
+    created and deleted while these files are removed. Names of assets contain no dot (quote_name)."""
     disk.unlink(hidden / meta)
     count = 0
     while disk.exists(apart := hidden.with_name(f"{hidden.name}.{count}")):
@@ -267,8 +273,8 @@ def _set_apart(disk: Disk, hidden: Path, meta: str) -> Path:
 
 
 def remove_hidden(disk: Disk, hidden: Path | None, *, files: str, directories: str) -> Iterator[None]:
-    """Removes a hidden tree in steps: a file of one of its directories, a directory of another. What resists
-    is swept at the next start."""
+    """Removes a hidden tree step by step: one file in `files` or one directory in `directories` per step. The
+    next start removes what is left."""
     if hidden is None:
         return
     with contextlib.suppress(OSError):
@@ -282,31 +288,31 @@ def remove_hidden(disk: Disk, hidden: Path | None, *, files: str, directories: s
 
 
 def sweep_deleted(disk: Disk, directory: Path) -> None:
-    """Removes what a crash left of remove_directory(). Raises StoreWriteError."""
+    """Removes the trees that an interrupted remove_directory() left. Raises StoreWriteError."""
     hidden = [directory / name for name in names_in(disk, directory) if name.startswith(".deleted-")]
     if hidden:
-        sync_directory(disk, directory)  # the process may have been killed before it did
+        sync_directory(disk, directory)  # the process may have died before it synced the hidden names
     for path in hidden:
         disk.remove_tree(path)
 
 
 class OpenFiles:
-    """At most `most` files open for writing, the least used closed first; they are opened when wanted.
+    """Up to `most` files open for writing; opens on demand and closes the least recently used.
 
-    disk: where they are. vault: how what is in them is encrypted. background: who does what takes long.
+    `disk`: where they are. `file_cipher`: how they are encrypted. `executor`: runs slow disk work.
     """
 
     def __init__(
         self,
         most: int = OPEN_FILES_MAX,
         disk: Disk = LOCAL_DISK,
-        vault: FileCipher | None = None,
-        background: DiskExecutor | None = None,
+        file_cipher: FileCipher | None = None,
+        executor: DiskExecutor | None = None,
     ) -> None:
         assert most > 0
         self.disk = disk
-        self.vault = FileCipher() if vault is None else vault
-        self.background = InlineExecutor() if background is None else background
+        self.file_cipher = FileCipher() if file_cipher is None else file_cipher
+        self.executor = InlineExecutor() if executor is None else executor
         self._most = most
         self._fds: OrderedDict[Path, int] = OrderedDict()
 
@@ -314,7 +320,7 @@ class OpenFiles:
         return len(self._fds)
 
     def fd(self, path: Path) -> int:
-        """A descriptor for reading and writing; the file is made when it isn't there. Raises OSError."""
+        """A descriptor for reading and writing; creates the file when missing. Raises OSError."""
         fd = self._fds.get(path)
         if fd is not None:
             self._fds.move_to_end(path)
@@ -326,45 +332,46 @@ class OpenFiles:
         return fd
 
     def forget(self, path: Path) -> None:
-        """Closes a file, when it is open."""
+        """Closes a file, if it is open."""
         fd = self._fds.pop(path, None)
         if fd is not None:
             self.disk.close(fd)
 
     def close(self) -> None:
-        """Closes all."""
+        """Closes all files."""
         while self._fds:
             self.disk.close(self._fds.popitem()[1])
 
     def read(self, path: Path) -> bytes:
-        """A small file, decrypted. Raises StoreCorruptError, StoreError without its key, OSError."""
-        return self.vault.unseal(self.disk.read(path), path)
+        """Reads and decrypts a small file. Raises StoreCorruptError, StoreError without the key, OSError."""
+        return self.file_cipher.unseal(self.disk.read(path), path)
 
     def replace(self, path: Path, data: bytes, *, sync: bool = True, sync_name: bool = True) -> None:
-        """write_atomically(), encrypted."""
-        write_atomically(self.disk, path, self.vault.seal(data, path), sync=sync, sync_name=sync_name)
+        """write_atomically() with encryption."""
+        write_atomically(self.disk, path, self.file_cipher.seal(data, path), sync=sync, sync_name=sync_name)
 
     def is_to_encrypt(self, path: Path) -> bool:
-        """Is it a file of a store that got its key later?"""
-        if not self.vault.encrypts or not self.disk.exists(path):
+        """Whether a file is plain although the store has a key, which was configured after it was written."""
+        if not self.file_cipher.encrypts or not self.disk.exists(path):
             return False
         head = self.disk.read_at(path, 0, HEAD.size)
         return len(head) > 0 and not is_enveloped(head)
 
     def encrypt(self, path: Path) -> tuple[bytes, int]:
-        """A file of a store that got its key later is encrypted from now on. Head and size; empty when it
-        needn't be. Raises StoreWriteError."""
+        """Encrypts a plain file of a store that got its key later. Returns head and size of the new file;
+        (b"", 0) when nothing was to do. Raises StoreWriteError."""
         if not self.is_to_encrypt(path):
             return b"", 0
         data = self.disk.read(path)
-        stored = self.vault.encode(data, path)
+        stored = self.file_cipher.encode(data, path)
         self.forget(path)
         write_atomically(self.disk, path, stored)
-        logger.warning("%s: encrypted, it was not before", path)
+        logger.warning("%s: encrypted; it was plain before", path)
         return stored[: HEAD.size], len(stored)
 
     def write(self, path: Path, data: bytes | memoryview, offset: int) -> int:
-        """Writes at an offset and returns how much went. Raises StoreWriteError when nothing did."""
+        """Writes at an offset and returns the number of bytes written, at least 1. Raises StoreWriteError
+        when none were."""
         try:
             count = self.disk.write(self.fd(path), data, offset)
         except OSError as error:
@@ -378,7 +385,7 @@ class OpenFiles:
         return count
 
     def sync(self, path: Path) -> None:
-        """The file's bytes are on the disk. Raises StoreWriteError."""
+        """Syncs the file's bytes. Raises StoreWriteError."""
         try:
             self.disk.sync(self.fd(path))
         except OSError as error:
@@ -386,7 +393,7 @@ class OpenFiles:
 
 
 def make_empty(disk: Disk, directory: Path, *, sync_name: bool = True) -> None:
-    """A directory for a new asset; what a crash left of an earlier try goes."""
+    """Creates an empty directory for a new asset, and removes what an interrupted creation left."""
     if disk.exists(directory):
         disk.remove_tree(directory)
     make_directory(disk, directory, sync_name=sync_name)

@@ -1,12 +1,14 @@
-"""What keeps streams and consumers: the contracts that store/file.py and store/memory.py fulfil.
+"""Storage contracts of streams and consumers, implemented by store/file.py and store/memory.py.
 
-Durable means: whatever write() returned for survives the death of the process; whatever sync() returned
-for survives the death of the machine. Meta and consumer state are opaque bytes, their owners' business.
+Two levels of durability: data for which write() returned survives the death of the process; data for which
+sync() returned survives the death of the machine. Meta and consumer state are opaque bytes that only their
+owners interpret.
 
-Invariants: one writer per stream; nothing here reads a clock or waits for anything but the disk.
-Rejected: writing in a thread (the end of the tick orders write before ack, and an append to a file doesn't
-wait long enough to be worth one, for a long one see docs/store.md; a sync does) and per-message calls (a
-batch is one write).
+Invariants: a stream has one writer; nothing here reads a clock or waits for anything but the disk.
+
+Rejected: writing in a thread (the end of the tick orders the write before the ack, and an append to a file is
+too short to be worth a hand-over; syncs, which are not, do run in a thread; docs/store.md describes slow
+appends) and calls per message (a batch is one write).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ POSITIONS = ".sources"  # no consumer can have this name
 
 
 class ConsumerStore(Protocol):
-    """State of one consumer: a snapshot, and the entries appended since."""
+    """State of one consumer: a snapshot, and a journal of the entries appended since."""
 
     @property
     def name(self) -> str:
@@ -33,55 +35,58 @@ class ConsumerStore(Protocol):
 
     @property
     def meta(self) -> bytes:
-        """What save_meta() was given last."""
+        """The bytes of the last successful save_meta()."""
 
     @property
     def journal_bytes(self) -> int:
-        """Bytes of entries since the snapshot, buffered ones included: when to take the next one."""
+        """Bytes of entries since the last snapshot, buffered ones included. The owner takes the next snapshot
+        by it."""
 
     def save_meta(self, meta: bytes) -> None:
-        """Replaces the meta, atomically and at once. Raises StoreWriteError; the old one then stays."""
+        """Replaces the meta, atomically and synced. Raises StoreWriteError, and the old meta then stays."""
 
     def load(self) -> tuple[bytes | None, list[bytes]]:
-        """The snapshot (None before the first) and the entries written since, in order.
+        """Returns the snapshot (None before the first) and the entries written since, in order.
 
-        A torn end of the journal is cut, with a warning in the log "penstock.store".
+        Cuts a torn end off the journal, and logs a warning to "penstock.store".
         """
 
     def append(self, entry: bytes) -> None:
         """Buffers an entry for the next write()."""
 
     def write(self) -> None:
-        """Hands the buffered entries to the operating system. Raises StoreWriteError and keeps what is left:
-        the next write() goes on where this one stopped."""
+        """Writes the buffered entries to the operating system. Raises StoreWriteError and keeps the entries
+        that were not written: the next write() continues with them."""
 
     def sync(self) -> None:
-        """Everything written so far is on the disk. Raises StoreWriteError."""
+        """Syncs everything written so far. Raises StoreWriteError."""
 
     def snapshot(self, state: bytes) -> None:
-        """Replaces snapshot and journal by `state`, atomically; buffered entries are covered by it.
+        """Replaces snapshot and journal by `state`, atomically; `state` covers the buffered entries.
 
         Raises StoreWriteError; the old snapshot and its journal then stay.
         """
 
     def start_snapshot(self, state: bytes) -> None:
-        """The same without waiting for the disk; `state` must be what snapshot and entries lead to.
+        """Takes a snapshot without waiting for the disk; `state` must equal the current snapshot with all
+        entries applied.
 
-        Until it is there, the old one and all entries stay. Raises StoreWriteError when those can't be
-        written.
+        The old snapshot and all entries stay until the new one is on disk. Raises StoreWriteError when
+        buffered entries cannot be written.
         """
 
     def close(self) -> None:
-        """Writes what is buffered and lets go. Closing twice is fine."""
+        """Writes the buffered entries, syncs and releases the files. Closing twice is allowed."""
 
     def abandon(self) -> None:
-        """Lets go as it is: nothing is written any more. For a consumer whose state is doubtful."""
+        """Releases the files without writing: for a consumer whose state in memory is indeterminate."""
 
     def delete(self, *, sync: bool = False) -> None:
-        """Forgets the consumer, files and all.
+        """Deletes the consumer with its files.
 
-        Power loss does not bring it back with `sync`; without, it may come back whole. Raises
-        StoreWriteError: it may come back with a restart too, until the stream's delete_consumer() returned.
+        With `sync`, the consumer stays deleted after power loss; without, it may reappear, but only complete.
+        Raises StoreWriteError: the consumer may then reappear after a restart, until the stream's
+        delete_consumer() succeeds.
         """
 
 
@@ -94,77 +99,84 @@ class StreamStore(Protocol):
 
     @property
     def storage(self) -> StorageType:
-        """What its configuration calls for. A store without files keeps both kinds in memory."""
+        """The storage type its configuration asks for. A store without files keeps both types in memory."""
 
     @property
     def log(self) -> StreamLog:
-        """The messages. Change it freely; write() makes it last. The same object until close()."""
+        """The messages. The owner changes it freely; write() makes the changes durable. The same object until
+        close()."""
 
     @property
     def meta(self) -> bytes:
-        """What save_meta() was given last."""
+        """The bytes of the last successful save_meta()."""
 
     def save_meta(self, meta: bytes) -> None:
-        """Replaces the meta, atomically and at once. Raises StoreWriteError; the old one then stays."""
+        """Replaces the meta, atomically and synced. Raises StoreWriteError, and the old meta then stays."""
 
     def set_compression(self, compress: bool) -> None:
-        """Blocks closed from now on are compressed, or not. Reading is the same either way."""
+        """Turns compression of blocks that close from now on on or off. Both kinds of blocks are readable
+        either way."""
 
     def write(self) -> None:
-        """Hands all that is new in the log to the operating system, one write a file.
+        """Writes everything new in the log to the operating system, one write per file.
 
-        Raises StoreWriteError (disk full, for one) and keeps what is left: the next write() goes on where
-        this one stopped. Nothing appended meanwhile may be acked.
+        Raises StoreWriteError (for example on a full disk) and keeps what was not written: the next write()
+        continues there. The caller must not ack anything appended before a write() succeeds.
         """
 
     def sync(self) -> None:
-        """Everything written so far is on the disk. Raises StoreWriteError."""
+        """Syncs everything written so far. Raises StoreWriteError."""
 
     def sync_name(self) -> None:
-        """The stream itself is on the disk, whatever it holds: who hears that it exists may rely on it.
+        """Makes the existence of the stream durable, independent of its contents, before anybody learns of
+        it.
 
-        It may not be after a start: the process that made it can have ended first. Raises StoreWriteError.
+        After a restart it may not be: the process that created the stream may have died before its sync.
+        Raises StoreWriteError.
         """
 
     def start_sync(self, done: Callable[[StoreWriteError | None], object]) -> None:
-        """sync() in the background: calls `done` when everything written until now is on the disk, or
-        with what is in the way. It may be called at once."""
+        """Starts a sync() in the background. Calls `done(None)` when everything written until now is on disk,
+        or `done(error)`. May call `done` before it returns."""
 
-    def rest(self) -> None:
-        """Nothing of the log is in use just now: what can be loaded again may leave memory."""
+    def trim_cache(self) -> None:
+        """Releases cached blocks that can be loaded again. The caller holds no reference into the log."""
 
     def close(self) -> None:
-        """Writes what is new, syncs and lets go. Closing twice is fine."""
+        """Writes what is new, syncs and releases the files. Closing twice is allowed."""
 
     def abandon(self) -> None:
-        """Lets go as it is: nothing is written any more, and the files stay. For a stream whose log is
-        doubtful."""
+        """Releases the files without writing; they stay on disk. For a stream whose log in memory is
+        indeterminate."""
 
     def delete(self) -> None:
-        """Forgets the stream with its messages and consumers, files and all.
+        """Deletes the stream with its messages, consumers and files.
 
-        Raises StoreWriteError: it may come back with a restart, until the account's delete_stream() returned.
+        Raises StoreWriteError: the stream may then reappear after a restart, until the account's
+        delete_stream() succeeds.
         """
 
     def begin_delete(self) -> Iterator[object]:
-        """The same, but what takes long is left to the iterator: files that nothing finds any more, a few at
-        each step. Those that are left go with the next start. Raises what delete() raises."""
+        """Deletes the stream, and leaves the slow part to the returned iterator: each step removes a few
+        files that are already unreachable. The next start removes those that are left. Raises what delete()
+        raises."""
 
     def consumer_names(self) -> list[str]:
-        """Names of the kept consumers, sorted."""
+        """Names of the stored consumers, sorted."""
 
     def open_consumer(self, name: str) -> ConsumerStore:
-        """A kept consumer. Raises StoreError when there is none of this name."""
+        """Opens a stored consumer. Raises StoreError when there is none of this name."""
 
     def delete_consumer(self, name: str, *, sync: bool = False) -> None:
-        """Forgets a kept consumer that isn't open, as ConsumerStore.delete() does, or goes on where that
-        failed. Raises StoreWriteError."""
+        """Deletes a stored consumer that is not open, or completes a ConsumerStore.delete() that failed.
+        Raises StoreWriteError."""
 
     def open_positions(self) -> ConsumerStore:
-        """Where the stream notes how far it got with its sources: kept like a consumer, but none of them."""
+        """The store of the stream's positions in its sources: the format of a consumer's state, under a
+        reserved name."""
 
     def create_consumer(self, name: str, meta: bytes, memory: bool = False) -> ConsumerStore:
-        """A new consumer, with `memory` in memory only. Raises StoreError when the name is taken."""
+        """Creates a consumer, in memory only with `memory`. Raises StoreError when the name is taken."""
 
 
 class AccountStore(Protocol):
@@ -175,33 +187,33 @@ class AccountStore(Protocol):
         """The account's name."""
 
     def stream_names(self) -> list[str]:
-        """Names of the kept streams, sorted."""
+        """Names of the stored streams, sorted."""
 
     def open_stream(self, name: str) -> StreamStore:
-        """A kept stream, recovered. Raises StoreError when there is none of this name.
+        """Opens a stored stream and recovers it. Raises StoreError when there is none of this name.
 
-        What could not be recovered is told in the log "penstock.store", with file and offset.
+        Logs what could not be recovered to "penstock.store", with file and offset.
         """
 
     def create_stream(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
-        """A new stream. Raises StoreError when the name is taken, StoreWriteError when the disk refuses."""
+        """Creates a stream. Raises StoreError when the name is taken, StoreWriteError when the disk fails."""
 
     def delete_stream(self, name: str) -> None:
-        """Forgets a kept stream that isn't open, as StreamStore.delete() does, or goes on where that failed.
-        Raises StoreWriteError."""
+        """Deletes a stored stream that is not open, or completes a StreamStore.delete() that failed. Raises
+        StoreWriteError."""
 
     def close(self) -> None:
         """Closes every open stream."""
 
 
 class Store(Protocol):
-    """Everything one server keeps: the accounts' stores, under one lock."""
+    """The store of one server: one store per account, under one lock."""
 
     def account(self, name: str) -> AccountStore:
-        """The store of an account, made when it isn't there yet; the same object each time."""
+        """The store of an account, created on first use; the same object each time."""
 
     def account_names(self) -> list[str]:
-        """Accounts that keep something, sorted."""
+        """Accounts that have a store, sorted."""
 
     def close(self) -> None:
-        """Closes every account and gives the lock back. Closing twice is fine."""
+        """Closes every account and releases the lock. Closing twice is allowed."""

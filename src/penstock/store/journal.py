@@ -1,20 +1,21 @@
-"""A consumer on disk: meta, a snapshot of its state, and a journal of what changed since.
+"""A consumer on disk: meta, a snapshot of its state, and a journal of the changes since.
 
-`state` is the snapshot with its generation; `journal.<generation>` holds the entries since that snapshot,
+`state` is the snapshot with its generation; `journal.<generation>` contains the entries since that snapshot,
 each with length and hash. A new snapshot gets the next generation, so that a crash between replacing the
-snapshot and removing the old journal can never put old entries onto a new state.
+snapshot and removing the old journal cannot apply old entries to a new state.
 
-A snapshot may take its time: start_snapshot() begins the journal of the next generation at once and leaves
-the state to the background. Until it is there, recovery reads the state before it with both journals. A
-journal that goes on where another ends says how many entries that one has: power loss can take the end of the
-older one, and what follows on a gap means nothing.
+start_snapshot() does not wait for the disk: it starts the journal of the next generation at once and writes
+the state in the background. Until the state is on disk, recovery reads the old state with both journals. A
+journal that continues another one begins with a link: the number of entries in its predecessor. A power loss
+can cut the end off the older journal, and entries after a gap must not be applied.
 
-Invariants: a journal is only appended to; what load() returns was written whole; what sync() returned for
-is there after the machine died, names included. Creating, changing and deleting syncs no names (consumers
-come and go by the hundred, and a sync takes a millisecond): until then a consumer may be as it was at the
-last sync(), but never half.
-Rejected: the generation inside the journal (truncating it and replacing the snapshot are two steps, and
-between them one would have to tell them apart anyway).
+Invariants: a journal is append-only; load() returns only complete entries; what sync() returned for survives
+the death of the machine, names included. Creating, changing and deleting consumers syncs no names (consumers
+come and go by the hundred, and a sync takes a millisecond): until the next sync() a consumer may revert to
+its state at the last one, but is never half changed.
+
+Rejected: the generation inside the journal (truncating the journal and replacing the snapshot are two steps,
+and a crash between them would need the same distinction).
 """
 
 from __future__ import annotations
@@ -44,25 +45,26 @@ STATE = "state"
 ENTRY_SIZE_MAX = 1 << 30
 
 _ENTRY = struct.Struct("<IQ")  # length, hash; the entry follows
-_LINK = struct.Struct("<Q")  # how many entries the journal before has
-_LINK_SEED = 1 << 63  # its hash tells it from an entry
+_LINK = struct.Struct("<Q")  # number of entries in the previous journal
+_LINK_SEED = 1 << 63  # seed of a link's hash, so that no entry reads as a link
 _STATE = struct.Struct("<8sQQ")  # magic, generation, hash; the state follows
 _STATE_MAGIC = b"PENSTAT1"
 
 
 def frame_entry(entry: bytes, generation: int) -> bytes:
-    """An entry as it stands in the journal of a generation."""
+    """Encodes an entry for the journal of a generation."""
     return _ENTRY.pack(len(entry), xxh64_digest(entry, generation)) + entry
 
 
 def frame_link(count: int, generation: int) -> bytes:
-    """What the journal of a generation begins with when it goes on where one of `count` entries ends."""
+    """Encodes the start of a journal that continues one of `count` entries."""
     link = _LINK.pack(count)
     return _ENTRY.pack(len(link), xxh64_digest(link, generation | _LINK_SEED)) + link
 
 
 def read_link(data: bytes, generation: int) -> tuple[int | None, int]:
-    """How many entries a journal expects before it, if it says so, and how many bytes that takes."""
+    """Returns the number of entries a journal expects in its predecessor (None without a link), and the
+    link's size."""
     end = _ENTRY.size + _LINK.size
     if len(data) >= end:
         length, digest = _ENTRY.unpack_from(data)
@@ -73,7 +75,7 @@ def read_link(data: bytes, generation: int) -> tuple[int | None, int]:
 
 
 def read_entries(data: bytes, generation: int) -> tuple[list[bytes], int]:
-    """The whole entries at the head of a journal, and how many bytes they take."""
+    """Returns the complete entries at the start of a journal, and their size in bytes including the link."""
     entries: list[bytes] = []
     _, at = read_link(data, generation)
     while at + _ENTRY.size <= len(data):
@@ -87,7 +89,7 @@ def read_entries(data: bytes, generation: int) -> tuple[list[bytes], int]:
 
 
 def read_state(files: OpenFiles, path: Path) -> tuple[bytes | None, int]:
-    """A snapshot and its generation; (None, 0) where there is none. Raises StoreCorruptError."""
+    """Returns a snapshot and its generation; (None, 0) when there is none. Raises StoreCorruptError."""
     try:
         data = files.read(path)
     except FileNotFoundError:
@@ -116,23 +118,23 @@ class FileConsumerStore:
         self._pending = bytearray()
         self._state: bytes | None = None
         self._go_to(0)
-        self._count = 0  # of its entries
-        self._link: bytes | None = None  # what it has to begin with
-        self._base = 0  # of the snapshot that is on disk
+        self._count = 0  # entries in the current journal
+        self._link: bytes | None = None  # what it must begin with, until written
+        self._base = 0  # generation of the snapshot on disk
         self._written = 0
-        self._appended: AppendedFile | None = None  # the journal, when it is encrypted
+        self._appended: AppendedFile | None = None  # the current journal, when encrypted
         self._unsynced: set[Path] = set()
-        self._lent: list[tuple[set[Path], set[Path]]] = []  # files and directories that a sync is about
+        self._in_sync: list[tuple[set[Path], set[Path]]] = []  # files and directories of syncs in flight
         self._names_changed = False  # in its directory, since the last sync
-        self.is_new = False  # the name of its directory may not be on the disk yet; its owner may see to it
+        self.is_new = False  # its directory's own name may not be durable; the stream's sync covers it
         self._snapshotting = False
         self._loaded = False
         self._closed = False
-        self.undeleted: set[str] = set()  # its name while its files should have gone and have not
+        self.undeleted: set[str] = set()  # contains its name while its files could not be removed
 
     @classmethod
     def create(cls, directory: Path, name: str, meta: bytes, files: OpenFiles) -> FileConsumerStore:
-        """A new consumer in a directory that exists and is empty."""
+        """Creates a consumer in an existing, empty directory."""
         files.replace(directory / META, pack_meta(name, meta), sync_name=False)
         store = cls(directory, name, meta, files)
         store._loaded = store._names_changed = store.is_new = True
@@ -140,23 +142,23 @@ class FileConsumerStore:
 
     @classmethod
     def open(cls, directory: Path, files: OpenFiles) -> FileConsumerStore:
-        """The consumer kept in a directory. Raises StoreCorruptError when its meta is damaged."""
+        """Opens the consumer in a directory. Raises StoreCorruptError when its meta is damaged."""
         files.encrypt(directory / META)
         files.encrypt(directory / STATE)
         name, meta = unpack_meta(files, directory / META)
         store = cls(directory, name, meta, files)
-        # Who wrote it may have been killed before a sync.
+        # The process that wrote it may have died before its sync.
         store._names_changed = store.is_new = True
         return store
 
     @property
     def closed(self) -> bool:
-        """Was close() or delete() called?"""
+        """Whether close(), abandon() or delete() was called."""
         return self._closed
 
     def _go_to(self, generation: int) -> None:
-        """Sets which journal is written. Its path is kept, because to build one takes longer than to frame an
-        entry, and each batch of acks and each pull is a write."""
+        """Selects the journal to write. Caches its path: building one takes longer than framing an entry, and
+        each batch of acks and each pull is a write."""
         self._generation = generation
         self._journal = self._journal_of(generation)
 
@@ -164,7 +166,7 @@ class FileConsumerStore:
         return self._directory / f"journal.{generation}"
 
     def save_meta(self, meta: bytes) -> None:
-        # On the disk before any entry that follows: what a position says depends on the filters it is of.
+        # Durable before any entry that follows: the meaning of a position depends on the filters.
         try:
             replace_meta(self._files, self._directory / META, self.name, self.meta, meta)
         except StoreWriteError:
@@ -173,14 +175,15 @@ class FileConsumerStore:
         self.meta = meta
 
     def load(self) -> tuple[bytes | None, list[bytes]]:
-        self._files.background.drain()
+        self._files.executor.drain()
         self.write()
         self._state, self._base = read_state(self._files, self._directory / STATE)
         self._go_to(self._base)
         self._link = None
         entries, whole = self._read_journal()
         self._count = len(entries)
-        # Of a snapshot that didn't come to disk: its journal goes on where the one before it ends.
+        # A journal without its snapshot: the snapshot was not on disk when the process ended. Its entries
+        # continue the previous journal's.
         while whole and self._follows(self._generation + 1):
             self._go_to(self._generation + 1)
             more, whole = self._read_journal()
@@ -190,32 +193,36 @@ class FileConsumerStore:
             entries += more
         self._sweep()
         self.journal_bytes = sum(_ENTRY.size + len(entry) for entry in entries)
-        # Who wrote them may have been killed before a sync.
+        # The process that wrote them may have died before its sync.
         present = (self._directory / name for name in self._journal_names())
         self._unsynced = {path for path in present if self._disk.exists(path)}
         self._loaded = True
         return self._state, entries
 
     def _follows(self, generation: int) -> bool:
-        """Is there a journal of that generation, and does it go on where the present one ends?"""
+        """Whether a journal of that generation exists and continues exactly where the current one ends."""
         path = self._journal_of(generation)
         try:
             file = self._disk.read(path)
         except FileNotFoundError:
             return False
         if is_enveloped(file):
-            decoded = self._files.vault.decode(memoryview(file), path)
+            decoded = self._files.file_cipher.decode(memoryview(file), path)
             file = bytes(decoded.data[: decoded.good])
         expected, _ = read_link(file, generation)
         if expected is None or expected == self._count:
             return True
         logger.warning(
-            "%s: left out: it follows on %d entries, of which %d are there", path, expected, self._count
+            "%s: ignored: it continues a journal of %d entries, of which %d exist",
+            path,
+            expected,
+            self._count,
         )
         return False
 
     def _read_journal(self) -> tuple[list[bytes], bool]:
-        """The entries of the present generation; False when a torn end was cut."""
+        """Reads the entries of the current generation, and cuts a torn end. Returns the entries, and whether
+        the end was intact."""
         path = self._journal
         try:
             file = self._disk.read(path)
@@ -226,27 +233,28 @@ class FileConsumerStore:
             entries, size = read_entries(file, self._generation)
             end = self._written = size
         else:
-            decoded = self._files.vault.decode(memoryview(file), path)
+            decoded = self._files.file_cipher.decode(memoryview(file), path)
             entries, size = read_entries(bytes(decoded.data[: decoded.good]), self._generation)
             end = self._written = decoded.file_end
-            if end:  # else its head is torn, and the next write begins the file anew
+            if end:  # otherwise its head is torn, and the next write starts the file over
                 self._appended = AppendedFile(
                     self._files, path, size=end, length=decoded.good, head=file[: HEAD.size]
                 )
         whole = end == len(file)
         if not whole:
-            logger.warning("%s: cut at byte %d of %d: the entry there is not whole", path, end, len(file))
+            logger.warning("%s: cut at byte %d of %d: the entry there is damaged", path, end, len(file))
             self._files.forget(path)
-            # Replaced, not truncated: power loss could take that back and keep what is written next.
+            # Replaced rather than truncated: a power loss could undo a truncation but keep what is written
+            # after it, and the remains of the torn entry would precede it.
             write_atomically(self._disk, path, file[:end], sync_name=False)
             self._names_changed = True
-        if self._appended is None and file[:end] and self._files.vault.encrypts:
+        if self._appended is None and file[:end] and self._files.file_cipher.encrypts:
             head, size = self._files.encrypt(path)
             self._appended = AppendedFile(self._files, path, size=size, length=end, head=head)
         return entries, whole
 
     def _sweep(self) -> None:
-        """Removes journals of other generations and what a crash left of a replacement."""
+        """Removes journals of other generations and temporary files of interrupted replacements."""
         for name in self._disk.names(self._directory):
             is_journal = name.startswith("journal.")
             if name.endswith(".new") or (is_journal and name not in self._journal_names()):
@@ -262,6 +270,7 @@ class FileConsumerStore:
         if self._link is not None:
             self._pending += self._link
             self._link = None
+        assert self._base <= self._generation, (self._base, self._generation)
         framed = frame_entry(entry, self._generation)
         self._pending += framed
         self._count += 1
@@ -270,7 +279,7 @@ class FileConsumerStore:
     def write(self) -> None:
         if not self._pending:
             return
-        encrypted = self._appended is not None or (self._files.vault.encrypts and not self._written)
+        encrypted = self._appended is not None or (self._files.file_cipher.encrypts and not self._written)
         if encrypted and self._appended is None:
             self._appended = AppendedFile(self._files, self._journal)
         while self._pending:
@@ -285,36 +294,37 @@ class FileConsumerStore:
                 self._unsynced.add(self._journal)
 
     def sync(self) -> None:
-        # What a sync in the background covers is not on the disk before that ends.
-        lent = {path for files, _ in self._lent for path in files if self._disk.exists(path)}
-        for path in self._unsynced | lent:
+        # Files that a background sync covers are not durable before it ends, so sync them here too.
+        in_sync = {path for files, _ in self._in_sync for path in files if self._disk.exists(path)}
+        for path in self._unsynced | in_sync:
             self._files.sync(path)
             self._unsynced.discard(path)
-        lent_names = {path for _, names in self._lent for path in names}
-        if self._names_changed or self._directory in lent_names:
+        in_sync_names = {path for _, names in self._in_sync for path in names}
+        if self._names_changed or self._directory in in_sync_names:
             sync_directory(self._disk, self._directory)
             self._names_changed = False
-        if self.is_new or self._directory.parent in lent_names:
+        if self.is_new or self._directory.parent in in_sync_names:
             sync_directory(self._disk, self._directory.parent)
             self.is_new = False
 
     def take_unsynced(self) -> tuple[set[Path], set[Path]]:
-        """Files and directories that a sync has to cover; they are the caller's business now."""
+        """Returns the files and directories to sync, and transfers the duty to the caller, which must report
+        with sync_succeeded() or sync_failed()."""
         files, self._unsynced = self._unsynced, set()
         names = {self._directory} if self._names_changed else set()
         if self.is_new:
             names.add(self._directory.parent)
         self._names_changed = self.is_new = False
-        self._lent.append((files, names))
+        self._in_sync.append((files, names))
         return files, names
 
-    def came_to_disk(self, files: set[Path], names: set[Path]) -> None:
-        """What take_unsynced() returned was synced."""
-        self._lent.remove((files, names))
+    def sync_succeeded(self, files: set[Path], names: set[Path]) -> None:
+        """The caller synced what take_unsynced() returned."""
+        self._in_sync.remove((files, names))
 
-    def give_back(self, files: set[Path], names: set[Path]) -> None:
-        """What take_unsynced() returned did not come to disk."""
-        self._lent.remove((files, names))
+    def sync_failed(self, files: set[Path], names: set[Path]) -> None:
+        """The caller failed to sync what take_unsynced() returned: it counts as unsynced again."""
+        self._in_sync.remove((files, names))
         self._unsynced |= files
         self._names_changed |= self._directory in names
         self.is_new |= self._directory.parent in names
@@ -322,14 +332,15 @@ class FileConsumerStore:
     def snapshot(self, state: bytes) -> None:
         if not self._loaded:
             self.load()
-        self._files.background.drain()
+        self._files.executor.drain()
         before = self._journals_before(self._generation + 1)
         self._write_state(state, self._generation + 1)
+        # The state is on disk before any older journal goes: a crash between the two leaves both readable.
         self._next_generation()
         self._base, self._state = self._generation, state
         self._names_changed = True
         self._pending.clear()
-        self._link = None  # it begins anew
+        self._link = None  # the new snapshot covers everything before: the journal continues no other
         self._unlink(before)
 
     def start_snapshot(self, state: bytes) -> None:
@@ -337,7 +348,7 @@ class FileConsumerStore:
             self.load()
         self.write()
         if self._snapshotting:
-            return  # the disk is slow: the journal goes on growing until the one under way is there
+            return  # the disk is slow: the journal grows until the snapshot in flight is on disk
         self._next_generation()
         generation = self._generation
         before = self._journals_before(generation)
@@ -350,14 +361,14 @@ class FileConsumerStore:
             if self._closed:
                 return
             if error is not None:
-                logger.warning("consumer %s: the next snapshot is put off: %s", self.name, error)
+                logger.warning("consumer %s: snapshot failed, keeping the journal: %s", self.name, error)
                 return
             self._base, self._state = generation, state
             self._names_changed = True
             self._unlink(before)
 
         self._snapshotting = True
-        self._files.background.run(work, done)
+        self._files.executor.run(work, done)
 
     def _write_state(self, state: bytes, generation: int) -> None:
         head = _STATE.pack(_STATE_MAGIC, generation, xxh64_digest(state, generation))
@@ -377,14 +388,14 @@ class FileConsumerStore:
         for path in paths:
             self._files.forget(path)
             self._unsynced.discard(path)
-            with contextlib.suppress(OSError):  # of another generation: the next load() removes it
+            with contextlib.suppress(OSError):  # the next load() removes journals of other generations
                 self._disk.unlink(path)
 
     def close(self) -> None:
         if self._closed:
             return
         try:
-            self._files.background.drain()
+            self._files.executor.drain()
             self.write()
             self.sync()
         finally:
@@ -396,7 +407,7 @@ class FileConsumerStore:
         self._files.forget(self._journal)
 
     def delete(self, *, sync: bool = False) -> None:
-        self._files.background.drain()
+        self._files.executor.drain()
         self._pending.clear()
         self._unsynced.clear()
         self._closed = True

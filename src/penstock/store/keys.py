@@ -1,11 +1,14 @@
-"""The key of an encrypted store: random, and itself encrypted with the key that the operator configures.
+"""The key of an encrypted store: random, and stored encrypted with the key that the operator configures.
 
-`<dir>/jetstream/key` holds it. So a configured key can be changed without rewriting a message (`prev_key`
-opens the file, `key` closes it again), and a wrong key is found before anything is touched.
+`<dir>/jetstream/key` contains it. This indirection lets an operator change the configured key without
+rewriting messages (`prev_key` decrypts the file, `key` encrypts it again), and detects a wrong key before
+anything is modified.
 
-Invariant: the file is replaced atomically and synced; it is never written when a present one can't be opened.
-Rejected: the configured key for the files themselves (a rotation would rewrite the store); a key file for
-each stream (one more file to lose, and nothing gained: they would all be closed with the same key).
+Invariant: the file is replaced atomically and synced; a key file that cannot be decrypted is never
+overwritten.
+
+Rejected: encrypting files with the configured key directly (a rotation would rewrite the store); one key file
+per stream (more files to lose and no gain, since all would be encrypted with the same key).
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ _MAGIC = b"PENSKEY1"
 
 
 class StoreKey(Struct, frozen=True):
-    """What the operator configures. key: "" = nothing is encrypted. prev_key: what `key` was until now."""
+    """The operator's configuration. `key`: "" disables encryption. `prev_key`: the value of `key` before a
+    rotation."""
 
     cipher: str = "chacha"
     key: str = ""
@@ -39,11 +43,12 @@ class StoreKey(Struct, frozen=True):
         return f"StoreKey(cipher={self.cipher!r})"
 
 
-def open_vault(disk: Disk, directory: Path, configured: StoreKey) -> FileCipher:
-    """The vault of a store directory; its key is made with the first start that names one.
+def open_file_cipher(disk: Disk, directory: Path, configured: StoreKey) -> FileCipher:
+    """Returns the cipher of a store directory, and creates the store's key at the first start with a
+    configured key.
 
-    Raises StoreError when the store is encrypted and neither key opens it (nothing is touched then),
-    StoreCorruptError when the key's file is damaged, StoreWriteError.
+    Raises StoreError when the store is encrypted and neither key decrypts it (nothing is modified then),
+    StoreCorruptError when the key file is damaged, StoreWriteError.
     """
     path = directory / "key"
     if not disk.exists(path):
@@ -59,15 +64,19 @@ def open_vault(disk: Disk, directory: Path, configured: StoreKey) -> FileCipher:
         )
     data = disk.read(path)
     if len(data) != _FILE.size or data[:8] != _MAGIC:
-        raise StoreCorruptError("it is no key file; restore it from a backup", path=str(path))
+        raise StoreCorruptError("not a key file; restore it from a backup", path=str(path))
     found = _unwrap(data, configured.key)
     if found is None and configured.prev_key:
         found = _unwrap(data, configured.prev_key)
         if found is not None:
             write_atomically(disk, path, _wrap(found, configured.key))
-            logger.warning("%s: the store's key is now closed with the new key", path)
+            logger.warning("%s: the store's key is now encrypted with the new key", path)
     if found is None:
-        tried = "neither key nor prev_key opens" if configured.prev_key else "the configured key doesn't open"
+        tried = (
+            "neither key nor prev_key decrypts"
+            if configured.prev_key
+            else "the configured key does not decrypt"
+        )
         raise StoreError(f"{tried} this encrypted store; nothing was changed", path=str(directory))
     return FileCipher(found, configured.cipher)
 
@@ -93,7 +102,7 @@ def _unwrap(data: bytes, key: str) -> bytes | None:
 
 
 def _stretch(key: str, salt: bytes) -> bytes:
-    """32 bytes of whatever the operator took for a key; each guess costs an attacker some 40 ms."""
+    """Derives a 32-byte key from the configured one. scrypt makes each guess cost an attacker about 40 ms."""
     import hashlib
 
     return hashlib.scrypt(key.encode("utf-8", "surrogateescape"), salt=salt, n=1 << 14, r=8, p=1, dklen=32)

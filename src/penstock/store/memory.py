@@ -1,6 +1,6 @@
-"""Streams and consumers kept in memory: gone with the process.
+"""Streams and consumers in memory; they end with the process.
 
-Invariant: behaves as the file store does, but for what survives.
+Invariant: apart from durability, everything behaves as in the file store.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class MemoryConsumerStore:
         self.journal_bytes += len(entry)
 
     def write(self) -> None:
-        """Nothing to hand over."""
+        """No-op: entries in memory need no write."""
 
     def sync(self) -> None:
-        """Nothing to wait for."""
+        """No-op: nothing to sync."""
 
     def snapshot(self, state: bytes) -> None:
         self._state = state
@@ -51,10 +51,10 @@ class MemoryConsumerStore:
         self.snapshot(state)
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """No-op: no files to release."""
 
     def abandon(self) -> None:
-        """Nothing to let go."""
+        """No-op: no files to release."""
 
     def delete(self, *, sync: bool = False) -> None:
         if self._owner.get(self.name) is self:
@@ -62,7 +62,7 @@ class MemoryConsumerStore:
 
 
 class MemoryStreamStore:
-    """A stream in memory; see interface.StreamStore. `storage` is what its configuration calls for."""
+    """A stream in memory; see interface.StreamStore. `storage`: the type its configuration asks for."""
 
     def __init__(
         self,
@@ -84,29 +84,29 @@ class MemoryStreamStore:
         self.meta = meta
 
     def set_compression(self, compress: bool) -> None:
-        """Only files are compressed."""
+        """No-op: only files are compressed."""
 
     def write(self) -> None:
-        """Gives memory of removed messages back."""
+        """Compacts sparse blocks to free the memory of removed messages."""
         compact(self.log, COMPACTIONS_A_WRITE)
 
     def sync(self) -> None:
-        """Nothing to wait for."""
+        """No-op: nothing to sync."""
 
     def sync_name(self) -> None:
-        """A stream in memory ends with the process."""
+        """No-op: a stream in memory has no name on disk."""
 
     def start_sync(self, done: Callable[[StoreWriteError | None], object]) -> None:
         done(None)
 
-    def rest(self) -> None:
-        """There is no other copy."""
+    def trim_cache(self) -> None:
+        """No-op: memory is the only copy."""
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """No-op: no files to release."""
 
     def abandon(self) -> None:
-        """Nothing to let go."""
+        """No-op: no files to release."""
 
     def delete(self) -> None:
         if self._owner.get(self.name) is self:
@@ -143,7 +143,7 @@ class MemoryStreamStore:
 class MemoryAccountStore:
     """An account's streams in memory; see interface.AccountStore.
 
-    Streams whose configuration calls for files are kept in memory as well, and count their bytes as in files.
+    Streams configured with file storage are in memory as well, but report their bytes as the file store does.
     """
 
     def __init__(self, name: str = "$G", *, block_size: int = DEFAULT_BLOCK_SIZE) -> None:
@@ -171,11 +171,11 @@ class MemoryAccountStore:
         self._streams.pop(name, None)
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """No-op: no files to release."""
 
 
 class MemoryStore:
-    """Everything in memory; see interface.Store."""
+    """A server's store in memory; see interface.Store."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, MemoryAccountStore] = {}
@@ -189,4 +189,4 @@ class MemoryStore:
         return sorted(self._accounts)
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """No-op: no files to release."""

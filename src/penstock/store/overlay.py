@@ -1,9 +1,9 @@
-"""A disk that nothing is written to: what is changed stays in memory, above the files of another disk.
+"""A copy-on-write disk: changes stay in memory, above the files of another disk that is only read.
 
-With it the store's own recovery can be asked what it makes of a directory, and the directory stays as it is.
+It lets the store check run the store's own recovery on a directory without modifying the directory.
 
-Invariant: the disk below is only read. Rejected: a switch "read only" through all of recovery (whatever
-forgets to look at it writes) and a copy of the directory (stores are larger than what is free).
+Invariant: the disk below is only read. Rejected: a read-only switch through all of recovery (one place that
+forgets to test it modifies the store) and a copy of the directory (stores are larger than the free space).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from penstock.store.disk import LOCAL_DISK, Disk, RecordReads, SyncReader
 
 
 class NoLock:
-    """Whoever made the overlay sees to the lock of the directory below."""
+    """A lock that does nothing: the creator of the overlay locks the directory below."""
 
     def release(self) -> None:
-        """Nothing was taken."""
+        """No-op."""
 
 
 class OverlayDisk:
-    """See disk.Disk. below: what is read where nothing was changed."""
+    """See disk.Disk. `below`: the disk that unchanged files are read from."""
 
     def __init__(self, below: Disk = LOCAL_DISK) -> None:
         self._below = below
@@ -34,12 +34,12 @@ class OverlayDisk:
         self._next_fd = 1
 
     def put(self, path: Path, data: bytes) -> None:
-        """The file holds these bytes from now on."""
+        """Replaces the contents of a file in the overlay."""
         self._files[path] = bytearray(data)
         self._gone.discard(path)
 
     def reset(self) -> None:
-        """Everything is as on the disk below again."""
+        """Drops all changes."""
         self._files.clear()
         self._directories.clear()
         self._gone.clear()
@@ -51,7 +51,7 @@ class OverlayDisk:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
     def _changed(self, path: Path) -> bytearray:
-        """The bytes of a file that are to be changed."""
+        """Returns the writable copy of a file, created from the disk below on first use."""
         if path not in self._files:
             self._files[path] = bytearray(self.read(path) if self.exists(path) else b"")
             self._gone.discard(path)
@@ -75,7 +75,7 @@ class OverlayDisk:
         return len(data)
 
     def sync(self, fd: int) -> None:
-        """It is as safe as it will be."""
+        """No-op: the overlay is never durable."""
 
     def read(self, path: Path) -> bytes:
         if path in self._files:
@@ -122,7 +122,7 @@ class OverlayDisk:
             self._directories.add(path)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Of files alone; no recovery renames a directory."""
+        """Renames a file. Directories are not supported; recovery never renames one."""
         data = self.read(old)
         self.unlink(old)
         self.put(new, data)
@@ -132,13 +132,13 @@ class OverlayDisk:
         self._gone.add(path)
 
     def remove_tree(self, path: Path) -> None:
-        for kept in [one for one in self._files if path in one.parents]:
-            del self._files[kept]
+        for changed in [one for one in self._files if path in one.parents]:
+            del self._files[changed]
         self._directories = {one for one in self._directories if one != path and path not in one.parents}
         self._gone.add(path)
 
     def sync_directory(self, path: Path) -> None:
-        """It is as safe as it will be."""
+        """No-op: the overlay is never durable."""
 
     def lock(self, directory: Path) -> NoLock:
         return NoLock()

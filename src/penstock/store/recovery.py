@@ -1,13 +1,15 @@
-"""Brings a stream's log back from its block files.
+"""Rebuilds a stream's log from its block files.
 
-A closed block with a valid index isn't read. Every other block is scanned, each record checked against its
-hash. A bad record between good ones is passed over. At the first one with nothing good behind it the last
-block's file is cut, and what was cut is kept beside it: that is what a process killed in the middle of a
-write leaves, and nothing acked is in it. In an earlier block it ends that block; the sequences up to the next
-block are lost and said to be.
+A closed block with a valid index is not read. Every other block is scanned, and each record is checked
+against its hash. A bad record followed by good ones is skipped. At the first bad record with nothing good
+behind it, the last block's file is cut, and the cut bytes are preserved in a file beside it: this is what a
+process killed during a write leaves, and nothing in it was acked. In an earlier block such a record ends the
+block; the sequences up to the next block are lost and logged.
 
-Invariants: nothing before the first bad record of a block is lost; recovering twice gives the same.
-Rejected: searching for the next good record (a payload may hold the bytes of one); only lengths are followed.
+Invariants: nothing before the first bad record of a block is lost; recovery is idempotent.
+
+Rejected: searching for the next good record byte by byte (a payload may contain the bytes of a record); only
+record lengths are followed.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from penstock.store.blocks import (
     block_path,
     fingerprint,
     index_path,
+    is_self_contained,
     map_file,
-    tells_all,
     write_index,
 )
 from penstock.store.disk import Disk
@@ -40,7 +42,7 @@ _SIDE_NAME = re.compile(r"([1-9][0-9]*)\.(?:idx|blk\.cut-[0-9]+)")
 
 
 def block_numbers(disk: Disk, directory: Path) -> list[int]:
-    """Numbers of the blocks in a directory, ascending; indexes and cut tails without block are removed."""
+    """Numbers of the blocks in a directory, ascending. Removes indexes and cut tails whose block is gone."""
     names = disk.names(directory)
     numbers = sorted(int(match[1]) for name in names if (match := _BLOCK_NAME.fullmatch(name)))
     present = set(numbers)
@@ -54,10 +56,10 @@ def block_numbers(disk: Disk, directory: Path) -> list[int]:
 def recover_log(
     directory: Path, files: OpenFiles, *, block_size: int, on_lost: Callable[[int, int, int, str], None]
 ) -> tuple[StreamLog, BlockFiles]:
-    """The log kept in a directory of blocks, and its files. An empty directory gives an empty log.
+    """Returns the log in a directory of blocks, and its files. An empty directory gives an empty log.
 
-    Raises StoreCorruptError when a file can't be read, StoreWriteError when a bad tail can't be cut,
-    StoreError when a file is encrypted and there is no key.
+    Raises StoreCorruptError when a file cannot be read, StoreWriteError when a bad tail cannot be cut,
+    StoreError when a file is encrypted and no key is configured.
     """
     block_files = BlockFiles(directory, files)
     log = StreamLog(block_size, True, block_files.load, on_lost, block_files.read_pieces)
@@ -67,8 +69,10 @@ def recover_log(
     for number in numbers:
         block = _indexed(directory, files, number)
         if files.is_to_encrypt(block_path(directory, number)):
-            if block is not None and not tells_all(number, block_files.load(number, 0)):
-                block_files.rewrite(number)  # the index, which finds what is behind a hole, fits this file
+            if block is not None and not is_self_contained(number, block_files.load(number, 0)):
+                # Only the index finds the records behind a hole, and it fits the plain file alone: the block
+                # is encrypted by a rewrite from the log instead.
+                block_files.rewrite(number)
             else:
                 files.encrypt(block_path(directory, number))
                 block = None
@@ -80,7 +84,7 @@ def recover_log(
         block_files.adopt(number)
         blocks.append(block)
     for number, why in log.restore(blocks):
-        logger.error("%s: left out: %s", block_path(directory, number), why)
+        logger.error("%s: block ignored: %s", block_path(directory, number), why)
     present = set(log.block_list())
     for block in whole:
         if block in present:
@@ -90,7 +94,8 @@ def recover_log(
 
 
 def _indexed(directory: Path, files: OpenFiles, number: int) -> MessageBlock | None:
-    """The block as its index tells it; None when there is none, or none to trust."""
+    """Reads a block from its index. Returns None when the index is missing, damaged or does not fit the block
+    file."""
     path = index_path(directory, number)
     try:
         index = files.read(path)
@@ -99,19 +104,20 @@ def _indexed(directory: Path, files: OpenFiles, number: int) -> MessageBlock | N
     except FileNotFoundError:
         return None
     except (ValueError, StoreCorruptError) as error:
-        logger.warning("%s: not used, the block is read instead: %s", path, error)
+        logger.warning("%s: index ignored, scanning the block instead: %s", path, error)
         files.disk.unlink(path)
         return None
 
 
 def _scanned(directory: Path, block_files: BlockFiles, number: int) -> tuple[MessageBlock, bool]:
-    """A closed block as its bytes tell it, and whether all of it could be read. Its bytes are let go."""
+    """Reads a closed block by scanning its records. Returns it, without its bytes, and whether all of it was
+    readable."""
     path = block_path(directory, number)
     data = block_files.load(number, 0)
     block = MessageBlock(number, 1)
     block.closed = True
     bad = block.scan(data, copy=False)
-    _tell_passed_over(path, block)
+    _log_passed_over(path, block)
     block.written = block.size
     if bad is not None:
         logger.error(
@@ -125,59 +131,60 @@ def _scanned(directory: Path, block_files: BlockFiles, number: int) -> tuple[Mes
 def _last_block(
     directory: Path, files: OpenFiles, block_files: BlockFiles, number: int
 ) -> MessageBlock | None:
-    """The block that was written to last: it is copied and stays open for more. None: it is not that one
-    (compressed blocks are closed; the open one after it is gone)."""
+    """Reads the block that was written last, copies it and leaves it open for appends. Returns None when the
+    last file is a closed block: a compressed one, whose open successor is gone."""
     path = block_path(directory, number)
     file = map_file(files.disk, path)
     block = MessageBlock(number, 1)
     whole_head = len(file) >= HEAD.size and is_enveloped(file)
-    if whole_head and not files.vault.resume(file[: HEAD.size], path).encrypts:
+    if whole_head and not files.file_cipher.resume(file[: HEAD.size], path).encrypts:
         return None
-    if not files.vault.encrypts:
+    if not files.file_cipher.encrypts:
         bad = block.scan(file)
-        _tell_passed_over(path, block)
+        _log_passed_over(path, block)
         if bad is not None:
-            _tell_cut(path, bad[0], len(file), bad[1], block)
+            _log_cut(path, bad[0], len(file), bad[1], block)
             _cut(files.disk, path, bad[0], file)
         block.written = block.size
         return block
-    decoded = files.vault.decode(file, path)
+    decoded = files.file_cipher.decode(file, path)
     end, good, head = decoded.file_end, decoded.good, bytes(file[: HEAD.size])
     bad = block.scan(bytes(decoded.data[:good]))
-    _tell_passed_over(path, block)
+    _log_passed_over(path, block)
     if bad is not None:
-        # It was torn while it was not encrypted yet. No frame ends where the good records do.
-        _tell_cut(path, bad[0], good, bad[1], block)
+        # It was torn before the store was encrypted. Frames do not end at record boundaries, so encrypt the
+        # good part again instead of cutting at a frame.
+        _log_cut(path, bad[0], good, bad[1], block)
         write_atomically(files.disk, path.with_name(f"{path.name}.cut-{bad[0]}"), bytes(file))
-        stored = files.vault.encode(decoded.data[: bad[0]], path)
+        stored = files.file_cipher.encode(decoded.data[: bad[0]], path)
         write_atomically(files.disk, path, stored)
         end, good, head = len(stored), bad[0], stored[: HEAD.size]
     elif decoded.why is not None:
-        _tell_cut(path, end, len(file), decoded.why, block)
+        _log_cut(path, end, len(file), decoded.why, block)
         _cut(files.disk, path, end, file)
     block_files.resume(number, AppendedFile(files, path, size=end, length=good, head=head if end else b""))
     block.written = block.size
     return block
 
 
-def _tell_passed_over(path: Path, block: MessageBlock) -> None:
+def _log_passed_over(path: Path, block: MessageBlock) -> None:
     for offset in block.passed_over:
-        logger.error("%s: bad record at byte %d passed over: the message there is lost", path, offset)
+        logger.error("%s: bad record at byte %d skipped: its message is lost", path, offset)
 
 
-def _tell_cut(path: Path, offset: int, size: int, why: str, block: MessageBlock) -> None:
+def _log_cut(path: Path, offset: int, size: int, why: str, block: MessageBlock) -> None:
     logger.warning(
-        "%s: cut at byte %d of %d: bad record (%s); its %d messages before are kept, the last is %d",
+        "%s: cut at byte %d of %d: bad record (%s); the %d messages before it are kept, the last is %d",
         path, offset, size, why, len(block), block.last_seq,
     )  # fmt: skip
 
 
 def _cut(disk: Disk, path: Path, offset: int, data: memoryview) -> None:
-    """Keeps what is behind offset in a file of its own, then ends the block's file there.
+    """Preserves the bytes from `offset` on in another file, then ends the block's file there.
 
-    Not by truncating it: power loss could take back the truncation and keep what is written next, and records
-    of both would stand in the file, under the same sequences.
+    Replaces the file instead of truncating it: a power loss could undo the truncation but keep later appends,
+    and the file would contain records of both under the same sequences.
     """
-    kept = path.with_name(f"{path.name}.cut-{offset}")
-    write_atomically(disk, kept, bytes(data[offset:]), sync_name=False)
+    cut = path.with_name(f"{path.name}.cut-{offset}")
+    write_atomically(disk, cut, bytes(data[offset:]), sync_name=False)
     write_atomically(disk, path, bytes(data[:offset]))

@@ -1,11 +1,13 @@
-"""Examines and repairs a store that no server uses, and reads its messages.
+"""Checks and repairs a store that no server uses, and reads its messages.
 
-Every file is read by what recovery reads it with: block scans, indexes, frames, metas, snapshots, journals.
-Then recovery itself is run on an overlay (see overlay.py), which tells what a server would find, and whether
-something strikes it that nothing here has seen. What a repair changes, repair.py decides.
+Every file is read by the code that recovery uses: block scans, indexes, frames, metas, snapshots, journals.
+Then recovery itself runs on an overlay (see overlay.py), which shows what a server would find, and reports
+anything that the checks missed. repair.py decides what a repair changes.
 
-Invariants: check() and messages() change nothing; repair() deletes nothing; both hold the store's lock.
-Rejected: a reader of its own (it would agree with itself and not with the server).
+Invariants: check() and messages() modify nothing; repair() deletes nothing; all of them hold the store's
+lock.
+
+Rejected: an independent reader (it would agree with itself and not with the server).
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from penstock.store.files import (
 )
 from penstock.store.interface import POSITIONS
 from penstock.store.journal import STATE, FileConsumerStore, read_entries, read_state
-from penstock.store.keys import StoreKey, open_vault
+from penstock.store.keys import StoreKey, open_file_cipher
 from penstock.store.overlay import OverlayDisk
 from penstock.store.recovery import block_numbers, recover_log
 from penstock.store.repair import (
@@ -43,11 +45,11 @@ from penstock.store.repair import (
     BlockView,
     LostAndFound,
     flip_back,
-    look,
+    read_block,
 )
 
 SMALL_FILE_MAX = 16 << 10
-"""Bytes of a meta or snapshot in which a flipped bit is looked for."""
+"""Size limit of metas and snapshots in which a flipped bit is searched."""
 
 _INDEX_NAME = re.compile(r"([1-9][0-9]*)\.idx")
 _ENTRY_HEAD = 12
@@ -56,10 +58,10 @@ _SEQ_BITS = 48
 
 @dataclass(slots=True)
 class Finding:
-    """One thing that is not as it was written.
+    """One difference from what was written.
 
-    path: the file, below the store directory. offset: the byte of it, when there is one. what: in words.
-    fault: False for what may be as it should. done: what a repair did about it; "": nothing.
+    `path`: the file, relative to the store directory. `offset`: the byte, if there is one. `what`: a
+    description. `fault`: False when it may be legitimate. `done`: what a repair did; "" for nothing.
     """
 
     path: Path
@@ -71,7 +73,7 @@ class Finding:
 
 @dataclass(slots=True)
 class StreamSummary:
-    """What a server would make of a stream: messages, their bytes (as users see them), first and last
+    """A stream as a server would recover it: messages, their bytes (as users see them), first and last
     sequence, blocks, consumers."""
 
     account: str
@@ -86,7 +88,7 @@ class StreamSummary:
 
 @dataclass(slots=True)
 class StoreReport:
-    """All findings, and the streams as a server would find them now."""
+    """All findings, and the streams as a server would recover them now."""
 
     findings: list[Finding] = field(default_factory=list)
     streams: list[StreamSummary] = field(default_factory=list)
@@ -99,10 +101,10 @@ class StoreReport:
 
 
 class StoreChecker:
-    """One store directory, held by its lock until close().
+    """Checks one store directory, locked until close().
 
-    Raises StoreError where there is no store, the key is not the right one; StoreLockedError while a server
-    uses it; StoreWriteError when the lock can't be taken.
+    Raises StoreError when there is no store or the key is wrong; StoreLockedError while a server uses it;
+    StoreWriteError when the lock cannot be taken.
     """
 
     def __init__(self, directory: Path, key: StoreKey | None = None, disk: Disk = LOCAL_DISK) -> None:
@@ -114,35 +116,38 @@ class StoreChecker:
         self._lock = disk.lock(self._store)
         self._overlay = OverlayDisk(disk)
         try:
-            # Without a key file nothing is encrypted, and reading must not begin with it.
+            # Without a key file nothing is encrypted, and a check must not create one.
             has_key = disk.exists(self._store / "key")
-            vault = open_vault(self._overlay, self._store, (key or StoreKey()) if has_key else StoreKey())
+            file_cipher = open_file_cipher(
+                self._overlay, self._store, (key or StoreKey()) if has_key else StoreKey()
+            )
         except BaseException:
             self._lock.release()
             raise
-        self._files = OpenFiles(disk=self._overlay, vault=vault)
-        self._vault = vault
+        self._files = OpenFiles(disk=self._overlay, file_cipher=file_cipher)
+        self._file_cipher = file_cipher
         self._report = StoreReport()
         self._lost: LostAndFound | None = None
 
     def close(self) -> None:
-        """Gives the lock back."""
+        """Releases the lock."""
         self._files.close()
         self._lock.release()
 
-    # ------------------------------------------------------------------ what users ask for
+    # ------------------------------------------------------------------ public operations
 
     def check(self) -> StoreReport:
-        """Reads everything and changes nothing."""
+        """Reads everything and modifies nothing."""
         return self._examine(None)
 
     def repair(self, stamp: str) -> StoreReport:
-        """The same, and puts right what can be. stamp: name of the folder below `lost+found` that takes what
-        leaves its place. Raises StoreWriteError when the disk refuses."""
+        """Checks, and repairs what it can. `stamp`: name of the directory in `lost+found` for bytes taken
+        out. Raises StoreWriteError when a write fails."""
         return self._examine(LostAndFound(self._disk, self._root, stamp))
 
     def streams(self) -> list[tuple[str, str, Path]]:
-        """(account, stream, directory) of all streams; one whose meta is damaged goes by its directory."""
+        """(account, stream, directory) of all streams. A stream with a damaged meta goes by its directory's
+        name."""
         found = []
         for account in names_in(self._disk, self._store):
             at = self._store / account / "streams"
@@ -160,13 +165,13 @@ class StoreChecker:
         to_seq: int = 0,
         on_lost: Callable[[str], object],
     ) -> Iterator[StoredRecord]:
-        """A stream's messages as a server would read them. to_seq 0: to the end. on_lost hears in words of
-        those that can't be read, and of what recovery says."""
+        """A stream's messages as a server would read them. `to_seq` 0: to the end. Calls `on_lost` with a
+        description of each unreadable message and of each warning of recovery."""
 
         def lost(number: int, offset: int, seq: int, why: str) -> None:
             on_lost(f"{block_path(directory, number)}: message {seq} is lost: at byte {offset}: {why}")
 
-        with _heard(lambda path, text: on_lost(text)):
+        with _captured_logs(lambda path, text: on_lost(text)):
             log, files = recover_log(
                 directory / "msgs", self._files, block_size=DEFAULT_BLOCK_SIZE, on_lost=lost
             )
@@ -179,7 +184,7 @@ class StoreChecker:
             files.close()
         self._overlay.reset()
 
-    # ------------------------------------------------------------------ all of it
+    # ------------------------------------------------------------------ the whole store
 
     def _examine(self, lost: LostAndFound | None) -> StoreReport:
         self._report, self._lost = StoreReport(), lost
@@ -190,7 +195,7 @@ class StoreChecker:
             self._blocks(directory / "msgs")
             for consumer in self._consumers(directory):
                 self._consumer(consumer)
-            self._as_a_server(account, name, directory)
+            self._recover_on_overlay(account, name, directory)
         if lost is not None and self._disk.exists(lost.directory):
             self._report.moved_to = lost.directory
         return self._report
@@ -205,8 +210,8 @@ class StoreChecker:
         ]
 
     def _is_newer(self, directory: Path) -> bool:
-        """Is the asset of a format that this version does not know? It is reported and left as it is: what
-        looks damaged to this version may be whole to the one that wrote it."""
+        """Whether the asset has a newer format. Such an asset is reported and otherwise skipped: what looks
+        damaged to this version may be intact."""
         try:
             unpack_meta(self._files, directory / META)
         except StoreFormatError as error:
@@ -214,7 +219,7 @@ class StoreChecker:
             self._found(directory / META, None, text)
             return True
         except (StoreError, OSError):
-            return False  # whoever looks at it closer finds out
+            return False  # the checks that follow report it
         return False
 
     def _name_of(self, directory: Path) -> str:
@@ -230,18 +235,18 @@ class StoreChecker:
         self._report.findings.append(finding)
         return finding
 
-    def _as_a_server(self, account: str, name: str, directory: Path) -> None:
-        """Runs recovery on an overlay; what it says of files nothing was found in is a finding too."""
+    def _recover_on_overlay(self, account: str, name: str, directory: Path) -> None:
+        """Runs recovery on an overlay, and adds findings for files it complains about that have none yet."""
         summary = StreamSummary(account, name)
         self._report.streams.append(summary)
         known = {finding.path for finding in self._report.findings}
 
-        def told(path: Path | None, text: str) -> None:
+        def report(path: Path | None, text: str) -> None:
             where = path if path is not None and self._root in path.parents else directory
             if where.relative_to(self._root) not in known:
                 self._found(where, None, text)
 
-        with _heard(told):
+        with _captured_logs(report):
             try:
                 log, files = recover_log(
                     directory / "msgs", self._files, block_size=DEFAULT_BLOCK_SIZE, on_lost=_ignore
@@ -252,14 +257,14 @@ class StoreChecker:
                 self._gaps(directory / "msgs", log)
                 files.close()
             except (StoreError, OSError) as error:
-                told(_path_of(error), str(error))
+                report(_path_of(error), str(error))
             for consumer in self._consumers(directory):
                 if consumer.name != quote_name(POSITIONS):
                     summary.consumers.append(self._name_of(consumer))
                 try:
                     FileConsumerStore.open(consumer, self._files).load()
                 except (StoreError, OSError) as error:
-                    told(_path_of(error), str(error))
+                    report(_path_of(error), str(error))
         self._overlay.reset()
 
     # ------------------------------------------------------------------ blocks
@@ -276,7 +281,7 @@ class StoreChecker:
             if match and int(match[1]) not in present:
                 self._missing_block(directory, name, int(match[1]), numbers)
             elif ".blk.cut-" in name:
-                what = "what an earlier start cut off this block; nothing reads it"
+                what = "bytes that an earlier start cut off this block; nothing reads them"
                 self._found(directory / name, None, what, fault=False)
 
     def _missing_block(self, directory: Path, name: str, number: int, numbers: list[int]) -> None:
@@ -285,16 +290,16 @@ class StoreChecker:
         low = self._ends(directory, before)[1] + 1 if before is not None else 1
         high = self._ends(directory, after)[0] - 1 if after is not None else 0
         lost = f"sequences {low} to {high}" if high >= low else f"sequences from {low} on"
-        what = f"block {number} is missing, its index is there: what it held of the {lost} is lost"
+        what = f"block {number} is missing, but its index exists: its messages among the {lost} are lost"
         finding = self._found(directory / f"{number}.blk", None, what)
         if self._lost is not None:
             self._lost.move(directory / name)
-            finding.done = "can't be brought back; its index is in lost+found"
+            finding.done = "cannot be restored; its index is in lost+found"
 
     def _ends(self, directory: Path, number: int) -> tuple[int, int]:
         path = block_path(directory, number)
         try:
-            block = look(self._vault, path, number, map_file(self._disk, path)).block
+            block = read_block(self._file_cipher, path, number, map_file(self._disk, path)).block
         except StoreError:
             return 1, 0
         return block.first_seq, max(block.last_seq, block.last_at_least)
@@ -303,9 +308,9 @@ class StoreChecker:
         path = block_path(directory, number)
         try:
             file = map_file(self._disk, path)
-            view = look(self._vault, path, number, file)
+            view = read_block(self._file_cipher, path, number, file)
         except StoreError as error:
-            self._found(path, 0, _why(error))
+            self._found(path, 0, _text_of(error))
             return
         indexed = self._index(directory, number)
         if is_last and indexed:
@@ -313,70 +318,75 @@ class StoreChecker:
                 "the newest block is closed, and no open one follows it; if the server was not killed in the"
             )
             self._found(path, None, f"{what} middle of a write, a file is missing here")
-        # Compressed and not encrypted: it was closed, whether the open one is there or not.
-        is_open = is_last and not indexed and (not view.enveloped or self._vault.encrypts)
+        # A compressed, unencrypted file was closed, whether its open successor exists or not.
+        is_open = is_last and not indexed and (not view.enveloped or self._file_cipher.encrypts)
         if view.sound:
             return
-        findings = self._tell_block(path, view, len(file), is_open=is_open, indexed=indexed)
+        findings = self._report_block(path, view, len(file), is_open=is_open, indexed=indexed)
         if self._lost is not None:
-            mender = BlockRepairer(
-                self._disk, self._vault, path, number, is_open, indexed, bytearray(self._disk.read(path))
+            repairer = BlockRepairer(
+                self._disk,
+                self._file_cipher,
+                path,
+                number,
+                is_open,
+                indexed,
+                bytearray(self._disk.read(path)),
             )
-            self._mend(directory, mender, findings)
+            self._repair_block(directory, repairer, findings)
 
-    def _tell_block(
+    def _report_block(
         self, path: Path, view: BlockView, size: int, *, is_open: bool, indexed: bool
     ) -> dict[int, Finding]:
         found: dict[int, Finding] = {}
         block = view.block
         if view.frame_why is not None:
-            what = f"bad frame ({view.frame_why}); {len(block)} messages before it are whole"
+            what = f"bad frame ({view.frame_why}); {len(block)} messages before it are intact"
             found[view.frame_end] = self._found(path, view.frame_end, what)
             return found
         where = " of its plain bytes" if view.enveloped else ""
         for offset in block.passed_over:
-            what = f"bad record{where} (its hash does not fit its bytes): {_said(view, offset)}"
+            what = f"bad record{where} (hash mismatch): {_claimed_identity(view, offset)}"
             found[offset] = self._found(path, offset, what)
         if view.bad is None:
             return found
         offset, why = view.bad
         behind = len(view.plain) - offset
-        last = f"the last whole message is {block.last_seq}" if len(block) else "no message before it"
+        last = f"the last intact message is {block.last_seq}" if len(block) else "no message before it"
         if is_open:
-            what = f"torn end{where}: {behind} bytes are no record ({why}); {last}"
+            what = f"torn end{where}: {behind} bytes are not a record ({why}); {last}"
         elif indexed:
-            what = (
-                f"bad record{where} ({why}): {_said(view, offset)}; what is behind it is found by the index"
-            )
+            identity = _claimed_identity(view, offset)
+            what = f"bad record{where} ({why}): {identity}; the index finds the messages after it"
         else:
-            what = f"bad record{where} ({why}): the {behind} bytes from there on can't be read; {last}"
+            what = f"bad record{where} ({why}): the {behind} bytes from there on cannot be read; {last}"
         found[offset] = self._found(path, offset, what)
         return found
 
-    def _mend(self, directory: Path, mender: BlockRepairer, findings: dict[int, Finding]) -> None:
+    def _repair_block(self, directory: Path, repairer: BlockRepairer, findings: dict[int, Finding]) -> None:
         assert self._lost is not None
-        before = bytes(mender.raw)
-        mender.fix()
-        fixed = bytes(mender.raw)
-        done, index_fits = mender.cut(self._lost)
-        if bytes(mender.raw) == before:
+        before = bytes(repairer.raw)
+        repairer.fix()
+        fixed = bytes(repairer.raw)
+        done, index_fits = repairer.cut(self._lost)
+        if bytes(repairer.raw) == before:
             return
         if fixed != before and index_fits:
-            self._lost.keep(mender.path, before)
-        write_atomically(self._disk, mender.path, bytes(mender.raw))
-        index = index_path(directory, mender.number)
-        if self._disk.exists(index) and not self._index_fits(directory, mender.number):
+            self._lost.keep(repairer.path, before)
+        write_atomically(self._disk, repairer.path, bytes(repairer.raw))
+        index = index_path(directory, repairer.number)
+        if self._disk.exists(index) and not self._index_fits(directory, repairer.number):
             self._lost.move(index)
-        for offset, text in (mender.fixed | done).items():
+        for offset, text in (repairer.fixed | done).items():
             if offset in findings:
                 findings[offset].done = text
             else:
-                self._found(mender.path, offset, "came to light by the repair before it", done=text)
+                self._found(repairer.path, offset, "found by the repair before it", done=text)
 
     # ------------------------------------------------------------------ indexes
 
     def _index(self, directory: Path, number: int) -> bool:
-        """Is there an index that fits its block? A bad one is told, and moved aside by a repair."""
+        """Whether the block has an index that fits. Reports a bad one; a repair moves it aside."""
         path = index_path(directory, number)
         if not self._disk.exists(path):
             return False
@@ -384,7 +394,7 @@ class StoreChecker:
             self._read_index(directory, number)
         except (ValueError, StoreError, OSError) as error:
             offset = error.offset if isinstance(error, StoreCorruptError) else None
-            what = f"bad index: {_why(error)}; the block tells the same, and the next start reads that"
+            what = f"bad index: {_text_of(error)}; the next start scans the block instead"
             finding = self._found(path, offset or 0, what)
             if self._lost is not None:
                 self._lost.move(path)
@@ -400,20 +410,20 @@ class StoreChecker:
         return True
 
     def _read_index(self, directory: Path, number: int) -> MessageBlock:
-        index = self._vault.unseal(
+        index = self._file_cipher.unseal(
             self._disk.read(index_path(directory, number)), index_path(directory, number)
         )
         size, tail = fingerprint(self._disk, block_path(directory, number))
         return MessageBlock.from_index(index, number, size, tail)
 
     def _gaps(self, directory: Path, log: StreamLog) -> None:
-        """Sequences that no block tells of, between two blocks that are not neighbours by number."""
+        """Reports sequences covered by no block, between blocks whose numbers are not adjacent."""
         before = None
         for block in log.block_list():
             if before is not None and len(block) and block.number > before.number + 1:
                 low, high = max(before.last_seq + 1, log.first_seq), block.first_seq - 1
                 if low <= high:
-                    what = f"no block tells of sequences {low} to {high}: they were all removed, or a file is"
+                    what = f"no block covers sequences {low} to {high}: they were all removed, or a file is"
                     self._found(
                         block_path(directory, block.number), None, f"{what} missing before it", fault=False
                     )
@@ -422,14 +432,14 @@ class StoreChecker:
     # ------------------------------------------------------------------ metas, snapshots, journals
 
     def _small_file(self, path: Path, read: Callable[[Path], object]) -> bool:
-        """Can a meta or snapshot be read? A repair puts one wrong bit right."""
+        """Whether a meta or snapshot is readable. A repair restores one flipped bit."""
         try:
             read(path)
             return True
         except FileNotFoundError:
             return True
         except (StoreError, OSError) as error:
-            finding = self._found(path, getattr(error, "offset", None) or 0, _why(error))
+            finding = self._found(path, getattr(error, "offset", None) or 0, _text_of(error))
         if self._lost is None:
             return False
         before = self._disk.read(path)
@@ -438,7 +448,7 @@ class StoreChecker:
             return False
         self._lost.keep(path, before)
         write_atomically(self._disk, path, self._overlay.read(path))
-        finding.done = f"byte {at} had one wrong bit, the hash proves it: put right"
+        finding.done = f"byte {at} had one wrong bit, the hash proves it: restored"
         self._overlay.reset()
         return True
 
@@ -477,7 +487,7 @@ class StoreChecker:
                 for path in (state, *(directory / f"journal.{one}" for one in journals)):
                     self._lost.move(path)
                 what = "moved to lost+found with its journal"
-                finding.done = f"{what}; the consumer begins again where it was made to begin"
+                finding.done = f"{what}; the consumer begins again at its starting position"
             return
         generation = read_state(self._files, state)[1]
         while generation in journals:
@@ -489,44 +499,45 @@ class StoreChecker:
     def _journals_behind(self, directory: Path, journals: list[int]) -> None:
         for one in journals:
             path = directory / f"journal.{one}"
-            finding = self._found(path, 0, "goes on after a journal that is not whole: it can't be used")
+            finding = self._found(path, 0, "continues a damaged journal: it cannot be used")
             if self._lost is not None:
                 self._lost.move(path)
                 finding.done = "moved to lost+found"
 
     def _journal(self, path: Path, generation: int) -> bool:
-        """Are all entries of a journal whole (again)?"""
+        """Whether all entries of a journal are intact, possibly after a repair."""
         file = self._disk.read(path)
         try:
             good, end, data = self._entries(path, file, generation)
         except StoreError as error:
-            self._found(path, 0, _why(error))
+            self._found(path, 0, _text_of(error))
             return False
         if end == len(file):
             return True
-        what = f"entry {good + 1} is not whole: it and what is behind it ({len(file) - end} bytes) can't be"
-        finding = self._found(path, end, f"{what} used; deliveries and acks in it happen again")
+        what = f"entry {good + 1} is damaged: it and the {len(file) - end} bytes from there on cannot be"
+        finding = self._found(path, end, f"{what} used; deliveries and acks in them happen again")
         if self._lost is None:
             return False
-        if not is_enveloped(file) and self._mend_entry(path, bytearray(data), end, generation):
+        if not is_enveloped(file) and self._repair_entry(path, bytearray(data), end, generation):
             self._lost.keep(path, file)
-            finding.done = "one wrong bit, the hash proves it: put right"
+            finding.done = "one wrong bit, the hash proves it: restored"
             return self._journal(path, generation)
         self._lost.keep(path, file[end:], f".from-{end}")
         write_atomically(self._disk, path, file[:end])
-        finding.done = "cut there; what was behind is in lost+found"
+        finding.done = "cut there; the bytes after it are in lost+found"
         return False
 
     def _entries(self, path: Path, file: bytes, generation: int) -> tuple[int, int, bytes]:
-        """Whole entries of a journal, where they end in the file, and the plain bytes."""
+        """Returns the number of intact entries of a journal, the offset in the file at which they end, and
+        the plain bytes."""
         if not is_enveloped(file):
             entries, end = read_entries(file, generation)
             return len(entries), end, file
-        decoded = self._vault.decode(memoryview(file), path)
+        decoded = self._file_cipher.decode(memoryview(file), path)
         entries, _ = read_entries(bytes(decoded.data[: decoded.good]), generation)
         return len(entries), decoded.file_end, bytes(decoded.data)
 
-    def _mend_entry(self, path: Path, data: bytearray, at: int, generation: int) -> bool:
+    def _repair_entry(self, path: Path, data: bytearray, at: int, generation: int) -> bool:
         size = int.from_bytes(data[at : at + 4], "little")
         end = at + _ENTRY_HEAD + size
         until = end if size <= SMALL_FILE_MAX and end <= len(data) else min(at + _ENTRY_HEAD, len(data))
@@ -536,16 +547,16 @@ class StoreChecker:
         return True
 
 
-def _said(view: BlockView, offset: int) -> str:
-    """What a bad record says it is; its bytes can't be trusted, but nothing tells more."""
+def _claimed_identity(view: BlockView, offset: int) -> str:
+    """The identity in a bad record. Untrusted, but there is no other source."""
     tagged = int.from_bytes(view.plain[offset + 4 : offset + 12], "little")
     if tagged >> _SEQ_BITS:
-        return "a note of removals, it seems; what it removed may be back"
-    return f"message {tagged}, by what it says, is lost"
+        return "apparently a tombstone; the messages it removed may be back"
+    return f"message {tagged}, if its sequence is intact, is lost"
 
 
-def _why(error: Exception) -> str:
-    """An error's text without the path in front, which the finding has."""
+def _text_of(error: Exception) -> str:
+    """An error's text without its path, which the finding has already."""
     path = getattr(error, "path", None)
     return str(error).removeprefix(f"{path}: ")
 
@@ -556,7 +567,7 @@ def _path_of(error: Exception) -> Path | None:
 
 
 def _ignore(*_: object) -> None:
-    """What recovery tells of lost messages was found before, record by record."""
+    """Lost messages that recovery reports have findings already, record by record."""
 
 
 class _WarningCollector(logging.Handler):
@@ -570,8 +581,8 @@ class _WarningCollector(logging.Handler):
 
 
 @contextmanager
-def _heard(tell: Callable[[Path | None, str], object]) -> Iterator[None]:
-    """What the store logs meanwhile goes to `tell` alone."""
+def _captured_logs(tell: Callable[[Path | None, str], object]) -> Iterator[None]:
+    """Redirects the store's log messages to `tell`."""
     logger, ear = logging.getLogger("penstock.store"), _WarningCollector(tell)
     before = logger.propagate
     logger.addHandler(ear)

@@ -1,4 +1,4 @@
-"""One stream's directory: its messages in blocks, and its consumers. See file.py for what lies where."""
+"""One stream's directory: its messages in blocks, and its consumers. The layout is in file.py."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class FileStreamStore:
         self._consumers: dict[str, FileConsumerStore] = {}
         self._memory_consumers: dict[str, MemoryConsumerStore] = {}
         self._consumers_changed = False
-        # Who wrote its name, or the one of its meta, may have been killed before it was synced.
+        # The process that wrote its name, or the name of its meta, may have died before its sync.
         self._name_unsynced = True
         self._name_syncing = False
-        self._undeleted: set[str] = set()  # consumers whose files the disk refused to remove
-        self.undeleted: set[str] = set()  # its name while its files should have gone and have not
+        self._undeleted: set[str] = set()  # deleted consumers whose files could not be removed
+        self.undeleted: set[str] = set()  # contains its name while its files could not be removed
         self._closed = False
         make_directory(self._disk, directory / "msgs")
         make_directory(self._disk, directory / "consumers")
@@ -79,7 +79,7 @@ class FileStreamStore:
         self.meta = meta
 
     def name_synced(self) -> None:
-        """Its names are on the disk."""
+        """The creator synced the names of the directory and its meta."""
         self._name_unsynced = False
 
     def sync_name(self) -> None:
@@ -106,15 +106,15 @@ class FileStreamStore:
             self._name_syncing = True
         self._consumers_changed = self._name_unsynced = False
 
-        def settle(error: StoreWriteError | None) -> None:
+        def on_end(error: StoreWriteError | None) -> None:
             self._name_syncing = False
             self._name_unsynced |= error is not None
             for consumer, its_files, its_names in taken:
-                (consumer.came_to_disk if error is None else consumer.give_back)(its_files, its_names)
+                (consumer.sync_succeeded if error is None else consumer.sync_failed)(its_files, its_names)
 
-        self._blocks.start_sync(self.log, done, also=sorted(files), names=sorted(names), settle=settle)
+        self._blocks.start_sync(self.log, done, also=sorted(files), names=sorted(names), on_end=on_end)
 
-    def rest(self) -> None:
+    def trim_cache(self) -> None:
         self.log.release_idle()
 
     def sync(self) -> None:
@@ -137,7 +137,7 @@ class FileStreamStore:
             self.sync()
             for consumer in self._consumers.values():
                 consumer.close()
-            self._files.background.drain()
+            self._files.executor.drain()
         finally:
             self._forget()
 
@@ -157,7 +157,7 @@ class FileStreamStore:
             pass
 
     def begin_delete(self) -> Iterator[object]:
-        self._files.background.drain()
+        self._files.executor.drain()
         self._memory_consumers.clear()
         self.abandon()
         self.undeleted.add(self.name)
@@ -184,8 +184,8 @@ class FileStreamStore:
     def delete_consumer(self, name: str, *, sync: bool = False) -> None:
         if self._memory_consumers.pop(name, None) is None:
             found = list_assets(self._files, self._directory / "consumers", META)
-            self._files.background.drain()
-            path = found.get(name, self._consumer_directory(name))  # it may be hidden, and that not be synced
+            self._files.executor.drain()
+            path = found.get(name, self._consumer_directory(name))  # maybe hidden already, but not durably
             remove_directory(self._disk, path, META, sync_name=sync)
             self._undeleted.discard(name)
             self._consumers_changed = True
@@ -203,8 +203,8 @@ class FileStreamStore:
         if name in self._memory_consumers or self._disk.exists(directory / META):
             raise StoreError(f"stream {self.name!r} keeps a consumer {name!r} already", path=str(directory))
         if memory:
-            held = self._memory_consumers[name] = MemoryConsumerStore(self._memory_consumers, name, meta)
-            return held
+            store = self._memory_consumers[name] = MemoryConsumerStore(self._memory_consumers, name, meta)
+            return store
         make_empty(self._disk, directory, sync_name=False)
         consumer = FileConsumerStore.create(directory, name, meta, self._files)
         consumer.undeleted = self._undeleted

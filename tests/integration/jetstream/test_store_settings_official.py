@@ -57,5 +57,5 @@ def test_row_60_a_server_with_a_key_leaves_nothing_to_read(cipher: str, tmp_path
         nats = RawNats(running.port)
         assert nats.request("$JS.API.STREAM.INFO.S")["state"]["messages"] == 1
         nats.close()
-    with pytest.raises(ServerError, match="the configured key doesn't open this encrypted store"):
+    with pytest.raises(ServerError, match="the configured key does not decrypt this encrypted store"):
         run("key: first").start()

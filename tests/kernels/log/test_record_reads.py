@@ -117,7 +117,7 @@ class PiecesMachine(RuleBasedStateMachine):
     def rest(self) -> None:
         """All that can be goes to the disk, rewritten blocks too, and leaves memory."""
         self.stream.write()
-        self.stream.rest()
+        self.stream.trim_cache()
 
     @rule(kill=st.booleans())
     def reopen(self, kill: bool) -> None:
@@ -202,7 +202,7 @@ def filled(disk: SimDisk, every: int, messages: int = 6000, size: int = 500) -> 
         if seq % 100 == 0:
             stream.write()
     stream.write()
-    stream.rest()
+    stream.trim_cache()
     return stream
 
 
@@ -236,7 +236,7 @@ def test_the_next_group_is_known_while_a_filter_of_many_subjects_has_more_to_com
             b"rare.%d" % (seq % 7) if rare else b"other", b"", b"." * (30 if rare else 500), seq
         )
     stream.write()
-    stream.rest()
+    stream.trim_cache()
     receiver = Receiver(stream.log, [b"rare.*"])
     ahead = []
     while receiver.run(100):
@@ -319,7 +319,7 @@ def test_a_rewritten_file_is_looked_at_anew() -> None:
         if seq % 100:
             stream.log.remove(seq)
     stream.write()
-    stream.rest()
+    stream.trim_cache()
     receiver = Receiver(stream.log, [b"rare"])
     asked = disk.asked
     assert [seq for seq, _ in receiver.run(3)] == [100, 200, 300]

@@ -38,7 +38,7 @@ class Later:
 
 def syncing_engine(tmp_path: Path) -> tuple[Later, FileStore, EngineHarness]:
     later = Later()
-    store = FileStore(tmp_path, background=later)
+    store = FileStore(tmp_path, executor=later)
     return later, store, EngineHarness(store.account("$G"), sync_always=True)
 
 

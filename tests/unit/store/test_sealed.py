@@ -88,8 +88,8 @@ def test_row_60_nothing_is_readable_without_the_key(tmp_path: Path, cipher: str,
     ("key", "why"),
     [
         (None, "no key is configured"),
-        (StoreKey("aes", "wrong"), "the configured key doesn't open"),
-        (StoreKey("aes", "wrong", "wrong too"), "neither key nor prev_key opens"),
+        (StoreKey("aes", "wrong"), "the configured key does not decrypt"),
+        (StoreKey("aes", "wrong", "wrong too"), "neither key nor prev_key decrypts"),
     ],
 )
 def test_row_60_another_key_is_refused_and_changes_nothing(
@@ -115,7 +115,7 @@ def test_row_60_a_new_key_opens_the_store_once_prev_key_did(tmp_path: Path) -> N
     stream.log.append(b"secret.subject.1", b"", SECRET, 100)  # with the other cipher
     stream.write()
     store.close()
-    with pytest.raises(StoreError, match="doesn't open"):
+    with pytest.raises(StoreError, match="does not decrypt"):
         opened(tmp_path, KEY)
     store = opened(tmp_path, StoreKey("chacha", "new"))
     assert len(payloads(store.account("$G").open_stream("S").log)) == 61
@@ -248,10 +248,10 @@ def test_an_erased_message_leaves_nothing_in_the_files(
     stream.log.append(b"after", b"", b"after", 200)
     stream.write()
     kept = payloads(stream.log)
-    vault = store._files.vault
+    file_cipher = store._files.file_cipher
     for path in tmp_path.glob("**/*.blk"):
         data = path.read_bytes()
-        plain = bytes(vault.decode(memoryview(data), path).data) if data[:8] == b"PENSFILE" else data
+        plain = bytes(file_cipher.decode(memoryview(data), path).data) if data[:8] == b"PENSFILE" else data
         assert SECRET + b"1\x00" not in plain and SECRET + b"59" not in plain
     store.abandon()
     store = opened(tmp_path, key)

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from penstock.errors import StoreCorruptError
-from penstock.store.blocks import read_what_can_be
+from penstock.store.blocks import read_readable_sectors
 from penstock.store.disk import LOCAL_DISK, populate
 from penstock.store.file import FileStore
 from penstock.testing.sim.sim_disk import SimDisk
@@ -115,7 +115,7 @@ def test_a_file_of_which_too_much_is_refused_counts_as_unreadable() -> None:
     disk.write(fd, bytes(4096 * 200), 0)
     disk.bad["x.blk"] = set(range(200))
     with pytest.raises(StoreCorruptError):
-        read_what_can_be(disk, Path("/x.blk"))
+        read_readable_sectors(disk, Path("/x.blk"))
 
 
 def test_mapped_bytes_that_are_not_there_are_an_error_and_no_signal(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ THREADS = 2
 
 
 class SimExecutor:
-    """See store.background.Background. told: called when a result came back."""
+    """See store.executor.DiskExecutor. told: called when a result came back."""
 
     def __init__(self, told: Callable[[], None] = lambda: None) -> None:
         self.random = Random(1)

@@ -143,7 +143,7 @@ class Simulator:
         with self._log:
             self.store = FileStore(
                 "/sim", block_size=self._block_size, disk=self.disk, key=self._key,
-                background=self.background if self.lazy else None,
+                executor=self.background if self.lazy else None,
             )  # fmt: skip
             self.engine = JetStreamEngine(
                 self.index,

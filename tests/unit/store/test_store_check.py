@@ -186,7 +186,7 @@ def test_a_torn_end_is_named_cut_and_kept(root: Path) -> None:
     last.write_bytes(last.read_bytes() + b"torn end of a write")
     path, offset, what = only_fault(check(root))
     assert (path, offset) == (str(last.relative_to(root)), whole)
-    assert what.startswith("torn end: 19 bytes are no record")
+    assert what.startswith("torn end: 19 bytes are not a record")
     report = repair(root)
     assert report.faults[0].done.startswith("cut there")
     assert last.stat().st_size == whole
@@ -235,9 +235,9 @@ def test_a_missing_block_is_named_by_its_index_with_the_sequences_it_held(root: 
     path.unlink()
     found, _, what = only_fault(check(root))
     assert found == str(path.relative_to(root)) and f"block {path.stem} is missing" in what
-    low, high = (int(word) for word in what.split("sequences ")[1].split(" is")[0].split(" to "))
+    low, high = (int(word) for word in what.split("sequences ")[1].split(" are")[0].split(" to "))
     report = repair(root)
-    assert "can't be brought back" in report.faults[0].done
+    assert "cannot be restored" in report.faults[0].done
     after = check(root)
     assert after.faults == []
     assert [one.what for one in after.findings if f"sequences {low} to {high}" in one.what]
@@ -300,7 +300,7 @@ def test_a_flipped_bit_in_a_journal_is_put_right(root: Path) -> None:
     second = len(whole) - len(read_entries(whole, 1)[0][2]) - 12 - len(ENTRIES[1]) - 12
     flip(path, second + 15)
     found, offset, what = only_fault(check(root))
-    assert (found, offset) == (str(WORKER / "journal.1"), second) and what.startswith("entry 2 is not whole")
+    assert (found, offset) == (str(WORKER / "journal.1"), second) and what.startswith("entry 2 is damaged")
     assert "one wrong bit" in repair(root).faults[0].done
     assert path.read_bytes() == whole and read_store(root, "plain") == before
 
