@@ -1,4 +1,4 @@
-"""CPU seconds of the processes at work: what stays the same when others load the machine.
+"""CPU seconds of the measured processes, which depend little on other load on the machine.
 
 A rate by the clock says as much about the machine's other work as about the code; CPU seconds a row are those
 of the code (within what shared caches cost). Linux only, as the rest of the benchmark.
@@ -22,7 +22,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """Seconds: of the server, of Spark's JVM, of Spark's Python workers."""
+    """CPU seconds of the server, Spark's JVM and Spark's Python workers."""
 
     server_s: float
     jvm_s: float
@@ -34,20 +34,20 @@ class CpuTimes:
         )
 
     def us_each(self, rows: int) -> dict[str, float]:
-        """Microseconds a row."""
+        """Microseconds per row."""
         times = {"server": self.server_s, "jvm": self.jvm_s, "python": self.python_s}
         return {name: round(seconds / rows * 1e6, 2) for name, seconds in times.items()}
 
 
 @dataclass
 class Figures:
-    """What was measured of one thing, run by run."""
+    """Figures of one measurement, per run."""
 
     rates: list[float] = field(default_factory=list)
     cpu_us: list[dict[str, float]] = field(default_factory=list)
 
-    def told(self) -> dict[str, Any]:
-        """Medians, and each run's rate. cpu_us: microseconds a row."""
+    def summary(self) -> dict[str, Any]:
+        """Medians, and the rate of each run. cpu_us: microseconds per row."""
         names = self.cpu_us[0]
         return {
             "rows_per_s": round(statistics.median(self.rates)),
@@ -58,7 +58,7 @@ class Figures:
 
 @contextmanager
 def measured(server: ServerProcess, figures: Figures, rows: int) -> Iterator[None]:
-    """Adds what it takes to handle `rows` rows."""
+    """Record the time and CPU time to process `rows` rows."""
     assert server.process is not None
     before, started = cpu_times(server.process.pid), time.perf_counter()
     yield
@@ -67,12 +67,12 @@ def measured(server: ServerProcess, figures: Figures, rows: int) -> Iterator[Non
 
 
 def load_average() -> float:
-    """Processes that wanted to run in the last minute."""
+    """One-minute load average."""
     return round(os.getloadavg()[0], 1)
 
 
 def cpu_times(server_pid: int) -> CpuTimes:
-    """What this process's descendants have used until now; the benchmark itself is left out."""
+    """CPU time used by this process's descendants, without the benchmark itself."""
     found = {"server": 0.0, "java": 0.0, "python": 0.0}
     for pid in descendants(os.getpid()):
         try:

@@ -1,4 +1,4 @@
-"""What a row of the table is: how it is measured, and what is aimed at."""
+"""A row of the benchmark's table: its measurement and its goal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def rival(self) -> str:
-        """Who penstock is compared with here."""
+        """The server that penstock is compared with in this row."""
         return next((name for name in self.figures if name != "penstock"), "nats-server")
 
     def median(self, server: str) -> float | None:
@@ -54,7 +54,7 @@ class Row:
         return ours / theirs if self.scenario.bigger_is_better else theirs / ours
 
     def missed(self) -> bool:
-        """Is the figure short of what is aimed at?"""
+        """Whether the figure misses the goal."""
         ours, ratio = self.median("penstock"), self.ratio()
         goal, most = self.scenario.goal, self.scenario.most
         enough = self.scenario.enough() if self.scenario.enough is not None else None
@@ -65,7 +65,7 @@ class Row:
         return enough is None or ours is None or ours < enough
 
     def aim(self) -> str:
-        """The goal as the table shows it."""
+        """The goal as shown in the table."""
         scenario = self.scenario
         enough = scenario.enough() if scenario.enough is not None else None
         if scenario.goal is not None:

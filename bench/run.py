@@ -340,8 +340,8 @@ def measure(rows: list[Row], servers: list[ServerProcess], rounds: int, console:
                     progress.advance(task)
 
 
-def told(figure: float | None) -> str:
-    """A figure as the table shows it; small ones with two digits more."""
+def format_figure(figure: float | None) -> str:
+    """A figure as shown in the table; below 10 with two decimals."""
     return "-" if figure is None else f"{figure:,.2f}" if figure < 10 else f"{figure:,.0f}"
 
 
@@ -357,8 +357,8 @@ def table(rows: list[Row]) -> Table:
         out.add_row(
             row.scenario.name,
             row.scenario.unit,
-            told(ours),
-            told(theirs) + rival,
+            format_figure(ours),
+            format_figure(theirs) + rival,
             "-" if ratio is None else f"[{'red' if row.missed() else 'green'}]{ratio:.2f}[/]",
             row.aim(),
         )

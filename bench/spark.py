@@ -1,8 +1,8 @@
 """The Spark rows of `make bench`: figures of the source and the sink, penstock's alone.
 
-Each script is a run of its own (a JVM can't be begun anew) and measures several rows; what is compared within
-one is measured in turns. The least figures aimed at are those of one Spark core on a machine that has another
-one for the server and nothing else to do; so the load and each process's CPU time a row are told as well.
+Each script runs in its own process (a JVM cannot be restarted) and measures several rows; figures compared
+within one script are measured alternately. The goals are for one Spark core on an otherwise idle machine with
+another core for the server; therefore the load and each process's CPU time per row are reported as well.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ ROWS = [
 
 
 def ran(script: tuple[str, ...]) -> dict[str, Any]:
-    """The last line of a benchmark's output."""
+    """The last line of a script's output."""
     command = [sys.executable, str(ROOT / "bench" / script[0]), *script[1:]]
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     found: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
@@ -128,7 +128,7 @@ def spark_rows(only: str, console: Console) -> dict[str, object]:
     table.add_column("unit")
     for name in ("figure", "goal", "least - most", "CPU us/row: server + JVM + Python", "load"):
         table.add_column(name, justify="right")
-    told: dict[str, object] = {}
+    results: dict[str, object] = {}
     for row in rows:
         found = results[row.script]
         figures, cpu = row.figures(found), row.cpu(found) if row.cpu is not None else {}
@@ -143,7 +143,7 @@ def spark_rows(only: str, console: Console) -> dict[str, object]:
             " + ".join(f"{used:.1f}" for used in cpu.values()),
             str(found["load"]),
         )
-        told[row.name] = {
+        results[row.name] = {
             "unit": row.unit,
             "figures": {"penstock": figures},
             "goal": row.goal,
@@ -152,7 +152,7 @@ def spark_rows(only: str, console: Console) -> dict[str, object]:
             "load": found["load"],
         }
     console.print(table)
-    return told
+    return results
 
 
 def _figure(value: float) -> str:

@@ -3,7 +3,7 @@
 By one task (`local[1]`): a server process, one Python worker and one JVM thread. The rows go to Spark's
 `noop` sink, which takes every column of every row and keeps none, so what is measured is the source. The
 first reads warm the JVM up. In turns with it, a plain nats-py reader in `mapPartitions` reads a twentieth of
-the same stream. What each process used of the CPU is told beside the rates: on a busy machine that is the
+the same stream. The CPU time of each process is reported beside the rates: on a busy machine that is the
 steadier figure. The last line of the output is JSON.
 
 --server official measures the same against nats-server; --partitions 1,2,4 reads by so many tasks at once, in
@@ -135,12 +135,12 @@ def main() -> None:
                     read(spark, server.port, options.messages, count)
             plain.append(read_by_nats_py(spark, server.port, options.messages // 20, partitions[0]))
         spark.stop()
-    first = figures[partitions[0]].told()
+    first = figures[partitions[0]].summary()
     result = first | {
         "rows_per_s": first["rows_per_s"] // partitions[0],
         "nats_py_rows_per_s": round(statistics.median(plain) / partitions[0]),
         "times_nats_py": round(first["rows_per_s"] / statistics.median(plain), 1),
-        "by_partitions": {count: found.told() for count, found in figures.items()},
+        "by_partitions": {count: found.summary() for count, found in figures.items()},
         "messages": options.messages,
         "server": options.server,
         "load": load_average(),

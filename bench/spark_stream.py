@@ -3,10 +3,10 @@ source.
 
 `local[1]`. Rates: 1 M messages of 128 B into Spark's `noop` sink, once as a batch and once by AvailableNow
 from start to end of the query, in turns; medians. A query begins with a Python interpreter for the source's
-driver side, whatever the source: how long that takes, until the first micro-batch, is told for this source
-and for one that does nothing, as is the share without it. Overhead: micro-batches of one message each, beside
-those of a source that makes one row of nothing, in turns; difference of the medians. The last line of the
-output is JSON."""
+driver side, whatever the source: how long that takes, until the first micro-batch, is reported for this
+source and for one that does nothing, as is the share without it. Overhead: micro-batches of one message each,
+beside those of a source that makes one row of nothing, in turns; difference of the medians. The last line of
+the output is JSON."""
 
 from __future__ import annotations
 

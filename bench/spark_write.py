@@ -2,7 +2,7 @@
 
 By one task (`local[1]`): a server process, one Python worker and one JVM thread, which also makes the rows.
 Each way of delivery (publish, fast, atomic) in turns, into a stream made anew; the first turns warm the JVM
-up. What each process used of the CPU is told beside the rates: on a busy machine that is the steadier figure.
+up. The CPU time of each process is reported beside the rates: on a busy machine that is the steadier figure.
 The last line of the output is JSON.
 
 --server official measures the same against nats-server; --delivery publish,once takes some of the ways
@@ -92,7 +92,7 @@ def main() -> None:
         spark.stop()
     result: dict[str, Any] = {}
     for (delivery, count), found in figures.items():
-        result.setdefault(delivery, {})[count] = found.told()
+        result.setdefault(delivery, {})[count] = found.summary()
     result |= {"messages": options.messages, "server": options.server, "load": load_average()}
     print(json.dumps(result))
 
