@@ -40,7 +40,7 @@ def test_a_letter_whose_answer_was_that_the_disk_is_full_is_not_stored_again_pas
     bench.pass_time(20 * SECOND)
     bench.tick()
     assert bench.state("DEAD")["messages"] == 1
-    assert not bench.engine.streams["S"].consumers["c"].letters.is_busy
+    assert not bench.engine.streams["S"].consumers["c"].dead_letters.is_busy
 
 
 def test_a_letter_that_is_there_and_not_written_does_not_settle_its_message() -> None:
@@ -136,4 +136,4 @@ def test_a_letter_that_is_there_twice_settles_its_message_once() -> None:
     bench = bench_on(disk, now=bench.now + 3 * SECOND)
     bench.tick()
     assert bench.state("DEAD")["messages"] == 2
-    assert not bench.engine.streams["S"].consumers["c"].letters.is_busy
+    assert not bench.engine.streams["S"].consumers["c"].dead_letters.is_busy

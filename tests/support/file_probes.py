@@ -115,9 +115,9 @@ async def _reloaded(session: Session) -> None:
         await reload.apply_reload(server, lambda: directives.load(str(session.conf), base))
 
 
-def _without_file(options: directives.Options) -> directives.Options:
+def _without_file(options: directives.ServerOptions) -> directives.Options:
     """What the file does not say: where the test's server listens."""
-    return directives.Options(host=options.host, port=options.port)
+    return directives.ServerOptions(host=options.host, port=options.port)
 
 
 def conf_probes() -> Iterator[Probe]:

@@ -11,7 +11,7 @@ import penstock
 async def main(url: str, count: int) -> None:
     async with penstock.connect(url) as nc:
 
-        async def answer(message: penstock.client.Message) -> None:
+        async def answer(message: penstock.client.Msg) -> None:
             await message.respond(message.data.upper())
 
         await nc.subscribe("upper", callback=answer)
