@@ -41,7 +41,7 @@ FORESEEN = (JetStreamApiError, StoreError)
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something of an account that does not work. consumer: "" when it is the stream."""
+    """An asset of the account that is offline. `consumer`: "" when it is the stream."""
 
     stream: str
     consumer: str
@@ -49,7 +49,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Containment:
-    """Of one engine."""
+    """Handles unexpected exceptions of one account's engine."""
 
     def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
@@ -57,11 +57,11 @@ class Containment:
     # --- what failed ---------------------------------------------------------------------------
 
     def stream_failed(self, error: Exception, stream: StreamReplica, *_: object) -> None:
-        """Work on a stream raised."""
+        """Work on a stream raised: sets the stream aside."""
         self.set_aside(stream, faults.describe(self._note(error, f"stream {stream.name}")))
 
     def consumer_failed(self, error: Exception, consumer: ConsumerReplica, *_: object) -> None:
-        """Work on a consumer raised."""
+        """Work on a consumer raised: takes the consumer out of its stream."""
         stream = consumer.stream
         fault = self._note(error, f"consumer {consumer.name} of stream {stream.name}")
         self.leave_out(stream, consumer.name, faults.describe(fault))
@@ -76,12 +76,13 @@ class Containment:
         self._engine.tick.begin_again()
 
     def work_failed(self, error: Exception, *_: object) -> None:
-        """Something raised that nobody waits for, and that leaves nothing behind."""
+        """Logs an exception in work without a caller that waits for it and without state to discard."""
         self._note(error, "work at the end of a tick")
 
     @contextmanager
     def changing(self, asset: StreamReplica | ConsumerReplica) -> Iterator[None]:
-        """A request changes it. What is raised comes out; what was not foreseen leaves the asset doubtful."""
+        """Guards a request's change of an asset. Re-raises; an unexpected exception also takes the asset
+        offline, since its state in memory is indeterminate."""
         try:
             yield
         except Exception as error:
@@ -102,13 +103,13 @@ class Containment:
     # --- what becomes of it --------------------------------------------------------------------
 
     def set_aside(self, stream: StreamReplica, why: str) -> None:
-        """The stream is offline from now on: it lets everything go as it is, and writes nothing."""
+        """Takes the stream offline: releases everything, and writes nothing."""
         self._engine.offline[stream.name] = why
         self.take_out(stream)
         self._each(partial(self._refuse_waiting, stream, why), stream.store.abandon)
 
     def take_out(self, stream: StreamReplica) -> None:
-        """Nothing reaches the stream any more, and nothing of it waits for a turn."""
+        """Disconnects a stream from subscriptions, timers and pending work."""
         engine = self._engine
         consumers = list(stream.consumers.values())
         self._each(
@@ -122,7 +123,8 @@ class Containment:
         )
 
     def leave_out(self, stream: StreamReplica, consumer: str, why: str) -> None:
-        """A consumer does not work: its stream goes on, and keeps what the consumer may still need."""
+        """Takes a consumer offline. Its stream continues, and keeps messages that the consumer may still
+        need."""
         stream.offline[consumer] = why
         if stream.interest_state is not None:
             stream.interest_state.held = True
@@ -137,7 +139,7 @@ class Containment:
         self.leave_out(stream, consumer, faults.describe(fault))
 
     def problems(self) -> list[Problem]:
-        """What does not work, for those who look after the server."""
+        """The offline assets, for monitoring."""
         engine = self._engine
         found = [Problem(name, "", why) for name, why in sorted(engine.offline.items())]
         for name, stream in sorted(engine.streams.items()):
@@ -150,12 +152,13 @@ class Containment:
         return faults.note(f"{what} of account {self._engine.config.account}", error)
 
     def _each(self, *steps: Callable[[], object]) -> None:
-        """All of them, also when the state they find makes some raise."""
+        """Runs all steps, also when the state they find makes some of them raise."""
         for step in steps:
             faults.contain(step, self.work_failed)
 
     def _refuse_waiting(self, stream: StreamReplica, why: str) -> None:
-        """Publishers that wait for an ack are told that there is none: what they published may be stored."""
+        """Rejects the publishes that wait for an ack. Their messages may be stored all the same: the write is
+        unresolved."""
         text = stream.refusal(codes.STREAM_OFFLINE_REASON.format(err=why))
         replies = [reply for reply, _ in stream.acks.items()]
         stream.acks.clear()

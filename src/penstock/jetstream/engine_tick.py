@@ -42,7 +42,7 @@ AGAIN_NS = 100_000_000  # until the next tick at the latest, after a step that f
 
 
 class EngineTick:
-    """Of one engine."""
+    """Work of one account's engine at the end of a tick."""
 
     def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
@@ -52,9 +52,9 @@ class EngineTick:
         self._consumer_failed = engine.containment.consumer_failed
         self._step_failed = engine.containment.step_failed
         self._work_failed = engine.containment.work_failed
-        # True while kernels send from buffers and blocks: a change of those would leave dangling pointers. An
+        # True while kernels send from buffers and blocks: modifying those would leave dangling pointers. An
         # API request that arrives then (a message delivered to an API subject, a pub ack whose reply is one)
-        # waits for the next tick.
+        # is deferred to the next tick.
         self.is_routing = False
         self._unwritten: dict[str, StreamReplica] = {}
         self._changed: dict[str, StreamReplica] = {}  # since consumers looked for news last
@@ -106,11 +106,12 @@ class EngineTick:
 
     def _apply_stream(self, stream: StreamReplica, now: int, *, was_held: bool) -> None:
         if stream.syncing:
+            # Applying now would mix messages that the sync in flight does not cover with those it does.
             self._group.hold(stream)
             return
         self._engine.capacity.admit(stream)
         if was_held and (stream.next_deadline() or now + 1) <= now:
-            stream.expire(now, EXPIRY_WORK)  # came while it was synced
+            stream.expire(now, EXPIRY_WORK)  # came due during the sync
         stream.apply_pending(now)
         self._note_stream(stream)
 
@@ -120,7 +121,7 @@ class EngineTick:
         self._remove_settled(consumer)
 
     def write(self) -> None:
-        """Hands what is new to the operating system; with sync_always to the disk."""
+        """Writes everything new to the operating system; with sync_always, starts the syncs."""
         try:
             self._write()
         except Exception as error:
@@ -130,7 +131,8 @@ class EngineTick:
         unwritten, self._unwritten = self._unwritten, {}
         for stream in unwritten.values():
             if stream.syncing:
-                self._unwritten[stream.name] = stream  # a timer changed it: no ack waits for that
+                # A timer changed it during its sync. No ack depends on that change, so write it afterwards.
+                self._unwritten[stream.name] = stream
                 continue
             try:
                 self._write_stream(stream)
@@ -170,6 +172,7 @@ class EngineTick:
                     except Exception as error:
                         self._stream_failed(error, stream)
             for consumer in self._written:
+                # An ack may be confirmed only when the journal that records it was written.
                 if consumer in self._active and consumer not in self._lagging:
                     try:
                         consumer.confirm()
@@ -179,7 +182,7 @@ class EngineTick:
             self.is_routing = False
 
     def deliver(self, now: int) -> None:
-        """Lets consumers with work send messages, and writes what they noted about it."""
+        """Lets consumers with work send messages, and writes their deliveries to their journals."""
         if self._may_send:
             try:
                 self._deliver_all(now)
@@ -214,12 +217,13 @@ class EngineTick:
                 self._work_failed(error)
 
     def _first_active(self) -> list[ConsumerReplica]:
-        """Consumers that have their turn in a tick: ten thousand take a tenth of a second. Those that became
-        active first are first, and the others follow in the next ticks."""
+        """The consumers served in one tick, longest active first; the others follow in the next ticks. Ten
+        thousand at once would take a tenth of a second."""
         return list(itertools.islice(self._active, CONSUMERS_TICK))
 
     def _take_active(self) -> list[ConsumerReplica]:
-        """The same consumers. They are no longer active after this tick, unless something makes them so."""
+        """Removes and returns the consumers served in this tick. They stay inactive until something activates
+        them."""
         active = self._first_active()
         if len(active) == len(self._active):
             self._active = {}
@@ -236,6 +240,7 @@ class EngineTick:
         try:
             for consumer in turns.in_order(consumers):
                 if consumer.stream.syncing:
+                    # A delivery before the sync ends could show a message that a power loss takes back.
                     self._group.hold_consumer(consumer)
                     continue
                 try:
@@ -253,8 +258,8 @@ class EngineTick:
         self._deadlines.set(consumer, consumer.next_deadline())
 
     def begin_again(self) -> None:
-        """A step failed as a whole, and who has work is not known any more: the next tick looks at
-        everything, and nothing leaves before that was written."""
+        """Schedules everything for the next tick after a step failed as a whole and lost track of pending
+        work. Nothing is sent before a write succeeds."""
         self._may_send = False
         self._group.ready = list(self._streams.values())
         for stream in self._streams.values():
@@ -267,7 +272,7 @@ class EngineTick:
     def synced(
         self, stream: StreamReplica, error: StoreWriteError | None, held: list[ConsumerReplica]
     ) -> None:
-        """A sync in the background is done: what the stream's tick held back of acks and deliveries."""
+        """Ends a background sync: sends the acks and deliveries that it deferred."""
         try:
             self._synced(stream, error, held)
         except Exception as fault:
@@ -297,42 +302,42 @@ class EngineTick:
             self._engine.wake()
 
     def defer(self, work: Callable[[], object]) -> None:
-        """Runs `work` in the next tick, after what is pending was applied."""
+        """Runs `work` in the next tick, after pending publishes were applied."""
         self.deferred.append(work)
         self._engine.wake()
 
     def touch_stream(self, stream: StreamReplica, *, at_once: bool = True) -> None:
-        """A request changed the stream: it is written, all its consumers look at it in this tick.
+        """Records that a request changed the stream: this tick writes it, and all its consumers check it.
 
-        at_once: with sync_always, the disk has the change when the tick ends.
+        at_once: with sync_always, the change is durable when the tick ends.
         """
         stream.sync_at_once = stream.sync_at_once or (at_once and self._engine.config.sync_always)
         self._touch(stream)
 
     def note_removals(self, stream: StreamReplica) -> None:
-        """Messages left the stream: it is written in this tick. Its consumers need not look yet."""
+        """Records that messages left the stream: this tick writes it. Its consumers are not woken."""
         self._note_stream(stream)
 
     def touch_consumer(self, consumer: ConsumerReplica) -> None:
-        """The consumer has something to do in this tick."""
+        """Activates a consumer for this tick."""
         self._active[consumer] = None
         self._engine.wake()
 
     def forget_stream(self, stream: StreamReplica) -> None:
-        """A stream goes away: no more turns and deadlines for it."""
+        """Drops all pending work and deadlines of a stream that goes away."""
         for table in (self._unwritten, self._changed, self._failing, self._unsynced):
             table.pop(stream.name, None)
         self._deadlines.set(stream, None)
 
     def forget_consumer(self, consumer: ConsumerReplica) -> None:
-        """A consumer goes away: no more turns and deadlines for it."""
+        """Drops all pending work and deadlines of a consumer that goes away."""
         self._active.pop(consumer, None)
         self._lagging.pop(consumer, None)
         self._deadlines.set(consumer, None)
 
     def keep_change(self, stream: StreamReplica) -> None:
-        """Writes what a request changed before it is answered. Raises StoreWriteError: the change holds, and
-        is written when that works again, but until then it could be lost."""
+        """Writes a request's change before its response. Raises StoreWriteError: the change is applied, and
+        written when the disk recovers, but until then a crash could lose it."""
         self.touch_stream(stream)
         self._unwritten.pop(stream.name, None)
         self._write_stream(stream)
@@ -340,11 +345,11 @@ class EngineTick:
             raise StoreWriteError(stream.write_failure.description)
 
     def keep_removals(self, stream: StreamReplica) -> None:
-        """Writes what acks removed from an interest or work-queue stream, when it waits to be written.
+        """Writes the pending removals that acks caused in an interest or work-queue stream.
 
-        A consumer may end only after that: until then its state alone tells what it acked. After a crash in
-        between, the next consumer of a work queue would get messages whose acks were confirmed. Raises
-        StoreWriteError.
+        A consumer may be deleted only after that, because until then only its state records what it acked.
+        After a crash in between, the next consumer of a work queue would receive messages whose acks were
+        confirmed. Raises StoreWriteError.
         """
         if stream.interest_state is not None and not stream.syncing and not stream.log.is_written:
             self.keep_change(stream)
@@ -352,7 +357,7 @@ class EngineTick:
     # --- deadlines -----------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
-        """When (ns) `on_time` wants to be called; None when nothing waits for time."""
+        """When (ns since the epoch) `on_time` must be called next; None for never."""
         engine = self._engine
         return earliest(
             self._deadlines.earliest(), self._sync_due, self._retry_due, self._again_due,
@@ -402,7 +407,7 @@ class EngineTick:
                 self.touch_consumer(consumer)
 
     def _stream_on_time(self, stream: StreamReplica, now: int) -> int:
-        """Returns the work it did."""
+        """Runs the stream's expired timers. Returns the work done, in the units of slices.py."""
         if stream.syncing:
             self._group.hold(stream)  # what time stores must not leave with the sync that has begun
             return 0
@@ -423,7 +428,8 @@ class EngineTick:
         self._engine.wake()
 
     def _remove_settled(self, consumer: ConsumerReplica) -> int:
-        """What the consumer settled leaves an interest or work-queue stream, unless another one needs it."""
+        """Removes messages that the consumer settled from an interest or work-queue stream, unless another
+        consumer needs them. Returns how many."""
         stream = consumer.stream
         if stream.interest_state is None or consumer.closed:
             return 0
@@ -450,6 +456,7 @@ class EngineTick:
         except StoreWriteError as error:
             self._failed_to_write(stream, error)
         else:
+            # With a sync in flight, only its end moves the durable sequence.
             if not stream.syncing:
                 stream.durable_seq = stream.log.last_seq
             if stream.write_failure is not None:

@@ -1,19 +1,20 @@
-"""`sync: always`: acks wait for the disk, and one sync covers all that arrived meanwhile.
+"""`sync: always`: acks wait for the disk, and one sync covers everything that arrived in the meantime.
 
-A stream that was written starts a sync in the background. While it is under way the stream is left alone:
-its publishes gather in its sink, its acks are held, its consumers deliver nothing; other streams go on. When
-the sync is done the stream gets the rest of its tick (acknowledge, deliver), in which everything its log
-holds is on the disk; then what gathered is applied as one batch, and written, and synced.
+A stream that was written starts a sync in the background. While it is in flight, the stream is blocked:
+publishes collect in its sink, its acks are deferred, and its consumers deliver nothing; other streams
+continue. When the sync completes, the stream runs the rest of its tick (acknowledge, deliver), in which
+everything in its log is durable. Then the collected publishes are applied as one batch, written and synced.
 
-Requests wait as well, so that they see every publish that came before them. (One that arrives between a
-publish and the write of its tick is answered from the log, by a message that a power failure can still take
-back: reads promise nothing that acks promise, there as on the official server. Consumers deliver only what is
-on the disk.) What a request changed is synced before its response leaves, without the background: it is
-seldom, and the response would have to be held.
+API requests wait as well, so that they see every publish that came before them. (A request between a publish
+and the write of its tick reads the log, and may return a message that a power failure takes back. Reads do
+not promise durability, here as on the official server; consumers deliver only durable messages.) What a
+request changes is synced inline before its response: such changes are rare, and a background sync would have
+to defer the response.
 
 Invariant: between apply and the end of a sync, nothing of a stream leaves the server.
-Rejected: applying on while a sync is under way (consumers would have to be kept from the messages above the
-last synced one, which every look at the log would have to know).
+
+Rejected: applying publishes during a sync (every read of the log would have to exclude the messages above the
+last durable one for consumers).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ log = logging.getLogger("penstock.jetstream")
 
 
 class GroupCommit:
-    """Of one engine."""
+    """Group-commit state of one account's engine."""
 
     def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
@@ -46,28 +47,29 @@ class GroupCommit:
 
     @property
     def in_flight(self) -> bool:
-        """Is a stream on its way to the disk?"""
+        """Whether the sync of any stream is in flight."""
         return self.count > 0
 
     def hold(self, stream: StreamReplica) -> None:
-        """Its publishes are applied when its sync is done."""
+        """Defers a stream's publishes until its sync completes."""
         self._waiting[stream] = None
 
     def take_ready(self) -> list[StreamReplica]:
-        """Streams that were held and may be applied."""
+        """Returns the deferred streams whose sync completed."""
         ready, self.ready = self.ready, []
         return ready
 
     def hold_consumer(self, consumer: ConsumerReplica) -> None:
-        """It delivers when its stream's sync is done."""
+        """Defers a consumer's deliveries until its stream's sync completes."""
         self._consumers[consumer] = None
 
     def after(self, request: Callable[[], object], queue: Queue = Queue.NONE) -> None:
-        """Runs it when no sync is under way, unless too many wait in its queue."""
+        """Runs a request when no sync is in flight; rejects it when its queue is full."""
         self._engine.requests.add(self, request, queue)
 
     def sync(self, stream: StreamReplica) -> None:
-        """Brings what was written to the disk. Raises StoreWriteError when it didn't wait and failed."""
+        """Makes what was written durable. Raises StoreWriteError when the sync ran inline and failed."""
+        # A request's response follows in this tick and must not precede durability: sync inline.
         if stream.sync_at_once:
             stream.sync_at_once = False
             stream.store.sync()
@@ -76,15 +78,18 @@ class GroupCommit:
 
         def done(error: StoreWriteError | None) -> None:
             if not stream.syncing:
-                return  # it was dropped meanwhile
+                return  # drop() ended it: the stream was deleted or set aside during the sync
             stream.syncing = False
             self.count -= 1
             self._engine.overflow.bound(stream, self._engine.config, is_held=False)
+            # A store may complete the sync inside start_sync(). The caller is then still writing: it gets the
+            # error as an exception, and its tick sends the acks itself.
             if self._starting:
                 failed.extend([error] if error is not None else [])
             else:
                 self._finish(stream, error)
 
+        # Block the stream before the sync starts: from here until done(), nothing of it may leave the server.
         stream.syncing = True
         self._engine.overflow.bound(stream, self._engine.config, is_held=True)
         self.count += 1
@@ -97,8 +102,9 @@ class GroupCommit:
             raise failed[0]
 
     def _finish(self, stream: StreamReplica, error: StoreWriteError | None) -> None:
-        """The rest of the tick in which the stream was written."""
+        """Runs the rest of the tick in which the stream was written."""
         engine = self._engine
+        # Another stream may have taken the name; acks of a deleted one must not be sent.
         if engine.streams.get(stream.name) is stream:
             engine.tick.synced(stream, error, [one for one in self._consumers if one.stream is stream])
         self._consumers = {one: None for one in self._consumers if one.stream is not stream}
@@ -108,13 +114,14 @@ class GroupCommit:
         self._release_requests()
 
     def _release_requests(self) -> None:
+        # Requests may read any stream, so they wait for the last sync in flight.
         if not self.count:
             for request in self._engine.requests.take(self):
                 self._engine.tick.defer(request)
         self._engine.wake()
 
     def drop(self, stream: StreamReplica) -> None:
-        """The stream goes away: nobody waits for its sync any longer."""
+        """Forgets a stream that is deleted or set aside, and unblocks what waited for its sync."""
         self._waiting.pop(stream, None)
         self._consumers = {one: None for one in self._consumers if one.stream is not stream}
         if stream.syncing:
