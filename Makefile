@@ -23,11 +23,15 @@ FAULTS_S ?= 3600
 KILLS ?= 30
 K ?=
 ARGS ?=
-# test: how many processes share the test files (0: none but pytest's own, for a debugger)
+# test, unit: how many processes share the tests (0: none but pytest's own, for a debugger)
 JOBS ?= 2
+# unit: the directories or files to test
+TESTS ?= tests/unit tests/kernels
+# Where these tests write: in memory when there is such a file system, because stores sync their files often
+MEMORY := $(firstword $(wildcard /dev/shm) /tmp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format test demo bench fuzz scan sim faults sim-bugs churn spark-kills kernel debug-kernels wheel errors features clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test demo bench fuzz scan sim faults sim-bugs churn spark-kills kernel debug-kernels wheel errors features clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +83,11 @@ check-generated: setup
 format: setup  ## format the code
 	$(BIN)/ruff check --fix --quiet
 	$(BIN)/ruff format
+
+unit: setup  ## tests/unit and tests/kernels in under a minute: no sockets, no JVM, a quarter of the random examples
+	@directory=$$(mktemp -d $(MEMORY)/penstock-unit.XXXXXX); trap 'rm -rf "$$directory"' EXIT; \
+		TMPDIR=$$directory HYPOTHESIS_PROFILE=fast \
+		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
 
 test: setup $(STAMPS)/demo  ## the tests, those of the demo included
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)

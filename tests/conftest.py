@@ -9,27 +9,23 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from penstock import faults
 from penstock.testing.sim.runner import fresh_seed
+from tests.support.examples import PROFILE
 
 # Installed, the package registers the plugin by itself; run from the source tree it doesn't.
 if "penstock" not in {point.name for point in entry_points(group="pytest11")}:
     pytest_plugins = ["penstock.testing.plugin"]
 
-# No deadline: two cores shared with a JVM make single examples slow for reasons of their own.
-settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("thorough", parent=settings.get_profile("house"), max_examples=5_000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
-
 # The first of the simulation's fresh seeds, drawn once: the processes that share the tests inherit it.
 SIM_FIRST = os.environ.setdefault("SIM_FIRST", str(fresh_seed()))
 
 
-def pytest_report_header() -> str:
-    """Says which seeds this run draws, so that the whole run can be repeated."""
-    return f"simulation: fresh seeds from {SIM_FIRST} (repeat them with SIM_FIRST={SIM_FIRST})"
+def pytest_report_header() -> list[str]:
+    """Says which seeds and how many examples this run draws, so that the whole run can be repeated."""
+    seeds = f"simulation: fresh seeds from {SIM_FIRST} (repeat them with SIM_FIRST={SIM_FIRST})"
+    return [seeds, f"hypothesis: {PROFILE} profile"]
 
 
 @pytest.fixture(autouse=True)

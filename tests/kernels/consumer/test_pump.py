@@ -16,6 +16,7 @@ from penstock.kernels.wire.frames import FrameParser
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from tests.reference.ack_state import AckStateModel
 from tests.reference.pump import PumpModel, TargetModel
+from tests.support.examples import examples
 
 TS = 1000
 PREFIX = b"$JS.ACK.S.C."
@@ -138,7 +139,7 @@ class Pair:
         assert self.pump.given_up == self.model.given_up
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     steps,
     st.sampled_from(list(AckPolicy)),

@@ -13,6 +13,7 @@ from penstock.kernels.ingest.ingest import AckBatch, IngestBatch, PlainLimits, a
 from penstock.kernels.log.message_ids import MessageIds
 from penstock.kernels.log.stream_log import StreamLog
 from tests.reference import fast_batch as reference
+from tests.support.examples import examples
 
 NOW = 1_000_000
 
@@ -35,7 +36,7 @@ replies = st.one_of(
 
 
 @pytest.mark.feature("fast-ingest.reply-subject")
-@settings(max_examples=1500)
+@settings(max_examples=examples(1500))
 @given(replies)
 def test_a_reply_subject_says_what_the_model_reads_in_it(reply: bytes) -> None:
     """Also malformed subjects of every kind."""

@@ -16,6 +16,7 @@ from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from tests.reference.interest_state import ConsumerModel, NeedsModel
 from tests.reference.stream_log import LogModel
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("stream.interest", "stream.work-queue")
 
@@ -152,7 +153,7 @@ class NeedsMachine(RuleBasedStateMachine):
 
 
 TestNeeds = NeedsMachine.TestCase
-TestNeeds.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestNeeds.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 
 
 @given(st.lists(st.integers(1, 30), max_size=30, unique=True))

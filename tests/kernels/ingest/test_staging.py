@@ -15,6 +15,7 @@ from tests.kernels.ingest.test_ingest import PREFIX, content, limits_of, model_c
 from tests.reference.ingest import Message, StreamModel, encode
 from tests.reference.records import counted
 from tests.reference.staging import Headers, Staged, StagingModel, is_plain, may_store, size_of
+from tests.support.examples import examples
 
 NOW = 1000
 
@@ -56,7 +57,7 @@ steps = st.tuples(
 
 
 @pytest.mark.feature("atomic.append")
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(steps, max_size=30),
     st.integers(1, 4),
@@ -105,7 +106,7 @@ def test_the_next_messages_of_open_batches_are_taken_and_nothing_else(
     "atomic.expected-msg-id",
     "atomic.deduplication",
 )
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     st.lists(st.tuples(subjects, st.builds(lambda n: {"Nats-Msg-Id": f"m{n}"}, st.integers(0, 4)))),
     st.lists(st.tuples(subjects, more_headers, st.binary(max_size=10)), min_size=1, max_size=5),

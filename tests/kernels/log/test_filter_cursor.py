@@ -24,6 +24,7 @@ from penstock.kernels.wire.sinks import SinkSubscription
 from penstock.store.file import FileStore
 from tests.reference.filter_cursor import FilterCursorModel
 from tests.reference.stream_log import LogModel
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("consumer.filters")
 
@@ -184,7 +185,7 @@ class CursorMachine(RuleBasedStateMachine):
 
 
 TestCursor = CursorMachine.TestCase
-TestCursor.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestCursor.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
 
 
 def filled(subjects: int, messages: int, seed: int = 1) -> tuple[StreamLog, LogModel]:
@@ -293,7 +294,7 @@ def test_a_consumer_that_ended_is_told_no_more() -> None:
 
 
 @given(st.lists(st.integers(0, 39), max_size=60), st.integers(0, 40))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_many_filters_hear_what_few_do(news: list[int], others: int) -> None:
     """Up to sixteen filters are compared one by one, more are looked up."""
     log = StreamLog()
@@ -335,7 +336,7 @@ def test_after_a_restart_it_goes_on_in_the_middle_of_every_subject() -> None:
 
 
 @given(seed=st.integers(0, 1 << 30), block_size=st.sampled_from([300, 3000, 1 << 20]), reopen=st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_what_is_pending_is_counted_whatever_became_of_the_messages(
     seed: int, block_size: int, reopen: bool
 ) -> None:

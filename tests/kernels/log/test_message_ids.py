@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.kernels.log.message_ids import MessageIds
 from tests.reference.message_ids import MessageIdsModel
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("stream.deduplication")
 
@@ -18,7 +19,7 @@ names = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(
         st.one_of(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from penstock.kernels.log.read_ahead import Reading
 from penstock.store.disk import PIECE, LocalDisk
 from tests.reference.read_ahead import read
+from tests.support.examples import examples
 
 MANY = 300
 """Pieces, enough for the thread to take a share."""
@@ -64,7 +65,7 @@ def _target(link: str) -> str:
     times=st.sampled_from([1, 1, 4, 60]),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_pieces_are_the_files_bytes_with_zeros_behind_their_ends(
     contents: list[bytes], wanted: list[tuple[int, int]], times: int, seed: int
 ) -> None:

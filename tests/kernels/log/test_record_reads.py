@@ -31,6 +31,7 @@ from penstock.store.keys import StoreKey
 from penstock.testing.sim.sim_disk import SimDisk
 from tests.reference.filter_cursor import FilterCursorModel
 from tests.reference.stream_log import LogModel
+from tests.support.examples import examples
 
 SUBJECTS = [b"a.b", b"a.c", b"b.c", b"x.y.z"]
 FILTERS = [[b"a.b"], [b"a.*"], [b"x.>", b"b.c"], [b">"]]
@@ -166,7 +167,10 @@ class PiecesMachine(RuleBasedStateMachine):
 
 TestPieces = PiecesMachine.TestCase
 TestPieces.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(40),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

@@ -20,6 +20,7 @@ from penstock.kernels.log.stream_log import StoredRecord, StreamLog
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from tests.reference.stream_log import LogModel, Message
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("stream.recovery")
 
@@ -192,10 +193,13 @@ class FileLogMachine(LogMachine):
 
 
 TestLogInMemory = LogMachine.TestCase
-TestLogInMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLogInMemory.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestLogOnDisk = FileLogMachine.TestCase
 TestLogOnDisk.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(40),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 
@@ -428,7 +432,7 @@ def test_wildcards_are_answered_while_the_subject_index_is_still_being_built() -
 
 
 @given(seed=st.integers(0, 1000), subjects=st.sampled_from([3, 40, 700]))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_a_log_of_many_subjects_is_read_from_the_indexes_of_its_blocks(seed: int, subjects: int) -> None:
     """More of them than are merged at once, known from earlier blocks or new, in a table that has to grow."""
     model, draw = LogModel(), Random(seed)

@@ -28,6 +28,7 @@ from penstock.routing.imports_exports import (
 )
 from tests.reference import account_imports as model
 from tests.reference.subscription_index import matches
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("security.accounts")
 
@@ -135,7 +136,7 @@ def made(sharing: dict[str, Own], subscriptions: list[tuple[str, str, str]]) -> 
     return world
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(worlds(), st.lists(st.tuples(st.sampled_from(NAMES), SUBJECTS), min_size=1, max_size=8), st.booleans())
 def test_a_message_reaches_whom_the_model_says(
     world: tuple[dict[str, Own], list[tuple[str, str, str]]], published: list[tuple[str, str]], late: bool

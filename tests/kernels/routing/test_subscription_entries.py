@@ -13,6 +13,7 @@ from penstock.kernels.wire.dispatch import ClientSink, publish
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from penstock.kernels.wire.slab import chunks_in_use, lines_in_use
 from tests.reference.subscription_index import IndexModel
+from tests.support.examples import examples
 
 SUBJECT_SIZES = (1, 20, 27, 28, 29, 60, 100, 200, 300, 1000)
 
@@ -57,7 +58,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(STEPS, max_size=40))
 def test_filters_gain_and_lose_subscriptions_and_each_counts_what_it_got(
     steps: list[tuple[object, ...]],

@@ -22,6 +22,7 @@ from tests.kernels.routing.test_account_imports import (
     worlds,
 )
 from tests.reference.headers import asks_for_trace
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("core.message-tracing")
 
@@ -51,7 +52,7 @@ class Steps:
         raise AssertionError("there is none")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(worlds(), st.lists(st.tuples(st.sampled_from(NAMES), SUBJECTS), min_size=1, max_size=8), st.booleans())
 def test_a_traced_message_reaches_whom_the_model_says(
     world: tuple[dict[str, Own], list[tuple[str, str, str]]], published: list[tuple[str, str]], only: bool

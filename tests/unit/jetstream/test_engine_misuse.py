@@ -13,6 +13,7 @@ from penstock.jetstream.api.api_table import COLONS_MAX, OBJECTS_MAX
 from penstock.jetstream.api.service import TABLE
 from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("stream.api-errors")
 
@@ -132,7 +133,7 @@ def sent(js: EngineHarness, subject: bytes, header: bytes, payload: bytes) -> bo
         return False
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(
         st.tuples(st.sampled_from(VERBS), st.lists(tokens, max_size=3), bodies, header_blocks), max_size=8
@@ -161,7 +162,7 @@ def test_every_request_to_an_endpoint_is_answered_once_with_json(
                 assert "type" in json.loads(answers[0][2])
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.tuples(tokens, header_blocks, st.binary(max_size=10)), max_size=10))
 def test_every_publish_is_answered_once_with_json(publishes: list[tuple[bytes, bytes, bytes]]) -> None:
     js = EngineHarness()
@@ -177,7 +178,7 @@ def test_every_publish_is_answered_once_with_json(publishes: list[tuple[bytes, b
     js.wait_until(js.now + 3600 * 10**9)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.tuples(st.lists(tokens, max_size=2), bodies), max_size=6))
 def test_every_direct_get_is_answered(requests: list[tuple[list[bytes], bytes]]) -> None:
     js = EngineHarness()

@@ -23,6 +23,7 @@ from penstock.protocol.batch import (
 )
 from penstock.protocol.flow import FlowWindow
 from tests.reference.batch_frames import FlowServer
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("fast-ingest.ack-window")
 
@@ -30,7 +31,7 @@ TOTAL = 100
 PINGS_MAX = 8 * TOTAL
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     flow=st.integers(1, 100),
     outstanding=st.integers(1, 3),

@@ -16,6 +16,7 @@ from penstock.jetstream.stream.source_positions import Note
 from penstock.kernels.log.stream_log import StoredRecord
 from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
+from tests.support.examples import examples
 from tests.unit.jetstream.test_engine_durability import syncing_engine
 
 pytestmark = pytest.mark.feature("sourcing.mirror", "sourcing.sources")
@@ -86,7 +87,7 @@ def act(js: EngineHarness, action: tuple[str, Any, Any]) -> EngineHarness:
     return js
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(actions, max_size=40))
 def test_row_169_a_mirror_ends_with_what_its_origin_held_by_sequence_and_bytes(
     script: list[tuple[str, Any, Any]],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.reference.records import counted
 from tests.support.engine import EngineHarness
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("stream.size-accounting")
 
@@ -76,7 +77,7 @@ WAYS = [put_plain, put_special, put_atomic, put_special_atomic]
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("storage", STORAGES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(payload=payloads)
 def test_what_just_fits_is_stored_and_what_is_a_byte_too_large_is_refused(
     storage: str, way: Any, payload: bytes

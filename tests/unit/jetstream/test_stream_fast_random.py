@@ -14,6 +14,7 @@ from penstock.kernels.wire.dispatch import publish
 from penstock.protocol.batch import FlowAck, parse_answer
 from penstock.protocol.flow import FlowWindow
 from tests.support.engine import EngineHarness
+from tests.support.examples import examples
 from tests.support.fast_batches import APPEND, COMMIT, EOB, PING, START, FastPublisher
 
 REFUSED = b"NATS/1.0\r\nNats-Expected-Last-Sequence: 987654321\r\n\r\n"
@@ -135,7 +136,7 @@ def deliveries(draw: st.DrawFn) -> list[Step]:
 @pytest.mark.feature(
     "fast-ingest.gap-ok", "fast-ingest.gap-fail", "fast-ingest.message-errors", "fast-ingest.ping"
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(deliveries(), st.booleans(), st.integers(1, 12), st.integers(1, 5))
 def test_whatever_arrives_the_stream_holds_and_answers_say_what_the_model_says(
     steps: list[Step], gap_ok: bool, flow: int, run: int
@@ -205,7 +206,7 @@ class Client:
 
 
 @pytest.mark.feature("fast-ingest.ack-window")
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     publishers=st.lists(
         st.tuples(st.integers(1, 40), st.integers(1, 3), st.booleans()), min_size=1, max_size=3

@@ -20,6 +20,7 @@ from penstock.routing.account import Account
 from penstock.routing.mapping import Destination, Mappings, SubjectMapping
 from tests.reference import mappings as mapping_model
 from tests.reference.subscription_index import matches
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("core.subject-mapping", "core.queue-groups")
 
@@ -207,4 +208,4 @@ class RoutingMachine(RuleBasedStateMachine):
 
 
 TestRouting = RoutingMachine.TestCase
-TestRouting.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestRouting.settings = settings(max_examples=examples(50), stateful_step_count=40, deadline=None)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from penstock.errors import ConfigError
 from penstock.spark.decoders import JsonDecoder, MalformedPayloadError, decoder_for
 from penstock.spark.source_options import PayloadOptions
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("spark.payloads")
 
@@ -155,7 +156,7 @@ def alone(text: bytes) -> Any:
     return {**EMPTY, **{name: v for name, v in value.items() if name in EMPTY}}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(anything, max_size=60))
 def test_any_mixture_of_payloads_gives_each_its_own_row(rows: list[bytes]) -> None:
     assert decode(rows) == [alone(text) for text in rows]

@@ -37,6 +37,8 @@ def write_stream(root: Path, count: int, *, block_size: int = 1 << 20) -> tuple[
     for i in range(count):
         stream.log.append(b"s.%d" % (i % 3), b"NATS/1.0\r\n\r\n" if i % 2 else b"", b"payload %d" % i, i)
         ends.append(stream.log.block_list()[0].size)
+        if i % 100 == 99:  # as ticks do; one write of many blocks syncs all later ones for each of them
+            stream.write()
     stream.write()
     store.abandon()
     return root / "jetstream" / "%24G" / "streams" / "S" / "msgs", ends

@@ -23,6 +23,7 @@ from penstock.store.file import FileStore
 from penstock.store.journal import read_entries
 from penstock.store.keys import StoreKey
 from penstock.store.store_check import StoreChecker, StoreReport
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("cli.store")
 
@@ -344,7 +345,11 @@ def test_a_flipped_bit_in_an_encrypted_block_is_put_right(
     at=st.integers(0, 10**6),
     mask=st.integers(1, 255),
 )
-@settings(max_examples=MUTATIONS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(MUTATIONS),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_any_flipped_byte_is_found_or_changes_nothing_that_is_read(
     templates: dict[str, Path], kind: str, which: int, at: int, mask: int
 ) -> None:
