@@ -1,6 +1,8 @@
 """AckState against its dict model, and the journal against the state it describes."""
 
+import mmap
 import random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.kernels.consumer.ack_state import AckPolicy, AckState
 from tests.reference.ack_state import AckStateModel
+from tests.support.examples import examples
 
 MS = 1_000_000
 
@@ -127,7 +130,7 @@ class Pair:
         assert state.earliest_deadline() == model.deadline()
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps_and_losses,
     st.sampled_from(list(AckPolicy)),
@@ -144,7 +147,7 @@ def test_ack_state_does_what_its_model_does(
             pair.step(what, n)
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
 @given(steps, st.sampled_from(list(AckPolicy)), st.integers(1, 4), st.integers(0, 60))
 def test_replaying_the_journal_on_a_snapshot_gives_the_same_state_at_every_cut(
     plan: list[tuple[str, int]], policy: AckPolicy, tick: int, snapshot_at: int
@@ -196,6 +199,28 @@ def test_a_stuck_message_does_not_hold_the_memory_of_those_acked_after_it() -> N
     assert (state.ack_floor_stream, state.num_pending) == (0, 1)
     assert state.acked(1, 1) == 1
     assert state.ack_floor_stream == state.delivered_stream
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize(("wrong", "error"), [("x", TypeError), (None, TypeError), (1 << 63, OverflowError)])
+def test_waits_that_are_refused_leave_the_old_ones_and_no_memory_behind(
+    wrong: object, error: type[Exception]
+) -> None:
+    state = AckState(AckPolicy.ACK_EXPLICIT)
+    state.set_waits([10])
+    waits: list[Any] = [*[20] * 100_000, wrong]
+    before = resident_bytes()
+    for _ in range(200):
+        with pytest.raises(error):
+            state.set_waits(waits)
+    # Half of what 200 copies take: sanitizers keep some of what was freed.
+    assert resident_bytes() - before < 100 * 8 * len(waits)
+    state.delivered(1, 0)
+    assert state.expire(15, 5)[0] == 1
 
 
 def test_the_consumer_floor_speaks_of_first_deliveries() -> None:

@@ -384,8 +384,12 @@ cdef class AckState:
         if waits == NULL:
             raise MemoryError("no memory for a backoff")
         waits[0] = INT64_MAX
-        for i in range(<size_t>len(waits_ns)):
-            waits[i] = waits_ns[i]
+        try:
+            for i in range(<size_t>len(waits_ns)):
+                waits[i] = waits_ns[i]
+        except BaseException:  # no integer, or one of more than 64 bits: the old waits stay
+            free(waits)
+            raise
         free(self.waits)
         self.waits = waits
         self.waits_count = n
