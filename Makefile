@@ -23,15 +23,16 @@ FAULTS_S ?= 3600
 KILLS ?= 30
 K ?=
 ARGS ?=
-# test, unit: how many processes share the tests (0: none but pytest's own, for a debugger)
+# test, unit, asan, coverage: how many processes share the tests (0: none but pytest's own, for a debugger)
 JOBS ?= 2
-# unit: the directories or files to test
+# unit, asan: the directories or files to test
 TESTS ?= tests/unit tests/kernels
 # Where these tests write: in memory when there is such a file system, because stores sync their files often
 MEMORY := $(firstword $(wildcard /dev/shm) /tmp)
+ASAN := $(abspath build/asan)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test demo bench fuzz scan sim faults sim-bugs churn spark-kills kernel debug-kernels wheel errors features clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim faults sim-bugs churn spark-kills kernel debug-kernels wheel errors features clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +92,32 @@ unit: setup  ## tests/unit and tests/kernels in under a minute: no sockets, no J
 
 test: setup $(STAMPS)/demo  ## the tests, those of the demo included
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+# The sanitizers' build is a copy of the package in build/asan/lib; the one in src stays as it is. libstdc++ comes
+# with libasan, which looks for the function that throws C++ exceptions (Arrow's) when it is loaded. malloc() instead
+# of Python's pools puts a guard around every bytes object. Leaks are not searched for: the interpreter leaves much
+# of what it allocates at its start. pytest captures stderr, so the sanitizers write to files.
+asan: setup  ## TESTS=tests/kernels... with kernels built by the address and undefined-behaviour sanitizers
+	PENSTOCK_SANITIZE=1 flock build/.kernel.lock $(BIN)/python setup.py --quiet build --build-base build/asan \
+		--build-lib $(ASAN)/lib
+	@rm -f $(ASAN)/report.*
+	@directory=$$(mktemp -d $(MEMORY)/penstock-asan.XXXXXX); trap 'rm -rf "$$directory"' EXIT; \
+		export TMPDIR=$$directory HYPOTHESIS_PROFILE=fast PYTHONPATH=$(ASAN)/lib PYTHONMALLOC=malloc \
+			LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
+			ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=64:halt_on_error=1:abort_on_error=1:log_path=$(ASAN)/report \
+			UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:abort_on_error=1:log_path=$(ASAN)/report; \
+		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -o pythonpath="build/asan/lib ." $(TESTS) $(ARGS); \
+		status=$$?; cat $(ASAN)/report.* 2>/dev/null && exit 1; exit $$status
+
+coverage: setup  ## which lines and branches of the Python code the unit tests run (build/coverage/index.html)
+	@mkdir -p build
+	$(BIN)/coverage erase
+	@directory=$$(mktemp -d $(MEMORY)/penstock-coverage.XXXXXX); trap 'rm -rf "$$directory"' EXIT; \
+		TMPDIR=$$directory HYPOTHESIS_PROFILE=fast \
+		$(BIN)/coverage run -m pytest -q -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+	$(BIN)/coverage html --quiet
 
 demo: setup $(STAMPS)/demo  ## 336,776 real flights through a server through Spark, streaming, an archive and charts
 	$(BIN)/python examples/flights/demo.py $(ARGS)

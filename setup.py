@@ -1,6 +1,8 @@
 """Builds the compiled kernels; everything else about the package is in pyproject.toml.
 
 PENSTOCK_DEBUG_KERNELS=1 builds with bounds checks and assertions on.
+PENSTOCK_SANITIZE=1 builds with assertions and the address and undefined-behaviour sanitizers, without bounds
+checks: the sanitizers must see what a release would do. `make asan` does it, into a directory of its own.
 PENSTOCK_KERNELS=frames,subjects builds only those (used by `make kernel K=...`); `none` builds none, so that
 pip can install the package and `make setup` builds the kernels, in parallel and only what changed.
 """
@@ -17,9 +19,17 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 DEBUG = os.environ.get("PENSTOCK_DEBUG_KERNELS") == "1"
+SANITIZE = os.environ.get("PENSTOCK_SANITIZE") == "1"
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 QUIET = ["-Wno-unused-variable", "-Wno-unused-function"]  # of the C that Cython writes
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 ONLY = set(filter(None, os.environ.get("PENSTOCK_KERNELS", "").split(",")))
+
+
+def compiler_flags() -> list[str]:
+    if SANITIZE:
+        return ["-O1", "-g", *SANITIZERS]
+    return ["-O1", "-g"] if DEBUG else ["-O3", "-g0"]
 
 
 def kernels() -> list[Extension]:
@@ -28,8 +38,9 @@ def kernels() -> list[Extension]:
         Extension(
             ".".join(source.relative_to(ROOT / "src").with_suffix("").parts),
             [str(source.relative_to(ROOT))],
-            extra_compile_args=[*(["-O1", "-g"] if DEBUG else ["-O3", "-g0"]), *QUIET],
-            define_macros=[] if DEBUG else [("CYTHON_WITHOUT_ASSERTIONS", "1")],
+            extra_compile_args=[*compiler_flags(), *QUIET],
+            extra_link_args=SANITIZERS if SANITIZE else [],
+            define_macros=[] if DEBUG or SANITIZE else [("CYTHON_WITHOUT_ASSERTIONS", "1")],
         )
         for source in sources
         if not ONLY or source.stem in ONLY
