@@ -1,7 +1,7 @@
-"""Advisories and metrics: JSON events about assets and API requests, published only where somebody listens.
+"""Advisories and metrics: JSON events about assets and API requests, published only to existing subscribers.
 
-Subjects and types are the official server's. The publisher is handed the means (publish, ids, time), so
-that the same run makes the same advisories.
+Subjects and types are those of the official server. Publisher, ids and time are passed in, so that a repeated
+run produces the same advisories.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ class Advisories:
         self._domain = domain
 
     def wanted(self, suffix: str) -> bool:
-        """Does anybody listen on `$JS.EVENT.ADVISORY.<suffix>`?"""
+        """Whether `$JS.EVENT.ADVISORY.<suffix>` has a subscriber."""
         return self._index.has_interest((PREFIX + suffix).encode())
 
     def publish(self, suffix: str, kind: str, fields: Mapping[str, Any]) -> None:
-        """One advisory of type `kind` (without the common prefix) on `$JS.EVENT.ADVISORY.<suffix>`."""
+        """Publishes an advisory of type `kind` (without the common prefix) to
+        `$JS.EVENT.ADVISORY.<suffix>`."""
         if self.wanted(suffix):
             self._publish(PREFIX + suffix, TYPE_PREFIX + kind, fields)
 
     def metric_wanted(self, suffix: str) -> bool:
-        """Does anybody listen on `$JS.EVENT.METRIC.<suffix>`?"""
+        """Whether `$JS.EVENT.METRIC.<suffix>` has a subscriber."""
         return self._index.has_interest((METRIC_PREFIX + suffix).encode())
 
     def metric(self, suffix: str, kind: str, fields: Mapping[str, Any]) -> None:
-        """One metric of type `kind` (without the common prefix) on `$JS.EVENT.METRIC.<suffix>`."""
+        """Publishes a metric of type `kind` (without the common prefix) to `$JS.EVENT.METRIC.<suffix>`."""
         self._publish(METRIC_PREFIX + suffix, METRIC_TYPE_PREFIX + kind, fields)
 
     def _publish(self, subject: str, kind: str, fields: Mapping[str, Any]) -> None:
@@ -65,12 +66,12 @@ class Advisories:
         publish(self._index, subject.encode(), b"", b"", encode(body))
 
     def stream_action(self, stream: str, action: str) -> None:
-        """A stream was made ("create"), changed ("modify") or removed ("delete")."""
+        """Reports that a stream was created ("create"), updated ("modify") or deleted ("delete")."""
         suffix = {"create": "CREATED", "modify": "UPDATED", "delete": "DELETED"}[action]
         self.publish(f"STREAM.{suffix}.{stream}", "stream_action", {"stream": stream, "action": action})
 
     def consumer_action(self, stream: str, consumer: str, action: str) -> None:
-        """A consumer was made ("create") or removed ("delete")."""
+        """Reports that a consumer was created ("create") or deleted ("delete")."""
         suffix = {"create": "CREATED", "delete": "DELETED"}[action]
         self.publish(
             f"CONSUMER.{suffix}.{stream}.{consumer}",
@@ -79,7 +80,7 @@ class Advisories:
         )
 
     def batch_abandoned(self, stream: str, batch: str, reason: str) -> None:
-        """A batch was given up; reason: "timeout", "incomplete", "large" or "unsupported" (ADR-50)."""
+        """Reports an abandoned batch; reason: "timeout", "incomplete", "large" or "unsupported" (ADR-50)."""
         self.publish(
             f"STREAM.BATCH_ABANDONED.{stream}",
             "batch_abandoned",

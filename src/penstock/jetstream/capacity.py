@@ -1,8 +1,8 @@
-"""What an account's streams hold and may hold: bytes, streams, and batches that are open.
+"""Storage use and limits of an account: bytes, streams, and open batches.
 
-Some limits are the account's own, others the server's, which all its accounts share: what those have of
-them is asked each time. Bytes are as of when each stream was noted last, the reserved ones are the
-`max_bytes` of the configurations; what is being restored counts as held.
+Some limits belong to the account, others to the server and are shared by all its accounts, whose use is
+queried each time. Bytes are those of each stream's last note(); reserved bytes are the configured
+`max_bytes`; a restore in progress counts as used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Capacity:
-    """Of one engine."""
+    """Capacity of one account's engine."""
 
     def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
@@ -39,21 +39,21 @@ class Capacity:
     # --- what is held --------------------------------------------------------------------------
 
     def note(self, stream: StreamReplica) -> None:
-        """The stream may have changed its size."""
+        """Updates the accounted size of a stream."""
         size = stream.log.bytes
         self._used[stream.config.storage] += size - stream.accounted_bytes
         stream.accounted_bytes = size
 
     def forget(self, stream: StreamReplica) -> None:
-        """The stream is deleted."""
+        """Removes a deleted stream from the account's use."""
         self._used[stream.config.storage] -= stream.accounted_bytes
 
     def used(self, storage: StorageType) -> int:
-        """Bytes that all streams of this storage held when each was noted last."""
+        """Bytes in all streams of this storage, as of each stream's last note()."""
         return self._used[storage]
 
     def reserved(self, storage: StorageType, without: StreamReplica | None = None) -> int:
-        """Bytes that streams of this storage (but one) have set as their max_bytes."""
+        """The sum of max_bytes of the streams of this storage, except `without`."""
         return sum(
             stream.config.max_bytes
             for stream in self._engine.streams.values()
@@ -61,11 +61,11 @@ class Capacity:
         )
 
     def fast_batches(self) -> int:
-        """How many fast batches are open."""
+        """The number of open fast batches."""
         return sum(stream.fast.batches.count for stream in self._engine.streams.values())
 
     def info(self) -> AccountInfo:
-        """What the account uses and may use."""
+        """The account's use and limits, as `$JS.API.INFO` returns them."""
         info = AccountInfo(
             memory=self._used[StorageType.MEMORY],
             storage=self._used[StorageType.FILE],
@@ -82,31 +82,31 @@ class Capacity:
     # --- what is allowed -----------------------------------------------------------------------
 
     def _limit(self, storage: StorageType) -> int:
-        """What the server allows all its accounts; -1 = no limit."""
+        """The server's limit for all accounts; -1 = no limit."""
         config = self._engine.config
         return config.max_memory if storage is StorageType.MEMORY else config.max_storage
 
     def _own_limit(self, storage: StorageType) -> int:
-        """What the account is allowed; -1 = no limit."""
+        """The account's own limit; -1 = no limit."""
         config = self._engine.config
         return config.account_memory_max if storage is StorageType.MEMORY else config.account_storage_max
 
     def has_room(self, storage: StorageType, size: int) -> bool:
-        """May streams of this storage hold so many bytes more? What is being restored counts already."""
+        """Whether `size` more bytes of this storage fit. Restores in progress count as used."""
         used = self._used[storage] + self._engine.transfers.used(storage) + size
         own, limit = self._own_limit(storage), self._limit(storage)
         return not (0 <= own < used or 0 <= limit < used + self.used_elsewhere(storage))
 
     def admit(self, stream: StreamReplica) -> None:
-        """Tells the stream what it may store just now: whether publishes are refused, and up to how many
-        bytes it may grow before the account has too many."""
+        """Sets what the stream may store now: whether it rejects publishes, and the size up to which it may
+        grow."""
         storage = stream.config.storage
         own, used = self._own_limit(storage), self._used[storage]
         stream.bytes_end = None if own < 0 else stream.accounted_bytes + own - used
         stream.refuse_all = stream.write_failure or self._refusal(storage, own, used)
 
     def _refusal(self, storage: StorageType, own: int, used: int) -> ApiError | None:
-        """Why the account, whose own limit is given, has no room for publishes just now; None: it has."""
+        """Why the account, with limit `own`, cannot store publishes now; None when it can."""
         if not self._engine.config.has_tier(1):
             return codes.NO_LIMITS
         if 0 <= own <= used:
@@ -115,10 +115,10 @@ class Capacity:
         return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self.used_elsewhere(storage) else None
 
     def check(self, config: StreamConfig, present: StreamReplica | None) -> None:
-        """May there be a stream like this, new or in place of `present`?
+        """Checks the limits for a new stream, or for an update of `present`.
 
         Raises JetStreamApiError 10120 without a limit for its tier, 10113 and 10122 for its max_bytes, 10027
-        for one stream too many, 10028 and 10047 when what all reserve is more than there is.
+        for one stream too many, 10028 and 10047 when the reservations exceed the limits.
         """
         if not self._config.has_tier(1):
             raise codes.NO_LIMITS.exception()
@@ -141,7 +141,7 @@ class Capacity:
             raise codes.STORAGE_RESOURCES_EXCEEDED.exception()
 
     def may_start_fast_batch(self, stream: StreamReplica) -> bool:
-        """Is there room for one more, of the stream's and of the server's?"""
+        """Whether one more fast batch fits the limits of the stream and of the server."""
         own_max = self._config.batch_inflight_per_stream_max or FAST_INFLIGHT_PER_STREAM
         total_max = self._config.batch_inflight_total_max or FAST_INFLIGHT_TOTAL
         return (

@@ -1,7 +1,7 @@
-"""When which stream or consumer wants to be woken: a heap whose stale entries are skipped.
+"""Deadlines of streams and consumers: a heap whose stale entries are skipped.
 
-Invariant: every thing has at most one valid entry, the one its key in `_due` says. Rejected: asking every
-stream and consumer each tick (a thousand idle consumers would cost more than the traffic).
+Invariant: every item has at most one valid entry, the one in `_due`. Rejected: polling every stream and
+consumer each tick (a thousand idle consumers would cost more than the traffic).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def earliest(*deadlines: int | None) -> int | None:
-    """The first of them; None when there is none. (Asked for several times each tick.)"""
+    """The earliest deadline, or None without any. (Called several times per tick.)"""
     first = None
     for deadline in deadlines:
         if deadline is not None and (first is None or deadline < first):
@@ -24,7 +24,7 @@ def earliest(*deadlines: int | None) -> int | None:
 
 
 class Deadlines(Generic[T]):
-    """Deadlines in ns, one a thing; things are told apart by identity."""
+    """Deadlines in ns, one per item; items are compared by identity."""
 
     def __init__(self) -> None:
         self._due: dict[int, tuple[int, T]] = {}
@@ -35,7 +35,7 @@ class Deadlines(Generic[T]):
         return len(self._due)
 
     def set(self, thing: T, deadline: int | None) -> None:
-        """The thing's only deadline from now on; None: it has none."""
+        """Sets the item's only deadline; None removes it."""
         key = id(thing)
         present = self._due.get(key)
         if deadline is None:
@@ -51,12 +51,12 @@ class Deadlines(Generic[T]):
             heapq.heapify(self._heap)
 
     def deadline_of(self, thing: T) -> int | None:
-        """The thing's deadline, or None."""
+        """The item's deadline, or None."""
         present = self._due.get(id(thing))
         return present[0] if present is not None else None
 
     def earliest(self) -> int | None:
-        """The next deadline of all, or None."""
+        """The earliest deadline of all items, or None."""
         heap = self._heap
         while heap:
             deadline, _, key = heap[0]
@@ -67,8 +67,8 @@ class Deadlines(Generic[T]):
         return None
 
     def take_due(self, now: int, most: int = sys.maxsize) -> list[T]:
-        """Things whose deadline has come, in the order of their deadlines, at most so many; each loses its
-        deadline."""
+        """Removes and returns up to `most` items whose deadline has passed, in the order of their
+        deadlines."""
         things: list[T] = []
         while len(things) < most and (deadline := self.earliest()) is not None and deadline <= now:
             _, _, key = heapq.heappop(self._heap)

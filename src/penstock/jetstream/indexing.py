@@ -1,8 +1,7 @@
-"""Subject indexes of streams, made ready piece by piece.
+"""Builds the subject indexes of streams incrementally.
 
-A wildcard filter asks a stream's subject index, which is made when it is asked for first: a million subjects
-take it half a second. Each tick does a piece of it (some milliseconds) until it is whole. Whoever asks
-meanwhile gets an answer that takes longer.
+A wildcard filter uses a stream's subject index, which is built on first use: a million subjects take half a
+second. Each tick builds a part of it (a few milliseconds). Lookups in the meantime are correct, but slower.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class SubjectIndexing:
-    """Of one account's streams. wake: called when there is work for the next tick."""
+    """Index construction for one account's streams. `wake`: called when the next tick has work."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._streams: dict[str, StreamReplica] = {}
 
     def add(self, stream: StreamReplica) -> None:
-        """A wildcard will be asked for."""
+        """Schedules the stream's index: a wildcard lookup will follow."""
         if stream.log.unindexed_subjects:
             self._streams[stream.name] = stream
             self._wake()
 
     def advance(self, now: int) -> None:
-        """One piece of one stream."""
+        """Builds one part of one stream's index."""
         if not self._streams:
             return
         name, stream = next(iter(self._streams.items()))

@@ -1,10 +1,11 @@
-"""Streams and consumers come back from the store: at a start, and when a restore is whole.
+"""Recovers streams and consumers from the store: at a start, and at the end of a restore.
 
-A stream that can't be opened, whatever the reason, is offline: its files stay as they are, requests about it
-are refused with the reason, and the others work. Likewise a consumer: its stream goes on without it. So no
-file and no configuration, of this version or an earlier one, keeps a server from starting.
+A stream that cannot be opened for any reason is offline: its files stay untouched, requests about it are
+rejected with the reason, and the other streams work. The same applies to a consumer: its stream works without
+it. No file and no configuration, of this version or an earlier one, therefore prevents a server from
+starting.
 
-Invariant: what could not be opened is reached by nothing: it has no subscription, no turn and no deadline.
+Invariant: an offline asset has no subscription, no pending work and no deadline.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CONSUMER_WORK = 64 * 1024  # a consumer is opened, in the units of slices.py
 
 
 class Opening:
-    """Of one engine."""
+    """Recovery of one account's streams."""
 
     def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
@@ -42,8 +43,8 @@ class Opening:
             faults.contain(self._recover_stream, self._stream_failed, name, now)
 
     def adopt(self, store: StreamStore) -> Generator[int, None, StreamReplica]:
-        """A restored stream becomes one of the account's; yields work in the units of slices.py. Nothing
-        reaches it before it is whole. When it raises, or is closed, nothing is left but the store."""
+        """Takes over a restored stream; yields work in the units of slices.py. The stream is unreachable
+        until it is complete. When this raises or is closed, only the store is left."""
         meta = msgspec.json.decode(store.meta, type=StreamMeta)
         engine = self._engine
         stream = engine.new_stream(meta.config, store, meta.created)
@@ -98,8 +99,8 @@ class Opening:
         self._begin(stream, now, reviews=True)
 
     def _begin(self, stream: StreamReplica, now: int, *, reviews: bool) -> None:
-        """It has its consumers. reviews: an ack may have been written whose removal was not; a backup without
-        consumers waits for new ones."""
+        """Activates a stream whose consumers are open. `reviews`: an ack may have been written without its
+        removal; a backup without consumers keeps its messages for new ones."""
         engine = self._engine
         if stream.interest_state is not None and reviews:
             stream.interest_state.review()

@@ -1,11 +1,12 @@
-"""Which messages of an interest stream or work queue are needed no more, after needs went at once.
+"""Finds the messages of an interest or work-queue stream that no consumer needs after an interest ended at
+once.
 
-A consumer that ends, or changes its filters, may have been the last one to need any message of its stream.
-All are looked at, in slices (slices.py): a million messages and a thousand consumers take seconds.
+A consumer that ends or changes its filters may have been the last one to need any message of its stream. All
+messages are examined, in slices (slices.py): a million messages and a thousand consumers take seconds.
 
-Messages come and go between two slices. Those that come are wanted by somebody; what goes is gone. When other
-needs go meanwhile, everything is looked at once more at the end: removing may be repeated and put off
-(kernels/ingest/interest_state.pyx). So may a crash come between, because a start looks at everything.
+Messages come and go between two slices. New ones have an interested consumer; removed ones need no review.
+When another interest ends meanwhile, everything is examined again: a removal may be repeated or deferred
+(kernels/ingest/interest_state.pyx). A crash in between is harmless, because every start reviews the stream.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PART_WORK = 64 * 1024  # in the units of slices.py
 
 
 class Reviews:
-    """Of one engine."""
+    """Reviews of one account's streams."""
 
     def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
@@ -30,7 +31,7 @@ class Reviews:
         ] = {}  # streams that are reviewed, and whether they have to be again
 
     def begin(self, stream: StreamReplica) -> None:
-        """Somebody's needs went: does the first slice of a review."""
+        """Starts a review after an interest ended, or repeats the one in flight."""
         if stream in self._again:
             self._again[stream] = True
         elif stream.interest_state is not None:
@@ -38,7 +39,7 @@ class Reviews:
             self._engine.slices.add(self._steps(stream))
 
     def wait(self, stream: StreamReplica) -> Generator[int, None, None]:
-        """The slices of a request that is answered after the review."""
+        """Yields slices until the stream's review ended, for a request that is answered after it."""
         while stream in self._again:
             yield PART_WORK
 

@@ -1,19 +1,20 @@
-"""Requests whose work is long, done a slice at a time.
+"""Long requests, processed in slices.
 
-A handler whose work grows with what is stored is a generator: it yields the work that it did since the last
-time, and returns the response. The first slice runs when the request comes, which is all that most requests
-need. What is left is done at the end of ticks, a slice of each, so that others wait for a slice at most.
+A handler whose work grows with the stored data is a generator: it yields the work done since the last time,
+and returns the response. The first slice runs when the request arrives, which is enough for most requests.
+The rest runs at the end of ticks, one slice each, so that others wait for one slice at most.
 
-Order: while a request of a client is unfinished, those that it sends afterwards wait (see api/waiting.py), so
-its answers leave in the order of its requests. Other clients' requests are served meanwhile, and change what
-the unfinished one works on: after each slice, a handler looks whether that is still there.
+Order: while a client's request is unfinished, its later requests wait (see api/waiting.py), so that responses
+leave in the order of the requests. Requests of other clients run meanwhile and may change what the unfinished
+one works on: after each slice, a handler checks that its asset still exists.
 
-Like other requests, slices wait while a stream is on its way to the disk (groupcommit.py).
+Like other requests, slices wait while a stream's sync is in flight (groupcommit.py).
 
-Invariants: a request that was begun is finished once, unless the engine stops; only TURNS_MAX of them hold
-more than their first slice left behind.
-Rejected: threads (a stream has one writer); slices by the clock (a simulation has to see the same slices each
-time; work is counted as that of restores is).
+Invariants: a started request finishes exactly once, unless the engine stops; only TURNS_MAX of them have run
+more than their first slice.
+
+Rejected: threads (a stream has one writer); slices by the clock (a simulation must reproduce the same slices;
+work is counted as that of restores is).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class _Unfinished(NamedTuple):
 
 
 class Slices:
-    """Of one engine."""
+    """Unfinished requests of one account's engine."""
 
     def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
@@ -63,15 +64,16 @@ class Slices:
         return len(self._unfinished)
 
     def holds(self, owner: Hashable) -> bool:
-        """Has a request of this client been begun and not finished?"""
+        """Whether this client has an unfinished request."""
         return owner in self._owners
 
     def after(self, owner: Hashable, request: Callable[[], object], queue: Queue) -> None:
-        """Another request of the client: it is served when none is unfinished, unless too many wait."""
+        """Queues a later request of the client until none is unfinished; rejects it when its queue is
+        full."""
         self._engine.requests.add((self, owner), request, queue)
 
     def begin(self, owner: Hashable, steps: Steps, finish: Finish, refuse: Refuse) -> None:
-        """Does the first slice of a request. One of finish and refuse is called once, now or later."""
+        """Runs the first slice of a request. Calls either `finish` or `refuse` exactly once, now or later."""
         work = _Unfinished(owner, steps, finish, refuse)
         if len(self._unfinished) >= UNFINISHED_MAX:
             steps.close()
@@ -82,7 +84,8 @@ class Slices:
             self._engine.wake()
 
     def add(self, steps: Steps) -> None:
-        """Does the first slice of work that a request leaves behind and that no answer waits for."""
+        """Runs the first slice of work that a request leaves behind and whose result no response depends
+        on."""
         owner = object()
         work = _Unfinished(owner, steps, _done, self._engine.containment.work_failed)
         if self._run(work, WORK) <= 0:
@@ -91,7 +94,7 @@ class Slices:
             self._engine.wake()
 
     def advance(self, now: int) -> None:
-        """A slice of each that has a turn; together, they do the work of one."""
+        """Runs slices of the first requests in the queue, with the work of one slice in total."""
         if not self._unfinished or self._engine.group.in_flight:
             return
         turns = min(TURNS_MAX, len(self._unfinished))
@@ -111,14 +114,15 @@ class Slices:
             self._engine.wake()
 
     def stop(self) -> None:
-        """The engine stops: no request is answered any more."""
+        """Closes all unfinished requests without a response."""
         for work in self._unfinished:
             faults.contain(work.steps.close, self._engine.containment.work_failed)
         self._unfinished.clear()
         self._owners.clear()
 
     def _run(self, work: _Unfinished, left: int) -> int:
-        """Works for a slice; returns what is left of it. None: there is more to do."""
+        """Runs up to `left` units of work. Returns what is left of them; 0 or less means that there is more
+        to do."""
         while left > 0:
             try:
                 left -= next(work.steps)
@@ -139,4 +143,4 @@ class Slices:
 
 
 def _done(response: object) -> None:
-    """Nothing waits for it."""
+    """Ignores the result of background work."""
