@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+from penstock.kernels.log.message_block import MessageBlock
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol.api import ConsumerConfig
 from penstock.store import blocks, recovery
@@ -70,10 +71,25 @@ def room_made_in_any_order(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(blocks.BlockFiles, "_free_space", any_order)
 
 
+def rewrite_forgotten_while_written(patch: pytest.MonkeyPatch) -> None:
+    """Making room forgets a rewritten block that left the log, though work in the background writes it."""
+    next_rewrite = blocks.BlockFiles._next_rewrite
+
+    def idle(files: blocks.BlockFiles, log: StreamLog) -> MessageBlock | None:
+        busy, files._busy_number = files._busy_number, 0
+        try:
+            return next_rewrite(files, log)
+        finally:
+            files._busy_number = busy
+
+    patch.setattr(blocks.BlockFiles, "_next_rewrite", idle)
+
+
 RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (first_messages_of_other_filters, "delivered", 93000392),
     (tail_cut_in_two_steps, "sequence", 93000225),
     (removals_before_what_they_rest_on, "prefix", 194),
     (index_of_a_file_with_a_hole_given_up, "acked means kept", 96011370),
     (room_made_in_any_order, "no resurrection", 96006911),
+    (rewrite_forgotten_while_written, "IndexError", 98001302),
 ]

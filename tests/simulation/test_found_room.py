@@ -13,6 +13,8 @@ from penstock.testing.sim.sim_disk import SimDisk
 from penstock.testing.sim.sim_executor import SimExecutor
 from tests.support.simdisks import FailingDisk
 
+MESSAGES = Path("/store/jetstream/%24G/streams/S/msgs")
+
 
 @pytest.mark.parametrize("done", range(6))
 def test_a_removed_message_does_not_come_back_when_a_purge_of_a_full_disk_dies(done: int) -> None:
@@ -57,7 +59,32 @@ def test_the_last_sequence_stays_when_a_purge_of_a_full_disk_overtakes_a_sync() 
     disk.room = 0
     with pytest.raises(StoreWriteError):
         stream.write()
-    disk.sync_directory(Path("/store/jetstream/%24G/streams/S/msgs"))  # removed files are, as it happens
+    disk.sync_directory(MESSAGES)  # removed files are, as it happens
     disk.lose_power(all_of_it=True)
     log = FileStore("/store", disk=disk, block_size=300).account("$G").open_stream("S").log
     assert log.last_seq >= 6
+
+
+def test_a_block_may_leave_the_log_while_it_is_rewritten_and_nothing_can_be_written() -> None:
+    disk, background = SimDisk(Random(1)), SimExecutor()
+    store = FileStore("/store", disk=disk, block_size=600, executor=background)
+    stream = store.account("$G").create_stream("S", b"{}", "file")
+    for number in range(1, 13):
+        stream.log.append(b"S.%d" % number, b"", b"." * 100, number)
+    stream.write()
+    background.drain()
+    for seq in (1, 2, 3):
+        stream.log.remove(seq)
+    stream.write()  # the first block is rewritten in the background
+    stream.log.purge()
+    disk.room = 0
+    with pytest.raises(StoreWriteError):
+        stream.write()
+    disk.room = None
+    background.drain()
+    stream.write()
+    background.drain()
+    assert [name for name in disk.names(MESSAGES) if name.endswith(".blk")] == ["4.blk"]
+    disk.restart()
+    log = FileStore("/store", disk=disk, block_size=600).account("$G").open_stream("S").log
+    assert (log.messages, log.last_seq) == (0, 12)

@@ -382,10 +382,15 @@ class BlockFiles:
 
     def _next_rewrite(self, log: StreamLog) -> MessageBlock | None:
         """Returns the first rewritten block that is still in the log; schedules the files of the others for
-        removal. Keeps the order: what one rewrite omits may depend on the previous rewrite being on disk."""
+        removal. Keeps the order: what one rewrite omits may depend on the previous rewrite being on disk. A
+        block that is being written stays first until the write ends: only then may what it replaces go."""
         while self._rewrites:
             made, gone = self._rewrites[0]
-            if made is not None and made.replaces and made in log.block_list():
+            if (
+                made is not None
+                and made.replaces
+                and (made.number == self._busy_number or made in log.block_list())
+            ):
                 return made
             del self._rewrites[0]
             if made is not None and made.replaces and self._rewrites:
