@@ -126,5 +126,5 @@ def test_an_erasure_in_a_block_that_can_not_be_read_is_told_and_the_stream_goes_
     stream.write()
     stream.log.append(b"s", b"", b"6", 6)
     stream.write()
-    assert "what was to be erased in it may be there still" in caplog.text
+    assert "securely removed records may still be in it" in caplog.text
     assert stream.log.messages == 5
