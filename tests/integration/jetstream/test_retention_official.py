@@ -23,6 +23,8 @@ pytestmark = [
     pytest.mark.feature("stream.work-queue", "stream.interest", "stream.limits-always"),
     pytest.mark.official,
     pytest.mark.skipif(find_official_server() is None, reason="no official nats-server"),
+    # As conftest.py does for tests of the official server alone: it may miss the 80 ms a pull is listened to.
+    pytest.mark.flaky(reruns=1),
 ]
 
 SETTLED_S = 0.06  # the official server applies acks when it comes to them
