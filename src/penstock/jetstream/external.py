@@ -75,7 +75,7 @@ class ReaderState(Enum):
 
 
 class ExternalReader:
-    """Of one inflow. look: asks its owner to call read() in the next tick."""
+    """Of one source. look: asks its owner to call read() in the next tick."""
 
     def __init__(
         self,

@@ -51,8 +51,8 @@ def make(
     start_seq: int,
     now: int,
 ) -> ConsumerReplica:
-    """The consumer of an inflow, found or made. start_seq: the first sequence it is about, so that what the
-    inflow never takes stays in a work queue. Raises StoreError when it can't be kept."""
+    """The consumer of a source, found or made. start_seq: the first sequence it is about, so that what the
+    source never takes stays in a work queue. Raises StoreError when it can't be kept."""
     name = consumer_name(engine, stream, source_state)
     filters = [one.decode() for one in source_state.filters]
     present = _present(engine, origin, stream, source_state)
@@ -130,7 +130,7 @@ def retire_orphans(engine: JetStreamEngine) -> None:
 
 
 def settle(consumer: ConsumerReplica, source_state: SourceState, now: int) -> None:
-    """The inflow's stream has written everything up to its position."""
+    """The source's stream has written everything up to its position."""
     upto_seq = min(source_state.seq, consumer.stream.log.last_seq)
     if upto_seq <= consumer.state.delivered_stream:
         return

@@ -1,9 +1,9 @@
 """Who reads the origins of an account's mirrors and sources, and when.
 
-A reader belongs to one inflow of one stream. Origins in reach by imports only, and those for which a durable
+A reader belongs to one source of one stream. Origins in reach by imports only, and those for which a durable
 consumer is named, are read by the consumer protocol (external.py). That of another stream in the account
 looks at its origin in ticks in which that changed, after what changed was written, copies what is new into
-the inflow's batch and marks its stream, which applies the batch in the next tick, like publishes. So an
+the source's batch and marks its stream, which applies the batch in the next tick, like publishes. So an
 origin's log is read when nothing changes it, a copy never runs ahead of what a crash leaves of the original,
 and a stream that catches up takes turns with everything else.
 
@@ -54,7 +54,7 @@ class Reader(Protocol):
     source_state: SourceState
 
     def read(self, now: int, enough: int) -> int:
-        """Fills the inflow's batch with up to about `enough` bytes; returns how many it holds then."""
+        """Fills the source's batch with up to about `enough` bytes; returns how many it holds then."""
 
     def deadline(self) -> int | None:
         """When (ns) it has something to do without its origin's or stream's changing."""
@@ -166,7 +166,7 @@ class LocalReader:
 
 
 def first_wanted(source_state: SourceState, stream: StreamReplica, origin: StreamReplica) -> int:
-    """The origin's sequence that an inflow begins or goes on with."""
+    """The origin's sequence that a source begins or goes on with."""
     source, first = source_state.source, max(origin.log.first_seq, 1)
     if source_state.seq:
         return max(source_state.seq + 1, first)
@@ -181,7 +181,7 @@ def first_wanted(source_state: SourceState, stream: StreamReplica, origin: Strea
 
 
 def first_ever(source_state: SourceState, origin: StreamReplica) -> int:
-    """The origin's sequence that an inflow began with, as far as its configuration says."""
+    """The origin's sequence that a source began with, as far as its configuration says."""
     since = start_ns(source_state.source)
     return origin.log.seq_at_time(since) if since else max(source_state.source.opt_start_seq, 1)
 

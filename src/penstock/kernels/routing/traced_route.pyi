@@ -43,7 +43,7 @@ class TracedRoute:
         """Routes one message; returns how many took it, or would have."""
 
 def refused_part(ingress: Ingress, subject: bytes, reply: bytes) -> bytes:
-    """Which part of a publish the inlet refuses, with its -ERR: the subject, the reply, or none (b"")."""
+    """Which part of a publish the ingress refuses, with its -ERR: the subject, the reply, or none (b"")."""
 
 def nobody_took(ingress: Ingress, subject: bytes, reply: bytes) -> None:
     """Answers a request that nobody took, as far as the connection wants to know."""

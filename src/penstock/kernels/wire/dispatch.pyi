@@ -39,13 +39,13 @@ class ClientSink(Sink):
 
     echo -- does it get its own publishes? (CONNECT echo; default True)
     headers -- does the client take HMSG? Otherwise the header block is stripped. (default False)
-    closed -- nothing is delivered any more, and Inlet.process() stops.
+    closed -- nothing is delivered any more, and Ingress.process() stops.
     owner -- has on_auto_unsubscribe(sub), called when a subscription reached its maximum (sub.closed is
     set by then; the owner removes it from the index).
     guard -- keeps messages from this receiver; None = nothing does.
     tracer -- is called for its publishes and for what is delivered to it; None (the default) = no calls.
     brief, detail -- what services in other accounts are told of it; None = not made yet.
-    stall_threshold -- bytes waiting in `out` above which a publisher's Inlet.fed_slow is set.
+    stall_threshold -- bytes waiting in `out` above which a publisher's Ingress.fed_slow is set.
     pending_max -- bytes that may wait in `out`, 0 (the default) for no bound; what goes above it closes the
     sink and sets overflowed: the owner ends the connection.
     socket -- descriptor of a socket that `out` may go straight to, -1 (the default) = owner.flush() sends it.
