@@ -130,7 +130,7 @@ def each_message_behind_the_end_answered(patch: pytest.MonkeyPatch) -> None:
 
 def letter_stored_twice(patch: pytest.MonkeyPatch) -> None:
     """After a crash a dead letter is published without looking whether it was stored before."""
-    patch.setattr(DeadLetters, "_drop_stored", lambda letters, now: letters._doubtful.clear() or 0)
+    patch.setattr(DeadLetters, "_drop_stored", lambda letters, now: letters._indeterminate.clear() or 0)
 
 
 class EachTime(dict[int, int]):

@@ -175,9 +175,9 @@ def test_a_client_can_not_pretend_that_a_letter_was_stored() -> None:
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"metadata": {"penstock.dead_letter": "dead..x"}}, "is no subject to store to"),
-        ({"metadata": {"penstock.dead_letter": "dead.*"}}, "is no subject to store to"),
-        ({"metadata": {"penstock.dead_letter": "s.dead"}}, "would be delivered by this very consumer"),
+        ({"metadata": {"penstock.dead_letter": "dead..x"}}, "is not a valid subject to publish to"),
+        ({"metadata": {"penstock.dead_letter": "dead.*"}}, "is not a valid subject to publish to"),
+        ({"metadata": {"penstock.dead_letter": "s.dead"}}, "would be delivered by this consumer"),
         ({"metadata": {"penstock.dead_letter": "nobody.takes"}}, "create that stream first"),
         ({"ack_policy": "all"}, "needs ack policy explicit"),
     ],

@@ -162,8 +162,8 @@ def test_whatever_happens_keys_are_in_order_and_everything_arrives(seed: int) ->
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"metadata": {"penstock.key_token": "0"}}, "is no place of a subject token"),
-        ({"metadata": {"penstock.key_token": "two"}}, "is no place of a subject token"),
+        ({"metadata": {"penstock.key_token": "0"}}, "is not the position of a subject token"),
+        ({"metadata": {"penstock.key_token": "two"}}, "is not the position of a subject token"),
         ({"ack_policy": "none"}, "needs ack policy explicit"),
     ],
 )

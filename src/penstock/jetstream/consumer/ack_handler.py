@@ -1,8 +1,7 @@
-"""Applying what comes back from the receivers: acks, NAKs, progress, terms, and acks that ask for the next
-message.
+"""Applies acks, NAKs, progress, terms, and acks that request the next message.
 
-Plain acks are applied by the kernel; the others come here one by one, in their place among the plain ones.
-Confirmations (for acks with a reply subject) wait until the journal is written.
+The kernel applies plain acks; the others are applied here one by one, in their order among the plain ones.
+Confirmations (of acks with a reply subject) wait until the journal is written.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class AckHandler:
-    """The acks of one consumer."""
+    """Applies the acks of one consumer."""
 
     def __init__(self, consumer: ConsumerReplica) -> None:
         self._consumer = consumer
         self._confirmations: list[bytes] = []
-        self._acked_by_flow = (0, 0)  # stream and consumer sequence of the last answer to flow control
+        self._acked_by_flow = (0, 0)  # (stream, consumer) sequences of the last flow control response
 
     def apply(self, now: int) -> bool:
-        """Applies everything that was gathered; was there anything?"""
+        """Applies all collected acks. Returns whether there were any."""
         consumer = self._consumer
         queue, state = consumer.acks, consumer.state
         special = queue.take_special()
@@ -42,7 +41,8 @@ class AckHandler:
             settled += self._apply_one(stream_seq, consumer_seq, deliveries, body, reply, now)
         settled += queue.apply(state)
         acked, self._acked_by_flow = self._acked_by_flow, (0, 0)
-        if acked[1] > state.ack_floor_consumer:  # as there: one without a delivery behind it acks nothing
+        # as on the official server, one without a delivery since acks nothing
+        if acked[1] > state.ack_floor_consumer:
             settled += state.acked(*acked)
         settled += consumer.dead_letters.apply(now)
         if settled:
@@ -52,8 +52,8 @@ class AckHandler:
         return is_used
 
     def on_flow_reply(self, header: bytes) -> None:
-        """An answer to flow control says in its header what its sender has stored; one without acks nothing,
-        and its sender goes on receiving."""
+        """Records a flow control response, whose header names the last sequences that the receiver has
+        stored. A response without them acks nothing, and delivery continues."""
         stored, delivered = (
             natural(headers.value_of(header, name) or b"") if header else None
             for name in (headers.LAST_STREAM, headers.LAST_CONSUMER)
@@ -63,11 +63,11 @@ class AckHandler:
 
     @property
     def to_confirm(self) -> bool:
-        """Does anybody wait for a confirmation?"""
+        """Whether confirmations wait for the journal."""
         return bool(self._confirmations)
 
     def confirm(self) -> None:
-        """Tells those who asked that their acks are kept."""
+        """Publishes the confirmations."""
         if self._confirmations:
             confirmations, self._confirmations = self._confirmations, []
             for reply in confirmations:
@@ -76,17 +76,17 @@ class AckHandler:
     def _apply_one(
         self, stream_seq: int, consumer_seq: int, deliveries: int, body: bytes, reply: bytes, now: int
     ) -> int:
-        """Returns how many messages stopped being pending."""
+        """Applies one ack that is not plain. Returns by how many the pending count fell."""
         consumer = self._consumer
         ack = parse_body(body)
         settled = 0
         confirmed = True
         if ack is None:
-            # Not an ack, but a request for an answer gets one, as from the official server.
+            # Not an ack. As on the official server, it gets a response all the same.
             confirmed = stream_seq > 0
         elif ack.kind is AckKind.ACK:
             settled = self._sampled(stream_seq, consumer_seq)
-            # An ack of what was never delivered is not answered.
+            # An ack of a message that was never delivered gets no response.
             confirmed = stream_seq <= consumer.state.delivered_stream
         elif ack.kind is AckKind.NEXT:
             settled = self._sampled(stream_seq, consumer_seq)
@@ -104,7 +104,7 @@ class AckHandler:
         return settled
 
     def _sampled(self, stream_seq: int, consumer_seq: int) -> int:
-        """Settles by an ack, which may make a metric; a termination makes none."""
+        """Acks a message, and samples it for a metric. (Terminations make no metric.)"""
         if self._consumer.config.ack_policy is not AckPolicy.NONE:
             self._consumer.acks.sample(self._consumer.state, stream_seq)
         return self._settle(stream_seq, consumer_seq)
@@ -117,7 +117,7 @@ class AckHandler:
     def _terminate(self, stream_seq: int, consumer_seq: int, deliveries: int, reason: str) -> int:
         consumer = self._consumer
         if consumer.dead_letters.is_due(stream_seq):
-            return 0  # somebody else, to whom it was delivered as well, was first
+            return 0  # another receiver of the same message terminated it first
         if consumer.dead_letters.wanted and consumer.state.give_up(stream_seq):
             consumer.dead_letters.add(stream_seq, DeadLetter(deliveries, TERMINATED, reason, consumer_seq))
             return 0
@@ -126,10 +126,10 @@ class AckHandler:
         return settled
 
     def _sample_percent(self) -> int:
-        """How many of a hundred acks make a metric now: none where nobody listens."""
+        """How many of 100 acks make a metric; 0 without a subscriber."""
         consumer = self._consumer
         if consumer.config.ack_policy is AckPolicy.ALL:
-            return 0  # as on the official server: an ack for many messages has no time of its own
+            return 0  # as on the official server: one ack for many messages has no ack time
         percent = rules.sample_percent(consumer.config)
         metrics = consumer.engine.advisories
         return percent if percent and metrics.metric_wanted(consumer.ack_metric) else 0

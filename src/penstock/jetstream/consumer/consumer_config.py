@@ -1,10 +1,9 @@
-"""Consumer configurations: defaults, bounds, what an update may change, and the error that refuses the rest.
+"""Consumer configurations: defaults, bounds, and rules for updates.
 
-`checked` turns a request into the configuration a consumer runs on; `updated` holds such a one against
-the present one. Neither looks at what the stream holds. Codes and texts are the official server's
-(behaviour of v2.15).
+`checked` turns a request into a complete configuration; `check_update` compares it with the present one.
+Neither depends on the messages in the stream. Codes and texts are those of the official server (v2.15).
 
-Configurations of features this server does not have are refused, never accepted and ignored.
+Configurations of unsupported features are rejected, never accepted and ignored.
 """
 
 from __future__ import annotations
@@ -47,36 +46,36 @@ from penstock.protocol.durations import (
 from penstock.protocol.numbers import natural
 
 ACK_WAIT_NS = 30 * NS_PER_S
-FLOW_HEARTBEAT_NS = NS_PER_S  # of ack policy flow_control
+FLOW_HEARTBEAT_NS = NS_PER_S  # required by ack policy flow_control
 MAX_ACK_PENDING = 1000
 MAX_WAITING = 512
-INACTIVE_THRESHOLD_NS = 5 * NS_PER_S  # of consumers without a durable name that named none
+INACTIVE_THRESHOLD_NS = 5 * NS_PER_S  # default for consumers without a durable name
 HEARTBEAT_MIN_NS = 100 * NS_PER_MS
 EXPIRES_MIN_NS = NS_PER_MS
 INT64_MAX = 2**63 - 1
 
-PINNED_TIMEOUT_NS = 120 * NS_PER_S  # without a request, until who is pinned loses the pin
+PINNED_TIMEOUT_NS = 120 * NS_PER_S  # default time without a request after which a pin ends
 KEY_TOKEN = "penstock.key_token"  # consumer metadata: key-shared delivery
 KEY_TOKEN_MAX = 255
 GROUP_NAME = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 
-_TIMED_POLICIES = (AckPolicy.EXPLICIT, AckPolicy.ALL)  # what is not acked in time comes again
+_TIMED_POLICIES = (AckPolicy.EXPLICIT, AckPolicy.ALL)  # messages not acked in time are redelivered
 
 _ASSET_NAME = "consumer {what} can not contain '.', '*', '>', '\\', '/'"
 
 
 def refuse(text: str) -> JetStreamApiError:
-    """10012 with a reason."""
+    """Error 10012 with a reason."""
     return codes.CONSUMER_CREATE.exception(err=text)
 
 
 def name_in_use() -> JetStreamApiError:
-    """10013: the deliver subject of a consumer can't move while somebody listens there."""
+    """Error 10013: the deliver subject of a consumer with subscribers cannot change."""
     return codes.CONSUMER_NAME_EXIST.exception()
 
 
 def filters_of(config: ConsumerConfig) -> list[str]:
-    """The subjects it takes; empty for all."""
+    """The filter subjects; empty for all."""
     return [config.filter_subject] if config.filter_subject else list(config.filter_subjects)
 
 
@@ -87,10 +86,9 @@ def is_push(config: ConsumerConfig) -> bool:
 def checked(
     request: ConsumerConfig, stream: StreamConfig, engine: EngineConfig, *, pedantic: bool = False
 ) -> ConsumerConfig:
-    """The configuration a request asks for on `stream`, defaults filled in.
+    """The configuration that a request asks for on `stream`, with defaults filled in.
 
-    Raises JetStreamApiError with the official server's code for what is wrong, 10012 for features this server
-    does not have.
+    Raises JetStreamApiError with the official server's codes, and 10012 for unsupported features.
     """
     config = _with_defaults(request, stream, engine, pedantic=pedantic)
     _check_names(config)
@@ -112,7 +110,7 @@ def checked(
 
 
 def check_update(present: ConsumerConfig, config: ConsumerConfig) -> None:
-    """Refuses with 10012 what may not change, with 10116 a backoff longer than max_deliver."""
+    """Rejects changes of immutable fields (10012), and a backoff longer than max_deliver (10116)."""
     fixed = (
         ("deliver_policy", "deliver policy can not be updated"),
         ("mem_storage", "storage type can not be updated"),
@@ -138,37 +136,37 @@ def check_update(present: ConsumerConfig, config: ConsumerConfig) -> None:
 
 
 def same(one: ConsumerConfig, other: ConsumerConfig) -> bool:
-    """Do both configure the same consumer? The server's own metadata aside."""
+    """Whether both configure the same consumer, apart from the server's own metadata."""
     return structs.replace(one, metadata=_own(one)) == structs.replace(other, metadata=_own(other))
 
 
 def with_versions(config: ConsumerConfig, engine: EngineConfig) -> ConsumerConfig:
-    """The configuration as responses show it: with the server's version and API level in its metadata."""
+    """The configuration as responses show it, with the server's version and API level in its metadata."""
     metadata = config.metadata | {LEVEL_KEY: str(engine.api_level), VERSION_KEY: engine.version}
     return structs.replace(config, metadata=dict(sorted(metadata.items())))
 
 
 def ack_waits_ns(config: ConsumerConfig) -> list[int]:
-    """How long a delivery may stay unacked, by number of deliveries; empty when nothing comes again."""
+    """Ack wait by number of deliveries; empty without redelivery."""
     if config.ack_policy not in _TIMED_POLICIES:
         return []
     return list(config.backoff) or [config.ack_wait]
 
 
 def sample_percent(config: ConsumerConfig) -> int:
-    """Of how many in a hundred acks a metric is made."""
-    if not config.sample_freq:  # asked for each batch of acks
+    """How many of 100 acks make a metric."""
+    if not config.sample_freq:  # called for each batch of acks
         return 0
     return min(natural(config.sample_freq.removesuffix("%")) or 0, 100)
 
 
 def key_token(config: ConsumerConfig) -> int:
-    """Key-shared delivery: which token of the subject is the key, from 1; 0 without."""
+    """Key-shared delivery: the position of the key's token in the subject, from 1; 0 without."""
     return natural(config.metadata.get(KEY_TOKEN, "0")) or 0
 
 
 def inactive_threshold_ns(config: ConsumerConfig) -> int:
-    """How long it may be unused before it is removed; 0: it stays."""
+    """How long the consumer may be unused before it is removed; 0: no limit."""
     if config.inactive_threshold:
         return config.inactive_threshold
     return 0 if config.durable_name else INACTIVE_THRESHOLD_NS
@@ -235,17 +233,18 @@ def _with_defaults(
 
 
 def _check_limits_named(config: ConsumerConfig, stream: StreamConfig) -> None:
-    """What the stream limits must be said by a pedantic request. Raises JetStreamApiError 10157."""
+    """A pedantic request must name the values that the stream limits. Raises JetStreamApiError 10157."""
     for name in ("max_ack_pending", "inactive_threshold"):
         if getattr(stream.consumer_limits, name) > 0 and getattr(config, name) == 0:
             raise codes.PEDANTIC.exception(err=f"{name} must be set if it's configured in stream limits")
 
 
 def is_left_to_default(config: ConsumerConfig, stream: StreamConfig) -> bool:
-    """Does a configuration leave its inactive threshold to the server?
+    """Whether the configuration leaves its inactive threshold to the server.
 
-    The official server compares what was asked for with what it keeps, and only the latter has the default:
-    creating such a consumer again is refused, where clients rely on it to find out that a name is taken.
+    The official server compares the request with the stored configuration, and only the latter has the
+    default. So creating such a consumer twice is rejected, which clients rely on to find out that a name is
+    taken.
     """
     return not (config.durable_name or config.inactive_threshold or stream.consumer_limits.inactive_threshold)
 
@@ -286,7 +285,7 @@ def _check_waits(config: ConsumerConfig) -> None:
 
 
 def _check_flow_policy(config: ConsumerConfig) -> None:
-    """Answers to flow control are its acks: it needs what asks for them, and nothing that expects others."""
+    """Flow control responses are its acks: requires flow control, and excludes settings about other acks."""
     if not is_push(config):
         raise codes.CONSUMER_ACK_FC_REQUIRES_PUSH.exception()
     if not config.flow_control:
@@ -377,7 +376,7 @@ def _check_start(config: ConsumerConfig) -> None:
     policy = config.deliver_policy
     rule = f"consumer delivery policy is deliver {_POLICY_NAMES[policy]}, but optional "
     if not 0 <= config.opt_start_seq < 2**64:
-        raise codes.CONSUMER_INVALID_POLICY.exception(err="start sequence is no sequence")
+        raise codes.CONSUMER_INVALID_POLICY.exception(err="the start sequence is out of range")
     if policy is DeliverPolicy.BY_START_SEQUENCE:
         if config.opt_start_seq == 0:
             raise codes.CONSUMER_INVALID_POLICY.exception(err=rule + "start sequence is not set")
@@ -431,7 +430,7 @@ def _check_groups(config: ConsumerConfig) -> None:
 
 
 def check_reset(config: ConsumerConfig, seq: int, first_by_time: int) -> None:
-    """Refuses (10204) a reset to stream sequence `seq` where the deliver policy has no place for one.
+    """Rejects (10204) a reset to stream sequence `seq` that the deliver policy does not allow.
 
     first_by_time: the first sequence at or after opt_start_time.
     """
@@ -449,20 +448,20 @@ def check_reset(config: ConsumerConfig, seq: int, first_by_time: int) -> None:
 
 
 def _check_dead_letter(config: ConsumerConfig, stream: StreamConfig) -> None:
-    """The consumer's own stream must not take its dead letters back in for it."""
+    """Rejects a dead letter subject that the consumer itself would deliver, which would be a loop."""
     subject = subject_of(config)
     if not subject:
         return
     what = f"{METADATA_KEY} {subject!r}"
     if not subjects.is_valid_subject(subject):
-        raise refuse(f"{what} is no subject to store to")
+        raise refuse(f"{what} is not a valid subject to publish to")
     if config.ack_policy is not AckPolicy.EXPLICIT:
         raise refuse(f"{what} needs ack policy explicit")
     filters = filters_of(config) or [">"]
     if any(subjects.matches(one, subject) for one in stream.subjects) and any(
         subjects.matches(one, subject) for one in filters
     ):
-        raise refuse(f"{what} would be delivered by this very consumer: name a subject of another stream")
+        raise refuse(f"{what} would be delivered by this consumer: name a subject of another stream")
 
 
 def _check_key_token(config: ConsumerConfig) -> None:
@@ -470,7 +469,7 @@ def _check_key_token(config: ConsumerConfig) -> None:
     if text is None:
         return
     if not 1 <= (natural(text) or 0) <= KEY_TOKEN_MAX:
-        raise refuse(f"{KEY_TOKEN} {text!r} is no place of a subject token: 1 to {KEY_TOKEN_MAX}")
+        raise refuse(f"{KEY_TOKEN} {text!r} is not the position of a subject token: 1 to {KEY_TOKEN_MAX}")
     if config.ack_policy is not AckPolicy.EXPLICIT:
         raise refuse(f"{KEY_TOKEN} needs ack policy explicit: the next message of a key waits for the ack")
 
@@ -485,7 +484,7 @@ def start_ns(config: ConsumerConfig) -> int:
 
 
 def pause_until_ns(config: ConsumerConfig) -> int:
-    """When it goes on, ns; 0 when it isn't paused. (May be over.)"""
+    """When the pause ends, in ns, possibly in the past; 0 when the consumer is not paused."""
     return parse_time_or_zero(config.pause_until)
 
 

@@ -1,17 +1,19 @@
-"""One consumer: a state machine over its stream's log.
+"""A consumer: a state machine over its stream's log.
 
-What changes it: acks (gathered by the wiring's AckSink, applied once a tick), pull requests, time, and
-its own deliveries. The engine drives it: `apply`, `write`, `confirm`, `deliver`, and `on_time` when
-`next_deadline` has come.
+Inputs are acks (collected by the stream's AckSink and applied once per tick), pull requests, time, and the
+consumer's own deliveries. The engine calls `apply`, `write`, `confirm` and `deliver` in each tick that
+concerns the consumer, and `on_time` when `next_deadline` has passed.
 
 Ordering contracts:
-- an ack is confirmed (`confirm`) only after `write`, when what it changed is with the operating system;
-- what was delivered is written in the same tick, after it was delivered: a crash in between repeats it;
-- redeliveries leave before new messages; requests and advisories are answered in the tick they arise in.
+- An ack is confirmed (`confirm`) only after `write` handed its effects to the operating system.
+- Deliveries are written in the same tick, after they were sent: a crash in between repeats them, but loses
+  none.
+- Redeliveries are sent before new messages. Requests and advisories are answered in the tick in which they
+  arise.
 
-Invariant: whoever may be able to go on is either active in this tick, waits for news of the stream
-(`consumer_subscriptions.wait`) or for a slow receiver to take what it was sent (`when_drained`, so that it
-can't fill memory), or has a deadline.
+Invariant: a consumer that may be able to continue is active in this tick, or waits for new messages
+(`ConsumerSubscriptions.wait`) or for a slow receiver to drain (`when_drained`, so that it cannot fill
+memory), or has a deadline.
 """
 
 from __future__ import annotations
@@ -75,12 +77,12 @@ if TYPE_CHECKING:
 
 UINT32_MAX = 2**32 - 1
 
-# Ends of a run that only acks bring on.
+# A run that ended for one of these reasons continues only after acks.
 _FULL = (RunEnd.RUN_ACKS_FULL, RunEnd.RUN_KEYS_FULL)
 
 
 class ConsumerReplica:
-    """A consumer of `stream`. Make one by `create` or `recover`."""
+    """A consumer of `stream`. Constructed by `create` or `recover`."""
 
     def __init__(
         self,
@@ -99,20 +101,20 @@ class ConsumerReplica:
         self.config = config
         self.created = meta.created
         self.closed = False
-        self._stands_still = False  # closed, and end() was not called yet
+        self._stands_still = False  # closed, and end() has yet to follow
         self.turn = 0
         self._share = 0
         self.ack_metric = f"CONSUMER.ACK.{stream.name}.{self.name}"
-        self.delivered_at = 0  # ns of the last delivery and the last ack; 0 before the first
+        self.delivered_at = 0  # time of the last delivery and the last ack in ns; 0 before the first
         self.acked_at = 0
         self._first_seq = 0
-        self._removals = -1  # what is pending was not held against what the stream has yet
-        self._acks_full = False  # max_ack_pending stopped the last delivery
+        self._removals = -1  # the log's removal counter at the last _drop_missing()
+        self._acks_full = False  # the last delivery stopped at max_ack_pending
         self._used_at = now
-        self._floor_held: tuple[int, int] | None = None  # what infos show; None: the floor as it is
+        self._floor_held: tuple[int, int] | None = None  # the floor that infos show; None: the real one
         self._paused = rules.pause_until_ns(config) > now
         acks_by_flow = config.ack_policy is AckPolicy.FLOW_CONTROL
-        # Does it deliver nothing itself, because a mirror or source tells it what was taken?
+        # A driven consumer delivers nothing itself: a mirror or source reports what it has read.
         self.is_driven = acks_by_flow if meta.driven is None else meta.driven
         policy = KernelPolicy.ACK_NONE if self.is_driven else KERNEL_POLICY[config.ack_policy]
         self.state = AckState(policy, meta.start_seq)
@@ -156,7 +158,7 @@ class ConsumerReplica:
             raise
 
     def _join(self, filters: list[bytes]) -> None:
-        """From now on acks and news of the stream reach it, and the stream keeps what it needs."""
+        """Registers for acks and new messages, and makes the stream retain the messages that it needs."""
         self._wiring().add(self)
         if any(has_wildcard(one) for one in filters):
             self.engine.indexing.add(self.stream)
@@ -174,9 +176,9 @@ class ConsumerReplica:
         *,
         driven: bool = False,
     ) -> ConsumerReplica:
-        """A new consumer of a checked configuration; driven: see ConsumerMeta.
+        """Creates a consumer with a checked configuration. driven: see ConsumerMeta.
 
-        Raises StoreError when it can't be kept.
+        Raises StoreError when it cannot be stored.
         """
         one_per_subject = stream.config.max_msgs_per_subject == 1
         start = start_of(config, stream.log, one_per_subject=one_per_subject)
@@ -185,7 +187,7 @@ class ConsumerReplica:
         try:
             return cls(engine, stream, meta, store, now)
         except Exception:
-            # A restart must not meet what can't be opened.
+            # Do not leave files that a restart cannot open.
             faults.contain(store.delete, partial(engine.containment.consumer_still_kept, stream, name))
             raise
 
@@ -193,7 +195,7 @@ class ConsumerReplica:
     def recover(
         cls, engine: JetStreamEngine, stream: StreamReplica, store: ConsumerStore, now: int
     ) -> ConsumerReplica:
-        """The consumer a store holds. Raises StoreCorruptError when its state can't be read."""
+        """Opens the consumer in `store`. Raises StoreCorruptError when its state cannot be read."""
         try:
             meta = msgspec.json.decode(store.meta, type=ConsumerMeta)
             consumer = cls(engine, stream, meta, store, now)
@@ -209,7 +211,7 @@ class ConsumerReplica:
 
     @property
     def since(self) -> int:
-        """The first stream sequence of which its position says that it was delivered."""
+        """The first stream sequence that the consumer's position covers."""
         return self.meta.since or self.meta.start_seq
 
     def _wiring(self) -> ConsumerSubscriptions:
@@ -243,7 +245,7 @@ class ConsumerReplica:
     # --- the tick ------------------------------------------------------------------------------
 
     def apply(self, now: int) -> None:
-        """Applies the acks that came since the last time."""
+        """Applies the acks that arrived since the last call."""
         self.acks.clean()
         if self.closed:
             return
@@ -251,25 +253,25 @@ class ConsumerReplica:
             self._used_at = now
 
     def acked(self, now: int) -> None:
-        """An ack settled messages."""
+        """Records that acks removed messages from the pending ones."""
         self.acked_at = now
         self._floor_held = None
 
     def write(self) -> None:
-        """Hands what changed to the operating system; with sync_always what is to be confirmed also to the
-        disk. Raises StoreWriteError."""
+        """Hands changes to the operating system. With sync_always, syncs them if confirmations depend on
+        them. Raises StoreWriteError."""
         if not self.closed:
-            rests_on_it = self._acks.to_confirm or self.dead_letters.has_unkept
-            self._recorder.write(sync=self.engine.config.sync_always and rests_on_it)
-            self.dead_letters.kept()
+            is_needed = self._acks.to_confirm or self.dead_letters.has_unwritten
+            self._recorder.write(sync=self.engine.config.sync_always and is_needed)
+            self.dead_letters.written()
 
     def confirm(self) -> None:
-        """Answers the acks that asked for it. Only after `write`, and not while that fails."""
-        if not self._recorder.is_behind and not self.closed:  # (then they were not written)
+        """Sends the requested ack confirmations. Call only after `write`; does nothing while writes fail."""
+        if not self._recorder.is_behind and not self.closed:  # else they were not written
             self._acks.confirm()
 
     def deliver(self, now: int, share: int) -> None:
-        """Sends what may be sent now, `share` messages at most: others get their turn, and its journal is
+        """Sends pending messages, at most `share`, so that other consumers get their turn and the journal is
         written."""
         if self.closed or self.is_driven:
             return
@@ -313,7 +315,8 @@ class ConsumerReplica:
         self._await_change(push)
 
     def _await_change(self, push: PushDelivery) -> None:
-        """The next subscription that may begin or end its interest makes it look again."""
+        """Registers for the next subscription change that may start or end the interest in the deliver
+        subject."""
         interest = self.engine.interest
         wait = interest.await_silence if push.is_active else interest.await_listener
         wait(self, push.target.subject, self.acks.mark)
@@ -323,7 +326,7 @@ class ConsumerReplica:
         floor = self._floor
         end = self.pump.run(targets, now, share)
         if not share:
-            end = RunEnd.RUN_EMPTY  # the engine comes back when the stream is written again
+            end = RunEnd.RUN_EMPTY  # the engine calls again when the stream can be written
         if end in _FULL and self._removals != self.stream.log.removals:
             self._drop_missing()
             self.engine.tick.touch_consumer(self)
@@ -342,19 +345,20 @@ class ConsumerReplica:
         return end
 
     def _on_drained(self) -> None:
-        """A receiver that had too much unsent can take more."""
+        """Continues after a congested receiver has drained."""
         if not self.closed:
             self.engine.tick.touch_consumer(self)
 
     def _drop_removed(self) -> None:
-        """Pending messages that left the front of the stream will never be acked."""
+        """Drops pending messages below the stream's first sequence: they can no longer be acked."""
         first = self.stream.log.first_seq
         if first != self._first_seq:
             self._first_seq = first
             self.state.drop_below(first)
 
     def _drop_missing(self) -> None:
-        """The same for those which left anywhere. Looks at each pending one: only where the count matters."""
+        """Drops all pending messages that are no longer in the stream. Checks each one, so it runs only where
+        the exact count matters."""
         self._drop_removed()
         removals = self.stream.log.removals
         if removals != self._removals:
@@ -362,7 +366,7 @@ class ConsumerReplica:
             self.pump.drop_missing()
 
     def purged(self) -> None:
-        """Messages were purged: what is gone counts as delivered and acked."""
+        """Counts purged messages as delivered and acked."""
         self._floor_held = None
         self._drop_missing()
         self.state.skip(self.stream.log.first_seq - 1)
@@ -377,21 +381,21 @@ class ConsumerReplica:
     # --- time ----------------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
-        """When (ns) `on_time` has something to do; None when never."""
+        """When `on_time` is due next (ns), or None."""
         if self.closed:
             return None
         pull = self.pull.next_deadline() if self.pull is not None else None
         push = self.push.next_deadline() if self.push is not None else None
         pause = rules.pause_until_ns(self.config) if self._paused else None
-        paced = self.pump.wait_until or None  # replay policy original, rate limit
+        paced = self.pump.wait_until or None  # replay policy original, or a rate limit
         pinned = self.pinning.next_deadline()
         more = (paced, pinned, self.dead_letters.next_deadline(), self._inactive_at())
         deadlines = (self.redelivery.next_deadline(), pull, push, pause, *more)
         return min((due for due in deadlines if due is not None), default=None)
 
     def on_time(self, now: int) -> None:
-        """Redeliveries, expiries, heartbeats, and the end of a consumer nobody uses. The engine delivers
-        next."""
+        """Handles redeliveries, expired requests, heartbeats and the inactive threshold. The engine calls
+        deliver() next."""
         if self.closed:
             return
         self._check_pause(now)
@@ -406,7 +410,8 @@ class ConsumerReplica:
             due = self.pull.next_deadline()
             if due is not None and due <= now:
                 if self._acks_full:
-                    # As the official server: no_wait does not wait for acks beyond its first timer.
+                    # Matches the official server: no_wait requests do not wait for acks beyond their first
+                    # timer.
                     self.pull.sweep(now)
                     self.pull.at_end_of_stream(now)
                 self.pull.on_time(now, state.delivered_consumer, state.delivered_stream)
@@ -417,14 +422,14 @@ class ConsumerReplica:
             self._expire(now)
 
     def _check_pause(self, now: int) -> None:
-        """Enters or leaves the pause, and tells those who listen for it."""
+        """Enters or leaves the pause, and publishes an advisory about the change."""
         paused = rules.pause_until_ns(self.config) > now
         if paused != self._paused:
             self._paused = paused
             self._tell_pause()
 
     def tell_created(self) -> None:
-        """Advisories of a new consumer: that it is there, and that it is paused already."""
+        """Publishes the advisories of a new consumer: that it was created, and whether it is paused."""
         self.engine.advisories.consumer_action(self.stream.name, self.name, "create")
         if self._paused:
             self._tell_pause()
@@ -453,7 +458,7 @@ class ConsumerReplica:
         if self.pull.requests:
             self._used_at = now
             return False
-        # A client may work on its messages until their ack waits end; the threshold counts from there.
+        # A client may work on a message until its ack wait ends, so the threshold counts from there.
         unacked = max((ts + self.state.wait_ns(seq) for seq, _, ts, _ in self.state.pending()), default=0)
         if unacked + rules.inactive_threshold_ns(self.config) > now:
             self._used_at = unacked
@@ -463,7 +468,7 @@ class ConsumerReplica:
     # --- requests ------------------------------------------------------------------------------
 
     def request_messages(self, reply: bytes, payload: bytes, now: int) -> None:
-        """A pull request arrived; its answers go to `reply`."""
+        """Handles a pull request; responses go to `reply`."""
         if not reply:
             return
         if self.pull is None:
@@ -480,7 +485,8 @@ class ConsumerReplica:
             self.pinning.on_request(request, now)
             self.pull.add(reply, request, self._messages_pending(request), now)
         except PullRefusedError as refused:
-            # A requester with heartbeats would ask again at once; it is better off waiting for the next beat.
+            # With heartbeats, a rejected client would retry at once. Without a status it waits for the next
+            # heartbeat, which costs less.
             if not (refused.status.text == "Exceeded MaxWaiting" and request.idle_heartbeat):
                 self.send_status(reply, refused.status.block())
             return
@@ -490,7 +496,7 @@ class ConsumerReplica:
         return self.pump.num_pending + self.state.num_queued if request.no_wait else 0
 
     def on_flow_reply(self, subject: bytes, header: bytes) -> None:
-        """The receiver answered a flow control request; what that acks is applied with the tick's acks."""
+        """Handles a flow control response. What it acks is applied with the acks of this tick."""
         if self.push is not None and self.push.on_flow_reply(subject):
             if self.push.acks_by_flow:
                 self._acks.on_flow_reply(header)
@@ -498,8 +504,8 @@ class ConsumerReplica:
             self.engine.tick.touch_consumer(self)
 
     def update(self, config: ConsumerConfig, now: int) -> None:
-        """Runs on another (checked) configuration from now on. Raises JetStreamApiError 10012, 10013, 10116
-        for what may not change, StoreWriteError when it can't be kept."""
+        """Changes to a (checked) configuration. Raises JetStreamApiError 10012, 10013 and 10116 for fields
+        that cannot change, StoreWriteError when the configuration cannot be stored."""
         rules.check_update(self.config, config)
         moved = self.push is not None and config.deliver_subject != self.config.deliver_subject
         is_regrouped = config.deliver_group != self.config.deliver_group
@@ -520,7 +526,7 @@ class ConsumerReplica:
         if other_filters:
             self._wiring().wait(self, False)
             self.pump.set_filters([one.encode() for one in filters])
-            self._start_last_per_subject()  # of what it takes now, as after a restart
+            self._start_last_per_subject()  # with the new filters, as after a restart
             self._wiring().claim(self)
             self._needs_changed()
         self._configure_pump()
@@ -533,10 +539,10 @@ class ConsumerReplica:
         self.engine.tick.touch_consumer(self)
 
     def reset(self, seq: int, now: int) -> int:
-        """Delivers again from stream sequence `seq` on, as if nothing behind it had been delivered; 0: from
-        just above the ack floor. Returns where it goes on.
+        """Restarts delivery at stream sequence `seq`, as if nothing from there on had been delivered; 0:
+        directly above the ack floor. Returns the sequence.
 
-        Raises JetStreamApiError 10204 where the deliver policy doesn't allow it, StoreWriteError.
+        Raises JetStreamApiError 10204 where the deliver policy does not allow it, and StoreWriteError.
         """
         if seq:
             first = self.stream.log.seq_at_time(rules.start_ns(self.config))
@@ -566,7 +572,7 @@ class ConsumerReplica:
                 self.engine.reviews.begin(self.stream)
 
     def info(self, now: int) -> ConsumerInfo:
-        """What the consumer has done and has before it."""
+        """The consumer's info, as `$JS.API.CONSUMER.INFO` returns it."""
         self._drop_missing()
         state = self.state
         if self.pull is not None:
@@ -581,7 +587,7 @@ class ConsumerReplica:
             delivered=_sequence(state.delivered_consumer, state.delivered_stream, self.delivered_at),
             ack_floor=_sequence(*(self._floor_held or self._floor), self.acked_at),
             num_ack_pending=state.num_pending,
-            # With one delivery there are no redeliveries; what is given up is none either.
+            # With max_deliver 1 there are no redeliveries: a message that was given up does not count as one.
             num_redelivered=0 if self.config.max_deliver == 1 else state.num_redelivered,
             num_waiting=len(self.pull) if self.pull is not None else 0,
             num_pending=self.pump.num_pending,
@@ -595,11 +601,11 @@ class ConsumerReplica:
     # --- telling others ------------------------------------------------------------------------
 
     def send_status(self, reply: bytes, block: bytes) -> None:
-        """A status message to whoever waits at `reply`."""
+        """Publishes a status message to `reply`."""
         publish(self.engine.index, reply, b"", block, b"")
 
     def advise(self, event: str, kind: str, **fields: object) -> None:
-        """An advisory about one of its messages."""
+        """Publishes an advisory about a message of this consumer."""
         where = {"stream": self.stream.name, "consumer": self.name}
         suffix = f"CONSUMER.{event}.{self.stream.name}.{self.name}"
         self.engine.advisories.publish(suffix, kind, where | fields)
@@ -610,9 +616,10 @@ class ConsumerReplica:
         return self.state.ack_floor_consumer, self.state.ack_floor_stream
 
     def _give_up(self, given_up: list[tuple[int, int]], floor: tuple[int, int]) -> None:
-        """These reached max_deliver, and are so in the ack state. floor: before that."""
+        """Handles messages that reached max_deliver and are marked so in the ack state. floor: the ack floor
+        before."""
         if not self.dead_letters.wanted:
-            # They were not acked: until the next ack, infos show the earlier floor, as the official ones do.
+            # They were not acked. As on the official server, infos show the earlier floor until the next ack.
             self._floor_held = self._floor_held or floor
         for stream_seq, deliveries in given_up:
             if self.dead_letters.wanted:
@@ -621,15 +628,16 @@ class ConsumerReplica:
                 self.tell_given_up(stream_seq, deliveries)
 
     def settle(self, stream_seq: int) -> int:
-        """A message that was given up is done with; returns how many stopped being pending by it."""
+        """Drops a message that was given up from the ack state; returns by how many the pending count
+        fell."""
         return int(self.state.drop(stream_seq))
 
     def tell_given_up(self, stream_seq: int, deliveries: int) -> None:
-        """The advisory about a message that reached max_deliver."""
+        """Publishes the advisory about a message that reached max_deliver."""
         self.advise("MAX_DELIVERIES", "max_deliver", stream_seq=stream_seq, deliveries=deliveries)
 
     def tell_terminated(self, stream_seq: int, consumer_seq: int, deliveries: int, reason: str) -> None:
-        """The advisory about a +TERM."""
+        """Publishes the advisory about a +TERM."""
         fields: dict[str, object] = {"reason": reason} if reason else {}
         fields |= {"consumer_seq": consumer_seq, "stream_seq": stream_seq, "deliveries": deliveries}
         self.advise("MSG_TERMINATED", "terminated", **fields)
@@ -637,19 +645,20 @@ class ConsumerReplica:
     # --- the end -------------------------------------------------------------------------------
 
     def end_pulls(self) -> None:
-        """The server stops: waiting requests are told, and what is left of them."""
+        """Ends waiting requests when the server stops, with a status that has their remaining messages and
+        bytes."""
         if self.pull is not None:
             self.pull.end_all(SERVER_SHUTDOWN, with_rest=True)
 
     def close(self) -> None:
-        """Stands still and writes what is left; it can be recovered."""
+        """Stops and writes what is left. The consumer can be recovered."""
         if not self.closed:
             self._recorder.write()
             self._leave()
             self.store.close()
 
     def abandon(self) -> None:
-        """Stands still, and writes nothing: what is kept of it stays as it is."""
+        """Stops without writing: the stored state remains as it is."""
         if self.closed:
             return
         self.closed = True
@@ -663,27 +672,30 @@ class ConsumerReplica:
     def _expire(self, now: int) -> None:
         try:
             self.engine.tick.keep_removals(self.stream)
-        except StoreWriteError:  # it was logged
+        except StoreWriteError:  # already logged
             self._used_at = now
         else:
             self.retire()
 
     def retire(self) -> None:
-        """Ends for good and leaves its stream, without a request. A restart finds it where its files can't be
-        removed, and it ends again."""
-        with contextlib.suppress(StoreWriteError):  # it was logged
+        """Removes the consumer without a request, such as after its inactive threshold. Where its files
+        cannot be removed, a restart recovers it and it expires again."""
+        with contextlib.suppress(StoreWriteError):  # already logged
             self.engine.tick.keep_removals(self.stream)
         self._leave_stream()
         try:
             self.store.delete()
         except StoreError as error:
-            log.error("consumer %s: its files can not be removed: %s", self.name, error)
+            log.error("consumer %s: its files cannot be removed: %s", self.name, error)
         self._left_stream()
 
     def remove(self, *, sync: bool) -> None:
-        """The same by a request. sync: power loss does not bring it back. Raises StoreError where its files
-        can't be removed: it is offline then, because a restart may find it, until another request removes
-        it. The same where the removals by its acks can't be written: then it goes on."""
+        """Removes the consumer on request. sync: the removal survives a power failure.
+
+        Raises StoreError where its files cannot be removed: a restart could recover it, so it is offline
+        until another request removes it. Raises StoreWriteError where the removals by its acks cannot be
+        written; then the consumer continues.
+        """
         self.engine.tick.keep_removals(self.stream)
         self._leave_stream()
         try:
@@ -704,11 +716,11 @@ class ConsumerReplica:
         self.engine.advisories.consumer_action(self.stream.name, self.name, "delete")
 
     def stand_still(self) -> None:
-        """Applies, delivers and writes nothing any more; end() follows."""
+        """Stops applying, delivering and writing; end() follows."""
         self._stands_still = self.closed = True
 
     def end(self) -> None:
-        """Stands still for good, and tells waiting requests. Its files are others' business."""
+        """Ends waiting requests and unregisters. The caller removes the files."""
         if not self.closed or self._stands_still:
             self._stands_still = False
             if self.pull is not None:

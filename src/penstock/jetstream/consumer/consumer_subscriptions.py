@@ -1,10 +1,11 @@
-"""The subjects on which consumers of one stream are spoken to: acks and answers to flow control requests.
+"""The subscriptions for the consumers of one stream: acks and flow control responses.
 
-One subscription of each kind a stream, made with its first consumer, routed by the consumer's token:
-subscriptions of their own would drop the router's caches whenever an ephemeral consumer comes or goes.
+A stream has one subscription of each kind, made with its first consumer and routed by the consumer's token in
+the subject. A subscription per consumer would invalidate the router's caches whenever an ephemeral consumer
+comes or goes.
 
-It also knows which consumers wait for new messages. Those with filters report when one comes that they match,
-so that a publish that nobody waits for costs nothing, however many wait.
+It also tracks which consumers wait for new messages. Those with filters are notified by the log when a
+matching message arrives, so a publish that no consumer waits for costs nothing, however many wait.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 
 
 class ConsumerSubscriptions:
-    """Of one stream. Consumers add and remove themselves."""
+    """The subscriptions for one stream's consumers. Consumers add and remove themselves."""
 
     def __init__(self, engine: JetStreamEngine, stream_name: str) -> None:
         self._engine = engine
-        self.claims = SubjectClaims()  # what the consumers of a work queue take
+        self.claims = SubjectClaims()  # the filters of a work queue's consumers
         self._consumers: dict[str, ConsumerReplica] = {}
         self._waiting: dict[Pump, ConsumerReplica] = {}
-        self._news: list[Pump] = []  # where those with filters report
-        self._others: list[Pump] | None = None  # waiting ones without, made when they are asked for
+        self._notified: list[Pump] = []  # those with filters that were notified
+        self._others: list[Pump] | None = None  # waiting ones without filters; computed on demand
         self._acks = AckSink()
         flow = ServiceSink(self._on_flow_reply)
         dead_letters = ServiceSink(self._on_letter_answer)
@@ -52,25 +53,25 @@ class ConsumerSubscriptions:
         ]
 
     def add(self, consumer: ConsumerReplica) -> None:
-        """Routes its acks and flow control answers to it."""
+        """Routes the consumer's acks and flow control responses to it."""
         if not self._consumers:
             for subscription in self._subscriptions:
                 self._engine.index.insert(subscription)
         self._consumers[consumer.name] = consumer
-        # Ack subjects of other consumers have no listener: a request there gets 503.
+        # Ack subjects of other consumers have no subscriber: a request there gets 503.
         if consumer.config.ack_policy not in (AckPolicy.FLOW_CONTROL, AckPolicy.NONE):
             self._acks.add(consumer.name.encode(), consumer.acks)
         self.claim(consumer)
 
     def claim(self, consumer: ConsumerReplica) -> None:
-        """A consumer of a work queue takes messages for itself, unless it reads for a mirror or source."""
+        """Claims a consumer's filters in a work queue, unless it reads for a mirror or source."""
         config = consumer.config
         of_work_queue = consumer.stream.config.retention is RetentionPolicy.WORKQUEUE
         if of_work_queue and not (config.direct or config.sourcing):
             self.claims.hold(consumer.name, filters_of(config) or [ALL])
 
     def remove(self, consumer: ConsumerReplica) -> None:
-        """Nothing comes to it any more."""
+        """Unregisters the consumer."""
         self.wait(consumer, False)
         if self._consumers.get(consumer.name) is not consumer:
             return
@@ -82,20 +83,20 @@ class ConsumerSubscriptions:
                 self._engine.index.remove(subscription)
 
     def wait(self, consumer: ConsumerReplica, waits: bool) -> None:
-        """Does it want to hear of new messages? (It has somebody to deliver to, and nothing to deliver.)"""
+        """Sets whether the consumer waits for new messages, with a receiver and nothing to deliver."""
         pump = consumer.pump
         if waits == (pump in self._waiting):
             return
         self._others = None
-        pump.report_to(self._news if waits else None)
+        pump.report_to(self._notified if waits else None)
         if waits:
             self._waiting[pump] = consumer
         else:
             del self._waiting[pump]
 
     def ready_consumers(self) -> list[ConsumerReplica]:
-        """The waiting consumers for which the stream now holds a message."""
-        found = drain_ready(self._news) if self._news else []
+        """The waiting consumers for which the stream now has a message."""
+        found = drain_ready(self._notified) if self._notified else []
         if self._others is None:
             self._others = [pump for pump in self._waiting if pump.cursor is None]
         if self._others:
@@ -116,5 +117,5 @@ class ConsumerSubscriptions:
         tokens = subject.decode("utf-8", "replace").split(".")
         consumer = self._consumers.get(tokens[3]) if len(tokens) == 5 else None
         number = natural(tokens[4]) if consumer is not None else None
-        if consumer is not None and number is not None and origin is None:  # clients have no say in it
+        if consumer is not None and number is not None and origin is None:  # clients cannot set it
             consumer.dead_letters.on_answer(number, payload)

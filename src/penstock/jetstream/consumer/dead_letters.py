@@ -1,26 +1,26 @@
-"""Dead letters: what a consumer gives up moves to another stream (consumer metadata `penstock.dead_letter`).
+"""Dead letters: moves messages that a consumer gives up to another stream (consumer metadata
+`penstock.dead_letter`).
 
-A message that reached max_deliver or was terminated is published to the subject the metadata names, with
-headers that say where it came from and why, and with its payload and its own headers. It is settled on
-its consumer (and leaves a workqueue) when the stream behind that subject has acked it; only then the advisory
-is sent.
+A message that reached max_deliver or was terminated is published to the subject in the metadata, with its
+payload, its own headers, and headers that say where it came from and why. When the stream behind that subject
+has acked it, the message counts as acked on its consumer (and leaves a work queue), and the advisory is sent.
 
-Theory of operation. Giving up is journalled at once; from then on the message is never delivered again, and a
-letter is due for it until its ack has settled it. It is published when the journal is written (and synced,
-with sync_always): a crash may not take back that a message was given up whose letter is there. After a
-restart a letter is due for whatever was given up and is not settled. Such a letter may have been stored
-before the crash, as one whose answer was an error, or never came, may have been: the stream it goes to is
-searched for it before it is published again, so that it is there exactly once, however long that takes. What
-is found counts when it was written. Where the stream is out of reach (in another account) the same message id
-has to do: it is dropped there within the duplicate window.
+Theory of operation. The decision to give up is journalled at once; from then on the message is not delivered
+again, and its dead letter is due until a pub ack settles it. The dead letter is published after the journal
+is written (and synced, with sync_always): else a crash could revoke the decision when the dead letter is
+already stored. After a restart, a dead letter is due for each message that was given up and is not settled.
+Such a dead letter may have been stored before the crash; the same holds where the pub ack was an error or
+never arrived. So before it is published again, the target stream is searched for it: it is stored exactly
+once, however long that takes. A dead letter found there counts once it is durable. A stream in another
+account cannot be searched; there the repeated message id is dropped within the duplicate window.
 
-A consumer is not removed for inactivity while a letter is due; deleting it drops them.
+A consumer is not removed for inactivity while dead letters are due; deleting it drops them.
 
-Invariants: at most UNDER_WAY_MAX letters are published and not answered; a message with a letter due is in
-the ack state's given-up ones.
+Invariants: at most IN_FLIGHT_MAX dead letters are published and not acked; a message with a due dead letter
+is marked as given up in the ack state.
 
-Rejected: storing the letter straight into the other stream's log (it may be in another account, or
-replicated); a second journal of letters (the ack state already says what is given up).
+Rejected: storing dead letters directly in the other stream's log (it may be in another account, or
+replicated); a second journal of dead letters (the ack state already has the decisions).
 """
 
 from __future__ import annotations
@@ -57,39 +57,39 @@ MAX_DELIVER = "max_deliver"
 TERMINATED = "terminated"
 
 REPLY_PREFIX = "$JS.DL."
-UNDER_WAY_MAX = 256
+IN_FLIGHT_MAX = 256
 RETRY_NS = 5 * NS_PER_S
 
 
 class DeadLetter(NamedTuple):
     deliveries: int
     reason: str
-    text: str  # of +TERM
+    text: str  # reason given with +TERM
     consumer_seq: int = 0
 
 
 class DeadLetterAck(msgspec.Struct):
-    """What matters of a pub ack."""
+    """The fields of a pub ack that matter here."""
 
     seq: int = 0
     error: dict[str, object] | None = None
 
 
 def subject_of(config: ConsumerConfig) -> str:
-    """Where dead letters go; "" when messages that are given up stay where they are."""
+    """The subject of dead letters; "" when dead-lettering is not configured."""
     return config.metadata.get(METADATA_KEY, "")
 
 
 class DeadLetters:
-    """The letters of one consumer. Stands idle unless its configuration asks for them."""
+    """The dead letters of one consumer. No-op unless its configuration names a subject."""
 
     def __init__(self, consumer: ConsumerReplica) -> None:
         self._consumer = consumer
         self._due: dict[int, DeadLetter] = {}  # by stream sequence
-        self._under_way: dict[int, int] = {}  # stream sequence -> published at, ns
+        self._in_flight: dict[int, int] = {}  # stream sequence -> published at, ns
         self._answers: list[tuple[int, bytes]] = []
-        self._doubtful: set[int] = set()  # may have been stored before
-        self._unkept: set[int] = set()  # given up, and the journal is not written yet
+        self._indeterminate: set[int] = set()  # may be stored already
+        self._unwritten: set[int] = set()  # given up since the journal was written
         self._retry_at: int | None = None
         self._complained = False
 
@@ -99,30 +99,30 @@ class DeadLetters:
 
     @property
     def is_busy(self) -> bool:
-        """Is a letter not stored yet?"""
+        """Whether dead letters are due."""
         return bool(self._due)
 
     def is_due(self, seq: int) -> bool:
-        """Was the message given up, and is its letter not stored yet?"""
+        """Whether the message was given up and its dead letter is not yet acked."""
         return seq in self._due
 
     @property
-    def has_unkept(self) -> bool:
-        """Was a message given up since the journal was written?"""
-        return bool(self._unkept)
+    def has_unwritten(self) -> bool:
+        """Whether messages were given up since the journal was written."""
+        return bool(self._unwritten)
 
-    def kept(self) -> None:
-        """The journal is written: the letters of what was given up may go."""
-        if self._unkept:
-            self._unkept.clear()
+    def written(self) -> None:
+        """Releases dead letters after the journal was written."""
+        if self._unwritten:
+            self._unwritten.clear()
             self._consumer.acks.mark()
 
     def resume(self) -> None:
-        """After a restart, or when letters are asked for from now on: what was given up is due."""
+        """Finds the due dead letters after a restart or a change of the configuration."""
         if not self.wanted:
             self._due.clear()
-            self._under_way.clear()
-            self._unkept.clear()
+            self._in_flight.clear()
+            self._unwritten.clear()
             self._retry_at = None
             return
         for seq, deliveries in self._consumer.state.given_up():
@@ -130,48 +130,50 @@ class DeadLetters:
                 limit = self._consumer.config.max_deliver
                 reason = MAX_DELIVER if 0 < limit <= deliveries else TERMINATED
                 self._due[seq] = DeadLetter(deliveries, reason, "")
-                self._doubtful.add(seq)
+                self._indeterminate.add(seq)
         if self._due:
             self._consumer.acks.mark()
 
     def add(self, seq: int, dead_letter: DeadLetter) -> None:
-        """The message was given up (and is so in the ack state)."""
+        """Adds a message that was given up. (The ack state has it marked.)"""
         self._due[seq] = dead_letter
-        self._unkept.add(seq)
+        self._unwritten.add(seq)
         self._consumer.acks.mark()
 
     def on_answer(self, seq: int, payload: bytes) -> None:
-        """The pub ack of a letter. Nothing changes before the next `apply`."""
+        """Records the pub ack of a dead letter. The next `apply` processes it."""
         self._answers.append((seq, payload))
         self._consumer.acks.mark()
 
     def next_deadline(self) -> int | None:
-        """When letters without an answer are published again (ns)."""
+        """When unacked dead letters are published again (ns), or None."""
         return self._retry_at
 
     def on_time(self, now: int) -> None:
-        """Tries again what had no answer."""
+        """Retries dead letters without a pub ack."""
         if self._retry_at is not None and self._retry_at <= now:
             self._retry_at = None
-            self._doubtful.update(self._under_way)
-            self._under_way.clear()
+            self._indeterminate.update(self._in_flight)
+            self._in_flight.clear()
             self._consumer.acks.mark()
 
     def apply(self, now: int) -> int:
-        """Settles what was answered, publishes what is due; returns how many messages were settled."""
-        if not (self._due or self._answers or self._under_way):
-            return 0  # as ever: this is asked in every tick that brings acks
+        """Processes pub acks and publishes due dead letters. Returns by how many the pending count fell."""
+        if not (self._due or self._answers or self._in_flight):
+            return 0  # the usual case: every tick with acks calls this
         answers, self._answers = self._answers, []
         settled = sum(self._answered(seq, payload) for seq, payload in answers)
-        if self._due and len(self._under_way) < UNDER_WAY_MAX:
+        if self._due and len(self._in_flight) < IN_FLIGHT_MAX:
             settled += self._drop_stored(now)
-            for seq in [seq for seq in self._due if seq not in self._under_way and seq not in self._unkept]:
-                if len(self._under_way) >= UNDER_WAY_MAX:
+            for seq in [
+                seq for seq in self._due if seq not in self._in_flight and seq not in self._unwritten
+            ]:
+                if len(self._in_flight) >= IN_FLIGHT_MAX:
                     break
                 self._publish(seq, now)
-        if self._under_way and self._retry_at is None:
+        if self._in_flight and self._retry_at is None:
             self._retry_at = now + RETRY_NS
-        elif not self._under_way:
+        elif not self._in_flight:
             self._retry_at = None
         return settled
 
@@ -181,17 +183,17 @@ class DeadLetters:
         try:
             answer = decode(DeadLetterAck, payload)
         except DecodeError:
-            answer = DeadLetterAck(error={"description": f"{payload[:100]!r} is no pub ack"})
+            answer = DeadLetterAck(error={"description": f"{payload[:100]!r} is not a pub ack"})
         if answer.error or not answer.seq:
-            self._complain(f"was refused: {(answer.error or {}).get('description', 'no sequence')}")
-            return 0  # stays under way until the next retry
+            self._complain(f"was rejected: {(answer.error or {}).get('description', 'no sequence')}")
+            return 0  # stays in flight until the next retry
         self._complained = False
         return self._settle(seq)
 
     def _settle(self, seq: int) -> int:
         dead_letter = self._due.pop(seq)
-        self._under_way.pop(seq, None)
-        self._doubtful.discard(seq)
+        self._in_flight.pop(seq, None)
+        self._indeterminate.discard(seq)
         consumer = self._consumer
         settled = consumer.settle(seq)
         if dead_letter.reason == MAX_DELIVER:
@@ -203,14 +205,14 @@ class DeadLetters:
     def _publish(self, seq: int, now: int) -> None:
         consumer = self._consumer
         found = consumer.stream.log.load(seq)
-        if found is None:  # it left the stream meanwhile: there is nothing to move
+        if found is None:  # removed from the stream: nothing to move
             del self._due[seq]
-            self._doubtful.discard(seq)
+            self._indeterminate.discard(seq)
             consumer.settle(seq)
             return
         header = self._header(seq, self._due[seq], found.subject, found.header, found.ts)
         reply = f"{REPLY_PREFIX}{consumer.stream.name}.{consumer.name}.{seq}".encode()
-        self._under_way[seq] = now
+        self._in_flight[seq] = now
         subject = subject_of(consumer.config)
         if not publish(consumer.engine.index, subject.encode(), reply, header, found.payload):
             self._complain("found no stream")
@@ -231,7 +233,8 @@ class DeadLetters:
         for name, value in own:
             if name == headers.MSG_ID:
                 pairs.append((ORIGINAL_ID, value))
-            elif not name.startswith(("Nats-", "Penstock-Dead-Letter-")):  # those would act on the letter
+            # those would apply to the dead letter
+            elif not name.startswith(("Nats-", "Penstock-Dead-Letter-")):
                 pairs.append((name, value))
         return headers.build(pairs)
 
@@ -240,12 +243,13 @@ class DeadLetters:
         return f"dead-letter.{consumer.stream.name}.{consumer.name}.{consumer.created}.{seq}"
 
     def _drop_stored(self, now: int) -> int:
-        """Settles letters that were stored before; returns how many. One that is there and not written yet is
-        under way: its answer comes, or it is looked for again."""
-        if not self._doubtful:
+        """Settles dead letters that are already stored. Returns by how many the pending count fell. A dead
+        letter that is found but not durable yet is in flight: its pub ack arrives, or a retry searches
+        again."""
+        if not self._indeterminate:
             return 0
-        indeterminate = {self._id(seq).encode(): seq for seq in self._doubtful}
-        self._doubtful.clear()
+        indeterminate = {self._id(seq).encode(): seq for seq in self._indeterminate}
+        self._indeterminate.clear()
         subject = subject_of(self._consumer.config).encode()
         settled = 0
         for stream in self._consumer.engine.streams.values():
@@ -254,14 +258,16 @@ class DeadLetters:
                     if at <= stream.durable_seq:
                         settled += self._settle(seq)
                     else:
-                        self._under_way[seq] = now
+                        self._in_flight[seq] = now
         return settled
 
     def _stored_in(self, stream: StreamReplica, subject: bytes, ids: dict[bytes, int]) -> dict[int, int]:
-        """The sequences whose letters a stream holds, and where. A letter is never older than its message.
+        """Searches a stream for dead letters by id. Returns {sequence of the message: sequence of its dead
+        letter}.
 
-        It may be there twice: power loss took back that it was settled, after its stream forgot the id. The
-        first one counts, which was written before the others.
+        A dead letter is never older than its message, so the search starts at that time. It may be stored
+        twice, when a power failure revoked its settlement after the stream had forgotten the id. The first
+        one counts: it was written before the others.
         """
         oldest = self._consumer.stream.log.load(min(ids.values()))
         found: dict[int, int] = {}
@@ -281,7 +287,7 @@ class DeadLetters:
         if not self._complained:
             self._complained = True
             log.warning(
-                "consumer %s of stream %s: a dead letter to %r %s; tried again every %d s",
+                "consumer %s of stream %s: a dead letter to %r %s; retry every %d s",
                 self._consumer.name, self._consumer.stream.name, subject_of(self._consumer.config), why,
                 RETRY_NS // NS_PER_S,
             )  # fmt: skip

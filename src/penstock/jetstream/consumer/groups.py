@@ -1,15 +1,15 @@
-"""Priority groups of pull consumers (ADR-42): who of those that wait gets messages.
+"""Priority groups of pull consumers (ADR-42): which waiting requests get messages.
 
-    overflow        a request waits until `min_pending` messages are pending, or `min_ack_pending` unacked
-    pinned_client   one client gets everything: the first one served is given a pin, which comes with every
-                    message (`Nats-Pin-Id`) and which its further requests name; the others stand by
-    prioritized     requests of the lowest priority first, in turn among equals
+- overflow: a request waits until `min_pending` messages are pending, or `min_ack_pending` unacked
+- pinned_client: one client gets all messages. The first one served gets a pin, sent with every message
+  (`Nats-Pin-Id`) and named in its further requests; the others are on standby
+- prioritized: requests of the lowest priority value first, in turn among equals
 
-Turns are the pump's business (kernels/consumer/pump.pyx); here is what checks a request and what begins and
-ends a pin: whoever is pinned stays so until `priority_timeout` has passed without a request of theirs, or
-until an administrator unpins them. A pin is not kept: after a restart the first one served is pinned anew.
+The pump implements the order (kernels/consumer/pump.pyx). This module checks requests, and starts and ends
+pins: a client stays pinned until `priority_timeout` passes without a request from it, or until an
+administrator unpins it. A pin is not stored: after a restart, the first client served gets a new one.
 
-Sources: ADR-42; texts and order of checks are the official server's.
+Sources: ADR-42; texts and order of checks are those of the official server.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PRIORITY_MAX = 9
 
 
 def check_group(request: PullRequest, config: ConsumerConfig) -> None:
-    """Raises PullRefusedError for a request that doesn't fit the consumer's priority policy."""
+    """Raises PullRefusedError for a request that does not match the consumer's priority policy."""
     policy = config.priority_policy
     if (request.min_pending or request.min_ack_pending) and policy is not PriorityPolicy.OVERFLOW:
         raise PullRefusedError(NOT_OVERFLOW_CONSUMER)
@@ -53,29 +53,29 @@ def check_group(request: PullRequest, config: ConsumerConfig) -> None:
 
 
 class Pinning:
-    """The pin of a consumer with priority policy pinned_client; stands idle for all others."""
+    """The pin of a consumer with priority policy pinned_client; no-op for other policies."""
 
     def __init__(self, consumer: ConsumerReplica) -> None:
         self._consumer = consumer
         self.pin = b""
-        self.pinned_at = 0  # ns; 0 while nobody is pinned
+        self.pinned_at = 0  # ns; 0 without a pin
         self._due: int | None = None
-        self._now = 0  # of the delivery under way
+        self._now = 0  # time of the current delivery
 
     def configure(self) -> None:
-        """The consumer has another configuration."""
+        """Follows a change of the consumer's configuration."""
         is_pinned = self._consumer.config.priority_policy is PriorityPolicy.PINNED_CLIENT
         self._consumer.pump.rotation.on_pin = self._claim if is_pinned else None
         if not is_pinned:
             self._clear()
 
     def delivers_at(self, now: int) -> None:
-        """Deliveries begin: a pin given by them is given at `now` (ns)."""
+        """Sets the time (ns) of pins that the next deliveries assign."""
         self._now = now
 
     def on_request(self, request: PullRequest, now: int) -> None:
-        """A (checked) request arrived: that of whoever is pinned keeps the pin. Raises PullRefusedError (423)
-        for another pin."""
+        """Handles a (checked) request: one with the current pin extends it. Raises PullRefusedError (423) for
+        another pin."""
         if not self.pin or not request.id:
             return
         if request.id.encode() != self.pin:
@@ -83,7 +83,7 @@ class Pinning:
         self._due = now + self._consumer.config.priority_timeout
 
     def _claim(self, target: Target) -> None:
-        """The pump serves `target` while nobody is pinned."""
+        """Pins the client of `target`, which the pump serves."""
         consumer = self._consumer
         self.pin = target.pin = consumer.engine.new_id().encode()
         self.pinned_at = self._now
@@ -93,7 +93,7 @@ class Pinning:
         self._advise("pinned", group, pinned_id=self.pin.decode())
 
     def unpin(self, group: str, reason: str) -> None:
-        """Ends the pin; who is served next gets a new one. reason: "admin" or "timeout"."""
+        """Ends the pin; the next client served gets a new one. reason: "admin" or "timeout"."""
         self._clear()
         consumer = self._consumer
         self._advise("unpinned", group, reason=reason)
@@ -101,7 +101,7 @@ class Pinning:
 
     def _advise(self, event: str, group: str, **fields: str) -> None:
         consumer = self._consumer
-        # Of all advisories of consumers, the official server names the account in these two alone.
+        # These two are the only consumer advisories in which the official server names the account.
         fields["account"] = consumer.engine.config.account
         consumer.advise(event.upper(), f"consumer_group_{event}", group=group, **fields)
 
@@ -112,16 +112,16 @@ class Pinning:
         self._consumer.pump.rotation.set_pin(b"")
 
     def next_deadline(self) -> int | None:
-        """When (ns) the pin ends."""
+        """When (ns) the pin expires, or None."""
         return self._due
 
     def on_time(self, now: int) -> None:
-        """Ends a pin whose time is over."""
+        """Ends an expired pin."""
         if self._due is not None and self._due <= now:
             self.unpin(self._consumer.config.priority_groups[0], "timeout")
 
     def state(self) -> list[PriorityGroupState]:
-        """What info shows: the first group, as the official server has it."""
+        """The groups as info shows them: only the first, as on the official server."""
         groups = self._consumer.config.priority_groups
         if not groups:
             return []

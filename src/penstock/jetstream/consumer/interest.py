@@ -1,14 +1,14 @@
-"""Who is woken when somebody begins or ceases to listen on a subject: push consumers and backups.
+"""Wakes push consumers and snapshots when a subject gains or loses subscribers.
 
-A push consumer without listeners stands still until one comes, and one that is in use must notice when the
-last one goes: its inactive threshold counts from then. A backup waits for its receiver.
+A push consumer without subscribers stops until one appears. One in use must notice when the last subscriber
+leaves, because its inactive threshold counts from then. A snapshot waits for its receiver.
 
-Invariants: each waits for one thing at a time; the index calls only while somebody waits for that kind of
-change; what is called only marks work for the end of the tick, so a subscription that comes and goes within
+Invariants: each waiter waits for one kind of change at a time; the index calls only while a waiter exists for
+that kind; the callbacks only mark work for the end of the tick, so a subscription that comes and goes within
 one tick is no change.
 
-Rejected: looking at intervals (a threshold of 100 ms took up to a second longer, and every consumer in use
-had a timer); calling everybody at each subscription (with ten thousand idle consumers each SUB cost all).
+Rejected: polling (a threshold of 100 ms took up to a second longer, and every consumer in use had a timer);
+calling all waiters at each subscription (with ten thousand idle consumers each SUB called all of them).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from penstock.kernels.log.filter_set import FilterSet
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.sinks import SinkSubscription
 
-WORK_MAX = 2**63  # a filter may concern everybody, and those have to look
+WORK_MAX = 2**63  # no limit: a wildcard filter may match all waiters
 
 
 class InterestWatch:
-    """Of one account."""
+    """The waiters of one account."""
 
     def __init__(self, index: SubscriptionIndex) -> None:
         self._index = index
@@ -32,15 +32,15 @@ class InterestWatch:
         self._waiting: dict[object, tuple[FilterSet[object], bytes, Callable[[], object]]] = {}
 
     def await_listener(self, waiter: object, subject: bytes, mark: Callable[[], object]) -> None:
-        """`mark` is called after each new subscription that covers the (literal) subject."""
+        """Calls `mark` after each new subscription that matches the (literal) subject."""
         self._wait(waiter, self._coming, subject, mark)
 
     def await_silence(self, waiter: object, subject: bytes, mark: Callable[[], object]) -> None:
-        """`mark` is called after each removal of a subscription that covers the subject."""
+        """Calls `mark` after each removal of a subscription that matches the subject."""
         self._wait(waiter, self._going, subject, mark)
 
     def stop(self, waiter: object) -> None:
-        """It waits no more."""
+        """Removes the waiter."""
         before = self._waiting.pop(waiter, None)
         if before is not None:
             before[0].discard(before[1], waiter)

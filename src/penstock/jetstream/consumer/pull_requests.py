@@ -1,16 +1,16 @@
-"""Pull requests that wait for messages, and the status messages they end with.
+"""Pull requests that wait for messages, and the status messages that end them.
 
-A request asks for up to `batch` messages (and up to `max_bytes`), for as long as `expires` says.
-Requests take turns message by message. How they end, as on the official server:
+A request asks for up to `batch` messages (and up to `max_bytes`) and expires after `expires`. Requests take
+turns message by message. They end as on the official server:
 
-    batch complete                          no status; 409 Batch Completed when bytes of max_bytes are left
-    next message larger than what is left   409 Message Size Exceeds MaxBytes
-    expires is over                         408 Request Timeout
-    no_wait, nothing (more) there           404 No Messages; with expires it first waits for one message
-    it names a pin that is over             423 Nats-Wrong-Pin-Id (groups.py)
-    nobody listens on its reply subject     nothing is sent
+    batch complete                   no status; 409 Batch Completed when bytes of max_bytes are left
+    next message exceeds the rest    409 Message Size Exceeds MaxBytes
+    expired                          408 Request Timeout
+    no_wait and no (more) messages   404 No Messages; with expires it first waits for one message
+    pin id no longer valid           423 Nats-Wrong-Pin-Id (groups.py)
+    reply subject has no subscriber  nothing is sent
 
-Invariant: every request in the queue may still take a message.
+Invariant: every request in the queue can take another message.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from penstock.protocol.status import (
     Status,
 )
 
-# A full queue is searched for requests nobody waits for any more, but not more often than this.
+# The least time between two searches of a full queue for requests without a subscriber.
 SWEEP_NS = 1_000_000_000
 
 
 class PullRefusedError(JetStreamError):
-    """A pull request is answered with a status instead of messages."""
+    """The pull request gets a status instead of messages."""
 
     def __init__(self, status: Status) -> None:
         self.status = status
@@ -52,7 +52,7 @@ class PullRefusedError(JetStreamError):
 
 
 class WaitingRequest(Target):
-    """One pull request. expires and heartbeat_due in ns since epoch, None for never."""
+    """One pull request. `expires` and `heartbeat_due` are in ns since epoch, None for never."""
 
     __slots__ = ("expires", "heartbeat_due", "heartbeat_ns", "heartbeat_sent_at", "no_wait")
 
@@ -62,14 +62,14 @@ class WaitingRequest(Target):
         self.expires = now + request.expires if request.expires else None
         self.heartbeat_ns = max(request.idle_heartbeat, 0)
         self.heartbeat_due = now + self.heartbeat_ns if self.heartbeat_ns else None
-        self.heartbeat_sent_at = 0  # `delivered` when the heartbeat was set
+        self.heartbeat_sent_at = 0  # `delivered` when heartbeat_due was set
         self.priority = request.priority
         self.min_pending = request.min_pending
         self.min_ack_pending = request.min_ack_pending
         self.pin = request.id.encode()
 
     def pending_headers(self) -> list[tuple[str, str]]:
-        """What is left of it, for the statuses that say so."""
+        """The headers with its remaining messages and bytes, for statuses that have them."""
         return [
             (headers.PENDING_MESSAGES, str(max(self.batch, 0))),
             (headers.PENDING_BYTES, str(max(self.bytes_left, 0))),
@@ -82,7 +82,7 @@ class WaitingRequest(Target):
 
 
 def check_request(request: PullRequest, config: ConsumerConfig) -> None:
-    """Raises PullRefusedError for a request the consumer's configuration doesn't allow."""
+    """Raises PullRefusedError for a request that the consumer's configuration does not allow."""
     if request.idle_heartbeat > 0 and request.idle_heartbeat * 2 > request.expires:
         raise PullRefusedError(HEARTBEAT_TOO_LARGE)
     if 0 < config.max_batch < request.batch:
@@ -95,9 +95,10 @@ def check_request(request: PullRequest, config: ConsumerConfig) -> None:
 
 
 class PullQueue:
-    """The waiting requests of one consumer, in the order of their turns.
+    """The waiting requests of one consumer, in the order in which they are served.
 
-    send: callable(reply, header block) that publishes a status. prioritized: lower priorities come first.
+    send: callable(reply, header block) that publishes a status. prioritized: lower priority values come
+    first.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class PullQueue:
         self._send = send
         self.waiting_max = waiting_max
         self.prioritized = prioritized
-        self.requests: list[Target] = []  # WaitingRequests; the pump rotates the list itself
+        self.requests: list[Target] = []  # WaitingRequests; the pump rotates this list
         self._swept_at = 0
         self.last_active = 0  # ns: the last request, delivery or expiry
 
@@ -121,14 +122,14 @@ class PullQueue:
 
     @property
     def wanted(self) -> int:
-        """Messages that all requests together still want."""
+        """The number of messages that all requests together still accept."""
         return sum(request.batch for request in self.requests)
 
     def add(self, reply: bytes, request: PullRequest, messages_pending: int, now: int) -> None:
-        """Takes a (checked) request in.
+        """Queues a (checked) request.
 
-        messages_pending: what the consumer could deliver now. Raises PullRefusedError when it is answered
-        at once.
+        messages_pending: messages that the consumer could deliver now. Raises PullRefusedError when the
+        request ends at once.
         """
         self.last_active = now
         if len(self.requests) >= self.waiting_max and now - self._swept_at > SWEEP_NS:
@@ -144,10 +145,11 @@ class PullQueue:
             raise PullRefusedError(EXCEEDED_MAX_WAITING)
         self.requests.append(WaitingRequest(reply, request, now))
         if self.prioritized:
-            self.requests.sort(key=lambda one: one.priority)  # stable: equals keep their turns
+            # stable: requests of equal priority keep their order
+            self.requests.sort(key=lambda one: one.priority)
 
     def on_end(self, target: Target, why: int) -> None:
-        """The pump took `target` out of the queue: tells the requester, where there is something to tell."""
+        """Called when the pump removed `target` from the queue: sends the status, if there is one."""
         assert isinstance(target, WaitingRequest)
         if why == TargetEnd.END_TOO_LARGE:
             self._send(target.subject, MESSAGE_SIZE_EXCEEDS_MAX_BYTES.block(target.pending_headers()))
@@ -157,7 +159,7 @@ class PullQueue:
             self._send(target.subject, WRONG_PIN_ID.block(target.pending_headers()))
 
     def sweep(self, now: int) -> None:
-        """Drops requests whose time is over (they get 408) and those nobody waits for."""
+        """Drops expired requests (with 408) and those whose reply subject has no subscriber."""
         self._swept_at = now
         kept: list[Target] = []
         for request in self.requests:
@@ -170,7 +172,7 @@ class PullQueue:
         self.requests[:] = kept
 
     def drop_expired(self, now: int) -> None:
-        """Requests whose time is over get no message, also when the timer that ends them is late."""
+        """Ends expired requests before a delivery, in case their timer is late: they get no message."""
         for request in self.requests:
             assert isinstance(request, WaitingRequest)
             if request.expires is not None and request.expires <= now:
@@ -178,7 +180,8 @@ class PullQueue:
                 return
 
     def at_end_of_stream(self, now: int) -> None:
-        """Everything is delivered: no_wait requests that got something, or would not wait at all, get 404."""
+        """All messages are delivered: ends no_wait requests that got a message or would not wait for one
+        (404)."""
         kept: list[Target] = []
         for request in self.requests:
             assert isinstance(request, WaitingRequest)
@@ -191,7 +194,7 @@ class PullQueue:
             self.requests[:] = kept
 
     def after_delivery(self, now: int) -> None:
-        """Messages were delivered: the heartbeats of those who got them begin anew."""
+        """Restarts the heartbeat intervals of the requests that got messages."""
         self.last_active = now
         for request in self.requests:
             assert isinstance(request, WaitingRequest)
@@ -200,12 +203,12 @@ class PullQueue:
                 request.heartbeat_due = now + request.heartbeat_ns
 
     def next_deadline(self) -> int | None:
-        """When on_time has something to do."""
+        """When on_time is due, or None."""
         deadlines = [request.deadline() for request in self.requests if isinstance(request, WaitingRequest)]
         return min((due for due in deadlines if due is not None), default=None)
 
     def on_time(self, now: int, last_consumer: int, last_stream: int) -> None:
-        """Expires requests and sends idle heartbeats (with the last delivered sequences)."""
+        """Expires requests and sends idle heartbeats, with the last delivered sequences."""
         self.sweep(now)
         for request in self.requests:
             assert isinstance(request, WaitingRequest)
@@ -214,7 +217,7 @@ class PullQueue:
                 request.heartbeat_due = now + request.heartbeat_ns
 
     def end_all(self, status: Status, *, with_rest: bool = False) -> None:
-        """The consumer goes: every requester is told why. with_rest: and what is left of the request."""
+        """Ends all requests with `status`. with_rest: add headers with their remaining messages and bytes."""
         for request in self.requests:
             assert isinstance(request, WaitingRequest)
             self._send(request.subject, status.block(request.pending_headers() if with_rest else ()))
@@ -222,7 +225,7 @@ class PullQueue:
 
 
 def heartbeat_block(last_consumer: int, last_stream: int, stalled: bytes = b"") -> bytes:
-    """Header of an idle heartbeat; stalled: the flow control subject that waits for an answer."""
+    """Headers of an idle heartbeat. stalled: the subject of an unanswered flow control request."""
     pairs = [(headers.LAST_CONSUMER, str(last_consumer)), (headers.LAST_STREAM, str(last_stream))]
     if stalled:
         pairs.append((headers.CONSUMER_STALLED, stalled.decode()))

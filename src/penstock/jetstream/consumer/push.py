@@ -1,15 +1,14 @@
-"""Delivery to a subject: interest, idle heartbeats, flow control.
+"""Push delivery: interest, idle heartbeats, flow control.
 
-A push consumer delivers while somebody listens on its deliver subject; without listeners it stands
-still, and is removed when that has lasted for its inactive threshold. Interest is looked up when it delivers
-or beats, and after each subscription to its subject that comes or goes (`interest`).
+A push consumer delivers while its deliver subject has subscribers. Without them it stops, and is removed
+after its inactive threshold. It looks up the interest before deliveries and heartbeats, and after each change
+of matching subscriptions (`interest`).
 
-Flow control: once half the window is delivered, the receiver is asked for an answer; while more than a
-window is unanswered, delivery stalls. The window begins small and doubles with every answer, up to
-WINDOW_MAX.
+Flow control: after half the window is delivered, a flow control request is sent; while more than a window is
+unanswered, delivery stalls. The window starts small and doubles with every response, up to WINDOW_MAX.
 
-With ack policy flow_control those answers are the acks. So they are asked for as well when max_ack_pending
-stops the delivery, and with a heartbeat while something is pending: else the last messages of a stream would
+With ack policy flow_control, the responses are the acks. So a request is also sent when max_ack_pending stops
+the delivery, and with each heartbeat while messages are pending: else the last messages of a stream would
 never be acked.
 """
 
@@ -31,12 +30,11 @@ FLOW_ID_LEN = 4
 
 
 class PushDelivery:
-    """Where a push consumer delivers to.
+    """The delivery side of a push consumer.
 
-    group: who listens must be a member of; b"" for none.
-    heartbeat_ns: 0 for none. flow_prefix: `$JS.FC.<stream>.<consumer>.`, b"" without flow control.
-    acks_by_flow: the answers are acks.
-    new_id: an unused id; its last characters name flow control requests.
+    group: deliver group; b"" for none. heartbeat_ns: 0 for none. flow_prefix: `$JS.FC.<stream>.<consumer>.`,
+    b"" without flow control. acks_by_flow: flow control responses are the acks. new_id: returns an unused id;
+    its last characters name flow control requests.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class PushDelivery:
         self.acks_by_flow = acks_by_flow
         self.target = Target(subject)
         self.targets: list[Target] = []
-        self.idle_since = now  # when interest was lost
+        self.idle_since = now  # when interest ended
         self._heartbeat_due = now + heartbeat_ns
         if flow_prefix:
             pump.flow_window = WINDOW_MIN
@@ -71,18 +69,18 @@ class PushDelivery:
 
     @property
     def is_active(self) -> bool:
-        """Did somebody listen at the last look?"""
+        """Whether the last look() found interest."""
         return bool(self.targets)
 
     def move_to(self, subject: bytes, group: bytes, now: int) -> None:
-        """Delivers to another subject, or another group, from now on."""
+        """Changes the deliver subject and the deliver group."""
         self._group = group
         self.target = Target(subject)
         self.targets.clear()
         self.look(now)
 
     def look(self, now: int) -> bool:
-        """Looks whether somebody listens: True when that has just begun."""
+        """Looks up the interest. True when it has just begun."""
         wanted = self._is_bound()
         began = wanted and not self.targets
         if began:
@@ -98,32 +96,33 @@ class PushDelivery:
         return began
 
     def _is_bound(self) -> bool:
-        """Does somebody listen as it wants it: as a member of its deliver group, or else in no group at all?
+        """Whether the deliver subject has a subscriber in the deliver group, or outside of all groups without
+        one.
 
-        Others on its subject don't make it deliver, as with the official server, but get what it delivers.
+        As on the official server, other subscribers do not start the delivery, but receive its messages.
         """
         match = self._index.match(self.target.subject)
         if not (match.plain or match.groups):
-            return self.target.is_wanted(self._index)  # its subject may be one across accounts
+            return self.target.is_wanted(self._index)  # the subject may be imported by another account
         if self._group:
             return any(members[0].queue == self._group for members in match.groups)
         return bool(match.plain)
 
     def lost(self, now: int) -> None:
-        """The pump found nobody."""
+        """The pump found no subscriber."""
         self.targets.clear()
         self.idle_since = self.idle_since or now
 
     def after_delivery(self, now: int) -> None:
-        """Messages were delivered: the next heartbeat is due a whole interval later."""
+        """Restarts the heartbeat interval after a delivery."""
         self._heartbeat_due = now + self._heartbeat_ns
 
     def next_deadline(self) -> int | None:
-        """When on_time has something to do."""
+        """When on_time is due, or None."""
         return self._heartbeat_due if self.targets and self._heartbeat_ns else None
 
     def on_time(self, now: int, last_consumer: int, last_stream: int) -> None:
-        """Sends an idle heartbeat when one is due, if somebody still listens."""
+        """Sends an idle heartbeat when one is due and the interest persists."""
         if not (self._heartbeat_ns and self.targets and self._heartbeat_due <= now):
             return
         self.look(now)
@@ -137,14 +136,14 @@ class PushDelivery:
     # --- flow control ------------------------------------------------------------------------------
 
     def on_flow_reply(self, subject: bytes) -> bool:
-        """An answer arrived on a flow control subject; True when it is the one waited for."""
+        """Handles a flow control response. True when it answers the current request."""
         if not self._flow_id or subject != self._flow_id:
             return False
         self._answered()
         return True
 
     def acks_full(self) -> None:
-        """max_ack_pending stopped the delivery."""
+        """Handles a delivery that stopped at max_ack_pending."""
         if self.acks_by_flow:
             self._ask_for_acks()
 
@@ -160,7 +159,7 @@ class PushDelivery:
         publish(self._index, self.target.subject, self._flow_id, FLOW_CONTROL.block(), b"")
 
     def _forget_flow(self) -> None:
-        """A new listener owes no answers."""
+        """Resets flow control: a new subscriber owes no responses."""
         pump = self._pump
         pump.flow_bytes = pump.flow_size = 0
         pump.flow_open = False

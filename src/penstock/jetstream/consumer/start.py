@@ -1,4 +1,4 @@
-"""Where a consumer begins: from its deliver policy to a stream sequence."""
+"""The start position of a consumer: from its deliver policy to a stream sequence."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class StartPosition(NamedTuple):
 
 
 def start_of(config: ConsumerConfig, log: StreamLog, *, one_per_subject: bool) -> StartPosition:
-    """Where a new consumer of this configuration begins.
+    """The start position of a new consumer with this configuration.
 
-    one_per_subject: the stream keeps one message a subject, so "last per subject" is simply everything.
+    one_per_subject: the stream retains one message per subject, so "last per subject" selects everything.
     """
     policy = config.deliver_policy
     first, following = max(log.first_seq, 1), log.last_seq + 1
     if policy is DeliverPolicy.BY_START_SEQUENCE:
-        # Beyond the end is allowed: it waits there.
+        # Beyond the end is allowed: the consumer waits there.
         return StartPosition(max(config.opt_start_seq, first))
     if policy is DeliverPolicy.BY_START_TIME:
         return StartPosition(min(max(log.seq_at_time(start_ns(config)), first), following))
@@ -41,7 +41,7 @@ def start_of(config: ConsumerConfig, log: StreamLog, *, one_per_subject: bool) -
 
 
 def last_per_subject(config: ConsumerConfig, log: StreamLog, upto_seq: int) -> list[int]:
-    """The last sequences of all subjects it takes, at or below upto_seq, ascending."""
+    """The last sequence of each matching subject at or below upto_seq, ascending."""
     if upto_seq == 0:
         return []
     seqs: set[int] = set()

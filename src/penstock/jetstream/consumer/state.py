@@ -1,12 +1,11 @@
-"""What a consumer keeps: its meta, and its ack state as a snapshot with a journal.
+"""Stored state of a consumer: its meta, and its ack state as a snapshot with a journal.
 
-Once a tick the kernel's journal bytes (runs of deliveries and acks) are appended to the store; when the
-journal has outgrown the state it describes, a snapshot replaces both. Recovery is the snapshot with the
-journal replayed on it: ack floor, pending messages and delivery counts are as they were, and what was due
-is due.
+Once per tick the kernel's journal bytes (runs of deliveries and acks) are appended to the store; when the
+journal has outgrown the state, a new snapshot replaces both. Recovery loads the snapshot and replays the
+journal: ack floor, pending messages, delivery counts and due redeliveries are restored.
 
-Deliveries are written after they were sent, in the same tick: a crash in between sends a message again
-(at least once), never loses one.
+Deliveries are written after they were sent, in the same tick: a crash in between repeats a message (at least
+once), but loses none.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ KERNEL_POLICY = {
     AckPolicy.NONE: KernelPolicy.ACK_NONE,
     AckPolicy.ALL: KernelPolicy.ACK_ALL,
     AckPolicy.EXPLICIT: KernelPolicy.ACK_EXPLICIT,
-    AckPolicy.FLOW_CONTROL: KernelPolicy.ACK_ALL,  # an answer to flow control acks all before it
+    AckPolicy.FLOW_CONTROL: KernelPolicy.ACK_ALL,  # a flow control response acks everything before it
 }
 
-# A snapshot is taken when the journal has as many bytes as four snapshots, and not below a minimum.
+# A new snapshot replaces a journal with the size of four snapshots, and of at least journal_min_bytes.
 SNAPSHOTS_PER_JOURNAL = 4
 
 
 class ConsumerMeta(msgspec.Struct, frozen=True):
-    """What the store keeps about a consumer besides its ack state.
+    """What the store holds about a consumer besides its ack state.
 
-    start_seq: the stream sequence it began with. resume_seq: deliver policy last_per_subject first takes
-    the last message of each subject up to here, then everything behind it; 0 for the other policies.
-    since: the first sequence its position speaks of, after other filters or a reset; 0: start_seq.
-    driven: it stands for a mirror or source that reads the log itself (source_consumer.py), and delivers
-    nothing; None: kept by a version in which that was so of all with ack policy flow_control.
+    start_seq: its first stream sequence. resume_seq: deliver policy last_per_subject first delivers the last
+    message of each subject up to here, then everything above; 0 for other policies. since: the first sequence
+    that the position covers, after a change of filters or a reset; 0: start_seq. driven: it represents a
+    mirror or source that reads the log itself (source_consumer.py), and delivers nothing; None: stored by a
+    version in which that was so for all with ack policy flow_control.
     """
 
     config: ConsumerConfig
@@ -54,22 +53,22 @@ class ConsumerMeta(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """Writes an ack state into its store.
+    """Writes an ack state to its store.
 
-    journal_min_bytes: below that a journal is not worth replacing by a snapshot.
+    journal_min_bytes: a shorter journal is not replaced by a snapshot.
     """
 
     def __init__(self, store: ConsumerStore, state: AckState, journal_min_bytes: int) -> None:
         self._store = store
         self._state = state
         self._snapshot_at = self._journal_min_bytes = journal_min_bytes
-        self.is_behind = False  # the last write failed: the store has more than the operating system
+        self.is_behind = False  # the last write failed: the store buffers changes that are not written
 
     def recover(self, last_seq: int) -> None:
-        """Makes the state what the store says. Raises StoreCorruptError where that makes no sense.
+        """Restores the state from the store. Raises StoreCorruptError when it is invalid.
 
-        last_seq: of the stream. Where a power failure took the stream's end, but not that of the journal,
-        what was delivered beyond it is forgotten: its sequences will be other messages.
+        last_seq: of the stream. After a power failure the stream may end before the journal does. Deliveries
+        beyond its end are then dropped: their sequences will belong to other messages.
         """
         snapshot, entries = self._store.load()
         try:
@@ -81,7 +80,7 @@ class Recorder:
                 self._reconcile(last_seq)
         except ValueError as error:
             raise StoreCorruptError(
-                f"the state of consumer {self._store.name} can't be read: {error}"
+                f"the state of consumer {self._store.name} cannot be read: {error}"
             ) from error
 
     def _reconcile(self, last_seq: int) -> None:
@@ -89,25 +88,26 @@ class Recorder:
         if delivered <= last_seq:
             return
         log.warning(
-            "consumer %s delivered up to %d, its stream ends at %d: goes on from there",
+            "consumer %s delivered up to sequence %d, but its stream ends at %d: it continues from there",
             self._store.name, delivered, last_seq,
         )  # fmt: skip
         self._state.truncate(last_seq)
         self._store.snapshot(self._state.snapshot())
-        # Without the sync, the next power loss could bring back what was delivered, for other messages.
+        # Without the sync, another power failure could restore the dropped deliveries, for other messages.
         self._store.sync()
 
     def start_over(self, seq: int) -> None:
-        """The state of a consumer that begins with stream sequence `seq`. Raises StoreWriteError."""
+        """Replaces the state by that of a consumer that starts at stream sequence `seq`. Raises
+        StoreWriteError."""
         fresh = AckState(self._state.policy, seq).snapshot()
         self._state.restore(fresh)
         self._store.snapshot(fresh)
 
     def write(self, *, sync: bool = False) -> None:
-        """Appends what changed since the last time; sync: and waits for the disk, also when nothing changed:
-        an ack that repeats an earlier one is confirmed by what that one wrote, which may not be synced yet.
+        """Appends changes since the last call. sync: also syncs, even without changes: a repeated ack is
+        confirmed by the write of the first one, which may not be synced yet.
 
-        Raises StoreWriteError; the next write goes on there.
+        Raises StoreWriteError; the next write continues there.
         """
         entry = self._state.take_journal()
         if entry:

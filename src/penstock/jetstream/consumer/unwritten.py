@@ -1,6 +1,6 @@
-"""What a consumer may deliver while its stream can not be written: nothing that a crash could take back.
+"""Limits deliveries while the stream cannot be written to messages that a crash cannot revoke.
 
-Rejected: no deliveries at all while a disk is full (to consume is what frees it).
+Rejected: no deliveries while a disk is full (consuming is what frees it).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def share_of(consumer: ConsumerReplica, share: int) -> int:
-    """Of `share` messages those that certainly are not among the unwritten ones: new ones come in order."""
+    """How many of `share` messages are certainly durable: new messages come in order, so the unwritten ones
+    are the last of the pending ones."""
     stream, pump = consumer.stream, consumer.pump
     if stream.write_failure is None or stream.durable_seq >= stream.log.last_seq:
         return share

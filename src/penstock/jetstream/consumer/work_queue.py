@@ -1,7 +1,7 @@
-"""What a work-queue stream asks of its consumers: each message is for one of them, and goes when acked.
+"""Rules for consumers of a work-queue stream: each message is for one of them, and is removed when acked.
 
-So they ack explicitly, begin with what is there, and share no subject. Direct consumers, which read for a
-mirror or another stream, are exempt: a message then goes when they have it as well.
+So they ack explicitly, start at the first message, and share no subject. Direct consumers, which read for a
+mirror or source, are exempt: a message is then removed after they have it as well.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _ACK_POLICIES = (AckPolicy.EXPLICIT, AckPolicy.FLOW_CONTROL)
 
 
 def check(stream: StreamReplica, config: ConsumerConfig, name: str) -> None:
-    """Holds a new consumer, or another configuration of the one called `name`, against the stream's others.
+    """Checks a new consumer, or an update of consumer `name`, against the stream's other consumers.
 
     Raises JetStreamApiError: 10098 for the ack policy, 10101 for the deliver policy, 10099 for a second
-    consumer without filters, 10100 for filters that overlap another's.
+    consumer without filters, 10100 for overlapping filters.
     """
     if stream.config.retention is not RetentionPolicy.WORKQUEUE or config.direct or config.sourcing:
         return
