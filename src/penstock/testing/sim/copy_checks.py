@@ -60,13 +60,16 @@ class Copies(Feature):
         self._tick_from = 0  # the last sequence before it
         # Of each source, how far the server was with it at most when the stream ended at a sequence.
         self._stood: dict[str, dict[int, Position]] = {}
+        # Of each source that an update removed, the highest position that a note of the server may still have
+        # after power loss. What it has shows when an update adds the source again.
+        self._noted_at_most: dict[str, Position] = {}
         self._taken: dict[str, int] = {}  # how far the server says it was with each source before it
         self._may_be_ahead = False  # power loss without syncs
         self._last_seq = 0  # of the stream, at the last look
         self._ids_unseen: set[bytes] = set()  # message ids of copies that came and went between two looks
         self._placed = 0  # a mirror was purged up to there, which its origin may not have come to
         self._to_be_found: Mapping[int, Held] = {}  # what nothing had removed when a crash came
-        self._configure()
+        self.configure()
 
     # --- new messages
 
@@ -76,7 +79,6 @@ class Copies(Feature):
 
     def came(self, held: Held) -> None:
         """A copy appeared in the log."""
-        self._configure()
         if self.record.damaged:
             return
         mirror = self.record.config.mirror
@@ -123,7 +125,6 @@ class Copies(Feature):
         self._came.add((about.key, about.seq, about.ident))
 
     def end_tick(self, now: int, *, faulty: bool) -> None:
-        self._configure()  # the next update may come before the next look sees a copy by this configuration
         self._rollups_of_tick.clear()
         self._tick_from = self.record.last_seq
         stream = self._world.engine.streams.get(self.record.name)
@@ -193,7 +194,6 @@ class Copies(Feature):
     # --- nothing is passed over
 
     def looked(self, before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
-        self._configure()
         self._note_purges()
         record = self.record
         if record.config.mirror is not None:
@@ -354,14 +354,18 @@ class Copies(Feature):
             stream.source_states if stream is not None and stream.config.mirror is None else ()
         ):
             key, ident = key_of(source_state.source), source_state.ident
-            stood = self._stood.get(key, {})
-            at = min((seq for seq in stood if seq >= last_seq), default=max(stood, default=0))
-            most, stood_ident = stood.get(at, (0, ""))
+            most, stood_ident = self._stood_at(key, last_seq)
             seq, kept_ident = kept.get(key, (0, ident))
             taken = any(seq < one <= source_state.seq for one in lost.get((key, ident), ()))
             if stood_ident == kept_ident == ident and seq < source_state.seq <= most and not taken:
                 known[key] = (source_state.seq, ident)
         return known
+
+    def _stood_at(self, key: str, last_seq: int) -> Position:
+        """How far the server was with a source at most when the stream ended there."""
+        stood = self._stood.get(key, {})
+        at = min((seq for seq in stood if seq >= last_seq), default=max(stood, default=0))
+        return stood.get(at, (0, ""))
 
     def _lost(self) -> dict[tuple[str, str], list[int]]:
         """Sequences, by source and incarnation, of copies that the crash took."""
@@ -374,7 +378,7 @@ class Copies(Feature):
 
     def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
         """After a crash: the record took over what was found."""
-        self._configure()
+        self.configure()
         record, world = self.record, self._world
         self._rollups_of_tick.clear()
         self._tick_from = record.last_seq
@@ -386,6 +390,9 @@ class Copies(Feature):
             if about is not None and (is_lossy or held.seq > record.base.last_seq):
                 kept[about.key] = (about.seq, about.ident)
         kept |= self._still_known(kept, is_lossy=is_lossy)
+        if is_lossy:
+            removed = self._stood.keys() - self._present()
+            self._noted_at_most = {key: self._stood_at(key, record.last_seq) for key in removed}
         for stood in self._stood.values():
             for seq in [one for one in stood if one > record.last_seq]:
                 del stood[seq]
@@ -420,13 +427,28 @@ class Copies(Feature):
             last = max(stream.log.last_seq, self._placed if record.config.mirror is not None else 0)
             require(seq <= last, "ahead", f"{record.name} has {seq} of {key}, which ends at {last}")
 
-    def _configure(self) -> None:
+    def configure(self) -> None:
+        """Takes over the configuration; to be called before the copies that came by it."""
         config = self.record.config
         for one in [config.mirror] if config.mirror is not None else config.sources:
             past = self._sources.get(key_of(one))
             if past is not None and past != one:
                 self._other_starts.setdefault(key_of(one), []).append(past)
             self._sources[key_of(one)] = one
+        for key in self._present() & self._noted_at_most.keys():
+            self._add_again(key, self._noted_at_most.pop(key))
+
+    def _present(self) -> set[str]:
+        return {key_of(one) for one in self.record.config.sources}
+
+    def _add_again(self, key: str, most: Position) -> None:
+        """The source is back. No copy came yet: the server goes on with it behind its note, if that is left,
+        or behind the last copy that is there."""
+        stream = self._world.engine.streams[self.record.name]
+        [position] = [(one.seq, one.ident) for one in stream.source_states if key_of(one.source) == key]
+        seq, ident = self._upto.get(key, (0, most[1]))
+        if ident == most[1] == position[1] and seq < position[0] <= most[0]:
+            self._upto[key] = self._before[key] = position
 
     def _variants(self, source: StreamSource) -> list[StreamSource]:
         return [source, *self._other_starts.get(key_of(source), ())]

@@ -175,6 +175,7 @@ class StreamRecord:
         self.window_ns = min(self.window_ns, stream.config.duplicate_window)
         fresh = self.read(log, self.last_seq + 1)
         if self.copies is not None:
+            self.copies.configure()
             self.copies.note_rollups(fresh)
         for held in fresh.values():
             self._check_new(held)
