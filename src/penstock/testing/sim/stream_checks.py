@@ -589,7 +589,8 @@ class StreamRecord:
         self._bytes = sum(held.size for held in self.live.values())
         self.ever = {seq: tag for seq, tag in self.ever.items() if seq <= self.last_seq}
         self.acked = {seq: tag for seq, tag in self.acked.items() if seq <= self.last_seq}
-        self.seq_of = {tag: seq for tag, seq in self.seq_of.items() if seq in self.live}
+        # A marker of the recovery may have the sequence of a publish that was not written.
+        self.seq_of = {tag: seq for tag, seq in self.seq_of.items() if self._is_at(tag, seq)}
         self.ids = {msg_id: first for msg_id, first in self.ids.items() if self._may_have(msg_id, first[0])}
         for held in self.live.values():
             if held.tag:
@@ -601,6 +602,10 @@ class StreamRecord:
         self.end_tick()
         self._looked_at, self._looked_at_bytes = len(self.live), self._bytes  # a crash may bring some back
         self._count(log)
+
+    def _is_at(self, tag: int, seq: int) -> bool:
+        held = self.live.get(seq)
+        return held is not None and held.tag == tag
 
     def _may_have(self, msg_id: bytes, seq: int) -> bool:
         """After a crash: may the message of that sequence have had the id? One that was not written can have
