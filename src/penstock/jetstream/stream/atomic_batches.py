@@ -1,18 +1,18 @@
-"""Atomic batches (ADR-50): messages that are stored all together, one behind the other, or not at all.
+"""Atomic batches (ADR-50): messages that are stored contiguously, all or none.
 
-A message says in its headers which batch it belongs to, and its place there. Until the commit, messages wait
-outside the stream, in memory (kernels/ingest/staging.pyx): a restart abandons them, and the client is told so
-by its next message. Plain next messages are staged without Python; here is everything else. The commit is one
-step of the stream's state machine: every message is checked, by the kernel where the headers are ordinary
-(kernels/ingest/atomic_commits.pyx), else by `staged.py`, then all are stored as one unit that the disk gives
-back whole or not at all.
+Headers name the batch of a message and its position there. Until the commit, messages wait outside the
+stream, in memory (kernels/ingest/staging.pyx): a restart abandons them, and the client learns it from the
+response to its next message. The kernel stages plain further messages without Python; this module handles the
+rest. A commit is one step of the stream's state machine: every message is checked, by the kernel where its
+headers are ordinary (kernels/ingest/atomic_commits.pyx), else by `staged.py`. Then all are stored as one
+unit, which recovery restores as a whole or not at all.
 
-Invariants: every open batch counts once in the server's total. Answers and advisories are those of the
-official server; so is the order of the checks. Beyond it, all open batches of the server together hold at
-most `batch_bytes_max` bytes: what is above is refused like a batch too many.
+Invariants: every open batch counts once in the server's total. Responses, advisories and the order of checks
+are those of the official server. In addition, all open batches of the server together hold at most
+`batch_bytes_max` bytes; a message above that is rejected like a batch above the maximum count.
 
-Rejected: staging in files as the official server does (what is lost with the process was not acked as stored,
-and the client has to be told either way); giving sequences before the commit.
+Rejected: staging in files, as the official server does (messages lost with the process were not acked as
+stored, and the client needs the error either way); assigning sequences before the commit.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ UNSUPPORTED = "unsupported"
 
 EOB = b"eob"
 _SEQ_DIGITS_MAX = 20
-# What the checks add to headers (a roll-up, a TTL that is raised, a commit) has to fit too.
+# Room for what the checks add to headers: a roll-up, a raised TTL, a commit.
 STAGED_BYTES_MAX = BATCH_BYTES_MAX // 2
 
 
 class AtomicBatches:
-    """The open atomic batches of one stream; `staged` is where their messages wait."""
+    """The open atomic batches of one stream. `staged` holds their messages."""
 
     def __init__(self, stream: StreamReplica, context: BatchContext) -> None:
         self._stream = stream
@@ -54,11 +54,11 @@ class AtomicBatches:
         self.staged = StagedBatches()
 
     def take(self, batch_id: bytes, message: StagedMessage, now: int) -> bytes:
-        """One message of a batch, at `now` (ns); returns what it is answered with: nothing, or the pub ack.
+        """Handles one message of a batch, at `now` (ns). Returns the response: nothing, or the pub ack.
 
-        Raises JetStreamApiError: 10109 sealed, 10054 size, 10174 when the stream takes no batches, 10179 and
-        10175 for id and sequence, 10210 for too many open ones or too much in them, 10200, 10185, 10176,
-        10199; and on a commit what `staged.py` refuses.
+        Raises JetStreamApiError: 10109 sealed, 10054 size, 10174 when the stream does not allow batches,
+        10179 and 10175 for id and sequence, 10210 for too many open batches or staged bytes, 10200, 10185,
+        10176, 10199; and on a commit those of `staged.py`.
         """
         config = self._stream.config
         if config.sealed:
@@ -72,7 +72,7 @@ class AtomicBatches:
         seq = _sequence(message.header)
         if seq is None:
             raise codes.ATOMIC_PUBLISH_MISSING_SEQ.exception()
-        self.expire(now)  # of what time ended, no message may be taken
+        self.expire(now)  # a batch that timed out accepts no message
         commit = headers.value_of(message.header, headers.BATCH_COMMIT)
         batch = self.staged.find(batch_id) or self._open(batch_id, seq, seq - (commit == EOB), now)
         try:
@@ -108,7 +108,7 @@ class AtomicBatches:
         self._context.inflight.atomic -= 1
 
     def _stage(self, batch: StagedBatch, message: StagedMessage, seq: int, commit: bytes | None) -> None:
-        """Adds the message to the batch, or raises: then the batch is lost."""
+        """Adds the message to the batch. An error abandons the batch."""
         if commit not in (None, EOB, b"1"):
             raise codes.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT.exception()
         header = message.header
@@ -137,7 +137,7 @@ class AtomicBatches:
     def _commit(self, batch: StagedBatch, now: int, *, eob: bool) -> bytes:
         stream = self._stream
         count = batch.count
-        if eob:  # before the checks: the stream has to have room for the header too
+        if eob:  # before the checks: the header counts towards the size limits
             batch.replace_last_header(headers.with_value(batch.last_header, headers.BATCH_COMMIT, "1"))
         if stream.may_store_staged(batch, now):
             seq = stream.store_staged(batch, now)
@@ -150,7 +150,7 @@ class AtomicBatches:
         return b"%s%d,%s" % (stream.ack_prefix, seq, ack[1:])
 
     def expire(self, now: int) -> None:
-        """Abandons the batches of which nothing came for too long."""
+        """Abandons batches without a message for the timeout."""
         if now < self.staged.check_at:
             return
         timeout_ns = self._context.config().batch_timeout_ns
@@ -162,11 +162,11 @@ class AtomicBatches:
             self._tell(batch, TIMEOUT)
 
     def next_deadline(self) -> int | None:
-        """When (ns) `expire` has work; None when nothing is open."""
+        """When (ns) `expire` is due; None without open batches."""
         return self.staged.check_at if self.staged.count else None
 
     def drop(self) -> None:
-        """Forgets all open batches: the stream is closed, or takes no more."""
+        """Drops all open batches: the stream is closed, or no longer allows them."""
         for batch in self.staged.all():
             self._close(batch)
 
@@ -175,7 +175,7 @@ class AtomicBatches:
 
 
 def bytes_of(checked: list[Checked]) -> int:
-    """Bytes the records of a batch take."""
+    """Bytes of a batch's records."""
     return sum(size_of(len(one.subject), len(one.decision.header), len(one.payload)) for one in checked)
 
 

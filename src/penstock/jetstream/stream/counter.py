@@ -1,7 +1,7 @@
-"""Counters (ADR-49): a publish with `Nats-Incr` is stored as the sum of its subject so far.
+"""Counters (ADR-49): a publish with `Nats-Incr` is stored as the new sum of its subject.
 
-The body of a stored message is `{"val":"<decimal>"}`; numbers have any size. What a message says about where
-parts of the sum came from (`Nats-Counter-Sources`) is carried from each message of a subject to its next.
+The body of a stored message is `{"val":"<decimal>"}`, of any size. The parts of the sum by origin
+(`Nats-Counter-Sources`) are copied from each message of a subject to its next.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from penstock.protocol import headers
 if TYPE_CHECKING:
     from penstock.jetstream.stream.stream_replica import StreamReplica
 
-# Adding and writing long numbers takes time that grows with the square of their digits.
+# Arithmetic and formatting of long numbers take time quadratic in their digits, so increments are limited.
 _INCREMENT = re.compile(rb"[+-]?[0-9]{1,10000}")
-_NUMBER = re.compile(rb"[+-]?[0-9]{1,20000}")  # a sum: no number of increments reaches its end
+_NUMBER = re.compile(rb"[+-]?[0-9]{1,20000}")  # a sum: no feasible number of increments exceeds it
 _NOT_WITH_INCR = (
     headers.ROLLUP,
     headers.EXPECTED_STREAM,
@@ -28,13 +28,13 @@ _NOT_WITH_INCR = (
     headers.EXPECTED_LAST_SEQUENCE,
     headers.EXPECTED_LAST_SUBJECT_SEQUENCE,
 )
-# Python converts at most some thousand digits at once, so that nobody's number stalls a program.
+# Python converts only some thousand digits at once, to bound the time of a conversion.
 _DIGITS_AT_ONCE = 4000
 _CHUNK = 10**_DIGITS_AT_ONCE
 
 
 class LastCounter(NamedTuple):
-    """What the next sum of a subject goes on from."""
+    """What the next sum of a subject is computed from."""
 
     header: bytes
     payload: bytes
@@ -47,10 +47,10 @@ class CounterValue(msgspec.Struct):
 
 
 def check_increment(stream: StreamReplica, header: bytes, payload_len: int) -> int | None:
-    """The increment of a publish; None when it has none.
+    """The increment of a publish, or None.
 
-    Raises JetStreamApiError: 10171 for what is no number or stands beside a roll-up or an expectation, 10168
-    when the stream holds no counters, 10170 when there is a payload.
+    Raises JetStreamApiError: 10171 for an invalid number, or one beside a roll-up or an expectation, 10168
+    when the stream does not allow counters, 10170 with a payload.
     """
     value = headers.exact_value_of(header, headers.INCR)
     if not value:
@@ -73,9 +73,9 @@ def last_of(stream: StreamReplica, subject: bytes) -> LastCounter | None:
 
 
 def added(last: LastCounter | None, header: bytes, increment: int) -> tuple[bytes, bytes, str]:
-    """(header block, payload, value) of the message that stores a subject's sum with the increment.
+    """Returns (header block, payload, value) of the message that stores a subject's sum plus the increment.
 
-    last: the message before it. Raises JetStreamApiError 10172 when that is no counter.
+    last: the message before it. Raises JetStreamApiError 10172 when that is not a counter.
     """
     total = increment
     if last is not None:
@@ -88,12 +88,11 @@ def added(last: LastCounter | None, header: bytes, increment: int) -> tuple[byte
 
 
 def sourced(last: LastCounter | None, subject: bytes, header: bytes, payload: bytes) -> tuple[bytes, bytes]:
-    """(header block, payload) of the message that adds a sourced counter to a subject's sum.
+    """Returns (header block, payload) of the message that adds a sourced counter to a subject's sum.
 
-    What counts is by how much the origin's sum differs from the one it had when it was sourced last, which
-    `Nats-Counter-Sources` of the subject's last message says; so a message that is missed or comes twice
-    changes nothing in the end. Raises JetStreamApiError: 10169 without an increment, 10172 when a sum is
-    none.
+    The increment is the difference between the origin's sum and its sum when it was last sourced, which is in
+    the `Nats-Counter-Sources` of the subject's last message. So a message that is missed or repeated changes
+    nothing in the end. Raises JetStreamApiError: 10169 without an increment, 10172 when a sum is invalid.
     """
     if not _NUMBER.fullmatch(headers.value_of(header, headers.INCR) or b""):
         raise codes.MESSAGE_INCR_MISSING.exception()
@@ -142,7 +141,7 @@ def _value_of(payload: bytes) -> int:
 
 
 def parse_number(text: bytes) -> int:
-    """Decimal digits with or without a sign, of any length."""
+    """Parses decimal digits with an optional sign, of any length."""
     digits = text.lstrip(b"+-")
     value = 0
     for at in range(0, len(digits), _DIGITS_AT_ONCE):
@@ -152,7 +151,7 @@ def parse_number(text: bytes) -> int:
 
 
 def format_number(value: int) -> str:
-    """The number in decimal, of any length."""
+    """Formats a number of any length in decimal."""
     rest = abs(value)
     chunks: list[str] = []
     while rest >= _CHUNK:

@@ -1,7 +1,7 @@
-"""The dedupe window of a stream: the kernel's table of message ids, and how it is recovered.
+"""Recovery of a stream's dedupe window: the kernel's table of message ids.
 
-What is recovered from the log is what a run without the restart would hold, but for messages which were
-removed meanwhile.
+Recovery from the log yields the table of a run without the restart, except for messages that were removed
+since.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.protocol import headers
 
 
 def recover_ids(ids: MessageIds, log: StreamLog, now: int) -> None:
-    """Fills an empty table with the ids of the window before `now` (ns) which the log still has."""
+    """Fills an empty table with the ids in the log from the window before `now` (ns)."""
     last = log.load(log.last_seq) if log.messages else None
     ids.last_id = headers.value_of(last.header, headers.MSG_ID) or b"" if last is not None else b""
     if ids.window_ns <= 0 or not log.messages or log.last_ts <= now - ids.window_ns:

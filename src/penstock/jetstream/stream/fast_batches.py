@@ -1,22 +1,22 @@
-"""Fast ingest, the server's side (ADR-50): one batch of any size, with flow control in place of acks.
+"""Server side of fast ingest (ADR-50): batches of any size, with flow control instead of acks.
 
-The ingest kernel stores what comes next in an open batch by itself; here is everything else that can happen
-to one: its start, gaps, messages that are refused, pings, the end. What is answered waits in the stream's
-acks like any ack, so that it leaves after the write; flow acks are made once per run and batch.
+The ingest kernel stores the next messages of open batches itself. This module handles everything else:
+starts, gaps, rejected messages, pings and ends. Responses are collected with the stream's acks, so they leave
+after the write; a run makes one flow ack per batch.
 
 Invariants:
 - With gap mode `fail` the stored messages are those up to the final ack's `count`: the first gap and the
-  first refused message end the batch.
-- A message counts as received when it was stored, is a duplicate of a stored one, or (with `ok`) was refused
+  first rejected message end the batch.
+- A message counts as received when it was stored, is a duplicate of a stored one, or (with `ok`) was rejected
   or lost; `count` is the highest batch sequence received.
-- A batch ends once. Its publisher may ask for the final answer again by a ping; what else comes behind the
-  end is refused as of an unknown batch, one message for each batch and tick: up to a window of thousands was
-  on its way when the batch ended, and one answer says all.
-- The first message makes the batch: the flow ack that says so comes before what becomes of the message.
+- A batch ends once. Its publisher may request the final ack again by a ping. Other messages after the end are
+  rejected as those of an unknown batch, with one response per batch and tick: a window of thousands may be in
+  flight when the batch ends.
+- The first message creates the batch: the flow ack about that precedes the outcome of the message.
 
-Where the ADR and the official server differ, the answers satisfy both: `msgs` and `ack_msgs`, a `type` and a
-struct that needs none. The final ack of a batch which a refused message ended bears that error, as the ADR
-wants it, and is an ordinary pub ack besides.
+Where the ADR and the official server differ, responses satisfy both: they have `msgs` and `ack_msgs`, a
+`type`, and a structure that decodes without it. The final ack of a batch that a rejected message ended has
+that error, as in the ADR, and is also an ordinary pub ack.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from penstock.protocol.batch import BATCH_ID_MAX, SUFFIX, Operation
 if TYPE_CHECKING:
     from penstock.jetstream.stream.stream_replica import StreamReplica
 
-FLOW_FIRST = 500  # messages per ack that a batch starts with when it is the only one of its stream
-FLOW_SHARED = 4096  # of all batches of a stream together, where their clients allow so much
-BACKLOG_BYTES = 8 * 1024 * 1024  # a run of more came in faster than the stream takes it: flows shrink
+FLOW_FIRST = 500  # messages per ack at the start of a batch that is the only one of its stream
+FLOW_SHARED = 4096  # of all batches of a stream together, if their clients allow as many
+# a larger run means that messages arrive faster than they are stored: flows shrink
+BACKLOG_BYTES = 8 * 1024 * 1024
 _SUFFIX = SUFFIX.encode()
 
 
@@ -49,7 +50,7 @@ class _Err(msgspec.Struct, tag_field="type", tag="err"):
 
 
 class FastOutcome(NamedTuple):
-    """What became of a message that was not refused: stored at `seq`, or a duplicate of what is there."""
+    """The outcome of an accepted message: stored at `seq`, or a duplicate of the message there."""
 
     seq: int
     duplicate: bool
@@ -57,12 +58,12 @@ class FastOutcome(NamedTuple):
 
 
 def is_fast(reply: bytes) -> bool:
-    """Does the reply subject say that the message belongs to a fast batch?"""
+    """Whether the reply subject marks a message of a fast batch."""
     return reply.endswith(_SUFFIX)
 
 
 def flow_limit(batches: int, backlog: int) -> int:
-    """Messages per ack that each of the batches tends to, when `backlog` bytes came in one run."""
+    """The messages per ack that each batch should reach, when `backlog` bytes came in one run."""
     limit = FLOW_SHARED // max(batches, 1)
     while backlog > BACKLOG_BYTES:
         limit //= 2
@@ -73,8 +74,8 @@ def flow_limit(batches: int, backlog: int) -> int:
 class FastIngestBatches:
     """The fast batches of one stream.
 
-    may_start: may another batch be opened? config: the engine's. abandoned: told the id of a batch that was
-    silent for too long.
+    may_start: whether another batch may be opened. config: of the engine. abandoned: called with the id of a
+    batch that timed out.
     """
 
     def __init__(self, stream: StreamReplica) -> None:
@@ -83,13 +84,14 @@ class FastIngestBatches:
         self.may_start: Callable[[], bool] = lambda: True
         self.config: Callable[[], EngineConfig] = EngineConfig
         self.abandoned: Callable[[str], None] = lambda batch_id: None
-        self.behind: list[FastBatch] = []  # ended ones, a message of which this tick refused
-        self._check_at = 0  # ns; no batch is silent for too long before; 0: none is open
+        self.behind: list[FastBatch] = []  # ended batches that had a message rejected in this tick
+        self._check_at = 0  # ns: no batch times out before; 0: none is open
 
     # --- messages ------------------------------------------------------------------------------
 
     def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, now: int, ts: int) -> None:
-        """One message that the kernel left to us. Its outcome is in the stream's acks afterwards."""
+        """Handles a message that the kernel did not store itself. Its outcome is added to the stream's
+        acks."""
         said = parse(reply)
         error = self._refusal(said)
         if error is not None or said is None:
@@ -124,13 +126,13 @@ class FastIngestBatches:
                 self._append(batch, seq, operation, subject, reply, header, payload, now, ts)
 
     def acknowledge(self, backlog: int) -> None:
-        """The flow acks that a run made due; backlog: its bytes."""
+        """Adds the flow acks that are due after a run; backlog: its bytes."""
         if self._stream.config.no_ack:
             return
         acknowledge_fast(self.batches, self._stream.acks, flow_limit(self.batches.count, backlog))
 
     def end_tick(self) -> None:
-        """What comes behind the end of a batch is answered once more from now on."""
+        """Allows one response again for messages after the end of a batch."""
         for batch in self.behind:
             batch.is_refused = False
         self.behind.clear()
@@ -158,8 +160,8 @@ class FastIngestBatches:
         now: int,
         ts: int,
     ) -> None:
-        """A batch of one message is an ordinary publish, but for its ack. Where refused messages may be
-        missing from a batch, it ends without one."""
+        """A batch of one message is an ordinary publish with another ack. With gap mode `ok`, a rejected one
+        ends the batch without the error."""
         batch_id, _, gap_ok, seq, _ = said
         try:
             stored = self._store(subject, header, payload, now, ts)
@@ -182,7 +184,7 @@ class FastIngestBatches:
         if not self.may_start():
             self._say(reply, self._refused(codes.BATCH_PUBLISH_TOO_MANY_INFLIGHT))
             return
-        # The only one may go as fast as it likes; others find their pace, starting slowly.
+        # A single batch starts at its full rate; several start slowly and adapt.
         batch = self.batches.start(reply, min(flow, FLOW_FIRST) if not self.batches.count else 1, now)
         if not self._check_at:
             self._check_at = now + self.config().batch_timeout_ns
@@ -229,8 +231,8 @@ class FastIngestBatches:
             self._end(batch, reply)
 
     def _in_order(self, batch: FastBatch, reply: bytes, seq: int) -> bool:
-        """Is it a message to be taken? A gap is told, and ends the batch unless gaps are allowed; so does
-        a sequence that was there before."""
+        """Whether the message is accepted. Reports a gap, which ends the batch unless gaps are allowed. A
+        repeated sequence ends it too."""
         if seq == batch.seq + 1:
             return True
         self._say_gap(reply, batch.seq, seq)
@@ -242,7 +244,7 @@ class FastIngestBatches:
         return False
 
     def _ping(self, batch: FastBatch, reply: bytes, sent: int) -> None:
-        """`sent` is the highest sequence its publisher used: what is missing up to it is lost."""
+        """Handles a ping. `sent` is the publisher's highest sequence: messages missing up to it are lost."""
         if sent > batch.seq:
             self._say_gap(reply, batch.seq, sent + 1)
             if not batch.gap_ok:
@@ -254,11 +256,11 @@ class FastIngestBatches:
     # --- time ----------------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
-        """When (ns) `expire` may have something to do; None when never."""
+        """When (ns) `expire` may have work, or None."""
         return self._check_at or None
 
     def expire(self, now: int) -> None:
-        """Forgets the batches that were silent for too long, without a word to their publishers."""
+        """Drops timed out batches, without a message to their publishers."""
         if not self._check_at or now < self._check_at:
             return
         self._check_at = 0
@@ -271,7 +273,7 @@ class FastIngestBatches:
                 self._check_at = due
 
     def clear(self) -> None:
-        """Forgets every batch: the stream takes none any more."""
+        """Drops all batches, when the stream no longer allows them."""
         self.batches.clear()
         self._check_at = 0
 

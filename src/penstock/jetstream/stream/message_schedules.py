@@ -1,16 +1,16 @@
-"""Message schedules (ADR-51): messages that make the stream store others later, once or again and again.
+"""Message schedules (ADR-51): messages that make the stream store others at later times, once or repeatedly.
 
-A schedule is the last message of its subject, with a pattern in `Nats-Schedule`. When its time comes, the
-stream stores what it carries (or the last message of `Nats-Schedule-Source`) under `Nats-Schedule-Target`.
-The produced message names its schedule and, in `Nats-Schedule-Next`, the time of the next one or `purge`:
-then the schedule leaves with it.
+A schedule is the last message of its subject, with a pattern in `Nats-Schedule`. When it is due, the stream
+stores its payload (or the last message of `Nats-Schedule-Source`) under `Nats-Schedule-Target`. The produced
+message names its schedule and, in `Nats-Schedule-Next`, the time of the next one or `purge`: then the
+schedule is removed with it.
 
-Invariants: a subject has one schedule; one that was removed, or is not its subject's last message any more,
-is dead and forgotten when its time comes. What is due follows from the log and the time alone, so a restart
-loses none: what became due while the server was away happens once, at the start.
+Invariants: a subject has one schedule. One that was removed, or is no longer its subject's last message, is
+ignored when it is due. What is due follows from the log and the time alone, so a restart loses nothing:
+occurrences missed while the server was down happen once, at the start.
 
-Rejected: storing next times of their own. They are in the log already, in the messages that were produced;
-where those are gone, the log's last time says how far the stream had come.
+Rejected: storing next times separately. They are in the log already, in the produced messages; where those
+are gone, the log's last time bounds how far the stream had come.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ if TYPE_CHECKING:
     from penstock.jetstream.stream.stream_replica import StreamReplica
 
 PURGE = "purge"
-RETRY_NS = NS_PER_S  # while the stream can't be written
+RETRY_NS = NS_PER_S  # while the stream cannot be written
 _NOTHING_STAGED: Mapping[bytes, bool] = {}
 
-# What a produced message does not take over from its schedule or source.
+# Headers of the schedule or source that a produced message does not copy.
 _OWN_HEADERS = re.compile(
     rb"\r\n(?:Nats-Schedule[^:\r\n]*|Nats-Expected-[^:\r\n]*|Nats-Msg-Id|Nats-TTL|Nats-Rollup):[^\r\n]*"
 )
 
 
 class ScheduleRequest(NamedTuple):
-    """What the schedule headers of a publish ask for."""
+    """The request in a publish's schedule headers."""
 
-    header: bytes  # with the roll-up that keeps a subject to one schedule
+    header: bytes  # with the roll-up that limits a subject to one schedule
     due: int = 0  # ns: the message is a schedule
-    purged: bytes = b""  # the schedule that leaves with the message
+    purged: bytes = b""  # the schedule that this message removes
 
 
 class ScheduledMessage(NamedTuple):
-    """A message that a schedule makes."""
+    """A message produced by a schedule."""
 
     subject: bytes
     header: bytes
     payload: bytes
     scheduler: bytes
-    next_due: int  # ns; 0: the schedule leaves
+    next_due: int  # ns; 0: the schedule is removed
 
 
 def check_schedule(
@@ -71,13 +71,14 @@ def check_schedule(
     now: int,
     staged: Mapping[bytes, bool] = _NOTHING_STAGED,
 ) -> ScheduleRequest:
-    """What a publish asks for. staged: subjects written before in its batch, and whether by a schedule.
+    """The schedule request of a publish. staged: subjects written earlier in its batch, and whether by a
+    schedule.
 
-    Raises JetStreamApiError: 10188 where there are no schedules, 10189 for the pattern, 10223 time zone,
-    10191 and 10166 TTL, 10192 roll-up, 10190 target, 10203 source, 10212 for the headers of produced ones.
+    Raises JetStreamApiError: 10188 where schedules are not allowed, 10189 for the pattern, 10223 time zone,
+    10191 and 10166 TTL, 10192 roll-up, 10190 target, 10203 source, 10212 for headers of produced messages.
     """
     request = ScheduleRequest(header)
-    if headers.SCHEDULE.encode() in header:  # every name begins with it
+    if headers.SCHEDULE.encode() in header:  # the common prefix of all names
         allowed = stream.config.allow_msg_schedules
         try:
             found = _occurrence(header, now, now)
@@ -94,7 +95,7 @@ def check_schedule(
 
 
 def _occurrence(header: bytes, after: int, now: int) -> Occurrence | None:
-    """The next time of a schedule; None when the block has none. Raises JetStreamApiError 10189, 10223."""
+    """The next time of a schedule; None without a pattern. Raises JetStreamApiError 10189, 10223."""
     zone = _zone(header)
     pattern = headers.value_of(header, headers.SCHEDULE)
     if not pattern:
@@ -163,7 +164,7 @@ def _check_cancel(
     request: ScheduleRequest,
     staged: Mapping[bytes, bool],
 ) -> ScheduleRequest:
-    """Clients may send a schedule away with a message of their own: `Nats-Schedule-Next: purge`."""
+    """Handles `Nats-Schedule-Next: purge` of a client, which removes a schedule by a message of its own."""
     scheduler = headers.value_of(header, headers.SCHEDULER)
     after = headers.value_of(header, headers.SCHEDULE_NEXT)
     if not after:
@@ -184,7 +185,7 @@ def _check_cancel(
 
 
 class MessageSchedules:
-    """Which schedule of a stream is due when."""
+    """The due times of a stream's schedules."""
 
     def __init__(self, log: StreamLog) -> None:
         self._log = log
@@ -195,7 +196,7 @@ class MessageSchedules:
         return len(self._due)
 
     def add(self, subject: bytes, seq: int, due: int) -> None:
-        """The message at `seq` is its subject's schedule, due at a time (ns)."""
+        """Adds the message at `seq` as its subject's schedule, due at `due` (ns)."""
         self._due[subject] = (due, seq)
         heapq.heappush(self._queue, (due, seq, subject))
         if len(self._queue) > 64 and len(self._queue) > 4 * len(self._due):
@@ -203,7 +204,7 @@ class MessageSchedules:
             heapq.heapify(self._queue)
 
     def next_deadline(self) -> int | None:
-        """When (ns) the next one is due."""
+        """When (ns) the next schedule is due, or None."""
         while self._queue:
             due, seq, subject = self._queue[0]
             if self._due.get(subject) == (due, seq):
@@ -212,14 +213,14 @@ class MessageSchedules:
         return None
 
     def postpone(self, until: int) -> None:
-        """What is due before `until` (ns) waits until then: the stream can't be written just now."""
+        """Delays everything due before `until` (ns): the stream cannot be written now."""
         while (due := self.next_deadline()) is not None and due < until:
             _, seq, subject = heapq.heappop(self._queue)
             self.add(subject, seq, until)
 
     def take_due(self, now: int, most: int = sys.maxsize) -> list[ScheduledMessage]:
-        """What the schedules that are due make, in order of their sequences; each knows its next time. most:
-        take so many at most, those that were due first."""
+        """Removes the schedules that are due and returns their messages, in order of their sequences. most:
+        at most so many, the earliest due first."""
         made: list[tuple[int, ScheduledMessage]] = []
         for _ in range(most):
             due = self.next_deadline()
@@ -264,7 +265,7 @@ class MessageSchedules:
         return self._log.load(seq) if self._log.last_seq_of(subject) == seq else None
 
     def recover(self) -> None:
-        """Finds the schedules in the log, and how far each had come."""
+        """Finds the schedules in the log, and their last occurrences."""
         log = self._log
         for seq, ts, _ in scan_headers(log, headers.SCHEDULE.encode(), 0):
             message = log.load(seq)
@@ -273,7 +274,7 @@ class MessageSchedules:
             try:
                 first = _occurrence(message.header, ts, ts)
             except JetStreamApiError:
-                continue  # stored before the stream allowed schedules, when the header meant nothing
+                continue  # stored before the stream allowed schedules, when the header had no effect
             if first is not None:
                 due = self._past_the_log(message, first.at) if first.repeats else first.at
                 self.add(message.subject, seq, max(due, 1))
@@ -284,19 +285,21 @@ class MessageSchedules:
             if scheduler is None or known is None or known[1] > seq:
                 continue
             if value == PURGE.encode():
-                # The process ended between the message and the end of its schedule.
+                # The process ended between the produced message and the removal of its schedule.
                 log.purge(scheduler)
                 del self._due[scheduler]
             else:
                 due = parse_time(value.decode())
-                if log.count_from(seq + 1) < log.last_seq - seq:  # what it made since may be gone
+                # messages that it produced may have been removed
+                if log.count_from(seq + 1) < log.last_seq - seq:
                     schedule = log.load(known[1])
                     assert schedule is not None, f"schedule {known[1]} was found above"
                     due = self._past_the_log(schedule, due)
                 self.add(scheduler, known[1], due)
 
     def _past_the_log(self, schedule: StoredRecord, due: int) -> int:
-        """When (ns) a repeating schedule goes on that was due then, and whose messages may be gone."""
+        """The next time (ns) of a repeating schedule that was due at `due`, and whose messages may be
+        gone."""
         reached = self._log.last_ts
         if due > reached:
             return due

@@ -1,16 +1,15 @@
-"""Publishes that a stream has no room for while others wait to be stored: `max_buffered_msgs`,
-`max_buffered_size`.
+"""Limits on publishes that wait to be stored: `max_buffered_msgs`, `max_buffered_size`.
 
-What reaches a stream waits in its sink until the end of the tick, or with `sync: always` until the sync that
-is under way is done. Limits of the configuration hold at all times. Without, the official server's (100,000
-messages, 128 MiB) hold while a sync is under way, however long the disk takes; what a tick brings is bounded
-by what its reads bring, and is applied as a whole.
+Publishes wait in the stream's sink until the end of the tick, or with `sync: always` until the sync in flight
+is done. Configured limits always apply. Without them, the official server's defaults (100,000 messages, 128
+MiB) apply during a sync, however long the disk takes; a tick's input is bounded by what its reads return, and
+is applied as a whole.
 
-A publish above a limit is not stored. It is answered with status 429 and error 10167, as the official server
-does, no_ack or not, in the tick in which it came.
+A publish above a limit is not stored. As on the official server it gets status 429 and error 10167 in the
+same tick, with or without no_ack.
 
-Rejected: reading no more from the publishers. The official server's clients know 429, and a connection that
-is not read from can't unsubscribe or acknowledge either.
+Rejected: pausing the publishers' connections. The official server's clients handle 429, and a paused
+connection could not unsubscribe or ack either.
 """
 
 from __future__ import annotations
@@ -39,21 +38,21 @@ WARN_EVERY_NS = SECOND_NS
 
 
 class Overflow:
-    """Of one engine. wake: called when there is somebody to answer at the end of the tick."""
+    """The overflow of one engine's streams. wake: called when the end of the tick has responses to send."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self.full = DirtyList(wake)  # streams that turned publishes away
+        self.full = DirtyList(wake)  # streams that rejected publishes
         self._warned_ns = 0
 
     def bound(self, stream: StreamReplica, config: EngineConfig, *, is_held: bool) -> None:
-        """Sets the limits of a stream; is_held: it is on its way to the disk, and nothing is applied."""
+        """Sets the limits of a stream; is_held: its sync is in flight, and nothing is applied."""
         msgs, size = config.buffered_msgs_max, config.buffered_bytes_max
         sink = stream.sink
         sink.bytes_max = NO_LIMIT if size < 0 else size or BYTES_MAX
         sink.msgs_max = (NO_LIMIT if msgs < 0 else msgs or MSGS_MAX) if is_held or msgs or size else 0
 
     def answer(self, index: SubscriptionIndex, now: int) -> None:
-        """Tells the publishers of this tick whose messages were turned away."""
+        """Sends errors to the publishers whose messages were rejected in this tick."""
         for stream in self.full.take():
             replies, stream.sink.rejected = stream.sink.rejected, []
             self._warn(stream.name, len(replies), now)
@@ -66,4 +65,4 @@ class Overflow:
     def _warn(self, name: str, count: int, now: int) -> None:
         if now - self._warned_ns >= WARN_EVERY_NS:
             self._warned_ns = now
-            log.warning("stream %s: publishes come faster than they are stored, %d are refused", name, count)
+            log.warning("stream %s: publishes arrive faster than they are stored, rejected %d", name, count)

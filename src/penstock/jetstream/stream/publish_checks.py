@@ -1,9 +1,9 @@
-"""What a publish with behaviour-changing headers may do: the checks, in the official server's order.
+"""Checks of publishes with headers that change their behaviour, in the official server's order.
 
-`check` looks and decides, it changes nothing; the stream stores what was decided. The order was found by
-publishing every pair of offending headers to the official server: size, header size, API level, batch,
-counter, expected stream, TTL, expected subject sequence, expected sequence, schedules, source, duplicate,
-expected message id, rollup, a TTL that is none; the discard-new limits come last (`check_room`).
+`check` decides and changes nothing; the stream stores the decision. The order was found by publishing every
+pair of offending headers to the official server: size, header size, API level, batch, counter, expected
+stream, TTL, expected subject sequence, expected sequence, schedules, source, duplicate, expected message id,
+rollup, an invalid TTL; the discard-new limits come last (`check_room`).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _SEQ_MAX = 2**64
 
 
 class Decision(NamedTuple):
-    """What to do with a publish that was not refused."""
+    """What to do with an accepted publish."""
 
-    header: bytes  # to be stored: without what is meant for the server alone
+    header: bytes  # the header block to store: without headers addressed to the server
     msg_id: bytes = b""
-    duplicate_of: int = 0  # the sequence it was stored under before; then nothing is stored
-    payload: bytes | None = None  # to be stored in place of the one that came; None: that one
-    value: str = ""  # of a counter, for the ack
-    rollup: str = ""  # "sub" or "all": the older messages go
-    ttl_ns: int = 0  # of the message's own; ttl.NEVER; 0: none
+    duplicate_of: int = 0  # its sequence when it was stored before; then nothing is stored
+    payload: bytes | None = None  # replaces the payload; None: store the one that came
+    value: str = ""  # of a counter, for the pub ack
+    rollup: str = ""  # "sub" or "all": older messages are removed
+    ttl_ns: int = 0  # the message's own TTL; ttl.NEVER; 0: none
     schedule_due: int = 0  # ns: the message is a schedule
-    purged_schedule: bytes = b""  # the subject of a schedule that leaves
+    purged_schedule: bytes = b""  # the subject of a schedule to remove
 
 
 def check(
@@ -52,9 +52,9 @@ def check(
     *,
     in_fast_batch: bool = False,
 ) -> Decision:
-    """Decides about one publish at `now` (ns). Raises JetStreamApiError when it is refused.
+    """Decides about one publish at `now` (ns). Raises JetStreamApiError when it is rejected.
 
-    in_fast_batch: what the headers say about an atomic batch is stored and means nothing.
+    in_fast_batch: atomic batch headers are stored and have no effect.
     """
     config = stream.config
     if config.sealed:
@@ -91,7 +91,7 @@ def check(
 
 
 def _counted(stream: StreamReplica, subject: bytes, decision: Decision, increment: int | None) -> Decision:
-    """The sum in place of the increment; it too has to keep the limits. Counter streams know no TTLs."""
+    """Replaces the increment by the sum, which must meet the limits too. Counter streams have no TTLs."""
     if increment is None:
         raise codes.MESSAGE_INCR_MISSING.exception()
     last = counter.last_of(stream, subject)
@@ -105,9 +105,9 @@ def _counted(stream: StreamReplica, subject: bytes, decision: Decision, incremen
 
 
 def check_room(stream: StreamReplica, subject: bytes, header: bytes, payload_len: int) -> None:
-    """Refuses (10077) a message that a stream which discards new ones has no room for.
+    """Rejects (10077) a message that exceeds the limits of a stream with discard policy new.
 
-    A message whose subject is at its own limit replaces that subject's oldest, and takes only its place.
+    A message whose subject is at its own limit replaces that subject's oldest, and so needs no room.
     """
     config = stream.config
     log = stream.log
@@ -128,7 +128,7 @@ def check_room(stream: StreamReplica, subject: bytes, header: bytes, payload_len
 
 
 def _without_status_line(header: bytes) -> bytes:
-    """Stored blocks carry no status: one that came with a code keeps only its headers, if it has any."""
+    """Stored blocks have no status: one that came with a code keeps only its headers, if any."""
     if headers.status_of(header) == (None, ""):
         return header
     end = header.find(b"\r\n")
@@ -137,13 +137,13 @@ def _without_status_line(header: bytes) -> bytes:
 
 
 def as_stored(header: bytes) -> bytes:
-    """The block as it is stored: what was addressed to the server is gone."""
+    """The block to store, without headers that are addressed to the server."""
     header = _without_status_line(header)
     for name in (headers.REQUEST_INFO, headers.REQUIRED_API_LEVEL):
         if headers.value_of(header, name) is not None:
             header = headers.without(header, name)
     if headers.value_of(header, headers.TRACE_DEST):
-        header = headers.trace_disabled(header)  # a stored copy is not traced again when it is delivered
+        header = headers.trace_disabled(header)  # a delivery of the stored message is not traced again
     return header
 
 
@@ -153,7 +153,8 @@ def _check_api_level(stream: StreamReplica, header: bytes) -> None:
 
 
 def _check_features(stream: StreamReplica, header: bytes, payload_len: int) -> int | None:
-    """Headers of features that this stream does not have, and the stream's name; returns the increment."""
+    """Checks headers of features that this stream does not have, and the expected stream; returns the
+    increment."""
     increment = counter.check_increment(stream, header, payload_len)
     expected = headers.value_of(header, headers.EXPECTED_STREAM)
     if expected and expected != stream.name.encode():
@@ -176,7 +177,7 @@ def _check_expected_sequences(stream: StreamReplica, subject: bytes, header: byt
 
 
 def hold_against(expected: bytes, actual: int) -> None:
-    """Refuses (10071) what expects another sequence. What is no sequence matches none."""
+    """Rejects (10071) an expectation of another sequence. An invalid sequence matches none."""
     if not (expected.isdigit() and len(expected) <= 20 and int(expected) == actual < _SEQ_MAX):
         raise codes.STREAM_WRONG_LAST_SEQUENCE.exception(seq=actual)
 
@@ -195,7 +196,8 @@ def _check_expected_msg_id(stream: StreamReplica, header: bytes) -> None:
 
 
 def _has_ttl(header: bytes) -> bool:
-    """Is there a valid TTL? One that is none is refused with 10165 in the end, where TTLs are off as well."""
+    """Whether there is a valid TTL. An invalid one is rejected (10165) at the end, also where TTLs are
+    off."""
     value = headers.value_of(header, headers.TTL)
     try:
         return bool(value) and ttl.parse_ttl(value or b"") != 0
@@ -204,8 +206,8 @@ def _has_ttl(header: bytes) -> bool:
 
 
 def own_ttl(stream: StreamReplica, header: bytes) -> tuple[int, bytes]:
-    """A message's TTL (ns; 0: none) and its header block. A TTL below that of the marker which would follow
-    is raised, unless each subject holds one message and the marker replaces it at once."""
+    """A message's TTL (ns; 0: none) and its header block. A TTL below that of the delete marker that would
+    follow is raised, unless each subject holds one message and the marker replaces it at once."""
     value = headers.value_of(header, headers.TTL) if header else None
     if not value:
         return 0, header
@@ -218,7 +220,7 @@ def own_ttl(stream: StreamReplica, header: bytes) -> tuple[int, bytes]:
 
 
 def check_rollup(stream: StreamReplica, header: bytes) -> str:
-    """What a publish rolls up: "sub", "all" or nothing. Raises JetStreamApiError 10111."""
+    """The roll-up of a publish: "sub", "all" or "". Raises JetStreamApiError 10111."""
     value = (headers.value_of(header, headers.ROLLUP) or b"").decode("utf-8", "replace").lower()
     if not value:
         return ""

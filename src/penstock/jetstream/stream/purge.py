@@ -1,11 +1,10 @@
-"""Which messages of a log a purge removes, a slice at a time.
+"""Selects and removes the messages of a purge, in slices.
 
-Messages may come and go between two slices. Those that came after the first one stay, whatever the filter;
-and where others leave meanwhile (limits, acks), `keep` counts what is left.
+Messages may come and go between slices. Messages that were added after the first slice stay, whatever the
+filter; and where others are removed meanwhile (limits, acks), `keep` counts those that are left.
 
-A wildcard that matches few messages is purged subject by subject, along the chain of each. One that matches
-many, or keeps the newest, looks at the messages in their order: then what is removed lies side by side, and
-is noted as ranges.
+A wildcard that matches few messages is purged subject by subject, along the subject chains. One that matches
+many, or keeps the newest, scans the messages in order: removals are then contiguous and recorded as ranges.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.log.subject_counts import SubjectCounts
 from penstock.protocol.subjects import has_wildcard
 
-SLICE = 128  # messages looked at
+SLICE = 128  # messages scanned
 SLICE_WORK = SLICE * 128  # in the units of slices.py: 0.03 ms
-CONSUMER_WORK = 4096  # a consumer looks at what is left
-PENDING_WORK = 32  # for each message that waits for its ack
-FEW = 8  # a wildcard that matches less than one of so many messages
-SUBJECTS = 64  # taken out of the list together
+CONSUMER_WORK = 4096  # cost of updating one consumer
+PENDING_WORK = 32  # for each message that awaits an ack
+FEW = 8  # selective: a wildcard that matches fewer than one in this many messages
+SUBJECTS = 64  # subjects listed at once
 
 
 def slices(log: StreamLog, filter_subject: bytes, end_seq: int, keep: int) -> Iterator[int]:
-    """Removes what matches below end_seq, but for the newest `keep`; yields after each slice how many
-    messages went in it."""
+    """Removes the matching messages below end_seq except the newest `keep`. Yields after each slice the
+    number of messages it removed."""
     is_wild = has_wildcard(filter_subject.decode("utf-8", "surrogateescape"))
     if is_wild and not keep and log.count_matching(filter_subject) * FEW < log.messages:
         yield from _by_subject(log, SubjectCounts(log, filter_subject), end_seq)
@@ -41,7 +40,7 @@ def _in_order(log: StreamLog, filter_subject: bytes, end_seq: int, keep: int) ->
         left -= gone
         removals = log.removals
         yield gone
-        if log.removals != removals:  # others left meanwhile
+        if log.removals != removals:  # others were removed meanwhile
             left = min(left, log.count_matching(filter_subject) - keep)
 
 

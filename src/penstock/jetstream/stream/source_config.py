@@ -1,8 +1,8 @@
-"""Origins of mirrors and sources: what a configuration may say about them, and what they are called by.
+"""Configuration of mirrors and sources: checks, and the identifiers of origins.
 
-`check_alone` looks at one configuration, `check_among` at the account's other streams as well. Texts and
-codes are the official server's (behaviour of v2.15), but for a mirror's two starts at once, which are refused
-as its list of errors says (10032); that server takes the sequence.
+`check_alone` checks one configuration, `check_among` also compares it with the account's other streams. Texts
+and codes are those of the official server (v2.15), except for a mirror with two start positions: this server
+rejects it with the documented code (10032), the official one uses the sequence.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ ALL = ">"
 ID_LEN = PREFIX_LEN + COUNTER_LEN
 
 Lookup = Callable[[str], StreamConfig | None]
-"""The configuration of another stream of the account, by name."""
+"""Returns the configuration of another stream of the account by name."""
 
 
 # --- names ---------------------------------------------------------------------------------------
 
 
 def index_name(source: StreamSource) -> str:
-    """What tells the sources of one stream apart, and stands in the header of what came from them: origin
-    (with a hash of its external API prefix), filters and destinations."""
+    """Identifies a source within its stream, and stands in the header of messages from it: origin (with a
+    hash of its external API prefix), filters and destinations."""
     name = source.name
     if source.external is not None:
         name += ":" + short_hash(source.external.api)
@@ -53,13 +53,13 @@ def index_name(source: StreamSource) -> str:
 
 
 def consumer_key(source: StreamSource) -> str:
-    """What tells the durable consumers of one stream's sources apart: two sources can not share one."""
+    """Identifies the durable consumer of a source: two sources of a stream cannot share one."""
     api = short_hash(source.external.api) if source.external is not None else ""
     return f"{source.name}:{api} {source.consumer.name if source.consumer is not None else ''}"
 
 
 def header_line(source: StreamSource, ident: str) -> tuple[bytes, bytes, bytes]:
-    """The parts of `Nats-Stream-Source` around the sequence and the subject; for
+    """The parts of `Nats-Stream-Source` around the sequence and the subject, for
     kernels.copying.CopyBatch."""
     name, filters, destinations = index_name(source).split(" ")
     begin = f"{headers.STREAM_SOURCE}: {name} "
@@ -67,7 +67,7 @@ def header_line(source: StreamSource, ident: str) -> tuple[bytes, bytes, bytes]:
 
 
 def read_header(value: bytes) -> tuple[str, int, str]:
-    """(index name, sequence, identity) of a `Nats-Stream-Source`; ("", 0, "") when it is none."""
+    """Parses a `Nats-Stream-Source` into (index name, sequence, identity); ("", 0, "") when it is invalid."""
     fields = value.decode("utf-8", "surrogateescape").split(" ")
     seq = natural(fields[1]) if len(fields) >= 4 else None
     if seq is None:
@@ -77,7 +77,7 @@ def read_header(value: bytes) -> tuple[str, int, str]:
 
 
 def filters_of(source: StreamSource) -> list[bytes]:
-    """The filters a message has to pass one of; none: all do."""
+    """Filters of which a message must match one; empty: all messages match."""
     filters = [transform.src or ALL for transform in source.subject_transforms] or [source.filter_subject]
     if any(one in ("", ALL) for one in filters):
         return []
@@ -85,7 +85,7 @@ def filters_of(source: StreamSource) -> list[bytes]:
 
 
 def mapper_of(source: StreamSource, below: Below) -> SubjectMapper | None:
-    """What the origin's subjects become: by the first transform whose source matches, else they stay."""
+    """Maps the origin's subjects by the first transform whose source matches; other subjects stay."""
     transforms = [Transform(one.src, one.dest) for one in source.subject_transforms if one.dest]
     if not transforms:
         return None
@@ -107,7 +107,8 @@ def start_ns(source: StreamSource) -> int:
 
 
 def deliver_subject(prefix: str, consumer_id: str, *, is_mirror: bool) -> str:
-    """Where the consumer of an external origin delivers to; prefix: as configured, "" for the default."""
+    """The deliver subject of the consumer of an external origin; prefix: as configured, "" for the
+    default."""
     return f"{prefix.rstrip('.') or '$JS'}.{'M' if is_mirror else 'S'}.{consumer_id}"
 
 
@@ -115,7 +116,7 @@ def deliver_subject(prefix: str, consumer_id: str, *, is_mirror: bool) -> str:
 
 
 def check_alone(config: StreamConfig) -> None:
-    """Refuses (JetStreamApiError) what a configuration says about origins, whatever streams there are."""
+    """Checks a configuration's origins without other streams. Raises JetStreamApiError."""
     _check_counts(config)
     if config.mirror is not None:
         _check_mirror(config, config.mirror)
@@ -221,9 +222,10 @@ def _check_start(source: StreamSource) -> None:
 
 
 def check_among(config: StreamConfig, find: Lookup, *, pedantic: bool) -> StreamConfig:
-    """Holds a configuration against the account's other streams; returns it with the origin's direct gets.
+    """Checks a configuration against the account's other streams; returns it with the origin's direct get
+    setting.
 
-    Raises JetStreamApiError: 10157, 10030, 10046, 10021, 10022, 10024, and 10052 for what leads in a circle.
+    Raises JetStreamApiError: 10157, 10030, 10046, 10021, 10022, 10024, and 10052 for a cycle.
     """
     mirror = config.mirror
     if mirror is not None and mirror.external is None:
@@ -246,16 +248,16 @@ def check_among(config: StreamConfig, find: Lookup, *, pedantic: bool) -> Stream
 def _check_external(config: StreamConfig, find: Lookup) -> None:
     external = [origin.external for origin in _origins(config) if origin.external is not None]
     local = {origin.name for origin in _origins(config) if origin.external is None}
-    # What a prefix is put before has more tokens, so that only a filter with a tail can match both.
+    # Subjects below a prefix have more tokens than it, so only a filter with a tail can match both.
     tailed = [one for name in local for one in getattr(find(name), "subjects", ()) if one.endswith(">")]
     prefixes = dict.fromkeys(one.deliver for one in external if one.deliver)
     if len(tailed) * len(prefixes) > PREFIXED_MAX:
         raise _refuse(
-            f"{len(prefixes)} delivery prefixes are too many to be compared with {len(tailed)} subjects of"
+            f"{len(prefixes)} delivery prefixes cannot be compared with {len(tailed)} subjects of"
             " origins: use fewer prefixes"
         )
     for prefix in prefixes:
-        # The subject that is listened to is longer than the prefix, and the index has a limit.
+        # The subscribed subject is longer than the prefix, and the index has a limit.
         listened = deliver_subject(prefix, "x" * ID_LEN, is_mirror=True)
         if not subjects.is_valid_subject(prefix) or subjects.is_too_long(listened):
             raise codes.STREAM_INVALID_EXTERNAL_DELIVERY_SUBJ.exception(prefix=prefix)
@@ -270,10 +272,10 @@ def _check_external(config: StreamConfig, find: Lookup) -> None:
 
 
 def _check_circles(config: StreamConfig, find: Lookup) -> None:
-    """Messages may not come back to where they came from, by whatever streams between.
+    """Rejects cycles: messages must not return to their origin through other streams.
 
-    Each stream is visited once: the last one of a circle to be visited leads to one visited before it. A
-    visit for each stream that leads there doubles the work with each layer of streams that share origins.
+    Each stream is visited once: the last stream of a cycle to be visited leads to one visited before. A visit
+    per path would double the work with each layer of streams that share origins.
     """
     waiting, visited = deque([config]), set[str]()
     while waiting:

@@ -1,12 +1,12 @@
-"""How far a stream got with its sources, where the messages that say so may be gone.
+"""Positions of a stream in its sources, for when the messages that imply them are gone.
 
-The header of every sourced message says where it came from, so that the last one of each source is its
-position. A work queue whose messages were consumed, or a stream that was purged, has none left: so positions
-are noted in a journal beside the messages as well, each with the stream's last sequence at that time.
+The header of every sourced message names its origin and sequence, so the last message of each source is its
+position. A work queue whose messages were consumed, or a purged stream, has no such message: positions are
+also recorded in a journal beside the messages, with the stream's last sequence at that time.
 
-Ordering contract: noted after the messages were written, and before anything that follows from them leaves
-(consumers, removals by acks). A crash between the two leaves the headers, and those are read from the noted
-sequence on. A note that speaks of messages which a power loss took away again counts for nothing.
+Ordering contract: positions are recorded after the messages are written, and before anything that follows
+from them takes effect (consumers, removals by acks). A crash in between leaves the headers, which are read
+from the recorded sequence on. A record that covers messages lost in a power failure is ignored.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol import headers
 from penstock.store.interface import ConsumerStore, StreamStore
 
-JOURNAL_MAX = 256 * 1024  # bytes of notes after which one takes the place of all
+JOURNAL_MAX = 256 * 1024  # bytes of records after which one replaces all
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):
-    """last_seq: of the stream when this was so. sources: index name -> (sequence, identity) of the origin."""
+    """last_seq: the stream's last sequence at the time. sources: index name -> (sequence, identity) of the
+    origin."""
 
     last_seq: int
     sources: dict[str, tuple[int, str]]
 
 
 class SourcePositions:
-    """Of one stream. Made when it has sources."""
+    """The positions of one stream with sources."""
 
     def __init__(self, store: StreamStore) -> None:
         self._store = store
         self._journal: ConsumerStore | None = None
         self._noted: dict[str, tuple[int, str]] = {}  # as the journal has it
-        self._noted_seq = 0  # the stream's last sequence when that was so
-        self._left: dict[str, tuple[int, str]] = {}  # of sources that an update removed, until they are noted
+        self._noted_seq = 0  # the stream's last sequence then
+        self._left: dict[str, tuple[int, str]] = {}  # of removed sources, until they are recorded
 
     def note(self, source_states: Iterable[SourceState], log: StreamLog) -> None:
-        """Notes what moved since the last time. Raises StoreWriteError."""
+        """Records positions that changed since the last call. Raises StoreWriteError."""
         moved = {
             one.index_name: (one.seq, one.ident)
             for one in source_states
@@ -62,8 +63,8 @@ class SourcePositions:
                 self._journal.start_snapshot(msgspec.json.encode(Note(log.last_seq, self._noted)))
 
     def leave(self, source_states: Iterable[SourceState]) -> None:
-        """An update removed these sources. The next note has to say where they stopped: it moves the sequence
-        that headers are read from past their last messages, and the source may be added again."""
+        """Handles sources that an update removed. The next record must have their positions: it moves the
+        sequence from which headers are read past their last messages, and the source may be added again."""
         self._left.update((one.index_name, (one.seq, one.ident)) for one in source_states if one.seq)
 
     def _open(self) -> ConsumerStore:
@@ -73,7 +74,7 @@ class SourcePositions:
         return self._journal
 
     def recover(self, source_states: Iterable[SourceState], log: StreamLog) -> None:
-        """Tells the inflows where they stand, by the notes and by the messages stored since."""
+        """Restores the source states from the journal and the messages stored since."""
         if self._journal is None:
             self._read(log)
         known = dict(self._noted)
@@ -87,14 +88,14 @@ class SourcePositions:
                 source_state.goes_on(*known[source_state.index_name])
 
     def _read(self, log: StreamLog) -> None:
-        """What the notes say."""
+        """Reads the journal."""
         self._journal = self._store.open_positions()
         state, entries = self._journal.load()
         for text in [*([state] if state is not None else ()), *entries]:
             note = msgspec.json.decode(text, type=Note)
             if note.last_seq > log.last_seq:
-                # Power was lost: the messages it speaks of are not there, and never must it count again.
-                # Without the sync, the next power loss could bring it back beside others of these sequences.
+                # A power failure removed the messages that it covers; it must never count again. Without the
+                # sync, another power failure could restore it, when other messages have these sequences.
                 self._journal.snapshot(msgspec.json.encode(Note(self._noted_seq, self._noted)))
                 self._journal.sync()
                 break

@@ -1,12 +1,11 @@
-"""What comes into a stream from one origin: of a mirror its only one, of sources one each.
+"""State of one origin of a stream: of its mirror, or of one source.
 
-`apply` stores what a batch of copied messages holds. A mirror keeps sequences and times, a source's messages
-get the stream's own. Like publishes, copies change a stream only here, by what the batch holds, the state and
-`now`. What is refused (no room, too large) ends the batch: it is tried again later, and nothing behind it
-overtakes it.
+`apply` stores a batch of copied messages. A mirror keeps sequences and times; messages of a source get the
+stream's own. Like publishes, copies change a stream only here, depending on the batch, the state and `now`. A
+rejected copy (no room, too large) ends the batch: it is retried later, and later copies do not overtake it.
 
-Where an origin is to be read on from is the target's own state: a mirror's last sequence; of a source, what
-the header of its last message says, or, where that message is gone, what was noted (positions.py).
+The position in an origin is part of the target's state: a mirror's last sequence; for a source, the header of
+its last message or, without that message, the recorded position (source_positions.py).
 
 Invariant: `seq` never runs ahead of what is in the target's log.
 """
@@ -31,7 +30,7 @@ _PURGE = b"purge"
 
 
 class SourceState:
-    """Of one origin into `stream`. batch: copies that wait to be applied; whoever reads the origin fills
+    """State of one origin of `stream`. batch: copies that wait to be applied; the reader of the origin fills
     it."""
 
     def __init__(self, stream: StreamReplica, source: StreamSource, *, is_mirror: bool) -> None:
@@ -39,7 +38,7 @@ class SourceState:
         self.is_mirror = is_mirror
         self.index_name = index_name(source)
         self.filters = filters_of(source)
-        self.ident = ""  # of the origin that `seq` counts in; not known of a mirror's
+        self.ident = ""  # identity of the origin that `seq` counts in; unknown for a mirror
         self.refusal: ApiError | None = None  # why the last batch ended early
         self.batch = CopyBatch()
         self.mapper = mapper_of(source, stream.below)
@@ -48,17 +47,17 @@ class SourceState:
 
     @property
     def reads_log(self) -> bool:
-        """Is the origin in reach, and no consumer named that delivers it?"""
+        """Whether the origin is local and is read without a named consumer."""
         return self.source.external is None and self.source.consumer is None
 
     @property
     def seq(self) -> int:
-        """The origin's last sequence that was taken; 0 before the first."""
+        """The last sequence taken from the origin; 0 before the first."""
         return self._stream.log.last_seq if self.is_mirror else self._seq
 
     def begin(self, ident: str) -> None:
-        """The origin is (another time) read on from `seq`; a source begins anew with an origin that was made
-        again, whose sequences are others. ident: of the origin, "" when it is not known."""
+        """Continues to read the origin at `seq`; a source restarts when the origin was recreated, because its
+        sequences differ. ident: identity of the origin, "" when unknown."""
         if not self.is_mirror and ident != self.ident:
             if ident and self.ident:
                 self._seq = 0
@@ -66,11 +65,11 @@ class SourceState:
         self.batch = CopyBatch(None if self.is_mirror else header_line(self.source, self.ident))
 
     def goes_on(self, seq: int, ident: str) -> None:
-        """What is known of the position after a restart."""
+        """Sets the position after a restart."""
         self._seq, self.ident = seq, ident
 
     def apply(self, now: int) -> None:
-        """Stores what the batch holds at `now` (ns)."""
+        """Stores the copies in the batch at `now` (ns)."""
         batch, stream = self.batch, self._stream
         if not batch.count:
             return
@@ -97,7 +96,7 @@ class SourceState:
         return apply_sourced(self.batch, stream.log, stream.limits, stream.ids, now, ts, stream.republisher)
 
     def _apply_one(self, seq: int, ts: int, subject: bytes, header: bytes, payload: bytes, now: int) -> None:
-        """Decides about one copy and stores it. Raises JetStreamApiError when it is refused."""
+        """Checks one copy and stores it. Raises JetStreamApiError when it is rejected."""
         stream, config = self._stream, self._stream.config
         ts = max(ts if self.is_mirror else now, stream.log.last_ts)
         _check_size(stream, header, payload)

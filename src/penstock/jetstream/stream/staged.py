@@ -1,8 +1,8 @@
-"""What the messages of an atomic batch may do, at its commit: the checks, in the official server's order.
+"""Checks of an atomic batch's messages at its commit, in the official server's order.
 
-Everything is held against the stream as it was before the batch. What depends on messages before it in the
-batch is either counted along (increments, limits that refuse) or refused: a batch can not expect sequences of
-what it wrote itself, roll up what it wrote itself, or hold a message id twice.
+Messages are checked against the stream as it was before the batch. Effects of earlier messages in the batch
+are either counted (increments, discard-new limits) or rejected: a batch cannot expect sequences that it wrote
+itself, roll up its own messages, or contain a message id twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StagedMessage(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A message of a batch that may be stored."""
+    """A message of a batch that passed the checks."""
 
     subject: bytes
     decision: publish_checks.Decision
@@ -36,20 +36,20 @@ class Checked(NamedTuple):
 
 
 class BatchCheck:
-    """The checks of one commit at `now` (ns); decide() is asked about the messages in order."""
+    """The checks of one commit at `now` (ns). Call decide() for the messages in order."""
 
     def __init__(self, stream: StreamReplica, now: int) -> None:
         self._stream = stream
         self._now = now
         self._ids: set[bytes] = set()
-        self._written: dict[bytes, int] = {}  # subject -> messages of it so far
-        self._is_schedule: dict[bytes, bool] = {}  # subject -> is the last message of it a schedule?
+        self._written: dict[bytes, int] = {}  # subject -> its messages in the batch so far
+        self._is_schedule: dict[bytes, bool] = {}  # subject -> whether its last message is a schedule
         self._counters: dict[bytes, counter.LastCounter] = {}
         self._messages = 0
         self._bytes = 0
 
     def decide(self, message: StagedMessage) -> Checked:
-        """Decides about the next message. Raises JetStreamApiError: the batch is refused."""
+        """Decides about the next message. Raises JetStreamApiError: the batch is rejected."""
         subject, header, payload = message
         stream = self._stream
         if headers.value_of(header, headers.EXPECTED_LAST_MSG_ID):
@@ -143,7 +143,8 @@ class BatchCheck:
         self._bytes += self._stream.log.cost_of(len(subject), len(header), len(payload))
 
     def _check_room(self, subject: bytes, rollup: str) -> None:
-        """Refuses (10077) what a stream that discards new ones has no room for beside the batch so far."""
+        """Rejects (10077) a message that exceeds the limits of a discard-new stream together with the batch
+        so far."""
         config, log = self._stream.config, self._stream.log
         if config.discard is not DiscardPolicy.NEW:
             return

@@ -1,15 +1,15 @@
-"""One stream: a state machine which publishes, requests and time change, and nothing else.
+"""A stream: a state machine that only publishes, requests and time change.
 
-`apply(batch, now)` stores a batch of publishes; together with `update`, `purge`, `delete_message` and
-`expire` it is all that changes a stream, and each depends on the stream's state, its arguments and `now`
-alone. Plain publishes are stored by the ingest kernel; the few whose headers ask for more are decided in
-`stream/ingest.py`. Acks are collected and leave by `acknowledge()`.
+`apply(batch, now)` stores a batch of publishes. Only it, `update`, `purge`, `delete_message` and `expire`
+change a stream, and each depends on the stream's state, its arguments and `now` alone. The ingest kernel
+stores plain publishes; those whose headers change their behaviour are decided in `publish_checks.py`. Acks
+are collected and sent by `acknowledge()`.
 
-Ordering contract, kept by the engine: apply, then write, then acknowledge. A pub ack may leave only after
-its record is written.
+Ordering contract, kept by the engine: apply, then write, then acknowledge. A pub ack may leave only after its
+record is written.
 
-Rejected: an ack per message as a Python object; sequence numbers handed out before the checks (a refused
-publish would leave a hole).
+Rejected: a Python object per ack; assigning sequences before the checks (a rejected publish would leave a
+gap).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer_subscriptions import ConsumerSubscriptions
 
 
-SCHEDULE_WORK = 32 * 1024  # a schedule makes a message, in the units of slices.py
+SCHEDULE_WORK = 32 * 1024  # the cost of a scheduled message, in the units of slices.py
 
 
 def _no_chance(n: int) -> int:
@@ -81,9 +81,9 @@ def _no_chance(n: int) -> int:
 
 
 class StreamMeta(msgspec.Struct, frozen=True):
-    """What the store keeps about a stream besides its messages.
+    """What the store holds about a stream besides its messages.
 
-    restoring: a restore has not brought all of it yet.
+    restoring: a restore into it is incomplete.
     """
 
     config: StreamConfig
@@ -94,11 +94,11 @@ class StreamMeta(msgspec.Struct, frozen=True):
 class StreamReplica:
     """A stream and the sink of its subjects.
 
-    store: keeps the messages; its log is the stream's state. created: ns. domain: for the pub acks.
-    dirty: marked when publishes wait for apply(). full: marked when some were turned away (overflow.py).
-    api_level: publishes that require a higher one are refused.
-    below: draws evenly from 0..n-1, for transforms that choose by chance, before a publish enters a batch.
-    batches: what batches share with those of other streams.
+    store: holds the messages; its log is the stream's state. created: ns. domain: for the pub acks. dirty:
+    marked when publishes wait for apply(). full: marked when publishes were rejected (overflow.py).
+    api_level: publishes that require a higher one are rejected. below: returns a uniform random number in
+    0..n-1, for transforms by chance, before a publish enters a batch. batches: limits shared with other
+    streams' batches.
     """
 
     def __init__(
@@ -123,11 +123,9 @@ class StreamReplica:
         self.domain = domain
         self.api_level = api_level
         self.consumers: dict[str, ConsumerReplica] = {}
-        self.offline: dict[str, str] = {}  # consumers that could not be opened or failed, and why
+        self.offline: dict[str, str] = {}  # consumers that failed or could not be opened, and why
         self.consumer_subscriptions: ConsumerSubscriptions | None = None  # made with the first consumer
-        self.interest_state: InterestState | None = (
-            None  # of interest and work-queue streams: what consumers still need
-        )
+        self.interest_state: InterestState | None = None  # only of interest and work-queue streams
         self.ids = MessageIds(config.duplicate_window)
         self.expiry = retention.Expiry(self.log)
         self.schedules = MessageSchedules(self.log)
@@ -138,43 +136,43 @@ class StreamReplica:
         self.republisher = Republisher(config.name.encode(), format_time)
         self.fast = FastIngestBatches(self)
         self.below = below
-        self.source_states: list[SourceState] = []  # what it mirrors or sources
-        self.positions: SourcePositions | None = None  # of one with sources
-        self.refuse_all: ApiError | None = None  # set by the engine: what every publish gets just now
-        self.bytes_end: int | None = None  # set by the engine: what the account allows it to grow to
+        self.source_states: list[SourceState] = []  # its mirror or sources
+        self.positions: SourcePositions | None = None  # of a stream with sources
+        self.refuse_all: ApiError | None = None  # set by the engine: the error for every publish at present
+        self.bytes_end: int | None = None  # set by the engine: the size that the account's limit allows
         self.durable_seq = (
             self.log.last_seq
-        )  # the last that lasts: written, and synced where acks wait for it
-        self.write_failure: ApiError | None = None  # set while the store can't write
-        # True while what was applied is on its way to the disk (sync_always): nothing more is applied,
-        # nothing acknowledged and nothing delivered until it is there.
+        )  # the last durable sequence: written, and synced where acks wait for a sync
+        self.write_failure: ApiError | None = None  # set while the store cannot be written
+        # True while a sync is in flight (sync_always): until it ends, nothing more is applied, acknowledged
+        # or delivered.
         self.syncing = False
-        self.sync_at_once = False  # a request changed it, whose response leaves in this tick
-        self.accounted_bytes = 0  # what the engine counted it with
+        self.sync_at_once = False  # a request changed the stream and gets its response in this tick
+        self.accounted_bytes = 0  # the size that Capacity has counted
         self._now = created
-        self._is_behind = False  # expire() left something for its next turn
+        self._is_behind = False  # expire() stopped at its limit
         self._configure()
         self._subscriptions: list[SinkSubscription] = []
 
     @property
     def identity(self) -> str:
-        """Another one when the stream is made again."""
+        """Identifies this incarnation of the stream: differs after it is deleted and created again."""
         return short_hash(format_time(self.created))
 
     @property
     def is_kept(self) -> bool:
-        """Does everything that was stored last: written, and synced where acks wait for it?
+        """Whether everything stored is durable: written, and synced where acks wait for a sync.
 
-        No copy of a message may exist before that, nor may an origin let a message go before that of its
-        copy. Publishes that came before a request are applied outside a tick, and a sync of another stream
-        can end before they are written.
+        No copy of a message may exist before that, and an origin may not remove a message before its copy is
+        durable. Publishes that precede a request are applied outside of a tick, and another stream's sync can
+        end before they are written.
         """
         return self.durable_seq == self.log.last_seq and not self.syncing and self.write_failure is None
 
     # --- publishes -----------------------------------------------------------------------------
 
     def apply_pending(self, now: int) -> None:
-        """Applies what its subjects brought since the last time."""
+        """Applies the publishes that arrived since the last call."""
         self.log.storing = True
         try:
             self.apply(self.sink.take(), now)
@@ -184,8 +182,8 @@ class StreamReplica:
             self.log.storing = False
 
     def apply(self, batch: IngestBatch, now: int) -> None:
-        """Stores a batch of publishes at `now` (ns) and collects the answers."""
-        # Times never go backwards within a stream: seeking by time relies on it.
+        """Stores a batch of publishes at `now` (ns) and collects the responses."""
+        # Times never decrease within a stream: seeking by time relies on it.
         ts = max(now, self.log.last_ts)
         while True:
             if self.refuse_all is None and (self.bytes_end is None or self._fits(batch, self.bytes_end)):
@@ -204,7 +202,7 @@ class StreamReplica:
             self.fast.acknowledge(batch.size)
 
     def _fits(self, batch: IngestBatch, end: int) -> bool:
-        """Is there room in the account for all of the batch, whatever each message takes?"""
+        """Whether the whole batch fits the account's limit, whatever each message takes."""
         return self.log.bytes + batch.size + batch.count * self.log.cost_of(0, 0, 0) <= end
 
     def _apply_one(
@@ -231,8 +229,9 @@ class StreamReplica:
             self.acks.add_ack(reply, stored.seq, stored.duplicate)
 
     def check_admitted(self, subject: bytes, header: bytes, payload_len: int) -> None:
-        """Raises JetStreamApiError when nothing is stored now, and 10002 when this message would exceed the
-        account's limit. What the stream would remove for it does not count, as with the official server."""
+        """Raises JetStreamApiError when publishes are rejected at present, and 10002 when this message would
+        exceed the account's limit. As on the official server, messages that the stream would remove for it do
+        not count."""
         if self.refuse_all is not None:
             raise self.refuse_all.exception()
         if self.bytes_end is None:
@@ -250,7 +249,7 @@ class StreamReplica:
         *,
         in_fast_batch: bool = False,
     ) -> FastOutcome:
-        """Decides about one publish and stores it. Raises JetStreamApiError when it is refused."""
+        """Checks one publish and stores it. Raises JetStreamApiError when it is rejected."""
         self.check_admitted(subject, header, len(payload))
         decision = publish_checks.check(self, subject, header, len(payload), now, in_fast_batch=in_fast_batch)
         if decision.duplicate_of:
@@ -265,16 +264,16 @@ class StreamReplica:
         return FastOutcome(seq, duplicate=False, value=decision.value)
 
     def store_staged(self, batch: StagedBatch, now: int) -> int:
-        """Stores a batch of ordinary messages as a unit, as it is, and returns the sequence of the last."""
+        """Stores a batch of ordinary messages as a unit, unchanged, and returns the last sequence."""
         ts = max(now, self.log.last_ts)
         return store_staged(batch, self.log, self.limits, self.ids, ts, self.republisher)
 
     def may_store_staged(self, batch: StagedBatch, now: int) -> bool:
-        """May store_staged() store the batch? No: one of its messages is refused, or asks for more."""
+        """Whether store_staged() may store the batch: no message is rejected or needs other checks."""
         return check_staged(batch, self.log, self.limits, self.ids, now)
 
     def store_batch(self, checked: list[Checked], now: int) -> int:
-        """Stores messages as a unit and returns the sequence of the last."""
+        """Stores messages as a unit and returns the last sequence."""
         ts = max(now, self.log.last_ts)
         seq = 0
         self.log.begin_batch(bytes_of(checked), len(checked))
@@ -305,13 +304,13 @@ class StreamReplica:
         return store_one(self.log, self.limits, subject, header, payload, ts, self.republisher)
 
     def write(self) -> None:
-        """Hands what is new to the operating system. Raises StoreWriteError."""
+        """Hands new records to the operating system. Raises StoreWriteError."""
         self.store.write()
         if self.positions is not None:
             self.positions.note(self.source_states, self.log)
 
     def acknowledge(self, index: SubscriptionIndex) -> None:
-        """Publishes again what was stored, then sends the answers. Only after the write."""
+        """Sends republished messages, then the responses. Call only after the write."""
         if self.republisher.count and self.write_failure is None:
             self.republisher.route(index)
         if self.acks.count:
@@ -320,10 +319,10 @@ class StreamReplica:
             self.fast.end_tick()
 
     def write_failed(self, reason: str) -> None:
-        """The write failed: what waits for an ack gets error 10077 with the reason instead.
+        """Handles a failed write: publishes that wait for an ack get error 10077 with the reason.
 
-        What was applied stays in the log and is written when writing works again, as a publish whose ack got
-        lost is. Until then every publish is refused.
+        What was applied stays in the log and is written once writing works again, like a publish whose ack
+        was lost. Until then every publish is rejected.
         """
         self.write_failure = codes.STREAM_STORE_FAILED.format(err=reason)
         text = self.refusal(self.write_failure)
@@ -333,15 +332,15 @@ class StreamReplica:
             self.acks.add(reply, text)
 
     def refusal(self, error: ApiError) -> bytes:
-        """The answer to a publish that is refused."""
+        """The response to a rejected publish."""
         return encode(PubAck(error=error, stream=self.name))
 
     # --- requests ------------------------------------------------------------------------------
 
     def update(self, config: StreamConfig, now: int) -> None:
-        """Runs on another (checked) configuration from now on; limits that shrank are enforced at once.
+        """Changes to a (checked) configuration and enforces lower limits at once.
 
-        Raises StoreError when it can't be kept; the present one then stays.
+        Raises StoreError when it cannot be stored; the present one then remains.
         """
         self.store.save_meta(encode(StreamMeta(config, self.created)))
         was_mirror, present = self.config.mirror is not None, self.source_states
@@ -354,22 +353,22 @@ class StreamReplica:
         self._go_on([source_state for source_state in self.source_states if source_state not in present])
         self.ids.resize(config.duplicate_window, now)
         if was_mirror and config.mirror is None and not len(self.ids):
-            recover_ids(self.ids, self.log, now)  # from now on it is the one who tells duplicates
+            recover_ids(self.ids, self.log, now)  # from now on this stream detects duplicates itself
         if not config.allow_atomic:
             self.atomic.drop()
         enforce_all(self.log, self.limits)
         self.expire(now)
 
     def purge(self, filter_subject: bytes, upto_seq: int, keep: int) -> Generator[int, None, int]:
-        """Removes messages (of a filter, below a sequence, all but the newest `keep`), in slices (slices.py);
-        returns how many. What is stored after the first slice stays.
+        """Removes messages (of a filter, below a sequence, except the newest `keep`), in slices (slices.py);
+        returns how many. Messages stored after the first slice stay.
 
         Raises JetStreamApiError: 10109 when sealed, 10110 when purging is denied.
         """
         self._check_purge()
         log = self.log
         if upto_seq > max(SEQ_MAX, log.last_seq + 1):
-            raise codes.STREAM_PURGE_FAILED.exception(err=f"sequences can not go on from {upto_seq}")
+            raise codes.STREAM_PURGE_FAILED.exception(err=f"sequences cannot continue after {upto_seq}")
         if filter_subject in (b"", b">") and not keep and not 0 < upto_seq <= log.last_seq:
             purged = log.purge(None, upto_seq)
         else:
@@ -391,9 +390,10 @@ class StreamReplica:
             raise codes.STREAM_PURGE_FAILED.exception(err="stream purge not permitted")
 
     def delete_message(self, seq: int, *, erase: bool) -> None:
-        """Removes one message; erase: its bytes are overwritten as well.
+        """Removes one message; erase: also overwrites its bytes.
 
-        Raises JetStreamApiError: 10109 when sealed, 10057 when deleting is denied, 10043 when there is none.
+        Raises JetStreamApiError: 10109 when sealed, 10057 when deleting is denied, 10043 when it does not
+        exist.
         """
         if self.config.sealed:
             raise codes.STREAM_SEALED.exception()
@@ -403,7 +403,7 @@ class StreamReplica:
             raise codes.SEQUENCE_NOT_FOUND.exception(seq=seq)
 
     def state(self, *, deleted: bool = False) -> StreamState:
-        """What the stream holds. deleted: list the removed sequences as well (the first 100,000)."""
+        """The state for responses. deleted: also list removed sequences (the first 100,000)."""
         log = self.log
         empty = not log.messages
         return StreamState(
@@ -422,10 +422,10 @@ class StreamReplica:
     # --- time ----------------------------------------------------------------------------------
 
     def recover(self, now: int) -> None:
-        """After the store was opened: what is known of message ids, TTLs and schedules comes from the log."""
+        """Rebuilds message ids, TTLs and schedules from the log after the store was opened."""
         self.number_from_first()
         if not self.config.sealed:
-            # A crash between a message and the note of what it replaced leaves both.
+            # A crash between a message and the tombstone of the one it replaced leaves both.
             enforce_all(self.log, self.limits)
         recover_ids(self.ids, self.log, now)
         self._go_on(self.source_states)
@@ -435,16 +435,16 @@ class StreamReplica:
             self.schedules.recover()
 
     def number_from_first(self) -> None:
-        """A stream that never had a message begins with the sequence its configuration asks for."""
+        """Sets the first sequence of a stream without messages to the configured one."""
         if self.config.first_seq > 1 and self.log.last_seq == 0:
             self.log.set_first_seq(self.config.first_seq)
 
     def expire(self, now: int, work: int = sys.maxsize) -> int:
-        """Forgets old message ids, removes what is too old, stores what schedules made.
+        """Expires message ids and messages, and stores scheduled messages.
 
-        Of the last two it does so much work (in the units of slices.py) and a little more; if something may
-        be left, the stream is due again at once. A crash in between is no matter: what is left expires at the
-        start. Returns the work it did.
+        The last two stop after `work` units (of slices.py), or little more; if anything may be left, the
+        stream is due again at once. A crash in between is harmless: recovery expires the rest. Returns the
+        work done.
         """
         self.ids.prune(now)
         self.fast.expire(now)
@@ -458,14 +458,14 @@ class StreamReplica:
         return done
 
     def _run_schedules(self, now: int, work: int) -> int:
-        """Returns the work it did."""
+        """Stores messages of due schedules; returns the work done."""
         if self.refuse_all is not None or self.write_failure is not None:
             self.schedules.postpone(now + RETRY_NS)
             return 0
         ts = max(now, self.log.last_ts)
         made = self.schedules.take_due(now, max(0, work) // SCHEDULE_WORK + 1)
-        # Schedules, and what their messages replace, were acked: a full disk keeps them until those are
-        # written. What is too old goes for good, and makes room.
+        # Schedules, and messages that theirs replace, were acked: on a full disk they stay until the
+        # replacements are written. Expired messages are removed regardless, which frees space.
         self.log.storing = True
         try:
             for produced in made:
@@ -487,10 +487,10 @@ class StreamReplica:
         self.store_decided(subject, decision, produced.payload, ts)
 
     def _leave_marker(self, subject: bytes) -> None:
-        """The last message of the subject expired: a marker says so to the stream's readers.
+        """Stores a delete marker for a subject whose last message expired.
 
-        A stream that discards new messages discards a marker too, which can be larger than what it stands
-        for: max_bytes is what its owner pays for.
+        A stream with discard policy new discards the marker when it does not fit: a marker can be larger than
+        the message, and max_bytes is a hard limit for its owner.
         """
         if not self.is_wanted(subject):
             return
@@ -506,19 +506,19 @@ class StreamReplica:
         self.ids.last_id = b""
 
     def next_deadline(self) -> int | None:
-        """When (ns) `expire` has work; None when never."""
+        """When (ns) `expire` is due, or None."""
         ids, fast, atomic = self.ids.next_deadline(), self.fast.next_deadline(), self.atomic.next_deadline()
         if self.config.sealed:
             return earliest(ids, fast, atomic)
         if self._is_behind:
-            return self._now  # and no earlier: others that are due have their turns first
+            return self._now  # not earlier, so that others that are due run first
         expiry = self.expiry.next_deadline(self.config.max_age)
         return earliest(ids, fast, atomic, expiry, self.schedules.next_deadline())
 
     # --- wiring --------------------------------------------------------------------------------
 
     def subscribe(self, index: SubscriptionIndex) -> None:
-        """Takes the messages of its subjects from now on (again, after an update changed them)."""
+        """Subscribes to the stream's subjects, also after an update changed them."""
         wanted = dict.fromkeys(subject.encode() for subject in self.config.subjects)
         present = {subscription.subject: subscription for subscription in self._subscriptions}
         for subject, subscription in present.items():
@@ -531,14 +531,14 @@ class StreamReplica:
         self._subscriptions = [present[subject] for subject in wanted]
 
     def is_wanted(self, subject: bytes) -> bool:
-        """Is a message of this subject stored? Not by an interest stream when no consumer takes it."""
+        """Whether a message of this subject is stored. An interest stream needs a matching consumer."""
         return self.limits.interest_state is None or self.limits.interest_state.wants(subject)
 
     def is_to_be_reviewed(self, *, held_back: bool) -> bool:
-        """A consumer ended for good: may messages be left that only it needed?
+        """Whether messages may remain that only a removed consumer needed.
 
-        held_back: it may have held back what others acked, as that of a mirror or source does, and one that
-        is offline. Else there is nothing to look for in a work queue: what was not acked stays for the next
+        held_back: it may have blocked messages that others acked, as the consumer of a mirror or source does,
+        and one that is offline. Otherwise a work queue needs no review: unacked messages stay for the next
         consumer.
         """
         return self.interest_state is not None and (held_back or not self.interest_state.work_queue)
@@ -558,7 +558,7 @@ class StreamReplica:
         self.expiry.leave_marker = self._leave_marker if self.config.subject_delete_marker_ttl else None
 
     def _choose_inflows(self) -> None:
-        """Origins that stay are read on from where they are."""
+        """Creates the source states of the configuration. Origins that remain keep their position."""
         mirror, sources = self.config.mirror, self.config.sources
         if mirror is not None:
             self.source_states = self.source_states or [SourceState(self, mirror, is_mirror=True)]
@@ -577,7 +577,7 @@ class StreamReplica:
             self.positions = SourcePositions(self.store)
 
     def _go_on(self, source_states: list[SourceState]) -> None:
-        """Sources that were there before go on where they stopped."""
+        """Restores the positions of sources that existed before."""
         if self.positions is not None and source_states:
             self.positions.recover(source_states, self.log)
 
@@ -596,7 +596,7 @@ class StreamReplica:
                 self.interest_state.add(consumer.pump, consumer.since)
 
     def unsubscribe(self, index: SubscriptionIndex) -> None:
-        """Takes no more messages."""
+        """Unsubscribes from the stream's subjects."""
         for subscription in self._subscriptions:
             index.remove(subscription)
         self._subscriptions.clear()

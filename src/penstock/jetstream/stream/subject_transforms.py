@@ -1,9 +1,8 @@
-"""Subjects a stream changes: what it stores messages under (`subject_transform`), and what it publishes them
-again under once they are stored (`republish`).
+"""Subject mappings of a stream: `subject_transform` for storing, and `republish` for stored messages.
 
-Both are asked once about a subject and remembered by the kernels' SubjectMapper, unless chance decides
-(`random`). A subject is transformed before it enters the stream's batch, so that everything after (dedupe,
-expected sequences, limits, a replicated log) knows only the stored one.
+The kernels' SubjectMapper caches results by subject, unless they depend on chance (`random`). A subject is
+transformed before it enters the stream's batch, so that everything after (dedupe, expected sequences, limits,
+a replicated log) sees only the stored one.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ _NOT_REPUBLISHED = b""
 
 
 def make_mapper(config: SubjectTransform | None, below: Below) -> SubjectMapper | None:
-    """What changes subjects on their way into the stream; None: nothing does. A subject that the source does
-    not match stays, and so does one of which nothing would be left."""
+    """The mapper of subjects to store under, or None. A subject that the source does not match, or whose
+    result would be empty, stays."""
     if config is None or not config.dest:
         return None
     transform = Transform(config.src, config.dest)
@@ -32,8 +31,8 @@ def make_mapper(config: SubjectTransform | None, below: Below) -> SubjectMapper 
 
 
 def make_republish_mapper(config: Republish | None, below: Below) -> SubjectMapper | None:
-    """What a stored message's subject is published again under; None: none is. Subjects that the source does
-    not match, or that would become invalid ones, are left out (b"")."""
+    """The mapper of subjects to republish under, or None. Subjects that the source does not match, or whose
+    result is invalid, map to b"" and are not republished."""
     if config is None or not config.dest:
         return None
     transform = Transform(config.src, config.dest)
@@ -49,8 +48,8 @@ def make_republish_mapper(config: Republish | None, below: Below) -> SubjectMapp
 
 
 def implied_republish(config: StreamConfig) -> Republish | None:
-    """The republish of a configuration with what it leaves open filled in: no source is every subject, and
-    `>` to `>` on a stream that transforms its one subject means the transformed subject."""
+    """The republish configuration with defaults: an empty source means every subject, and `>` to `>` on a
+    stream that transforms its only subject means the transformed subject."""
     republish = config.republish
     if republish is None:
         return None

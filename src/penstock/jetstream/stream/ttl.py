@@ -1,11 +1,11 @@
-"""Messages with a time to live of their own (`Nats-TTL`, ADR-43), and the markers left in their place.
+"""Per-message TTLs (`Nats-TTL`, ADR-43) and delete markers.
 
-A message with a TTL leaves the stream that long after it was stored; `never` exempts it from max_age. Where
-the last message of a subject goes by age or TTL and the stream has subject_delete_marker_ttl, a marker takes
-its place: an empty message that says why and leaves after that time itself.
+A message with a TTL expires that long after it was stored; `never` exempts it from max_age. Where the last
+message of a subject expires and the stream has subject_delete_marker_ttl, a marker replaces it: an empty
+message with the reason, which expires after that time itself.
 
-Invariant: every live message with a TTL is in the queue; entries of messages that left otherwise are skipped
-when they come up, and swept when they are the larger part.
+Invariant: every live message with a TTL is in the queue. Entries of messages removed otherwise are skipped
+when they come up, and swept when they are the majority.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from penstock.protocol import headers
 from penstock.protocol.durations import NS_PER_S, format_duration, parse_duration
 
 NEVER = -1
-TTL_MAX_NS = 2**62  # ends beyond any clock, and added to one still fits 64 bits
+TTL_MAX_NS = 2**62  # larger than any clock, and its sum with one fits 64 bits
 _SWEEP_MIN = 1024
 
 
 def parse_ttl(value: bytes) -> int:
-    """A TTL in ns from whole seconds, a Go duration of at least a second, or `never` (NEVER).
+    """Parses a TTL: whole seconds, a Go duration of at least a second, or `never` (NEVER). Returns ns.
 
     Raises JetStreamApiError 10165.
     """
@@ -45,7 +45,7 @@ def parse_ttl(value: bytes) -> int:
 
 
 def marker_header(marker_ttl_ns: int) -> bytes:
-    """The header block of the marker in place of an expired message."""
+    """The header block of the marker that replaces an expired message."""
     return headers.build(
         [
             (headers.MARKER_REASON, "MaxAge"),
@@ -56,7 +56,7 @@ def marker_header(marker_ttl_ns: int) -> bytes:
 
 
 def is_marker(header: bytes) -> bool:
-    """Does the message itself stand for the absence of others? Then none is put in its place."""
+    """Whether a message is a delete marker itself, which is not replaced by another one."""
     if not header:
         return False
     return bool(headers.value_of(header, headers.MARKER_REASON)) or (
@@ -65,29 +65,29 @@ def is_marker(header: bytes) -> bool:
 
 
 class MessageTtls:
-    """When which message of a stream expires by its own TTL."""
+    """The expiry times of a stream's messages with a TTL."""
 
     def __init__(self) -> None:
-        self.never: set[int] = set()  # sequences that max_age does not touch
+        self.never: set[int] = set()  # sequences exempt from max_age
         self._queue: list[tuple[int, int]] = []  # (ns, sequence)
 
     def add(self, seq: int, ts: int, ttl_ns: int) -> None:
-        """The message stored at `ts` (ns) lives for ttl_ns, or for ever (NEVER)."""
+        """Adds a message stored at `ts` (ns) with a TTL of ttl_ns, or NEVER."""
         if ttl_ns == NEVER:
             self.never.add(seq)
         else:
             heapq.heappush(self._queue, (ts + ttl_ns, seq))
 
     def take_due(self, now: int) -> int:
-        """The sequence whose time came first; 0 when none has come."""
+        """Removes and returns the earliest sequence that expired; 0 without one."""
         return heapq.heappop(self._queue)[1] if self._queue and self._queue[0][0] <= now else 0
 
     def next_deadline(self) -> int | None:
-        """When (ns) the next message expires."""
+        """When (ns) the next message expires, or None."""
         return self._queue[0][0] if self._queue else None
 
     def sweep(self, log: StreamLog) -> None:
-        """Forgets messages that are gone, when they are the larger part."""
+        """Drops entries of removed messages when they are the majority."""
         if len(self._queue) > 2 * log.messages + _SWEEP_MIN:
             self._queue = [entry for entry in self._queue if log.next_seq(entry[1]) == entry[1]]
             heapq.heapify(self._queue)
@@ -100,4 +100,4 @@ class MessageTtls:
             try:
                 self.add(seq, ts, parse_ttl(value))
             except JetStreamApiError:
-                continue  # stored before the stream allowed TTLs, when the header meant nothing
+                continue  # stored before the stream allowed TTLs, when the header had no effect
