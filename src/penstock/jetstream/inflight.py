@@ -1,5 +1,4 @@
-"""What atomic batches of a server's streams share: how many are open, how much they hold, and whom to tell of
-abandoned ones."""
+"""Limits and reports that atomic batches of all streams share."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from penstock.kernels.ingest.staging import StagedTotal
 
 
 class Inflight(Struct):
-    """Open atomic batches of all streams of all accounts of a server, and the bytes they hold."""
+    """Open atomic batches of all accounts of a server, and the bytes they hold."""
 
     atomic: int = 0
     staged: StagedTotal = field(default_factory=StagedTotal)
@@ -23,10 +22,10 @@ def _ignore(stream: str, batch_id: str, reason: str) -> None:
 
 
 class BatchContext(Struct):
-    """What a stream is given for its atomic batches.
+    """What a stream needs for its atomic batches.
 
-    config: the engine's configuration, as it is when it is called. inflight: shared by all engines.
-    abandoned: told stream, batch id and reason ("timeout", "incomplete", "large", "unsupported").
+    config: returns the engine's current configuration. inflight: shared by all engines. abandoned: called
+    with stream, batch id and reason ("timeout", "incomplete", "large", "unsupported").
     """
 
     config: Callable[[], EngineConfig] = EngineConfig

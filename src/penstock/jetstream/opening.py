@@ -68,7 +68,7 @@ class Opening:
         try:
             meta = msgspec.json.decode(store.meta, type=StreamMeta)
             if meta.restoring:
-                log.warning("stream %s: its restore did not come to an end, what came of it is removed", name)
+                log.warning("stream %s: its restore did not complete, removing it", name)
                 store.delete()
                 return
             level, served = stream_config.stored_level(meta.config), self._engine.config.api_level

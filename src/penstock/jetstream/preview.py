@@ -1,7 +1,7 @@
-"""What a stream will do with a publish: the checks of `stream.ingest`, ahead of its turn, for message traces.
+"""Predicts what a stream will do with a publish, for message traces.
 
-Nothing is changed. As long as nothing else comes in between, the stream decides the same when the publish is
-applied: both depend on the stream and the time alone.
+Changes nothing. The stream decides the same when the publish is applied, unless other changes come in
+between: both depend on the stream and the time alone.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from penstock.protocol.api import ApiError
 
 
 class Preview(NamedTuple):
-    """What becomes of a publish.
+    """The predicted outcome of a publish.
 
-    subject: what it is stored under, "" when it is refused before that is clear. is_wanted: does any consumer
-    want it, where that matters? error: why it is not stored, in the official server's words for traces.
-    answer: what a publisher is told of a publish that is not stored, b"" when it is.
+    subject: the subject to store it under, "" when it is rejected before that is known. is_wanted: whether a
+    consumer needs it, where that matters. error: why it is not stored, in the official server's words for
+    traces. answer: the response to a publish that is not stored, else b"".
     """
 
     subject: bytes
@@ -34,7 +34,7 @@ class Preview(NamedTuple):
 def preview(
     stream: StreamReplica, subject: bytes, reply: bytes, header: bytes, payload: bytes, now: int, *, dry: bool
 ) -> Preview:
-    """What the stream will do with a publish that comes now; dry: it is not to be stored."""
+    """Predicts the outcome of a publish at `now`; dry: it will not be stored."""
     if stream.sink.mapper is not None:
         subject = stream.sink.mapper.map(subject)
     if is_fast(reply) or headers.value_of(header, headers.BATCH_ID):
@@ -62,7 +62,7 @@ def _answer(stream: StreamReplica, error: JetStreamApiError) -> bytes:
 
 
 def _told(error: JetStreamApiError, header: bytes) -> str:
-    """Traces show the official server's inner errors, some of which have words of their own."""
+    """The official server's inner error as in its traces, some of which have other texts."""
     code = error.err_code
     if code in (codes.STREAM_MESSAGE_EXCEEDS_MAXIMUM.err_code, codes.STREAM_HEADER_EXCEEDS_MAXIMUM.err_code):
         return "maximum payload exceeded"

@@ -1,12 +1,12 @@
-"""What a mirror or source holds back in an interest or work-queue stream: a durable consumer there.
+"""Durable consumers that make an interest or work-queue stream retain messages for a mirror or source.
 
-Such an origin keeps what some consumer needs. So whoever mirrors or sources it has one, by the official
-server's names (`JS_MIRROR_...`, `JS_SRC_...`): visible, kept over restarts, gone with the stream it is for.
-Nothing is delivered by it; the reader looks at the log, and tells it what the target has taken. Only when
-that was written, a message is settled, and leaves the origin unless others need it.
+Such an origin retains what some consumer needs. So each mirror or source has one there, with the official
+server's names (`JS_MIRROR_...`, `JS_SRC_...`): it is visible, survives restarts, and is removed with its
+stream. It delivers nothing: the reader reads the log, and reports what the target has taken. Only after that
+was written, a message counts as acked, and the origin may remove it.
 
-Invariant: the consumer's position never runs ahead of what the target has stored. Behind it may be: a crash
-between the two leaves a message in the origin which the target knows it has.
+Invariant: the consumer's position never runs ahead of what the target has stored. It may lag: a crash between
+the two leaves messages in the origin that the target already has.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.jetstream")
 
-ACK_PENDING_MAX = 1000  # as the official server shows it
+ACK_PENDING_MAX = 1000  # the official server's value
 
 
 def consumer_name(engine: JetStreamEngine, stream: StreamReplica, source_state: SourceState) -> str:
-    """Stable, so that a restart finds it again; with the filters where a stream is sourced twice."""
+    """A stable name, so that a restart finds the consumer; includes the filters when an origin is sourced
+    twice."""
     domain = f" {engine.config.domain}" if engine.config.domain else ""
     stable = short_hash(f"{stream.name} {engine.config.account}{domain}")
     if source_state.is_mirror:
@@ -51,8 +52,8 @@ def make(
     start_seq: int,
     now: int,
 ) -> ConsumerReplica:
-    """The consumer of a source, found or made. start_seq: the first sequence it is about, so that what the
-    source never takes stays in a work queue. Raises StoreError when it can't be kept."""
+    """Finds or creates the consumer of a source. start_seq: its first sequence, so that messages that the
+    source never takes stay in a work queue. Raises StoreError when it cannot be stored."""
     name = consumer_name(engine, stream, source_state)
     filters = [one.decode() for one in source_state.filters]
     present = _present(engine, origin, stream, source_state)
@@ -91,13 +92,14 @@ def make(
 def _present(
     engine: JetStreamEngine, origin: StreamReplica, stream: StreamReplica, source_state: SourceState
 ) -> ConsumerReplica | None:
-    """The one it has. Its name says whether it was the origin's only source when it was made."""
+    """The existing consumer, or None. Its name depends on whether it was the origin's only source then."""
     named = origin.consumers.get(consumer_name(engine, stream, source_state))
     if named is not None and _is_for(named, stream, source_state):
         return named
     found = [one for one in origin.consumers.values() if _is_for(one, stream, source_state)]
     if not found:
-        return None  # as for each of a thousand new sources: the names of all others would be a million
+        # the usual case: comparing the names for each of a thousand new sources would take a million steps
+        return None
     others = [
         one for one in stream.source_states if one is not source_state and one.source.name == origin.name
     ]
@@ -114,8 +116,8 @@ def _is_for(consumer: ConsumerReplica, stream: StreamReplica, source_state: Sour
 
 
 def retire_orphans(engine: JetStreamEngine) -> None:
-    """After a restart: whoever a consumer stands for may be gone, by a crash before the consumer went as
-    well, or because it was in memory. Nobody would ever settle anything for it again."""
+    """Removes consumers whose target is gone: because of a crash before the consumer was removed, or because
+    it was in memory. Nothing would ever ack their messages."""
     for origin in list(engine.streams.values()):
         for consumer in [one for one in origin.consumers.values() if one.is_driven]:
             metadata = consumer.config.metadata or {}
@@ -125,12 +127,14 @@ def retire_orphans(engine: JetStreamEngine) -> None:
             of_it = [one for one in source_states if one.reads_log and one.source.name == origin.name]
             if name in engine.offline or (stream and any(_is_for(consumer, stream, one) for one in of_it)):
                 continue
-            log.warning("consumer %s of stream %s: stream %s is gone", consumer.name, origin.name, name)
+            log.warning(
+                "consumer %s of stream %s: stream %s no longer exists", consumer.name, origin.name, name
+            )
             consumer.retire()
 
 
 def settle(consumer: ConsumerReplica, source_state: SourceState, now: int) -> None:
-    """The source's stream has written everything up to its position."""
+    """Acks everything up to the position that the source's stream has written."""
     upto_seq = min(source_state.seq, consumer.stream.log.last_seq)
     if upto_seq <= consumer.state.delivered_stream:
         return

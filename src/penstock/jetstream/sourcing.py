@@ -1,18 +1,19 @@
-"""Who reads the origins of an account's mirrors and sources, and when.
+"""Readers of the origins of an account's mirrors and sources.
 
-A reader belongs to one source of one stream. Origins in reach by imports only, and those for which a durable
-consumer is named, are read by the consumer protocol (external.py). That of another stream in the account
-looks at its origin in ticks in which that changed, after what changed was written, copies what is new into
+A reader belongs to one source of one stream. Origins that are only reachable by imports, and those with a
+named durable consumer, are read by the consumer protocol (external.py). For another stream of the account,
+the reader checks its origin in ticks that changed it, after the change was written. It copies new messages to
 the source's batch and marks its stream, which applies the batch in the next tick, like publishes. So an
-origin's log is read when nothing changes it, a copy never runs ahead of what a crash leaves of the original,
-and a stream that catches up takes turns with everything else.
+origin's log is read while nothing changes it, a copy is never ahead of what survives of the original in a
+crash, and a stream that catches up shares ticks with everything else.
 
-Ordering contract: a batch is filled only when the one before was applied; the position is the stream's own.
+Ordering contract: a batch is filled only after the previous one was applied; the position belongs to the
+stream.
 
-Bounds: SLICE_BYTES of copies a tick, over all readers, taken in turns. What a stream refuses (it is full, or
-sealed) is tried again after RETRY_NS, as the official server does.
+Bounds: SLICE_BYTES of copies per tick, over all readers in turn. As on the official server, copies that a
+stream rejects (it is full, or sealed) are retried after RETRY_NS.
 
-Rejected: a thread a mirror (the log is single-threaded, and a tick's slice costs half a millisecond).
+Rejected: a thread per mirror (the log is single-threaded, and a tick's slice takes half a millisecond).
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.jetstream")
 
-SLICE_BYTES = 512 * 1024  # of copies a tick
-LOOK_BYTES = 16 * 1024  # what a look at an origin counts as: it may make a consumer there
-RETRY_NS = 2 * SECOND_NS  # after a refusal
-HEARTBEAT_NS = SECOND_NS  # an origin within the server counts as heard from this often
+SLICE_BYTES = 512 * 1024  # copies per tick
+LOOK_BYTES = 16 * 1024  # the cost of checking an origin, which may create a consumer there
+RETRY_NS = 2 * SECOND_NS  # after a rejection
+HEARTBEAT_NS = SECOND_NS  # a local origin counts as active at least this often
 CAUGHT_UP = 10  # messages that a mirror may lack and still answer for its origin
 
 
@@ -54,25 +55,25 @@ class Reader(Protocol):
     source_state: SourceState
 
     def read(self, now: int, enough: int) -> int:
-        """Fills the source's batch with up to about `enough` bytes; returns how many it holds then."""
+        """Fills the source's batch with up to about `enough` bytes; returns the bytes in it."""
 
     def deadline(self) -> int | None:
-        """When (ns) it has something to do without its origin's or stream's changing."""
+        """When (ns) it has work without a change of its origin or stream, or None."""
 
     def again(self) -> None:
-        """What the stream refused is read another time."""
+        """Reads rejected messages again."""
 
     def lag(self) -> int:
-        """Messages the origin has and the stream does not."""
+        """How many messages the stream is behind its origin."""
 
     def active_ns(self, now: int) -> int:
-        """Since the origin was heard from; -1: never."""
+        """Time since the origin was last active (ns); -1: never."""
 
     def error(self) -> ApiError | None:
-        """What is in the way."""
+        """Current error, or None."""
 
     def stop(self, *, for_good: bool) -> None:
-        """Reads no more; for good: the stream has no use for the origin any longer."""
+        """Stop. for_good: the stream no longer has this origin."""
 
 
 class LocalReader:
@@ -83,10 +84,10 @@ class LocalReader:
         self.source_state = source_state
         self._engine = engine
         self._origin: StreamReplica | None = None
-        self._before = 0  # the sequence before the first one wanted
-        self._looked = 0  # up to this sequence of the origin there is nothing more for the stream
+        self._before = 0  # the sequence before the first wanted one
+        self._looked = 0  # up to this sequence of the origin nothing is left for the stream
         self._heard_at = -1
-        self._consumer: ConsumerReplica | None = None  # of an origin that keeps only what is needed
+        self._consumer: ConsumerReplica | None = None  # of an interest or work-queue origin
 
     def read(self, now: int, enough: int) -> int:
         source_state = self.source_state
@@ -145,7 +146,7 @@ class LocalReader:
             consumer.retire()
 
     def _settle(self, origin: StreamReplica, now: int) -> None:
-        """What the stream has written leaves an origin that keeps only what is needed."""
+        """Acks what the stream has written, so that an interest or work-queue origin can remove it."""
         if origin.interest_state is None:
             return
         if self._consumer is None or self._consumer.closed or self._consumer.stream is not origin:
@@ -158,7 +159,7 @@ class LocalReader:
                 )
             except StoreError as error:
                 log.error(
-                    "stream %s: its consumer of %s can not be kept: %s", self.stream.name, origin.name, error
+                    "stream %s: its consumer of %s cannot be stored: %s", self.stream.name, origin.name, error
                 )
                 return
         if self.stream.is_kept:
@@ -166,7 +167,7 @@ class LocalReader:
 
 
 def first_wanted(source_state: SourceState, stream: StreamReplica, origin: StreamReplica) -> int:
-    """The origin's sequence that a source begins or goes on with."""
+    """The origin's sequence at which a source starts or continues."""
     source, first = source_state.source, max(origin.log.first_seq, 1)
     if source_state.seq:
         return max(source_state.seq + 1, first)
@@ -176,37 +177,37 @@ def first_wanted(source_state: SourceState, stream: StreamReplica, origin: Strea
     if not since:
         return first
     if not source_state.is_mirror:
-        since = max(since, stream.log.last_ts)  # what it had before that time, it has dropped
+        since = max(since, stream.log.last_ts)  # older messages were already removed here
     return min(max(origin.log.seq_at_time(since), first), origin.log.last_seq + 1)
 
 
 def first_ever(source_state: SourceState, origin: StreamReplica) -> int:
-    """The origin's sequence that a source began with, as far as its configuration says."""
+    """The origin's sequence at which the configuration starts a source."""
     since = start_ns(source_state.source)
     return origin.log.seq_at_time(since) if since else max(source_state.source.opt_start_seq, 1)
 
 
 class Sourcing:
-    """Of one account."""
+    """The readers of one account."""
 
     def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
         self._readers: dict[str, list[Reader]] = {}  # by stream
         self._by_origin: dict[str, list[Reader]] = {}
-        self._due: dict[Reader, None] = {}  # readers that have to look at their origin
-        self._refused: dict[Reader, ApiError] = {}  # readers that wait because their stream refused
+        self._due: dict[Reader, None] = {}  # readers that have to check their origin
+        self._refused: dict[Reader, ApiError] = {}  # readers that wait because their stream rejected a copy
         self._failed: dict[Reader, ApiError] = {}  # readers that raised: they are stopped
-        self._told: dict[Reader, ApiError] = {}  # the last refusal of each that the log has
+        self._told: dict[Reader, ApiError] = {}  # the last rejection of each that was logged
         self._deadlines: Deadlines[Reader] = Deadlines()
         self._is_reading = False
 
     def retire_orphans(self) -> None:
-        """Streams that read origins may be gone, and their consumers there be left: after a restart, when all
-        streams are there, and when one that is offline was deleted."""
+        """Removes consumers of streams that no longer exist: after a restart, when all streams are open, and
+        when an offline one was deleted."""
         source_consumer.retire_orphans(self._engine)
 
     def follow(self, stream: StreamReplica) -> None:
-        """Reads the stream's origins from now on: it is new, or its configuration changed."""
+        """Starts the readers of a new stream, or of a new configuration."""
         present = {reader.source_state: reader for reader in self._readers.get(stream.name, ())}
         readers = [
             present.get(source_state) or self._reader(stream, source_state)
@@ -231,11 +232,11 @@ class Sourcing:
         self._engine.wake()
 
     def forget(self, stream: StreamReplica, *, for_good: bool = True) -> None:
-        """The stream is gone; not for good: it is offline, and reads on after a restart."""
+        """Stops the readers of a stream; not for_good: it is offline, and continues after a restart."""
         self._drop(self._readers.pop(stream.name, ()), for_good=for_good)
 
     def stop(self) -> None:
-        """Reads nothing more."""
+        """Stops all readers."""
         for readers in self._readers.values():
             self._drop(readers, for_good=False)
         self._readers.clear()
@@ -253,7 +254,7 @@ class Sourcing:
                 others.remove(reader)
 
     def advance(self, changed: Iterable[str], now: int) -> None:
-        """Reads what is new. changed: streams that were written, or applied a batch."""
+        """Reads new messages. changed: streams that were written, or applied a batch."""
         if not self._readers:
             return
         due = self._due
@@ -261,7 +262,7 @@ class Sourcing:
             due.update(dict.fromkeys(self._by_origin.get(name, ())))
             due.update(dict.fromkeys(self._readers.get(name, ())))
         if self._is_reading:
-            self._engine.wake()  # a sync came to an end while a consumer was made: the next tick looks at it
+            self._engine.wake()  # a sync ended while a consumer was created: the next tick handles it
             return
         self._is_reading = True
         try:
@@ -273,20 +274,20 @@ class Sourcing:
         left = SLICE_BYTES
         for reader in list(self._due):
             if left <= 0:
-                self._engine.wake()  # the others have their turn in the next tick
+                self._engine.wake()  # the others follow in the next tick
                 return
             del self._due[reader]
             if reader not in self._failed:
                 left -= faults.contain(self._read_one, self._reader_failed, reader, now, left) or 0
 
     def _read_one(self, reader: Reader, now: int, enough: int) -> int:
-        """Returns what that takes of the tick's slice."""
+        """Returns the bytes that it took of the tick's slice."""
         if len(reader.source_state.batch) or not self._may_read(reader, now):
             return 0
         return LOOK_BYTES + self._read(reader, now, enough)
 
     def _reader_failed(self, error: Exception, reader: Reader, *_: object) -> None:
-        """It reads no more: a restart, or another configuration of the stream, makes it try again."""
+        """Stops a reader that raised. A restart, or another configuration of the stream, restarts it."""
         why = faults.describe(self._note(reader, error))
         self._failed[reader] = codes.STREAM_GENERAL.format(err=why)
         self._deadlines.set(reader, None)
@@ -296,14 +297,17 @@ class Sourcing:
         return faults.note(f"source {reader.source_state.source.name} of stream {reader.stream.name}", error)
 
     def failures(self) -> list[tuple[str, str]]:
-        """Streams with an origin that is read no more, and why."""
+        """Streams with a stopped reader, and the reason."""
         return [
-            (reader.stream.name, f"{reader.source_state.source.name} is read no more: {error.description}")
+            (
+                reader.stream.name,
+                f"reading {reader.source_state.source.name} has stopped: {error.description}",
+            )
             for reader, error in self._failed.items()
         ]
 
     def _may_read(self, reader: Reader, now: int) -> bool:
-        """After a refusal it waits."""
+        """Whether the reader is not waiting after a rejection."""
         source_state = reader.source_state
         if source_state.refusal is None:
             return True
@@ -314,7 +318,7 @@ class Sourcing:
         if self._told.get(reader) != source_state.refusal:
             self._told[reader] = source_state.refusal
             log.warning(
-                "stream %s: what comes from %s is refused, it is tried again: %s",
+                "stream %s: messages from %s are rejected, retry follows: %s",
                 reader.stream.name, source_state.source.name, source_state.refusal.description,
             )  # fmt: skip
         return False
@@ -327,11 +331,11 @@ class Sourcing:
         return size
 
     def next_deadline(self) -> int | None:
-        """When (ns) `on_time` wants to be called."""
+        """When (ns) `on_time` is due, or None."""
         return self._deadlines.earliest()
 
     def on_time(self, now: int) -> None:
-        """Tries again what was refused, and lets readers act."""
+        """Retries rejected copies, and runs due readers."""
         for reader in self._deadlines.take_due(now):
             faults.contain(self._reader_on_time, self._reader_failed, reader)
 
@@ -346,14 +350,15 @@ class Sourcing:
     def infos(
         self, stream: StreamReplica, now: int
     ) -> tuple[StreamSourceInfo | None, list[StreamSourceInfo]]:
-        """What a stream's info says about its mirror, and about its sources."""
+        """The info of a stream's mirror, and of its sources."""
         infos = [
             _info(reader, now, self._failed.get(reader)) for reader in self._readers.get(stream.name, ())
         ]
         return (infos[0], []) if stream.config.mirror is not None else (None, infos)
 
     def mirror_of(self, name: str) -> StreamReplica | None:
-        """A stream that answers direct gets for the origin of this name, which doesn't do so itself."""
+        """The stream that answers direct gets for the origin of this name, which does not allow them
+        itself."""
         for readers in self._readers.values():
             reader = readers[0]
             config = reader.stream.config

@@ -1,9 +1,9 @@
-"""Limits of an account as its info shows them: one set, or one for each tier of replicas.
+"""Limits of an account as its info shows them: one set, or one per tier of replicas.
 
-A tier is named by a stream's replicas (`R1`, `R3`). A server that stands alone has streams of one replica, so
-all use is tier R1's, also where the account has no limits for it any more.
+A tier is named by a stream's replicas (`R1`, `R3`). All streams of a standalone server have one replica, so
+all use belongs to tier R1, even where the account no longer has limits for it.
 
-The official server leaves out a tier without use once the account lost another one; that is not imitated.
+The official server omits an unused tier once the account lost another one; this one does not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NONE = AccountLimits(
 
 
 def flat(config: EngineConfig) -> AccountLimits:
-    """The limits that hold for streams of this server."""
+    """The limits that apply to streams of this server."""
     return AccountLimits(
         max_memory=config.account_memory_max,
         max_storage=config.account_storage_max,
@@ -41,7 +41,7 @@ def flat(config: EngineConfig) -> AccountLimits:
 
 
 def tiered(info: AccountInfo, limits: Mapping[str, AccountLimits]) -> AccountInfo:
-    """The info of an account with tiers: use and limits by tier, and no limits beside them."""
+    """The info of an account with tiers: use and limits by tier, and no others."""
     tiers = {name: AccountTier(limits=limit) for name, limit in limits.items()}
     if info.streams or OWN_TIER in limits:
         tiers[OWN_TIER] = AccountTier(

@@ -140,7 +140,7 @@ def test_a_kept_source_with_such_a_prefix_is_read_no_more_and_says_so(
     (source,) = js.api("STREAM.INFO.A")["sources"]
     assert source["error"]["code"] == 500 and "fault" in source["error"]["description"]
     (problem,) = js.engine.containment.problems()
-    assert problem.stream == "A" and problem.why.startswith("O is read no more: internal error")
+    assert problem.stream == "A" and problem.why.startswith("reading O has stopped: internal error")
     store.close()
 
 

@@ -1,4 +1,4 @@
-"""`$JS.API.INFO`: what the account uses and may use."""
+"""`$JS.API.INFO`: the account's use and limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def info(engine: JetStreamEngine, request: ApiRequest) -> AccountInfoResponse:
-    """INFO. A payload is ignored, as the official server does."""
+    """INFO. As on the official server, a payload is ignored."""
     present = engine.capacity.info()
     return AccountInfoResponse(**msgspec.structs.asdict(present))
 

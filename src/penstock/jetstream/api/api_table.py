@@ -1,10 +1,10 @@
-"""From a `$JS.API.` subject to the function that answers it.
+"""Maps `$JS.API.` subjects to their handlers.
 
-An Endpoint names the verbs of its subject (`STREAM.MSG.GET`), how many tokens follow them, the response
-type and the handler. A handler returns the response struct, or None when it has answered by itself or
-nothing is to be said; it refuses by raising JetStreamApiError, which becomes the `error` of the endpoint's
-response type. One whose work grows with what is stored is a generator of slices
-(jetstream/slices.py). Requests to subjects of no endpoint are met with silence (api/service.py).
+An Endpoint has the verbs of its subject (`STREAM.MSG.GET`), the number of tokens that follow, the response
+type and the handler. A handler returns the response struct, or None when it has responded itself or needs no
+response. It rejects a request by raising JetStreamApiError, which becomes the `error` of the response. A
+handler whose work grows with the stored data is a generator of slices (jetstream/slices.py). Requests to
+unknown subjects get no response (api/service.py).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
 
 T = TypeVar("T")
-OBJECTS_MAX = 20_000  # in a request; the largest that is served, with 1,000 sources, has a quarter of that
-COLONS_MAX = 40_000  # in a request: at least as many as members; 128 KiB of metadata have half of them
+OBJECTS_MAX = 20_000  # in a request; the largest valid one, with 1,000 sources, has a quarter of that
+COLONS_MAX = 40_000  # in a request: at least one per member; 128 KiB of metadata have half of that
 
 
 class ApiRequest(Struct):
-    """One request. `args` are the tokens after the endpoint's verbs: ["ORDERS"] of STREAM.INFO.ORDERS."""
+    """One request. `args` are the tokens after the endpoint's verbs: ["ORDERS"] for STREAM.INFO.ORDERS."""
 
     subject: str
     args: list[str]
@@ -36,15 +36,16 @@ class ApiRequest(Struct):
     header: bytes
     payload: bytes
     origin: Sink | None
-    now: int = 0  # ns; when it is served
-    answer_header: bytes = b""  # a handler may set it
+    now: int = 0  # ns; when it is processed
+    answer_header: bytes = b""  # set by the handler, if at all
 
     def body(self, kind: type[T], *, is_strict: bool = True) -> T:
-        """The payload as a `kind`; refuses with 10025 what is no such JSON, or (strict) has a field too many.
+        """Decodes the payload as a `kind`. Raises JetStreamApiError 10025 for invalid JSON or (strict)
+        unknown fields.
 
-        A megabyte holds 300,000 empty objects, which take a quarter of a second to make, or 80,000 members of
-        metadata: how many there may be is bounded before they are made. `{{` begins no object but a function
-        of a destination.
+        A megabyte can hold 300,000 empty objects, which take a quarter of a second to construct, or 80,000
+        members of metadata: their number is limited before decoding. `{{` starts a function of a destination,
+        not an object.
         """
         objects = self.payload.count(b"{") - 2 * self.payload.count(b"{{")
         if objects > OBJECTS_MAX:
@@ -63,10 +64,10 @@ class ApiRequest(Struct):
         return value
 
     def optional_body(self, kind: type[T], *, is_json: bool = False) -> T:
-        """The same where a body is optional: what does not begin like an object or array counts as absent.
+        """Decodes an optional body: a payload that does not start like an object or array counts as absent.
 
-        The official server (2.15) does this for lists, names, info, purge and pause. is_json: text that is no
-        JSON at all is refused like in `body`.
+        The official server (2.15) does so for lists, names, info, purge and pause. is_json: rejects text that
+        is not JSON at all, like `body`.
         """
         if self.payload.lstrip()[:1] in (b"{", b"["):
             return self.body(kind)
@@ -79,7 +80,8 @@ class ApiRequest(Struct):
 
     @property
     def is_empty(self) -> bool:
-        """Has it no payload, or an empty JSON object? For endpoints that refuse a body, or demand one."""
+        """Whether the payload is absent or an empty JSON object, for endpoints that reject or require a
+        body."""
         text = self.payload.strip()
         return not self.payload or (text[:1] == b"{" and text[-1:] == b"}" and not text[1:-1].strip())
 
@@ -90,9 +92,9 @@ ApiHandler = Callable[["JetStreamEngine", ApiRequest], Any]
 class Endpoint(Struct, frozen=True):
     """verbs: "STREAM.MSG.GET"; args_min, args_max: tokens that follow (args_max None: any number).
 
-    response: the type without its common prefix, "stream_msg_get_response".
-    audited: successful requests are reported as api_audit advisories; refused ones always are.
-    json_errors: False when refusals are status messages, which the handler sends itself (pull, direct get).
+    response: the type without its common prefix, "stream_msg_get_response". audited: whether successful
+    requests are reported in api_audit advisories; rejected ones always are. json_errors: False when
+    rejections are status messages that the handler sends itself (pull, direct get).
     """
 
     verbs: str
@@ -112,7 +114,8 @@ class ApiTable:
         self._longest = max(len(verbs) for verbs in self._by_verbs)
 
     def find(self, tokens: list[str]) -> tuple[Endpoint, list[str]] | None:
-        """The endpoint with the longest matching verbs and the tokens left over, or None."""
+        """Finds the endpoint with the longest matching verbs; returns it with the remaining tokens, or
+        None."""
         for length in range(min(self._longest, len(tokens)), 0, -1):
             endpoint = self._by_verbs.get(tuple(tokens[:length]))
             if endpoint is None:

@@ -1,8 +1,8 @@
-"""`$JS.API.CONSUMER.>`: consumers by request, and the pull requests for their messages.
+"""`$JS.API.CONSUMER.>`: manages consumers, and takes pull requests.
 
-Creating has three forms: CONSUMER.CREATE.S (an ephemeral without a name of its own),
-CONSUMER.CREATE.S.C[.FILTER] (any consumer; a filter in the subject must be the configuration's), and the
-older CONSUMER.DURABLE.CREATE.S.C. The same configuration again is no error; another one is an update, where
+A create request has three forms: CONSUMER.CREATE.S (an ephemeral without a name),
+CONSUMER.CREATE.S.C[.FILTER] (any consumer; a filter in the subject must equal the configured one), and the
+older CONSUMER.DURABLE.CREATE.S.C. Repeating the same configuration succeeds; a different one is an update, if
 `action` allows it.
 """
 
@@ -54,13 +54,13 @@ from penstock.protocol.status import REQUIRED_API_LEVEL, no_responders_block
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
 
-NAME_LEN = 8  # of the name given to an ephemeral
+NAME_LEN = 8  # of generated names
 
 
 def create(engine: JetStreamEngine, request: ApiRequest) -> ConsumerCreateResponse:
     """CONSUMER.CREATE, with or without a name and a filter in the subject.
 
-    Who mirrors or sources is told the stream's identity, and refused (10225) when it expects another one.
+    A mirror or source gets the stream's identity, and error 10225 when it expects another one.
     """
     body = request.body(ConsumerCreateRequest)
     stream = _stream_of(engine, request, body)
@@ -78,7 +78,7 @@ def create(engine: JetStreamEngine, request: ApiRequest) -> ConsumerCreateRespon
 
 
 def _requested_name(request: ApiRequest, config: ConsumerConfig) -> str:
-    """As the subject has it, or ""; refuses a configuration that says another one, or another filter."""
+    """The name in the subject, or "". Rejects a configuration with a different name or filter."""
     if len(request.args) == 1:
         if config.durable_name:
             raise codes.CONSUMER_EPHEMERAL_WITH_DURABLE_NAME.exception()
@@ -115,7 +115,7 @@ def names(engine: JetStreamEngine, request: ApiRequest) -> ConsumerNamesResponse
 
 
 def list_infos(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, ConsumerListResponse]:
-    """CONSUMER.LIST, in pages of 256, or fewer where they are large."""
+    """CONSUMER.LIST, in pages of 256, or fewer when they are large."""
     page, offset, total = _page(engine, request, LIST_PAGE)
     infos = InfoPage()
     for consumer in page:
@@ -140,10 +140,10 @@ def info(engine: JetStreamEngine, request: ApiRequest) -> ConsumerInfoResponse:
 
 
 def delete(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, SuccessResponse]:
-    """CONSUMER.DELETE, answered when what only this consumer needed is gone."""
+    """CONSUMER.DELETE; the response follows the removal of messages that only this consumer needed."""
     _expect_empty(request)
     stream, name = engine.stream(request.args[0]), request.args[1]
-    # With sync_always the answer promises what the disk has. A consumer that came back would deliver again.
+    # With sync_always the response promises durability. A consumer that came back would redeliver.
     sync = engine.config.sync_always
     if name in stream.offline:
         engine.delete_offline_consumer(stream, name, sync=sync)
@@ -156,7 +156,7 @@ def delete(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None,
 
 
 def pause(engine: JetStreamEngine, request: ApiRequest) -> ConsumerPauseResponse:
-    """CONSUMER.PAUSE: no deliveries until pause_until; without one, or with one that is over, it goes on."""
+    """CONSUMER.PAUSE: stops deliveries until pause_until; without it, or with a past time, resumes them."""
     consumer = _consumer_of(engine, request)
     body = request.optional_body(ConsumerPauseRequest)
     asked = structs.replace(consumer.config, pause_until=body.pause_until)
@@ -173,9 +173,9 @@ def pause(engine: JetStreamEngine, request: ApiRequest) -> ConsumerPauseResponse
 
 
 def reset(engine: JetStreamEngine, request: ApiRequest) -> ConsumerResetResponse | None:
-    """CONSUMER.RESET: delivers again from a stream sequence on, or (empty body) from above the ack floor.
+    """CONSUMER.RESET: restarts delivery at a stream sequence, or (empty body) above the ack floor.
 
-    Nothing answers for a consumer that is not there: each consumer is who listens for its resets.
+    A consumer that does not exist gives no response: consumers subscribe to their resets themselves.
     """
     stream, name = engine.streams.get(request.args[0]), request.args[1]
     if stream is None or (name not in stream.consumers and name not in stream.offline):
@@ -185,13 +185,13 @@ def reset(engine: JetStreamEngine, request: ApiRequest) -> ConsumerResetResponse
     with engine.containment.changing(consumer):
         seq = consumer.reset(from_seq, request.now)
     if headers.value_of(request.header, headers.STREAM_IDENTITY) is not None:
-        # A server that sources through this consumer checks that it is still the same stream.
+        # A server that sources through this consumer checks the identity of the stream.
         request.answer_header = headers.build([(headers.STREAM_IDENTITY, stream.identity)])
     return ConsumerResetResponse(**_fields(consumer.info(request.now)), reset_seq=seq)
 
 
 def unpin(engine: JetStreamEngine, request: ApiRequest) -> ConsumerUnpinResponse:
-    """CONSUMER.UNPIN: the client that is pinned loses the pin."""
+    """CONSUMER.UNPIN: ends the pin of the pinned client."""
     group = request.body(ConsumerUnpinRequest, is_strict=False).group
     if not group:
         raise codes.INVALID_JSON.exception(err="consumer group not specified")
@@ -206,8 +206,8 @@ def unpin(engine: JetStreamEngine, request: ApiRequest) -> ConsumerUnpinResponse
 
 
 def next_messages(engine: JetStreamEngine, request: ApiRequest) -> None:
-    """CONSUMER.MSG.NEXT: messages and statuses go to the reply subject. For an unknown consumer it is status
-    503, as nobody would listen there: clients take it as the sign to make theirs anew."""
+    """CONSUMER.MSG.NEXT: messages and statuses go to the reply subject. An unknown consumer gives status 503,
+    like a subject without subscribers: clients then create their consumer again."""
     stream = engine.streams.get(request.args[0])
     consumer = stream.consumers.get(request.args[1]) if stream is not None else None
     if consumer is None:
@@ -247,7 +247,7 @@ def _consumer_of(engine: JetStreamEngine, request: ApiRequest) -> ConsumerReplic
 
 
 def _refuse_offline(stream: StreamReplica, name: str) -> None:
-    """Raises JetStreamApiError 10195 about a consumer that failed, or could not be opened."""
+    """Raises JetStreamApiError 10195 for an offline consumer."""
     if name in stream.offline:
         raise codes.CONSUMER_OFFLINE_REASON.exception(err=stream.offline[name], stream=stream.name)
 
@@ -259,7 +259,7 @@ def _expect_empty(request: ApiRequest) -> None:
 
 def _page(engine: JetStreamEngine, request: ApiRequest, size: int) -> tuple[list[ConsumerReplica], int, int]:
     stream = engine.stream(request.args[0])
-    # Those that others source by without acks are no consumers of the stream's users.
+    # Ack-less consumers of other servers' sources do not count as consumers of the stream.
     names = sorted(name for name, consumer in stream.consumers.items() if not consumer.config.direct)
     offset = min(max(0, request.optional_body(PagedRequest).offset), len(names))
     return [stream.consumers[name] for name in names[offset : offset + size]], offset, len(names)
@@ -281,11 +281,11 @@ def _created(
 def _for_sourcing(
     engine: JetStreamEngine, stream: StreamReplica, body: ConsumerCreateRequest, name: str
 ) -> tuple[ConsumerCreateRequest, str]:
-    """The request and name of what a mirror or source elsewhere gets.
+    """The configuration and name of the consumer for a mirror or source elsewhere.
 
-    It asks under the same name each time. A stream that keeps only what is needed holds its messages back by
-    one durable consumer of that name, whose acks are answers to flow control. Where nothing has to be held
-    back, each request makes another consumer, without acks.
+    It uses the same name in each request. An interest or work-queue stream retains its messages by one
+    durable consumer of that name, whose acks are flow control responses. For other streams, each request
+    creates another consumer, without acks.
     """
     if stream.config.retention is RetentionPolicy.LIMITS:
         return body, f"{name}-{_unused_name(engine, stream)}"
@@ -299,7 +299,7 @@ def _for_sourcing(
         inactive_threshold=0,
     )
     present = stream.consumers.get(name)
-    if present is not None:  # where it began is not what the request asks for now
+    if present is not None:  # its start position differs from the request's
         config = structs.replace(
             config,
             deliver_policy=present.config.deliver_policy,
@@ -312,17 +312,17 @@ def _for_sourcing(
 def create_consumer(
     engine: JetStreamEngine, stream: StreamReplica, body: ConsumerCreateRequest, name: str, now: int
 ) -> ConsumerReplica:
-    """The consumer a request asks for: a new one, or the present one with the requested configuration.
+    """Creates the requested consumer, or returns the present one with the requested configuration.
 
-    name: "" for an ephemeral that is given one. Raises JetStreamApiError: what the configuration's rules
-    refuse, 10148 and 10149 for the action, 10013, 10026, 10104.
+    name: "" for an ephemeral with a generated name. Raises JetStreamApiError for invalid configurations,
+    10148 and 10149 for the action, 10013, 10026, 10104.
     """
-    # A name that the server gives to an ephemeral is no part of its configuration.
+    # A generated name is not part of the configuration.
     config = structs.replace(body.config, name=name)
     name = name or _unused_name(engine, stream)
     _refuse_offline(stream, name)
     present = stream.consumers.get(name)
-    if present is not None:  # pausing has its own request; an update neither pauses nor resumes
+    if present is not None:  # pausing has its own request; an update does not change it
         config = structs.replace(config, pause_until=present.config.pause_until)
     if present is None and body.action is ConsumerAction.UPDATE:
         rules.checked(config, stream.config, engine.config, pedantic=body.pedantic)
@@ -366,7 +366,7 @@ def _updated(
             if not is_same:
                 present.update(config, now)
             if config.sourcing and not present.is_driven:
-                present.reset(0, now)  # who sources by it begins again behind what it has stored
+                present.reset(0, now)  # the source continues after what it has stored
         except StoreError as error:
             raise codes.CONSUMER_STORE_FAILED.exception(err=str(error)) from error
     return present

@@ -1,16 +1,16 @@
-"""Direct get (ADR-31): stored messages as messages, not as JSON, for streams with allow_direct.
+"""Direct get (ADR-31): returns stored messages as messages instead of JSON, for streams with allow_direct.
 
-`$JS.API.DIRECT.GET.<stream>` takes a request body that says what is wanted,
-`$JS.API.DIRECT.GET.<stream>.<subject>` gives the last message of that subject. For streams that don't
-allow it, and streams that don't exist, the answer is what a subject without a listener gives: status 503. But
-a mirror with mirror_direct answers where its origin does not; it says its own name in Nats-Stream.
+`$JS.API.DIRECT.GET.<stream>` takes a request body, `$JS.API.DIRECT.GET.<stream>.<subject>` returns the last
+message of that subject. A stream that does not exist or does not allow direct gets gives status 503, like a
+subject without subscribers. But a mirror with mirror_direct answers for such an origin, with its own name in
+Nats-Stream.
 
-Single messages carry Nats-Stream, Nats-Subject, Nats-Sequence and Nats-Time-Stamp beside their own headers;
+Single messages have Nats-Stream, Nats-Subject, Nats-Sequence and Nats-Time-Stamp beside their own headers;
 those of a batch also Nats-Num-Pending and Nats-Last-Sequence, and a batch ends with status 204 EOB.
-Refusals are status messages without a body.
+Rejections are status messages without a body.
 
-Requests for one message that say no more than which one don't come here: kernels/log/direct_get.pyx answers
-them as this module does.
+Requests for one message without further options do not reach this module: kernels/log/direct_get.pyx answers
+them in the same way.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _send_batch(
     try:
         if body.multi_last:
             seqs, upto_seq = _last_of_many(stream, body)
-            # With headers even when none are wanted: nobody could tell the subjects apart.
+            # With headers even when none are requested: they name the subjects.
             sent, last, pending = send_these(
                 engine.index, request.reply, name, stream.log, seqs=seqs, most=max(0, body.batch), room=room
             )
@@ -134,7 +134,7 @@ def _send_run(
     name: bytes,
     room: int,
 ) -> tuple[int, int, int]:
-    """Messages in order of sequence. A batch below zero has none, and its end says what there would be."""
+    """Sends messages in order of sequence. A negative batch sends none; its end message has the counts."""
     filter_subject = body.next_by_subj.encode()
     seq = start_seq(stream, body)
     pending = stream.log.count_from(seq, filter_subject)
@@ -155,12 +155,11 @@ def _send_run(
 
 
 def _last_of_many(stream: StreamReplica, body: MsgGetRequest) -> tuple[list[int], int]:
-    """Sequences of the last message of every subject that one of the filters matches, and the sequence looked
-    up to."""
+    """The last sequence of every subject that matches a filter, and the sequence up to which it searched."""
     log = stream.log
     upto_seq = body.up_to_seq
     if body.up_to_time:
-        # Strictly before the time asked for; 0 would mean "no bound".
+        # Strictly before the requested time; 0 would mean "no bound".
         upto_seq = log.seq_at_time(time_of(body.up_to_time)) - 1
         if upto_seq <= 0:
             raise _Refused(status.NO_RESULTS)
@@ -176,8 +175,8 @@ def _last_of_many(stream: StreamReplica, body: MsgGetRequest) -> tuple[list[int]
 
 
 def _needed(filters: list[str]) -> list[bytes]:
-    """Those that find something the others don't: each of many may match all subjects. What is no filter
-    finds nothing."""
+    """Drops filters that are covered by others: each of many may match all subjects. Invalid ones match
+    nothing."""
     if len(filters) > SUBJECTS_MAX:
         raise _Refused(status.DIRECT_BAD_REQUEST)
     try:
@@ -187,7 +186,7 @@ def _needed(filters: list[str]) -> list[bytes]:
 
 
 def _header(stream: StreamReplica, message: StoredRecord) -> bytes:
-    """The message's own header block with what a direct get adds."""
+    """The message's header block plus the headers of a direct get."""
     lines = [
         (headers.STREAM, stream.name),
         (headers.SUBJECT, message.subject.decode("utf-8", "surrogateescape")),
@@ -196,7 +195,7 @@ def _header(stream: StreamReplica, message: StoredRecord) -> bytes:
     ]
     added = headers.build(lines)
     if not message.header.endswith(b"\r\n\r\n"):
-        return added  # no header, or a stored block that is none
+        return added  # no header block, or an invalid one
     return message.header[:-2] + added[len(headers.VERSION_LINE) :]
 
 

@@ -1,8 +1,8 @@
-"""Pages of infos, encoded one by one while they are listed.
+"""Pages of infos, encoded while they are listed.
 
-An info has a few hundred bytes, or a megabyte where a configuration has that many filters: 256 of those take
-a second. So the work of an info is counted by its size, and a page ends early when it gets large: clients
-ask for the next page behind what they got.
+An info has a few hundred bytes, or a megabyte when a configuration has that many filters: 256 of those take a
+second. So the work of an info is counted by its size, and a page ends early when it gets large; clients
+request the next page at the offset they reached.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BYTE_WORK = 4
 
 
 class InfoPage:
-    """encoded: the infos, as they go into the response. work: what the last one took."""
+    """encoded: the encoded infos. work: that of the last one."""
 
     def __init__(self) -> None:
         self.encoded: list[Any] = []
@@ -27,7 +27,7 @@ class InfoPage:
         self._size = 0
 
     def add(self, info: msgspec.Struct) -> bool:
-        """Adds one; False when the page is full and stays without it. The first one has room always."""
+        """Adds an info; False when the page is full. The first one always fits."""
         text = encode(info)
         self.work = INFO_WORK + BYTE_WORK * len(text)
         if self._size and self._size + len(text) > PAGE_BYTES:

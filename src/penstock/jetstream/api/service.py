@@ -1,13 +1,13 @@
-"""The listener on `$JS.API.>` (and `$JS.<domain>.API.>`): requests in, responses and audit advisories out.
+"""The service on `$JS.API.>` (and `$JS.<domain>.API.>`): takes requests, sends responses and audit
+advisories.
 
-It is a ServiceSink, so whatever was published before a request is applied when the request runs, and the
-response leaves in the same tick, after what it tells about was written.
+It is a ServiceSink, so publishes that precede a request are applied before it runs, and the response leaves
+in the same tick, after what it reports was written.
 
-A handler whose work may be long is a generator; the answer leaves when its last slice is done
-(jetstream/slices.py).
+A handler with long work is a generator; its response leaves after the last slice (jetstream/slices.py).
 
-Invariant: every request with a reply subject is answered exactly once, by its handler or from here, whatever
-the handler raises.
+Invariant: every request with a reply subject gets exactly one response, from its handler or from here,
+whatever the handler raises.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.jetstream")
 
 PREFIX = "$JS.API."
-REFUSALS = (JetStreamApiError, StoreError, UnicodeEncodeError, OverflowError)  # what a handler may raise
-NO_RESPONDERS = ("CONSUMER.MSG.NEXT", "DIRECT.GET")  # unknown subjects below these are answered with a 503
+# the exceptions that a handler may raise
+REFUSALS = (JetStreamApiError, StoreError, UnicodeEncodeError, OverflowError)
+NO_RESPONDERS = ("CONSUMER.MSG.NEXT", "DIRECT.GET")  # unknown subjects below these get a 503
 
 TABLE = ApiTable(
     [
@@ -56,7 +57,7 @@ TABLE = ApiTable(
 
 
 class ApiService:
-    """Answers the API of one engine."""
+    """Serves the API of one engine."""
 
     def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
@@ -69,14 +70,14 @@ class ApiService:
         self._subscriptions: list[SinkSubscription] = []
 
     def start(self) -> None:
-        """Listens."""
+        """Subscribes."""
         for prefix in self._prefixes:
             subscription = SinkSubscription(self._sink, f"{prefix}>".encode())
             self._engine.index.insert(subscription)
             self._subscriptions.append(subscription)
 
     def stop(self) -> None:
-        """Listens no more."""
+        """Unsubscribes."""
         for subscription in self._subscriptions:
             self._engine.index.remove(subscription)
         self._subscriptions.clear()
@@ -88,15 +89,15 @@ class ApiService:
     def on_request(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
-        """Serves one request."""
+        """Processes one request."""
         text = subject.decode("utf-8", "surrogateescape")
         prefix = next(prefix for prefix in self._prefixes if text.startswith(prefix))
         endpoint, args = TABLE.find(text[len(prefix) :].split(".")) or (None, [])
         self._serve(endpoint, ApiRequest(text, args, reply, header, payload, origin))
 
     def _serve(self, endpoint: Endpoint | None, request: ApiRequest) -> None:
-        """Answers now; while a sync runs, messages are routed or an earlier request of the client is
-        unfinished, after that."""
+        """Runs the handler now, or later while a sync is in flight, messages are being routed, or an earlier
+        request of the client is unfinished."""
         engine = self._engine
         if engine.slices.holds(request.origin):
             engine.slices.after(request.origin, lambda: self._serve(endpoint, request), queue_of(endpoint))
@@ -111,11 +112,11 @@ class ApiService:
             faults.contain(self._answer, self._answer_fault, endpoint, request)
 
     def _meet_unknown(self, request: ApiRequest) -> None:
-        """A subject below the prefix that no endpoint has.
+        """Handles a subject below the prefix without an endpoint.
 
-        Silence, as the official server has it: another server behind a leaf node or in a cluster may be the
-        one that answers, and a refusal would reach the requester before its answer. Pulls and direct gets are
-        subscriptions of their own there, and what misses them has no responders.
+        As on the official server, there is no response: another server behind a leaf node or in a cluster may
+        have one, and a rejection would arrive before it. Pulls and direct gets are separate subscriptions
+        there, so unknown ones have no responders.
         """
         if request.reply and request.subject.partition(".API.")[2].startswith(NO_RESPONDERS):
             block = status.no_responders_block(request.subject)
@@ -141,11 +142,11 @@ class ApiService:
             self._conclude(endpoint, request, response)
 
     def _finish(self, endpoint: Endpoint, request: ApiRequest, response: Any) -> None:
-        """The response of a request that was done in slices."""
+        """Responds to a request that was processed in slices."""
         faults.contain(self._conclude, self._answer_fault, endpoint, request, response)
 
     def _refuse(self, endpoint: Endpoint, request: ApiRequest, error: Exception) -> None:
-        """A slice of a request raised."""
+        """Rejects a request whose slice raised."""
         if isinstance(error, REFUSALS):
             response = self._refusal(endpoint, request, error)
             self._conclude(endpoint, request, response, failed=True)
@@ -153,14 +154,14 @@ class ApiService:
             self._answer_fault(error, endpoint, request)
 
     def _refusal(self, endpoint: Endpoint, request: ApiRequest, error: Exception) -> ErrorResponse:
-        """The answer to a request whose handler raised this error."""
+        """The error response for an exception of a handler."""
         if isinstance(error, JetStreamApiError):
             told = ApiError.from_exception(error)
         elif isinstance(error, StoreError):
             log.error("request %s failed in the store: %s", request.subject, error)
             told = codes.STREAM_GENERAL.format(err=str(error))
         else:
-            # A name that is no UTF-8 can be kept nowhere; a number that fits no field means nothing.
+            # Names that are not UTF-8 cannot be stored, and numbers that fit no field have no meaning.
             log.debug("request %s: %s", request.subject, error)
             told = codes.BAD_REQUEST
         return ErrorResponse(type=TYPE_PREFIX + endpoint.response, error=told)
@@ -174,13 +175,13 @@ class ApiService:
         if response is None:
             return
         text = encode(response)
-        stats.total += 1  # as the official server counts: no answer counts itself
+        stats.total += 1  # as on the official server, a response does not count itself
         self._respond(request.reply, text, request.answer_header)
         if endpoint.audited or failed:
             self._audit(request, text)
 
     def _answer_fault(self, error: Exception, endpoint: Endpoint, request: ApiRequest, *_: object) -> None:
-        """A handler raised what it never should: the requester is told, in the form it expects."""
+        """Handles an unexpected exception: responds with an error in the format of the endpoint."""
         text = faults.describe(faults.note(f"request {request.subject!a}", error))
         if endpoint.json_errors:
             response = ErrorResponse(

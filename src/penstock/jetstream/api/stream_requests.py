@@ -1,8 +1,8 @@
-"""`$JS.API.STREAM.>`: streams and their messages, by request.
+"""`$JS.API.STREAM.>`: manages streams and their messages.
 
-Every handler answers with the struct of its endpoint's response type or raises JetStreamApiError. Fields
-and codes are the official server's; where it does something accidental (a purge whose body is no JSON
-purges everything), the request is refused instead.
+Every handler returns the struct of its endpoint's response type or raises JetStreamApiError. Fields and codes
+are those of the official server. Where that one does something accidental (a purge whose body is not JSON
+purges everything), the request is rejected instead.
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ SUBJECTS_SLICE = 256
 
 
 def create(engine: JetStreamEngine, request: ApiRequest) -> StreamCreateResponse:
-    """STREAM.CREATE. A stream which exists with the same configuration is answered like a new one."""
+    """STREAM.CREATE. Succeeds for an existing stream with the same configuration."""
     body = _config_request(request)
     stream = engine.create_stream(body, request.now)
     return StreamCreateResponse(**_info(engine, stream, request.now), did_create=True)
 
 
 def update(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, StreamUpdateResponse]:
-    """STREAM.UPDATE, answered when what another retention keeps no longer is gone."""
+    """STREAM.UPDATE; the response follows the removal of messages that another retention policy does not
+    keep."""
     body = _config_request(request, name_first=True)
     stream = engine.update_stream(body, request.now)
     yield from engine.reviews.wait(stream)
@@ -68,14 +69,14 @@ def update(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None,
 
 
 def info(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, StreamInfoResponse]:
-    """STREAM.INFO, with a page of subjects and their counts when a subjects_filter asks for them."""
+    """STREAM.INFO, with a page of subjects and their counts if subjects_filter is set."""
     body = request.optional_body(StreamInfoRequest)
     stream = engine.stream(request.args[0])
     fields = _info(engine, stream, request.now, deleted=body.deleted_details)
     fields["cluster"] = ClusterInfo(leader=engine.config.server_name)
     total = offset = limit = 0
     if body.subjects_filter:
-        counts = SubjectCounts(stream.log, body.subjects_filter.encode())  # as they are now
+        counts = SubjectCounts(stream.log, body.subjects_filter.encode())  # the current counts
         total, offset = len(counts), max(0, body.offset)
         limit = SUBJECTS_PAGE if total else 0
         yield total * SUBJECT_WORK
@@ -96,7 +97,7 @@ def names(engine: JetStreamEngine, request: ApiRequest) -> StreamNamesResponse:
 
 
 def listing(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, StreamListResponse]:
-    """STREAM.LIST, in pages of 256, or fewer where they are large."""
+    """STREAM.LIST, in pages of 256, or fewer when they are large."""
     streams, offset, total = _page(engine, request, LIST_PAGE)
     infos = InfoPage()
     for stream in streams:
@@ -125,8 +126,8 @@ def delete(engine: JetStreamEngine, request: ApiRequest) -> SuccessResponse:
 
 
 def purge(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, StreamPurgeResponse]:
-    """STREAM.PURGE, all of it or what filter, seq and keep leave over."""
-    # Unlike there, text that is no JSON is refused: it would remove every message.
+    """STREAM.PURGE of all messages, or of those that filter, seq and keep select."""
+    # Unlike the official server: text that is not JSON would purge every message.
     body = request.optional_body(StreamPurgeRequest, is_json=True)
     stream = engine.stream(request.args[0])
     if body.seq > 0 and body.keep > 0:
@@ -190,13 +191,13 @@ def delete_message(engine: JetStreamEngine, request: ApiRequest) -> SuccessRespo
 
 
 def refuse_alone(engine: JetStreamEngine, request: ApiRequest) -> None:
-    """What only a cluster can do."""
+    """Rejects requests that need a cluster."""
     engine.stream(request.args[0])
     raise codes.CLUSTER_REQUIRED.exception()
 
 
 def is_contradictory(body: MsgGetRequest) -> bool:
-    """Does a request for messages say two things that exclude each other (ADR-31)?"""
+    """Whether the fields of a request for messages exclude each other (ADR-31)."""
     return bool(
         (body.seq and body.last_by_subj)
         or (body.seq and body.start_time)
@@ -208,14 +209,14 @@ def is_contradictory(body: MsgGetRequest) -> bool:
 
 
 def start_seq(stream: StreamReplica, body: MsgGetRequest) -> int:
-    """The sequence from which a request for messages looks. Raises JetStreamApiError 10025 for a bad time."""
+    """The first sequence to search for a request. Raises JetStreamApiError 10025 for an invalid time."""
     if not body.start_time:
         return max(1, body.seq)
     return stream.log.seq_at_time(time_of(body.start_time))
 
 
 def time_of(text: str) -> int:
-    """A time of a request as ns. Raises JetStreamApiError 10025 when it is none."""
+    """Parses a time in a request to ns. Raises JetStreamApiError 10025."""
     try:
         return parse_time(text)
     except MisuseError as error:
@@ -223,7 +224,7 @@ def time_of(text: str) -> int:
 
 
 def find_message(stream: StreamReplica, body: MsgGetRequest) -> StoredRecord | None:
-    """The one message that a (consistent) request asks for."""
+    """The message that a (consistent) request asks for, or None."""
     if body.last_by_subj:
         return stream.log.load_last(body.last_by_subj.encode())
     if body.next_by_subj or body.start_time:
@@ -257,7 +258,7 @@ def _info(
 
 
 def _origin_fields(engine: JetStreamEngine, stream: StreamReplica, now: int) -> dict[str, Any]:
-    """What it mirrors or sources."""
+    """The fields about its mirror and sources."""
     mirror, sources = engine.sourcing.infos(stream, now)
     return {"mirror": mirror, "sources": sources}
 

@@ -1,8 +1,8 @@
-"""`$JS.API.STREAM.SNAPSHOT` and `.RESTORE`: streams as archives, out and in.
+"""`$JS.API.STREAM.SNAPSHOT` and `.RESTORE`: exports and imports streams as archives.
 
-The responses say where the chunks go; the chunks are sent and taken by jetstream/snapshot.py and restore.py,
-at the end of ticks. Those two, with archives and their compression, are loaded by the first such request: few
-servers ever get one.
+The responses name the subject of the chunks, which jetstream/snapshot.py and restore.py send and take at the
+end of ticks. The first such request imports these modules with the archive and compression code: few servers
+ever get one.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class StrictRestoreRequest(StreamRestoreRequest, kw_only=True, forbid_unknown_fields=True):
-    """One whose unknown fields are an error: a backup whose limits vanish is not the same stream."""
+    """Unknown fields are an error: a snapshot without its limits is not the same stream."""
 
     config: stream_config.StrictStreamConfigRequest = stream_config.StrictStreamConfigRequest()
 
 
 def snapshot(engine: JetStreamEngine, request: ApiRequest) -> StreamSnapshotResponse:
-    """STREAM.SNAPSHOT: the chunks follow the response, to the deliver subject."""
+    """STREAM.SNAPSHOT: chunks follow the response, on the deliver subject."""
     from penstock.jetstream.snapshot import Snapshot
 
     if request.is_empty:
@@ -64,7 +64,7 @@ def snapshot(engine: JetStreamEngine, request: ApiRequest) -> StreamSnapshotResp
 
 
 def restore(engine: JetStreamEngine, request: ApiRequest) -> StreamRestoreResponse:
-    """STREAM.RESTORE: the response says where to send the chunks."""
+    """STREAM.RESTORE: the response names the subject for the chunks."""
     from penstock.jetstream.restore import Restore
 
     if request.is_empty:

@@ -1,12 +1,12 @@
-"""API requests that wait, of all accounts of a server, and how many may: `request_queue_limit`,
+"""Queues of API requests of all accounts of a server, and their limits: `request_queue_limit`,
 `info_queue_limit`.
 
-A request is answered as it is read, unless a sync of the disk is under way (`sync: always`): then it waits
-for that. As in the official server, where requests wait in a queue for workers, the one that makes them as
-many as the limit is dropped together with all that wait; nobody gets an answer, an advisory says how many.
-Requests that only ask (infos, lists, names) are counted apart, so that a flood of them stops no others.
+A request is processed as it is read, unless a sync is in flight (`sync: always`): then it waits for that. As
+on the official server, where requests wait in a queue for workers, a request that reaches the limit drops the
+whole queue, itself included; dropped requests get no response, and an advisory has their number. Read-only
+requests (infos, lists, names) have their own queue, so that a flood of them does not block others.
 
-Invariant: those of one engine come back in the order in which they came.
+Invariant: requests of one engine leave the queue in their order of arrival.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Request = Callable[[], object]
 
 
 class Queue(Enum):
-    """Requests that are counted together; the values are the official server's names."""
+    """Request queues; the values are the official server's names."""
 
     API = "JetStream API queue"
     INFO = "JetStream API info queue"
@@ -35,8 +35,7 @@ class Queue(Enum):
 
 
 def queue_of(endpoint: Endpoint | None) -> Queue:
-    """Where requests to an endpoint wait, or to none. Pull requests and direct gets have limits of their
-    own."""
+    """The queue of an endpoint, if any. Pull requests and direct gets have limits of their own."""
     if endpoint is None or not endpoint.json_errors:
         return Queue.NONE
     return Queue.INFO if endpoint.verbs in INFO_VERBS else Queue.API
@@ -47,7 +46,7 @@ def _ignore(queue: Queue, dropped: int) -> None:
 
 
 class WaitingRequests:
-    """dropped: told of which queue how many were dropped."""
+    """dropped: called with a queue and the number of dropped requests."""
 
     def __init__(self, dropped: Callable[[Queue, int], None] = _ignore) -> None:
         self._dropped = dropped
@@ -56,24 +55,25 @@ class WaitingRequests:
         self._counts = dict.fromkeys(Queue, 0)
 
     def set_limits(self, limit: int, info_limit: int) -> None:
-        """From the next request on; 0 or less = the default, which for infos is what the others have."""
+        """Sets the limits for further requests; 0 or less: the default, which for infos is the limit of the
+        others."""
         self._limits[Queue.API] = limit if limit > 0 else LIMIT
         self._limits[Queue.INFO] = info_limit if info_limit > 0 else self._limits[Queue.API]
 
     def add(self, owner: Hashable, request: Request, queue: Queue) -> None:
-        """The request waits until its owner takes it, unless there are too many."""
+        """Queues a request until its owner takes it, or drops the queue at its limit."""
         self._waiting.setdefault(owner, []).append((queue, request))
         self._counts[queue] += 1
         if queue is not Queue.NONE and self._counts[queue] >= self._limits[queue]:
             self._drop(queue)
 
     def take(self, owner: Hashable) -> list[Request]:
-        """What waits, in the order in which it came."""
+        """Removes and returns the waiting requests in order of arrival."""
         taken = self._waiting.get(owner, [])
         requests = [request for _, request in taken]
         for queue, _ in taken:
             self._counts[queue] -= 1
-        self._waiting.pop(owner, None)  # last: what raises before leaves them waiting
+        self._waiting.pop(owner, None)  # last: an exception before leaves them waiting
         return requests
 
     def _drop(self, queue: Queue) -> None:
